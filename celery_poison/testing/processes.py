@@ -1,0 +1,211 @@
+"""A real Celery worker, as a process that can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from . import proctable
+from .waiting import wait_until
+
+
+class Worker:
+    """`celery -A app worker` in a session, and so a process group, of its own.
+
+    ::
+
+        with Worker("shop.tasks", pool="prefork", concurrency=2, env={"BROKER_URL": url}) as worker:
+            worker.wait_ready()
+            os.kill(worker.child_pids()[0], signal.SIGKILL)
+
+    The pool's children stay in the group, so that `kill_group()` ends all at once, as the kernel does
+    with a container, and so that a task may do the same to itself without reaching anybody else.
+
+    `name` is the node's name (`name@test`); `args` are further arguments for `celery worker`; `env` is
+    laid over this process's environment; `cwd` is where `app` can be imported from. The log goes to
+    `log_path` (appended to), by default a file that disappears with this object.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        *,
+        pool: str = "prefork",
+        concurrency: int = 2,
+        name: str = "worker",
+        queues: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        args: Sequence[str] = (),
+        cwd: str | os.PathLike[str] | None = None,
+        log_path: str | os.PathLike[str] | None = None,
+        loglevel: str = "INFO",
+    ) -> None:
+        self.app, self.pool, self.concurrency, self.name = app, pool, concurrency, name
+        self.queues, self.args, self.loglevel = list(queues), list(args), loglevel
+        self.env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self.cwd = Path(cwd) if cwd is not None else Path.cwd()
+        if log_path is None:
+            self._log_directory = tempfile.TemporaryDirectory(prefix="poison-worker-")
+            log_path = Path(self._log_directory.name) / f"{name}.log"
+        self.log_path = Path(log_path)
+        self._log_start = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._reaping = threading.Lock()
+
+    # -- life
+
+    def start(self) -> Worker:
+        """Start the process; `wait_ready()` waits until it consumes."""
+        if self._process is not None:
+            raise RuntimeError(f"{self.name} was started already: a Worker is one life")
+        with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                self.command(),
+                cwd=self.cwd,
+                env=self.env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self
+
+    def command(self) -> list[str]:
+        command = [sys.executable, "-m", "celery", "-A", self.app, "worker"]
+        command += ["-P", self.pool, "-c", str(self.concurrency), "-n", self.hostname]
+        command += ["--loglevel", self.loglevel, "--without-gossip", "--without-mingle"]
+        if self.queues:
+            command += ["-Q", ",".join(self.queues)]
+        return command + self.args
+
+    @property
+    def hostname(self) -> str:
+        return f"{self.name}@test"
+
+    def wait_ready(self, timeout: float = 60.0) -> Worker:
+        """Wait until it says that it is ready to receive tasks."""
+
+        def ready() -> bool:
+            if not self.is_alive():
+                raise RuntimeError(f"{self.name} died before it was ready\n{self.log_text()}")
+            return f"{self.hostname} ready." in self.log_text()
+
+        wait_until(ready, timeout, what=lambda: f"{self.name} is ready\n{self.log_text()}")
+        return self
+
+    def is_alive(self) -> bool:
+        """Does the main process still run? Its children are not asked."""
+        with self._reaping:
+            return self._running() is not None
+
+    def wait(self, timeout: float = 30.0) -> int:
+        """Wait for the main process to end; its exit status (negative: the signal that killed it).
+
+        Children that are left are killed then, as systemd or a container runtime would.
+        """
+        wait_until(lambda: not self.is_alive(), timeout, what=lambda: f"{self.name} ends\n{self.log_text()}")
+        with self._reaping:
+            process = self._started()
+            if process.returncode is None:
+                # In this order: until it is waited for, nobody else can get its process group id.
+                self._signal_group(process.pid, signal.SIGKILL)
+                process.wait()
+            return int(process.returncode)
+
+    def stop(self, grace: float = 10.0) -> int:
+        """Warm shutdown; what has not ended after `grace` seconds is killed."""
+        if self._process is None:
+            return 0
+        self.terminate()
+        try:
+            return self.wait(grace)
+        except AssertionError:
+            self.kill_group()
+            return self.wait()
+
+    # -- ways to die
+
+    def terminate(self) -> None:
+        """SIGTERM: warm shutdown, running tasks finish."""
+        self.send_signal(signal.SIGTERM)
+
+    def quit(self) -> None:
+        """SIGQUIT: cold shutdown, running tasks are given up."""
+        self.send_signal(signal.SIGQUIT)
+
+    def kill_main(self) -> None:
+        """SIGKILL the main process only."""
+        self.send_signal(signal.SIGKILL)
+
+    def kill_group(self) -> None:
+        """SIGKILL main process and children at once."""
+        with self._reaping:
+            process = self._started()
+            if process.returncode is None:
+                self._signal_group(process.pid, signal.SIGKILL)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send any signal to the main process; nothing happens if it is dead already."""
+        with self._reaping:
+            process = self._running()
+            if process is not None:
+                os.kill(process.pid, number)
+
+    # -- what one can see
+
+    @property
+    def main_pid(self) -> int:
+        return self._started().pid
+
+    def child_pids(self) -> list[int]:
+        """The children of the main process: the pool's, under prefork."""
+        return proctable.children_of(self.main_pid)
+
+    def session_pids(self) -> list[int]:
+        """Main process, children and theirs, unless they started a session of their own."""
+        return proctable.members_of_session(self.main_pid)
+
+    def log_text(self) -> str:
+        """What this life has logged so far."""
+        if not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
+
+    # -- inside
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._process
+
+    def _running(self) -> subprocess.Popen[bytes] | None:
+        """The process while it runs. A dead one is noticed without reaping it, see `wait`."""
+        process = self._started()
+        if process.returncode is not None:
+            return None
+        dead = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return None if dead else process
+
+    @staticmethod
+    def _signal_group(group: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, number)
+
+    def __enter__(self) -> Worker:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
