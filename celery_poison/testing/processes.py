@@ -97,10 +97,13 @@ class Worker:
         def ready() -> bool:
             if not self.is_alive():
                 raise RuntimeError(f"{self.name} died before it was ready\n{self.log_text()}")
-            return f"{self.hostname} ready." in self.log_text()
+            return self.is_ready()
 
         wait_until(ready, timeout, what=lambda: f"{self.name} is ready\n{self.log_text()}")
         return self
+
+    def is_ready(self) -> bool:
+        return f"{self.hostname} ready." in self.log_text()
 
     def is_alive(self) -> bool:
         """Does the main process still run? Its children are not asked."""

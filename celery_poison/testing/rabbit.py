@@ -186,6 +186,23 @@ class RabbitServer:
         self.stop()
 
 
+class VhostPool:
+    """Fresh virtual hosts, made twenty at a time because each call of rabbitmqctl starts an Erlang."""
+
+    def __init__(self, server: RabbitServer, batch: int = 20) -> None:
+        self._server, self._batch = server, batch
+        self._ready: list[str] = []
+        self._made = 0
+
+    def take(self) -> str:
+        """The name of one that nobody has used yet."""
+        if not self._ready:
+            self._ready = [f"v{self._made + number}" for number in range(self._batch)]
+            self._made += self._batch
+            self._server.add_vhost(*self._ready)
+        return self._ready.pop(0)
+
+
 _CONFIG = """\
 listeners.tcp.1 = 127.0.0.1:{port}
 default_user = harness

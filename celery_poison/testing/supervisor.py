@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from .processes import Worker
+from .waiting import wait_until
 
 
 class Death(NamedTuple):
@@ -66,8 +67,12 @@ class Supervisor:
             worker.stop(grace)
 
     def wait_ready(self, timeout: float = 60.0) -> Supervisor:
-        for worker in self.workers:
-            worker.wait_ready(timeout)
+        """Wait until every present life consumes, however many died on the way there."""
+        wait_until(
+            lambda: all(worker.is_ready() for worker in self.workers),
+            timeout,
+            what=lambda: f"all workers are ready\n{self.log_text()}",
+        )
         return self
 
     @property

@@ -1,0 +1,37 @@
+"""One app, configured wholly by an environment, so that test and workers build the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery
+
+from tests.apps import tasks
+
+DEFAULTS: dict[str, Any] = {
+    "accept_content": ["json", "pickle"],
+    "broker_connection_retry_on_startup": True,
+    # Short, so that a test sees a failover in seconds.
+    "poison_heartbeat_interval": 0.3,
+    "poison_activation_interval": 1.0,
+}
+
+
+def build_app(environ: Mapping[str, str], *, current: bool = False) -> Celery:
+    """The app `fleet` with all its tasks.
+
+    BROKER_URL, RESULT_BACKEND and, for the plugin's ledger, POISON_REDIS_URL (may be missing) say
+    where; POISON_SETTINGS is a JSON object of any further Celery settings. MARKS_URL, where the tasks
+    leave their marks, is read when they run. Only a worker makes its app the `current` one: a test
+    process holds several.
+    """
+    app = Celery("fleet", set_as_current=current)
+    app.conf.update(DEFAULTS)
+    app.conf.update(broker_url=environ["BROKER_URL"], result_backend=environ.get("RESULT_BACKEND"))
+    if environ.get("POISON_REDIS_URL"):
+        app.conf.poison_redis_url = environ["POISON_REDIS_URL"]
+    app.conf.update(json.loads(environ.get("POISON_SETTINGS", "{}")))
+    tasks.register(app)
+    return app

@@ -1,0 +1,124 @@
+"""Servers for the whole run, a fresh corner of them for each test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_poison.testing import RabbitServer, RedisServer, find_redis_binary
+from celery_poison.testing.rabbit import VhostPool
+
+Build = Callable[..., Any]
+
+
+def _need(available: bool, service: str) -> None:
+    """A missing service is a reason to skip on somebody's laptop, and a failure in CI."""
+    if available:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"{service} is not installed, and CI must not skip its tests", pytrace=False)
+    pytest.skip(f"{service} is not installed")
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    _need(find_redis_binary() is not None, "redis-server")
+    with RedisServer(options={"databases": 10_000}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def rabbit_server() -> Iterator[RabbitServer]:
+    _need(RabbitServer.available(), "rabbitmq-server")
+    with RabbitServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def _databases() -> Iterator[int]:
+    return itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def _vhosts(rabbit_server: RabbitServer) -> VhostPool:
+    return VhostPool(rabbit_server)
+
+
+@pytest.fixture
+def new_redis_url(redis_server: RedisServer, _databases: Iterator[int]) -> Callable[[], str]:
+    """Each call gives the URL of a Redis database that nobody has used yet."""
+    return lambda: redis_server.url(next(_databases))
+
+
+@pytest.fixture
+def redis_url(new_redis_url: Callable[[], str]) -> str:
+    """An empty Redis database."""
+    return new_redis_url()
+
+
+@pytest.fixture
+def rabbit_url(rabbit_server: RabbitServer, _vhosts: VhostPool) -> str:
+    """An empty RabbitMQ virtual host."""
+    return rabbit_server.url(_vhosts.take())
+
+
+@pytest.fixture
+def broker_url(request: pytest.FixtureRequest) -> str:
+    """Redis, unless a test asks for the other.
+
+    `@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)` asks for both in turn.
+    """
+    name = getattr(request, "param", "redis")
+    return str(request.getfixturevalue({"redis": "redis_url", "rabbitmq": "rabbit_url"}[name]))
+
+
+@pytest.fixture
+def new_fleet(new_redis_url: Callable[[], str], tmp_path: Path) -> Iterator[Build]:
+    """A function that makes a Fleet from a broker's URL and Celery settings; none of its processes
+    outlives the test. Beside a Redis broker the plugin finds its ledger by itself."""
+    from tests.apps.harness import Fleet
+
+    fleets: list[Fleet] = []
+
+    def build(broker_url: str, **settings: Any) -> Fleet:
+        directory = tmp_path / f"fleet{len(fleets)}"
+        directory.mkdir()
+        fleet = Fleet(
+            broker_url=broker_url,
+            backend_url=new_redis_url(),
+            marks_url=new_redis_url(),
+            ledger_url=None if broker_url.startswith("redis") else new_redis_url(),
+            directory=directory,
+            settings=settings,
+        )
+        fleets.append(fleet)
+        return fleet
+
+    yield build
+    for fleet in fleets:
+        fleet.close()
+
+
+@pytest.fixture
+def fleet(new_fleet: Build, broker_url: str) -> Any:
+    """The ordinary fleet: see `broker_url` and `new_fleet`."""
+    return new_fleet(broker_url)
+
+
+#: The first that a test uses decides when it runs; what uses none of them runs first.
+_SLOWNESS = ("docker_client", "cell", "new_fleet", "rabbit_server", "redis_server")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first: a mistake shows within seconds, not behind minutes of process killing."""
+
+    def slowness(item: pytest.Item) -> int:
+        used = getattr(item, "fixturenames", ())
+        return next((len(_SLOWNESS) - i for i, name in enumerate(_SLOWNESS) if name in used), 0)
+
+    items.sort(key=slowness)
