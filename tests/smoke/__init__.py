@@ -1,0 +1,1 @@
+"""One poison and a few healthy tasks, on pytest-celery's containers."""
