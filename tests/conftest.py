@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,12 @@ def new_fleet(new_redis_url: Callable[[], str], tmp_path: Path) -> Iterator[Buil
 def fleet(new_fleet: Build, broker_url: str) -> Any:
     """The ordinary fleet: see `broker_url` and `new_fleet`."""
     return new_fleet(broker_url)
+
+
+def pytest_configure() -> None:
+    """A cancelled CI job gets SIGTERM, which would end Python on the spot and leave servers and workers
+    running; as an interrupt it unwinds the fixtures first."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 #: The first that a test uses decides when it runs; what uses none of them runs first.
