@@ -1,0 +1,58 @@
+"""Every error a user of celery_poison can meet; each names the fault and its cure."""
+
+from __future__ import annotations
+
+
+class PoisonError(Exception):
+    """Base class of all errors raised by celery_poison."""
+
+
+class ConfigurationError(PoisonError):
+    """A setting is unknown, impossible or contradicts another; the worker does not start."""
+
+
+class LedgerUnavailable(PoisonError):
+    """The ledger's Redis could not be reached, is too old, or refused a write."""
+
+
+class SchemaMismatch(ConfigurationError):
+    """The ledger under this namespace belongs to another schema, app or broker."""
+
+
+class IllegalTransition(PoisonError):
+    """The message is not in a state from which the wanted transition is legal (SAP-1)."""
+
+
+class MessageNotFound(PoisonError):
+    """No message with this id or mid is known to the ledger."""
+
+
+class DecisionPending(PoisonError):
+    """Another operator is deciding about this message at this moment."""
+
+
+class StaleDelivery(PoisonError):
+    """The start that reports here no longer owns its message (EMS-8)."""
+
+
+class Fenced(PoisonError):
+    """This process lost the monitor's lock or its lease and must not act any more."""
+
+
+class QueueFull(PoisonError):
+    """A queue has reached ``poison_max_messages``; nothing was sent (MSG-2).
+
+    Args:
+        queue: name of the full queue.
+        depth: messages in it, as counted before the refused publish.
+        limit: the configured limit.
+    """
+
+    def __init__(self, queue: str, depth: int, limit: int) -> None:
+        super().__init__(f"queue {queue!r} holds {depth} messages, its limit is {limit}")
+        self.queue = queue
+        self.depth = depth
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[type[QueueFull], tuple[str, int, int]]:
+        return type(self), (self.queue, self.depth, self.limit)

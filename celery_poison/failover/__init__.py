@@ -1,0 +1,1 @@
+"""What happens when a whole worker dies: ``monitor`` notices, ``recovery`` flags and puts back."""

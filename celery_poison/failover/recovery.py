@@ -1,0 +1,83 @@
+"""Cleans up after a dead worker: flags what was running, then puts its unacknowledged messages back.
+
+In this order, and every step can be repeated: a monitor that dies in between is followed by another,
+which begins again.
+"""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from celery_poison import causes
+from celery_poison.errors import StaleDelivery
+from celery_poison.failover.putback import put_back
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.records import Start
+from celery_poison.results import success_was_stored
+from celery_poison.verdict import Ended, Phase
+
+#: A finished start whose acknowledgement nobody heard of is remembered this long, in ms.
+REMEMBER_MS = 6 * 3600 * 1000
+
+
+class Recovery:
+    """Recovers from the deaths of workers, on one app's broker and ledger."""
+
+    def __init__(self, app: Celery, ledger: Ledger) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._queries = Queries(ledger)
+
+    def recover(self, worker: str, incident: str) -> tuple[int, int]:
+        """Flag what ``worker`` was running and put back what it held; return both numbers."""
+        known = self._queries.incident(incident)
+        peaceful = known is not None and known.cause == causes.SHUTDOWN
+        flagged = 0
+        for mid, start, raw in self._queries.running():
+            if start.worker == worker:
+                flagged += self._end(mid, start, raw, incident, peaceful=peaceful)
+        return flagged, put_back(self._app, boot_id=worker.rpartition("/")[2])
+
+    def _end(self, mid: str, start: Start, raw: bytes, incident: str, *, peaceful: bool) -> bool:
+        """End one start of a dead worker; return whether its message was flagged."""
+        ended = self._queries.ended(start.token)
+        if ended == Ended.DONE:
+            return False  # stays on record, so that the copy to come is recognised
+        try:
+            if start.phase == Phase.CLAIMED:
+                self._ledger.claim(mid, raw, None)
+            elif ended == Ended.ROLLED_BACK:
+                self._ledger.rollback(mid, start, cause="rejected")
+            elif peaceful or ended == Ended.INTERRUPTED:
+                self._ledger.interrupt(mid, start, cause=causes.SHUTDOWN, incident=incident)
+            elif self._had_succeeded(start):
+                self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
+            else:
+                return self._crash(mid, start, incident)
+        except StaleDelivery:
+            pass
+        return False
+
+    def _crash(self, mid: str, start: Start, incident: str) -> bool:
+        receiving = start.phase == Phase.ADMITTING
+        cause = causes.RECEIVE if receiving else causes.WORKER_LOST
+        shared = not (receiving or start.alone)
+        recorded = self._ledger.crash(mid, start, cause=cause, shared=shared, incident=incident)
+        return not recorded.finished
+
+    def _had_succeeded(self, start: Start) -> bool:
+        task = self._app.tasks.get(start.task)
+        return task is not None and success_was_stored(task, start.id)
+
+    def sweep_orphans(self, activation_ms: int) -> None:
+        """End starts whose worker nobody knows (Redis lost its lease): unknown, so nobody's fault."""
+        known = set(self._queries.leases()) | set(self._queries.open_incidents())
+        now = self._queries.now_ms()
+        for mid, start, raw in self._queries.running():
+            if start.worker in known or now - start.at_ms < activation_ms:
+                continue
+            if self._queries.ended(start.token) != Ended.DONE:
+                self._end(mid, start, raw, "", peaceful=True)
+            elif now - start.at_ms > REMEMBER_MS:
+                self._ledger.claim(mid, raw, None)

@@ -1,0 +1,166 @@
+"""The decorator: marks functions and tasks, and turns marked tasks into guarded ones when they are bound.
+
+A lazy task or a shared-task proxy is never evaluated here: that would bind it to the wrong app. A mark
+is left on the function instead, and read when an app makes a task of it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, overload
+
+from celery import Celery, _state
+from celery.app.task import Task
+from celery.local import PromiseProxy, Proxy
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.policy import check_options
+from celery_poison.task import PoisonTask
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+_MARK = "__poison__"
+
+Adopt = Callable[[Celery, Any], None]
+
+
+@overload
+def guarded(task: T, /) -> T: ...
+@overload
+def guarded(**options: Any) -> Callable[[T], T]: ...
+def guarded(task: Any = None, /, **options: Any) -> Any:
+    """Guard a task: ``@guarded`` or ``@guarded(max_crashes=2)``, above or below ``@app.task``.
+
+    A guarded task acknowledges late and is put back when its worker is lost; a message of it that
+    keeps killing is quarantined. The plugin is installed on the task's app by itself.
+
+    Args:
+        max_crashes: deaths before quarantine; default ``poison_max_crashes`` (2).
+        max_failures: times a message may be put back; default ``poison_max_failures`` (5).
+        max_payload_bytes: largest body accepted, in bytes; default ``poison_max_payload_bytes`` (none).
+        fingerprint: function of the task's arguments that tells equal messages; default all of them.
+
+    Raises:
+        ConfigurationError: unknown option, impossible value, or ``acks_late=False`` beside it.
+    """
+    if task is None:
+        check_options(options, where="guarded()")
+        return lambda wrapped: _mark(wrapped, options)
+    return _mark(task, options)
+
+
+def _mark(target: Any, options: Mapping[str, Any]) -> Any:
+    _watch_apps()
+    if type(target) is PromiseProxy:
+        _refuse_early_ack(object.__getattribute__(target, "_Proxy__kwargs"), repr(options))
+        target.__then__(lambda: _mark_task(target._get_current_object(), options))
+    elif type(target) is Proxy:
+        _mark_shared(target, options)
+    elif isinstance(target, Task):
+        _mark_task(target, options)
+    elif inspect.isclass(target):
+        raise ConfigurationError(
+            f"guarded() takes a task or a function, not the class {target.__name__}:"
+            " derive the class from celery_poison.PoisonTask instead"
+        )
+    else:
+        setattr(target, _MARK, dict(options))
+    return target
+
+
+def _mark_task(task: Any, options: Mapping[str, Any]) -> None:
+    guard_task(task, options)
+    _adopt(task.app, task)
+
+
+def _mark_shared(proxy: Any, options: Mapping[str, Any]) -> None:
+    # Evaluating the proxy would pick the current app; its closure names the function and the name.
+    cells = inspect.getclosurevars(object.__getattribute__(proxy, "_Proxy__local")).nonlocals
+    function = cells["fun"]
+    setattr(function, _MARK, dict(options))
+    for app in list(_state._get_active_apps()):
+        if app.finalized:
+            name = cells["name"] or app.gen_task_name(function.__name__, function.__module__)
+            _adopt_if_marked(app, app.tasks[name])
+
+
+def guard_task(task: Any, options: Mapping[str, Any], *, keep_acks: bool = False) -> None:
+    """Turn a bound task into a guarded one, in place.
+
+    Args:
+        options: policy options; become attributes of the task.
+        keep_acks: leave its acknowledgement mode alone (``poison_guard_all``).
+    """
+    kind = type(task)
+    if not isinstance(task, PoisonTask):
+        own = {"acks_late": task.acks_late, "reject_on_worker_lost": task.reject_on_worker_lost}
+        members = {**own, "__module__": kind.__module__, "__doc__": kind.__doc__, "abstract": True}
+        task.__class__ = type(kind.__name__, (kind, PoisonTask), members)
+    for name, value in options.items():
+        setattr(task, name, value)
+    type(task).keeps_acks = keep_acks
+    if not keep_acks:
+        type(task).acks_late = type(task).reject_on_worker_lost = True
+
+
+def marked(task: Any) -> Mapping[str, Any] | None:
+    """Return the options with which the function of ``task`` was marked, or None."""
+    options: Mapping[str, Any] | None = getattr(getattr(task, "run", None), _MARK, None)
+    return options
+
+
+def _refuse_early_ack(options: Mapping[str, Any], name: str) -> None:
+    if options.get("acks_late") is False:
+        raise ConfigurationError(
+            f"{name}: a guarded task acknowledges late, so acks_late=False contradicts it:"
+            " take one of the two away (poison_guard_all observes early-acknowledged tasks)"
+        )
+
+
+# --- apps that make tasks of marked functions ------------------------------------------------------
+
+_adopt: Adopt = lambda app, task: None  # noqa: E731 - replaced by the plugin, which this room must not import
+
+
+def on_guarded(adopt: Adopt) -> None:
+    """Let ``adopt(app, task)`` be called for every guarded task as soon as it is bound."""
+    global _adopt
+    _adopt = adopt
+
+
+def _watch_apps() -> None:
+    _state.connect_on_app_finalize(watch)
+    for app in list(_state._get_active_apps()):
+        watch(app)
+
+
+def watch(app: Celery) -> None:
+    """Guard every task that ``app`` makes of a marked function, at the moment it is made."""
+    if "_task_from_fun" in vars(app):
+        return
+    make = app._task_from_fun
+
+    def make_and_guard(fun: Any, name: str | None = None, **options: Any) -> Any:
+        if hasattr(fun, _MARK):
+            _refuse_early_ack(options, f"task {name or fun.__name__!r}")
+        task = make(fun, name=name, **options)
+        _adopt_if_marked(app, task)
+        return task
+
+    app._task_from_fun = make_and_guard
+    app.on_after_finalize.connect(_scan, weak=False)
+    if app.finalized:
+        _scan(app)
+
+
+def _scan(sender: Celery, **_: Any) -> None:
+    for task in list(sender._tasks.values()):
+        _adopt_if_marked(sender, task)
+
+
+def _adopt_if_marked(app: Celery, task: Any) -> None:
+    options = marked(task)
+    if options is not None and not isinstance(task, PoisonTask):
+        guard_task(task, options)
+        _adopt(app, task)

@@ -1,0 +1,116 @@
+"""Opening Redis for the ledger: URL forms, time-outs, and one kind of error for all that can go wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import redis
+import redis.sentinel
+
+from celery_poison.errors import ConfigurationError, LedgerUnavailable
+
+#: Seconds; long enough for a busy Redis, short enough that nobody waits on a dead one.
+CONNECT_TIMEOUT = 2.0
+ANSWER_TIMEOUT = 5.0
+
+MINIMUM_VERSION = (6, 2)
+
+#: What redis-py raises when the server is away, overloaded, read-only or out of memory.
+REDIS_ERRORS = (redis.RedisError, OSError)
+
+
+def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redis:
+    """Return a client for ``url``; nothing is connected yet.
+
+    Args:
+        url: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://`` or
+            ``sentinel://host:port;sentinel://host:port/db`` URLs.
+        options: the broker's transport options; only ``master_name`` and ``sentinel_kwargs`` are read.
+
+    Raises:
+        ConfigurationError: a Sentinel URL without a ``master_name``.
+    """
+    timeouts = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_timeout": ANSWER_TIMEOUT}
+    if url.startswith("sentinel://"):
+        return _open_sentinel(url, dict(options or {}), timeouts)
+    url = re.sub(r"^redis\+socket://", "unix://", url).replace("virtual_host=", "db=")
+    try:
+        return redis.Redis.from_url(url, socket_keepalive=True, **timeouts)
+    except TypeError:  # Unix sockets know no keepalive
+        return redis.Redis.from_url(url, **timeouts)
+    except ValueError as error:
+        raise ConfigurationError(f"poison_redis_url: {error}") from None
+
+
+def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]) -> redis.Redis:
+    master = options.get("master_name")
+    if not master:
+        raise ConfigurationError(
+            "a sentinel:// ledger needs the master's name: set broker_transport_options['master_name']"
+        )
+    parts = [urlsplit(part) for part in url.split(";")]
+    hosts = [(part.hostname or "localhost", part.port or 26379) for part in parts]
+    db = int(parts[-1].path.strip("/") or dict(parse_qsl(parts[-1].query)).get("db", 0))
+    password = unquote(parts[0].password) if parts[0].password else None
+    sentinel = redis.sentinel.Sentinel(
+        hosts,
+        sentinel_kwargs=options.get("sentinel_kwargs") or {},
+        db=db,
+        username=unquote(parts[0].username) if parts[0].username else None,
+        password=password,
+        **timeouts,
+    )
+    client: redis.Redis = sentinel.master_for(master)
+    return client
+
+
+@contextmanager
+def clear_errors(doing: str) -> Iterator[None]:
+    """Turn every error of Redis into a :class:`LedgerUnavailable` that says what was being done."""
+    try:
+        yield
+    except redis.exceptions.OutOfMemoryError as error:
+        raise LedgerUnavailable(f"{doing}: Redis is out of memory and refuses writes: {error}") from error
+    except redis.exceptions.ReadOnlyError as error:
+        raise LedgerUnavailable(f"{doing}: Redis is a read-only replica: {error}") from error
+    except redis.exceptions.AuthenticationError:
+        raise LedgerUnavailable(f"{doing}: Redis refuses the user name or password") from None
+    except redis.exceptions.ResponseError as error:
+        raise LedgerUnavailable(f"{doing}: Redis refuses the command: {error}") from error
+    except REDIS_ERRORS as error:
+        # The text of connection errors names host and port, never credentials.
+        raise LedgerUnavailable(f"{doing}: Redis is not reachable: {error}") from error
+
+
+def check_server(client: redis.Redis) -> list[str]:
+    """Return what is wrong with the server for a ledger, most serious first; empty when all is well.
+
+    Raises:
+        ConfigurationError: too old, or it may evict keys at will: both break every promise.
+        LedgerUnavailable: not reachable.
+    """
+    with clear_errors("checking Redis"):
+        info: dict[str, Any] = client.info()  # type: ignore[assignment]
+    version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
+    if version < MINIMUM_VERSION:
+        raise ConfigurationError(
+            f"Redis {info['redis_version']} is too old for the ledger: 6.2 or newer is needed"
+        )
+    eviction = str(info.get("maxmemory_policy", "noeviction"))
+    if eviction.startswith("allkeys-"):
+        raise ConfigurationError(
+            f"Redis evicts keys at will (maxmemory-policy {eviction}): set it to noeviction,"
+            " or give the ledger a Redis of its own with poison_redis_url"
+        )
+    warnings = []
+    if eviction.startswith("volatile-"):
+        warnings.append(f"maxmemory-policy {eviction} may evict what workers tell about themselves")
+    if info.get("role") in ("slave", "replica"):
+        warnings.append("this Redis is a replica: it refuses writes")
+    if not info.get("aof_enabled") and not info.get("rdb_last_save_time"):
+        warnings.append("this Redis has no persistence: a restart forgets every count")
+    return warnings

@@ -1,0 +1,58 @@
+"""Every key name of the ledger is built here and nowhere else.
+
+All keys share one hash tag, the namespace, so that every script is legal on Redis Cluster too.
+
+| key                      | type   | holds                                             | lives until                  |
+|--------------------------|--------|---------------------------------------------------|------------------------------|
+| ``{ns}:meta``            | hash   | schema, app, broker identity, fingerprint secret  | for ever                     |
+| ``{ns}:running``         | hash   | mid -> start (JSON array, see ``records.Start``)  | its acknowledgement          |
+| ``{ns}:done``            | hash   | token -> how that start ended (D, B, I)           | its acknowledgement          |
+| ``{ns}:lineage:ID``      | hash   | counts of a task id that gave trouble             | success, or quarantine       |
+| ``{ns}:candidates``      | zset   | ids flagged as candidates, by time flagged        | cleared or quarantined       |
+| ``{ns}:message:MID``     | hash   | the original message and its record               | release; failed ones: purge  |
+| ``{ns}:quarantine:NAME`` | zset   | mids in quarantine (NDLV), by time                | a person's decision          |
+| ``{ns}:failed``          | zset   | mids given up (FAIL), by time                     | purge                        |
+| ``{ns}:leases``          | zset   | worker incarnations, by last heartbeat (ms)       | retirement or death          |
+| ``{ns}:worker:INC``      | hash   | what a worker told about itself                   | retirement, or a day         |
+| ``{ns}:open``            | hash   | dead incarnation -> its incident, while recovered | end of the recovery          |
+| ``{ns}:incidents``       | zset   | incident ids, by time noticed                     | the newest 1000              |
+| ``{ns}:incident:IID``    | hash   | one worker's death                                | 30 days                      |
+| ``{ns}:monitor``         | string | incarnation that holds the monitor's lock         | activation interval          |
+| ``{ns}:monitor_fence``   | string | fencing number of the newest monitor              | for ever                     |
+| ``{ns}:journal``         | stream | every transition (docs/journal.md)                | ``poison_journal_maxlen``    |
+| ``{ns}:tally``           | hash   | task -> healthy runs (``poison_journal=incidents``)| for ever                    |
+"""
+
+from __future__ import annotations
+
+
+class Keys:
+    """Builds the key names of one namespace."""
+
+    def __init__(self, namespace: str = "poison", quarantine_queue: str = "celery.quarantine") -> None:
+        self.prefix = f"{{{namespace}}}:"
+        self.meta = self.prefix + "meta"
+        self.running = self.prefix + "running"
+        self.done = self.prefix + "done"
+        self.candidates = self.prefix + "candidates"
+        self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
+        self.failed = self.prefix + "failed"
+        self.leases = self.prefix + "leases"
+        self.open = self.prefix + "open"
+        self.incidents = self.prefix + "incidents"
+        self.monitor = self.prefix + "monitor"
+        self.monitor_fence = self.prefix + "monitor_fence"
+        self.journal = self.prefix + "journal"
+        self.tally = self.prefix + "tally"
+
+    def lineage(self, id: str) -> str:
+        return f"{self.prefix}lineage:{id}"
+
+    def message(self, mid: str) -> str:
+        return f"{self.prefix}message:{mid}"
+
+    def worker(self, incarnation: str) -> str:
+        return f"{self.prefix}worker:{incarnation}"
+
+    def incident(self, incident: str) -> str:
+        return f"{self.prefix}incident:{incident}"

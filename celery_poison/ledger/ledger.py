@@ -1,0 +1,232 @@
+"""The ledger's transitions: one typed method for each Lua script, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.scripts import Code, Runner
+from celery_poison.records import Start, history_of
+from celery_poison.states import Event, State
+from celery_poison.verdict import Ended, History
+
+#: After this long an operator's unfinished decision counts as abandoned.
+DECISION_PATIENCE_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What ``look`` saw: the newest start of a message, its lineage, and what quarantine keeps of it."""
+
+    raw: bytes
+    start: Start | None
+    ended: Ended
+    owner: str
+    history: History
+    kept: State | None
+    releases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Outcome of recording an end: ``finished`` when it had ended well before it died."""
+
+    history: History
+    finished: bool = False
+
+
+class Ledger:
+    """Transitions of messages and workers, each atomic, each journalled in the same step.
+
+    Args:
+        client: from :func:`celery_poison.ledger.connection.open_redis`.
+        keys: the namespace's keys.
+        journal_maxlen: entries the journal keeps, approximately.
+
+    Every method raises ``LedgerUnavailable`` when Redis is away or refuses the write.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys, journal_maxlen: int = 1_000_000) -> None:
+        self.client = client
+        self.keys = keys
+        self._maxlen = journal_maxlen
+        self._run = Runner(client)
+        self._fixed = {name: value for name, value in vars(keys).items() if name != "prefix"}
+
+    def _call(self, script: str, keys: Mapping[str, str], rest: Sequence[Any] = (), **arguments: Any) -> Any:
+        arguments["maxlen"] = self._maxlen
+        return self._run(script, {**self._fixed, **keys}, arguments, rest)
+
+    def _of(self, mid: str, id: str) -> dict[str, str]:
+        return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}
+
+    # --- a worker and its messages -------------------------------------------------------------
+
+    def look(self, mid: str, id: str, activation_ms: int) -> Sight:
+        """Return everything known about a message; changes nothing."""
+        reply = self._call("look", self._of(mid, id), mid=mid, activation_ms=activation_ms)
+        _, raw, ended, owner, lineage, kept, releases = reply
+        return Sight(
+            raw=raw,
+            start=Start.decode(raw) if raw else None,
+            ended=Ended(ended.decode()),
+            owner=owner.decode(),
+            history=history_of(pairs(lineage)),
+            kept=State(kept.decode()) if kept else None,
+            releases=max(int(releases), int(pairs(lineage).get("releases") or 0)),
+        )
+
+    def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
+        """Replace the start that was seen by ``start``; False when somebody else was faster."""
+        new = start.encode() if start else b""
+        return bool(self._call("claim", {}, mid=mid, seen=seen, start=new)[0] is Code.OK)
+
+    def crash(
+        self, mid: str, start: Start, *, cause: str, shared: bool, failure: bool = False, incident: str = ""
+    ) -> Recorded:
+        """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
+
+        Raises:
+            StaleDelivery: the message has a newer start.
+        """
+        reply = self._call(
+            "crash",
+            self._of(mid, start.id),
+            mid=mid,
+            start=start.encode(),
+            cause=cause,
+            blame="shared" if shared else "exact",
+            failure=int(failure),
+            incident=incident,
+            observe=int(not start.diverts),
+        )
+        return _recorded(reply)
+
+    def interrupt(self, mid: str, start: Start, *, cause: str, incident: str = "") -> None:
+        """Take back a start that ended through nobody's fault; adds no strike.
+
+        Raises:
+            StaleDelivery: the message has no such start any more.
+        """
+        arguments = {"mid": mid, "start": start.encode(), "cause": cause, "incident": incident}
+        self._call("interrupt", self._of(mid, start.id), **arguments)
+
+    def rollback(self, mid: str, start: Start, *, cause: str) -> Recorded:
+        """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
+        arguments = {"mid": mid, "start": start.encode(), "cause": cause}
+        return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
+
+    def settle(self, starts: Iterable[tuple[str, str]]) -> int:
+        """Forget acknowledged starts, given as (mid, token); return how many were never recorded."""
+        flat = [word for pair in starts for word in pair]
+        return int(self._call("settle", {}, rest=flat)[1]) if flat else 0
+
+    def acquit(self, mid: str, start: Start, *, final: bool) -> None:
+        """Clear the flag of a message that ended alive; after its last run its record goes too."""
+        arguments = {"mid": mid, "start": start.encode(), "final": int(final)}
+        self._call("acquit", self._of(mid, start.id), **arguments)
+
+    def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
+        """Journal a copy that is acknowledged without running."""
+        self._call("duplicate", {}, mid=mid, start=start.encode(), reason=reason)
+
+    def quarantine(
+        self, mid: str, start: Start, *, cause: str, reason: str, fields: Mapping[str, str | bytes | int]
+    ) -> bool:
+        """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
+
+        Raises:
+            IllegalTransition: a person gave the message up.
+            StaleDelivery: it runs elsewhere.
+        """
+        flat = [word for pair in fields.items() for word in pair]
+        reply = self._call(
+            "quarantine",
+            self._of(mid, start.id),
+            rest=flat,
+            mid=mid,
+            start=start.encode(),
+            cause=cause,
+            reason=reason,
+        )
+        return bool(reply[0] is Code.OK)
+
+    # --- a person's decision -------------------------------------------------------------------
+
+    def decide(self, mid: str, verb: str, actor: str) -> int:
+        """Reserve a message in quarantine for one operator; return the number of its release.
+
+        Raises:
+            MessageNotFound, IllegalTransition: it is not in quarantine.
+            DecisionPending: another operator is at it.
+        """
+        arguments = {"verb": verb, "actor": actor, "patience_ms": DECISION_PATIENCE_MS}
+        return int(self._call("decide", {"message": self.keys.message(mid)}, **arguments)[1])
+
+    def undecide(self, mid: str) -> None:
+        """Give a reserved message back after a failed attempt."""
+        self._call("undecide", {"message": self.keys.message(mid)})
+
+    def released(self, mid: str, id: str, release: int, actor: str = "", note: str = "") -> None:
+        """Complete a release whose message was published (TBDL, on probation). Idempotent."""
+        arguments = {"mid": mid, "release": release, "actor": actor, "note": note}
+        self._call("released", self._of(mid, id), **arguments)
+
+    def give_up(self, mid: str, event: Event, actor: str, note: str) -> None:
+        """Complete a ``failed`` or ``discarded`` decision (FAIL)."""
+        arguments = {"mid": mid, "event": event.value, "actor": actor, "note": note}
+        self._call("give_up", {"message": self.keys.message(mid)}, **arguments)
+
+    # --- workers and monitors ------------------------------------------------------------------
+
+    def beat(self, worker: str, fields: Mapping[str, str | int], *, first: bool) -> None:
+        """Renew the lease of a worker.
+
+        Raises:
+            Fenced: it had been declared dead; it is registered anew by this very beat.
+        """
+        flat = [word for pair in fields.items() for word in pair]
+        keys = {"worker": self.keys.worker(worker)}
+        self._call("beat", keys, rest=flat, worker=worker, first=int(first))
+
+    def retire(self, worker: str) -> None:
+        """Take a worker off the books that ends in peace."""
+        self._call("retire", {"worker": self.keys.worker(worker)}, worker=worker)
+
+    def lead(self, worker: str, ttl_ms: int) -> tuple[int, bool] | None:
+        """Take or keep the monitor's lock; return its fencing number and whether it changed hands."""
+        reply = self._call("lead", {}, worker=worker, ttl_ms=ttl_ms)
+        return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
+
+    def bury(self, worker: str, incident: str, activation_ms: int, fence: int) -> str | None:
+        """Declare a silent worker dead; return the cause, or None when it lives or is gone already.
+
+        Raises:
+            Fenced: another monitor took over.
+        """
+        keys = {"worker": self.keys.worker(worker), "incident": self.keys.incident(incident)}
+        arguments = {"worker": worker, "incident": incident, "activation_ms": activation_ms, "fence": fence}
+        reply = self._call("bury", keys, **arguments)
+        return reply[1].decode() if reply[0] is Code.OK else None
+
+    def close(self, worker: str, incident: str, *, flagged: int, put_back: int) -> None:
+        """Finish an incident."""
+        keys = {"incident": self.keys.incident(incident)}
+        arguments = {"worker": worker, "incident": incident, "flagged": flagged, "put_back": put_back}
+        self._call("close", keys, **arguments)
+
+
+def _recorded(reply: list[Any]) -> Recorded:
+    if reply[0] is Code.DONE:
+        return Recorded(History(), finished=True)
+    return Recorded(history_of(pairs(reply[1])))
+
+
+def pairs(flat: Sequence[bytes]) -> dict[str, str]:
+    """Return the flat reply of HGETALL as a dictionary of text."""
+    words = [word.decode("utf-8", "replace") for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True))

@@ -1,0 +1,27 @@
+-- Shared by every script that journals: one entry of schema v1, all fields, in their fixed order.
+local function journal(key, maxlen, e)
+  redis.call('XADD', key, 'MAXLEN', '~', maxlen, '*',
+    'v', '1', 'event', e.event, 'id', e.id or '', 'mid', e.mid or '', 'token', e.token or '',
+    'task', e.task or '', 'queue', e.queue or '', 'worker', e.worker or '', 'pid', e.pid or '',
+    'state', e.state or '', 'cause', e.cause or '', 'outcome', e.outcome or '',
+    'deliveries', e.deliveries or '', 'crashes', e.crashes or '', 'strikes', e.strikes or '',
+    'failures', e.failures or '', 'runtime_ms', e.runtime_ms or '', 'incident', e.incident or '',
+    'actor', e.actor or '', 'note', e.note or '')
+end
+
+local function now_ms()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The entry of a start, or nil: {phase, token, worker, pid, ms, deliveries, alone, id, task, queue, ...}
+local function entry_of(raw)
+  return raw and cjson.decode(raw) or nil
+end
+
+-- A hash as a table; absent fields read as nil.
+local function hash(key)
+  local flat, t = redis.call('HGETALL', key), {}
+  for i = 1, #flat, 2 do t[flat[i]] = flat[i + 1] end
+  return t
+end

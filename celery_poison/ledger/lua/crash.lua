@@ -1,0 +1,46 @@
+-- crash: DLNG -> TBDL + candidate. A start died before it ended: count it, flag its message.
+-- KEYS[1] running    hash
+-- KEYS[2] done       hash
+-- KEYS[3] lineage    hash
+-- KEYS[4] candidates zset
+-- KEYS[5] journal    stream
+-- ARGV[1] maxlen
+-- ARGV[2] mid
+-- ARGV[3] start      the start that died, as its owner knows it
+-- ARGV[4] cause
+-- ARGV[5] blame      exact | shared
+-- ARGV[6] failure    1 when the death also counts as a failure (time limit)
+-- ARGV[7] incident
+-- ARGV[8] observe    1 when the message is gone anyway and is only journalled
+-- RETURNS OK, raw lineage | DONE (it had finished) | STALE (the message has a newer start)
+-- JOURNALS crashed
+local e = cjson.decode(ARGV[3])
+local token, id = e[2], e[8]
+local known = redis.call('HGET', KEYS[3], 'last_token')
+if known == token then return {'OK', redis.call('HGETALL', KEYS[3])} end
+local raw = redis.call('HGET', KEYS[1], ARGV[2])
+local current = entry_of(raw)
+if current and current[2] ~= token then return {'STALE'} end
+if redis.call('HGET', KEYS[2], token) == 'D' then return {'DONE'} end
+redis.call('HDEL', KEYS[1], ARGV[2])
+redis.call('HDEL', KEYS[2], token)
+local now = now_ms()
+local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e[9], queue = e[10],
+  worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], outcome = ARGV[5], deliveries = e[6],
+  runtime_ms = e[5] > 0 and math.max(0, now - e[5]) or '', incident = ARGV[7]}
+if ARGV[8] == '1' then
+  line.state = 'DLVD'
+  line.note = 'observed'
+  journal(KEYS[5], ARGV[1], line)
+  return {'OK', {}}
+end
+line.crashes = redis.call('HINCRBY', KEYS[3], 'crashes', 1)
+line.strikes = redis.call('HINCRBY', KEYS[3], 'strikes', 1)
+line.failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
+redis.call('HSETNX', KEYS[3], 'first_seen', now)
+redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'candidate', '1',
+  'cause', ARGV[4], 'blame', ARGV[5], 'worker', e[3], 'incident', ARGV[7], 'last_seen', now,
+  'last_token', token, 'deliveries', e[6], 'payload_bytes', e[13])
+redis.call('ZADD', KEYS[4], 'NX', now, id)
+journal(KEYS[5], ARGV[1], line)
+return {'OK', redis.call('HGETALL', KEYS[3])}

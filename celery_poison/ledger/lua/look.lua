@@ -1,0 +1,25 @@
+-- look: everything a worker must know before it lets a redelivered or marked message in. Changes nothing.
+-- KEYS[1] running  hash
+-- KEYS[2] done     hash
+-- KEYS[3] leases   zset
+-- KEYS[4] open     hash
+-- KEYS[5] lineage  hash
+-- KEYS[6] message  hash
+-- ARGV[1] mid
+-- ARGV[2] activation_ms
+-- RETURNS OK, start or '', how it ended or '', owner (none|alive|dead|unknown), lineage fields, state, releases
+-- JOURNALS nothing
+local raw = redis.call('HGET', KEYS[1], ARGV[1])
+local ended, owner = '', 'none'
+local entry = entry_of(raw)
+if entry then
+  ended = redis.call('HGET', KEYS[2], entry[2]) or ''
+  local beat = redis.call('ZSCORE', KEYS[3], entry[3])
+  if beat then
+    owner = now_ms() - tonumber(beat) < tonumber(ARGV[2]) and 'alive' or 'dead'
+  else
+    owner = redis.call('HEXISTS', KEYS[4], entry[3]) == 1 and 'dead' or 'unknown'
+  end
+end
+local kept = redis.call('HMGET', KEYS[6], 'state', 'releases')
+return {'OK', raw or '', ended, owner, redis.call('HGETALL', KEYS[5]), kept[1] or '', kept[2] or '0'}

@@ -1,0 +1,41 @@
+-- quarantine: TBDL | DLNG -> NDLV. Keeps the original message, before anybody acknowledges it.
+-- KEYS[1] running    hash
+-- KEYS[2] done       hash
+-- KEYS[3] lineage    hash
+-- KEYS[4] candidates zset
+-- KEYS[5] message    hash
+-- KEYS[6] quarantine zset
+-- KEYS[7] failed     zset
+-- KEYS[8] journal    stream
+-- ARGV[1] maxlen
+-- ARGV[2] mid
+-- ARGV[3] start      the delivery that hands the message over
+-- ARGV[4] cause
+-- ARGV[5] reason
+-- ARGV[6] fields     field, value, ... of the original message, from here on
+-- RETURNS OK | KEPT (it is there already) | ILLEGAL, state (it was given up) | STALE (it runs elsewhere)
+-- JOURNALS quarantined
+local e = cjson.decode(ARGV[3])
+local state = redis.call('HGET', KEYS[5], 'state')
+if state == 'NDLV' then return {'KEPT'} end
+if state then return {'ILLEGAL', state} end
+local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
+if current and current[2] ~= e[2] then return {'STALE'} end
+local line, now = hash(KEYS[3]), now_ms()
+redis.call('HDEL', KEYS[1], ARGV[2])
+redis.call('HDEL', KEYS[2], e[2])
+redis.call('DEL', KEYS[3])
+redis.call('ZREM', KEYS[4], e[8])
+redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e[8], 'mid', ARGV[2], 'task', e[9], 'queue', e[10],
+  'cause', ARGV[4], 'reason', ARGV[5], 'candidate', line.candidate or '0',
+  'deliveries', line.deliveries or e[6], 'crashes', line.crashes or 0, 'strikes', line.strikes or 0,
+  'failures', line.failures or 0, 'releases', line.releases or 0, 'worker', line.worker or e[3],
+  'incident', line.incident or '', 'first_seen', line.first_seen or now, 'last_seen', now,
+  'quarantined_at', now, 'payload_bytes', e[13])
+redis.call('HSET', KEYS[5], unpack(ARGV, 6))
+redis.call('ZADD', KEYS[6], now, ARGV[2])
+journal(KEYS[8], ARGV[1], {event = 'quarantined', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
+  queue = e[10], worker = line.worker or e[3], state = 'NDLV', cause = ARGV[4],
+  deliveries = line.deliveries or e[6], crashes = line.crashes or 0, strikes = line.strikes or 0,
+  failures = line.failures or 0, incident = line.incident, note = ARGV[5]})
+return {'OK'}

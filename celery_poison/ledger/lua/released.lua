@@ -1,0 +1,30 @@
+-- released: NDLV -> TBDL. The stored original was published; the message is on probation from now on.
+-- KEYS[1] message    hash
+-- KEYS[2] quarantine zset
+-- KEYS[3] lineage    hash
+-- KEYS[4] candidates zset
+-- KEYS[5] journal    stream
+-- ARGV[1] maxlen
+-- ARGV[2] mid
+-- ARGV[3] release    number of the release that was published
+-- ARGV[4] actor
+-- ARGV[5] note
+-- RETURNS OK | KEPT (somebody completed it already) | STALE (a newer release exists)
+-- JOURNALS released
+local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
+  'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding')
+if m[1] ~= 'NDLV' then return {'KEPT'} end
+if m[2] ~= ARGV[3] then return {'STALE'} end
+local now, id = now_ms(), m[3]
+local actor = ARGV[4] ~= '' and ARGV[4] or m[13] or ''
+redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', m[4], 'queue', m[5], 'crashes', m[6],
+  'deliveries', m[7], 'first_seen', m[8], 'cause', m[9], 'worker', m[10], 'incident', m[11],
+  'payload_bytes', m[12], 'releases', m[2], 'strikes', '0', 'failures', '0', 'candidate', '1',
+  'probation', '1', 'last_seen', now)
+redis.call('ZADD', KEYS[4], now, id)
+redis.call('DEL', KEYS[1])
+redis.call('ZREM', KEYS[2], ARGV[2])
+journal(KEYS[5], ARGV[1], {event = 'released', id = id, mid = ARGV[2], task = m[4], queue = m[5],
+  state = 'TBDL', cause = m[9], deliveries = m[7], crashes = m[6], strikes = '0', failures = '0',
+  actor = actor, note = ARGV[5]})
+return {'OK'}

@@ -1,0 +1,211 @@
+"""Reading the ledger: lists, single records, workers and incidents. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.ledger import Ledger
+from celery_poison.records import Incident, MessageRecord, Start, WorkerRecord
+from celery_poison.states import State
+
+_PAGE = 500
+#: Everything of a ``message`` hash but the original message itself.
+_RECORD_FIELDS = (
+    *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
+    *("failures", "fingerprint", "payload_bytes", "worker", "first_seen", "last_seen", "quarantined_at"),
+    *("reason", "incident", "releases", "resolution", "actor", "note"),
+)
+
+
+class Queries:
+    """Typed views of one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._client = ledger.client
+        self._keys = ledger.keys
+
+    def kept(self, state: State, *, newest_first: bool = True) -> Iterator[MessageRecord]:
+        """Yield the records of messages in quarantine (NDLV) or given up (FAIL), page by page."""
+        index = self._keys.quarantine if state is State.NDLV else self._keys.failed
+        for mids in self._pages(index, newest_first):
+            with clear_errors("reading messages"):
+                pipe = self._client.pipeline(transaction=False)
+                for mid in mids:
+                    pipe.hmget(self._keys.message(mid), _RECORD_FIELDS)
+                rows = pipe.execute()
+            for row in rows:
+                raw = _named(row)
+                if raw:
+                    yield MessageRecord.from_hash(raw, State(raw["state"]))
+
+    def candidates(self) -> Iterator[MessageRecord]:
+        """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
+        for ids in self._pages(self._keys.candidates, newest_first=False):
+            with clear_errors("reading candidates"):
+                pipe = self._client.pipeline(transaction=False)
+                for id in ids:
+                    pipe.hgetall(self._keys.lineage(id))
+                rows = pipe.execute()
+            for row in rows:
+                raw = {k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}
+                if raw:
+                    yield MessageRecord.from_hash(raw, self._live_state(raw["mid"]))
+
+    def _live_state(self, mid: str) -> State:
+        raw: Any = self._client.hget(self._keys.running, mid)
+        return State.DLNG if raw and Start.decode(raw).phase == "R" else State.TBDL
+
+    def message(self, mid: str) -> dict[str, bytes]:
+        """Return the whole ``message`` hash of one mid, the original message included; {} if unknown."""
+        with clear_errors("reading a message"):
+            raw: Any = self._client.hgetall(self._keys.message(mid))
+        return {k.decode(): v for k, v in raw.items()}
+
+    def lineage(self, id: str) -> MessageRecord | None:
+        """Return the record of a message with a history that is not in quarantine."""
+        with clear_errors("reading a lineage"):
+            raw: Any = self._client.hgetall(self._keys.lineage(id))
+            if not raw:
+                return None
+            text = {k.decode(): v.decode("utf-8", "replace") for k, v in raw.items()}
+            return MessageRecord.from_hash(text, self._live_state(text["mid"]))
+
+    def running(self) -> Iterator[tuple[str, Start, bytes]]:
+        """Yield (mid, start, raw start) of everything that is claimed, admitted or running."""
+        with clear_errors("reading the running messages"):
+            for mid, raw in self._client.hscan_iter(self._keys.running, count=_PAGE):
+                yield mid.decode(), Start.decode(raw), raw
+
+    def ended(self, token: str) -> str:
+        """Return how a start ended: ``D``, ``B``, ``I``, or the empty string."""
+        with clear_errors("reading an end"):
+            raw: Any = self._client.hget(self._keys.done, token)
+        return raw.decode() if raw else ""
+
+    def workers(self, activation_ms: int) -> list[WorkerRecord]:
+        """Return every worker that holds a lease, the longest silent first."""
+        now = self.now_ms()
+        with clear_errors("reading workers"):
+            leases: Any = self._client.zrange(self._keys.leases, 0, -1, withscores=True)
+            pipe = self._client.pipeline(transaction=False)
+            for worker, _ in leases:
+                pipe.hgetall(self._keys.worker(worker.decode()))
+            rows = pipe.execute()
+        pairs_ = zip(leases, rows, strict=True)
+        return [_worker(w.decode(), beat, now - beat < activation_ms, row) for (w, beat), row in pairs_]
+
+    def leases(self) -> dict[str, int]:
+        """Return the last heartbeat of every worker, in ms of Redis' clock."""
+        with clear_errors("reading leases"):
+            raw: Any = self._client.zrange(self._keys.leases, 0, -1, withscores=True)
+        return {worker.decode(): int(beat) for worker, beat in raw}
+
+    def open_incidents(self) -> dict[str, str]:
+        """Return dead workers whose messages are still being put back, with their incident."""
+        with clear_errors("reading open incidents"):
+            raw: Any = self._client.hgetall(self._keys.open)
+        return {worker.decode(): incident.decode() for worker, incident in raw.items()}
+
+    def incident(self, incident: str) -> Incident | None:
+        with clear_errors("reading an incident"):
+            raw: Any = self._client.hgetall(self._keys.incident(incident))
+        return _incident({k.decode(): v.decode() for k, v in raw.items()}) if raw else None
+
+    def incidents(self, limit: int = 100) -> list[Incident]:
+        """Return the newest incidents first."""
+        with clear_errors("reading incidents"):
+            ids: Any = self._client.zrevrange(self._keys.incidents, 0, limit - 1)
+        found = (self.incident(id.decode()) for id in ids)
+        return [incident for incident in found if incident]
+
+    def totals(self) -> dict[str, int]:
+        """Return how many messages are in quarantine, failed, candidates and running; and monitors' lock."""
+        with clear_errors("counting"):
+            pipe = self._client.pipeline(transaction=False)
+            pipe.zcard(self._keys.quarantine)
+            pipe.zcard(self._keys.failed)
+            pipe.zcard(self._keys.candidates)
+            pipe.hlen(self._keys.running)
+            pipe.xlen(self._keys.journal)
+            counts = pipe.execute()
+        return dict(
+            zip(("quarantined", "failed", "candidates", "running", "journal"), counts, strict=True)
+        )
+
+    def monitor(self) -> str:
+        """Return the incarnation that holds the monitor's lock, or the empty string."""
+        with clear_errors("reading the monitor"):
+            raw: Any = self._client.get(self._keys.monitor)
+        return raw.decode() if raw else ""
+
+    def journal(self, *, id: str = "", count: int = 1000) -> list[dict[str, str]]:
+        """Return the newest journal entries, oldest first; only those of task ``id`` if given."""
+        with clear_errors("reading the journal"):
+            rows: Any = self._client.xrevrange(self._keys.journal, count=count)
+        entries = [
+            {"at": key.decode(), **{k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}}
+            for key, row in reversed(rows)
+        ]
+        return [entry for entry in entries if not id or entry["id"] == id]
+
+    def now_ms(self) -> int:
+        """Return Redis' clock, the only one that the plugin believes."""
+        with clear_errors("reading the clock"):
+            seconds, micros = self._client.time()  # type: ignore[misc]
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def _pages(self, index: str, newest_first: bool) -> Iterator[list[str]]:
+        position = 0
+        while True:
+            with clear_errors("reading an index"):
+                page: Any = self._client.zrange(index, position, position + _PAGE - 1, desc=newest_first)
+            if not page:
+                return
+            yield [word.decode() for word in page]
+            position += len(page)
+
+
+def _named(row: list[bytes | None]) -> dict[str, str]:
+    found = zip(_RECORD_FIELDS, row, strict=True)
+    raw = {name: value.decode("utf-8", "replace") for name, value in found if value is not None}
+    return raw if raw.get("state") else {}
+
+
+def _seconds(text: str | None) -> float | None:
+    return int(text) / 1000 if text else None
+
+
+def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> WorkerRecord:
+    raw = {k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}
+    return WorkerRecord(
+        worker=worker,
+        node=raw.get("node", worker.partition("/")[0]),
+        pid=int(raw.get("pid") or 0),
+        pool=raw.get("pool", ""),
+        concurrency=int(raw.get("concurrency") or 0),
+        queues=raw.get("queues", ""),
+        started_at=_seconds(raw.get("started_at")),
+        last_beat=beat / 1000,
+        alive=alive,
+        stopping=raw.get("stopping") == "1",
+        unguarded=int(raw.get("unguarded") or 0),
+        ledger_errors=int(raw.get("ledger_errors") or 0),
+    )
+
+
+def _incident(raw: dict[str, str]) -> Incident:
+    return Incident(
+        incident=raw["incident"],
+        worker=raw["worker"],
+        cause=raw["cause"],
+        noticed_at=_seconds(raw.get("noticed_at")),
+        last_beat=_seconds(raw.get("last_beat")),
+        finished_at=_seconds(raw.get("finished_at")),
+        flagged=int(raw.get("flagged") or 0),
+        put_back=int(raw.get("put_back") or 0),
+    )
+
+
+

@@ -1,0 +1,121 @@
+"""Loads the Lua scripts, holds each to its header, and calls them by the names given there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import redis
+
+from celery_poison.errors import DecisionPending, Fenced, IllegalTransition, MessageNotFound, StaleDelivery
+from celery_poison.ledger.connection import clear_errors
+
+
+class Code(StrEnum):
+    """Every return code of every script."""
+
+    OK = "OK"
+    DONE = "DONE"
+    KEPT = "KEPT"
+    HELD = "HELD"
+    ALIVE = "ALIVE"
+    STALE = "STALE"
+    FENCED = "FENCED"
+    MISSING = "MISSING"
+    ILLEGAL = "ILLEGAL"
+    BUSY = "BUSY"
+    CONFLICT = "CONFLICT"
+
+
+_SENTENCES: Mapping[Code, tuple[type[Exception], str]] = {
+    Code.STALE: (StaleDelivery, "the message has a newer start; this one may not decide about it any more"),
+    Code.FENCED: (Fenced, "another monitor took over"),
+    Code.MISSING: (MessageNotFound, "no such message in quarantine"),
+    Code.ILLEGAL: (IllegalTransition, "the message is in state {0}, which does not allow this"),
+    Code.BUSY: (DecisionPending, "{0} is deciding about this message at this moment; try again"),
+}
+
+_HEADER = re.compile(r"-- (KEYS|ARGV)\[(\d+)\] (\w+)")
+
+
+class Script:
+    """One Lua file: its text, and the names of its keys and arguments as its header declares them."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = _prelude() + text
+        self.keys = self._declared(text, "KEYS")
+        self.arguments = self._declared(text, "ARGV")
+
+    def _declared(self, text: str, kind: str) -> list[str]:
+        rows = [(int(n), word) for k, n, word in _HEADER.findall(text) if k == kind]
+        if [n for n, _ in rows] != list(range(1, len(rows) + 1)):
+            raise ValueError(f"{self.name}.lua: its header does not declare {kind} in order")
+        used = {int(n) for n in re.findall(kind + r"\[(\d+)\]", text)}
+        if used - {n for n, _ in rows}:
+            raise ValueError(f"{self.name}.lua uses {kind} that its header does not declare")
+        return [word for _, word in rows]
+
+
+@cache
+def _prelude() -> str:
+    return _read("_journal")
+
+
+def _read(name: str) -> str:
+    return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
+@cache
+def script(name: str) -> Script:
+    """Return the script ``lua/<name>.lua``, checked against its header."""
+    return Script(name, _read(name))
+
+
+def names() -> list[str]:
+    """Return the names of all scripts."""
+    files = resources.files(__package__).joinpath("lua").iterdir()
+    return sorted(f.name.removesuffix(".lua") for f in files if not f.name.startswith("_"))
+
+
+class Runner:
+    """Runs scripts on one client; unknown names of keys or arguments are programming errors."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._registered: dict[str, Any] = {}
+
+    def __call__(
+        self, name: str, keys: Mapping[str, str], arguments: Mapping[str, Any], rest: Sequence[Any] = ()
+    ) -> list[Any]:
+        """Run ``name`` and return its reply, the code first; codes may be anything but errors.
+
+        Args:
+            rest: values for the last declared argument, which stands for a list.
+
+        Raises:
+            StaleDelivery, Fenced, MessageNotFound, IllegalTransition, DecisionPending: by return code.
+            LedgerUnavailable: Redis is away or refuses.
+        """
+        wanted = script(name)
+        fixed = wanted.arguments[:-1] if rest else wanted.arguments
+        values = [arguments[word] for word in fixed]
+        run = self._registered.get(name)
+        if run is None:
+            run = self._registered[name] = self._client.register_script(wanted.text)
+        with clear_errors(name):
+            reply: list[Any] = run(keys=[keys[word] for word in wanted.keys], args=[*values, *rest])
+        code = Code(reply[0].decode())
+        error = _SENTENCES.get(code)
+        if error is not None:
+            kind, sentence = error
+            raise kind(sentence.format(*[_text(part) for part in reply[1:]]))
+        return [code, *reply[1:]]
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -1,0 +1,100 @@
+"""The unanswered writes of the hot path: a socket told to send no replies.
+
+Why no replies: a process killed while unread replies lie in its receive buffer closes its socket with
+a reset, and Redis drops what it had not read yet. With CLIENT REPLY OFF there is nothing to read, and
+what was handed to the kernel survives the sender. What Redis refuses is lost in silence here; the
+worker's main process notices it when it settles the start, and counts it as unguarded.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from typing import Any
+
+import redis
+
+from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
+
+#: Seconds a write may block on a stalled Redis before the task goes on unguarded.
+SEND_TIMEOUT = 0.5
+#: Seconds before the next attempt to connect after a failure.
+RETRY_PAUSE = 1.0
+
+
+def command(*words: bytes) -> bytes:
+    """Return one Redis command in its wire format."""
+    parts = [b"*%d\r\n" % len(words)]
+    parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"".join(parts)
+
+
+class Wire:
+    """Sends commands and never waits for an answer; one connection for each process.
+
+    Thread-safe. Opens its connection at the first write, and again after a fork.
+    """
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._pool = client.connection_pool
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._poll: Any = None
+        self._pid = 0
+        self._retry_at = 0.0
+        self.failures = 0
+
+    def send(self, commands: bytes) -> bool:
+        """Hand ``commands`` to the kernel; False when the ledger is away (counted in ``failures``)."""
+        if self._pid != os.getpid():
+            self._adopt_process()
+        with self._lock:
+            try:
+                if self._connection is None or self._poll.poll(0):
+                    self._reconnect()
+                self._connection._sock.sendall(commands)
+                return True
+            except (*REDIS_ERRORS, _Away):
+                self.failures += 1
+                self._drop()
+                return False
+
+    def _adopt_process(self) -> None:
+        # The parent's socket must not be shared, and its lock may have been held at the fork.
+        self._lock = threading.Lock()
+        self._connection = None
+        self._pid = os.getpid()
+
+    def _reconnect(self) -> None:
+        # A readable socket that expects no replies has been closed by the server.
+        if self._connection is not None:
+            self._drop(pause=0.0)
+        if time.monotonic() < self._retry_at:
+            raise _Away
+        self._retry_at = time.monotonic() + RETRY_PAUSE
+        connection = self._pool.connection_class(**self._pool.connection_kwargs)
+        connection.connect()
+        connection.send_command("CLIENT", "REPLY", "OFF")
+        connection._sock.settimeout(SEND_TIMEOUT)
+        self._connection = connection
+        self._poll = select.poll()
+        self._poll.register(connection._sock, select.POLLIN | select.POLLHUP | select.POLLERR)
+
+    def _drop(self, pause: float = RETRY_PAUSE) -> None:
+        connection, self._connection = self._connection, None
+        self._retry_at = time.monotonic() + pause
+        if connection is not None:
+            # A half-sent command must not be completed by the next one: the socket is done for.
+            connection.disconnect()
+
+
+class _Away(Exception):
+    """The pause after a failed connection is not over yet."""
+
+
+def probe(client: redis.Redis) -> None:
+    """Raise ``LedgerUnavailable`` unless Redis answers."""
+    with clear_errors("connecting to the ledger"):
+        client.ping()

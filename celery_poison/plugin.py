@@ -1,0 +1,185 @@
+"""The plugin on one app: its settings, the policies of its tasks, and what Celery is told to load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+from weakref import WeakSet
+
+from celery import Celery
+from celery.signals import before_task_publish
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.guard import guard_task, marked, on_guarded, watch
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.policy import Policy
+from celery_poison.settings import Settings
+from celery_poison.task import FIRST, PoisonTask, attempts
+
+#: Header that identifies one message; stamped on publish.
+MID_HEADER = "poison_mid"
+#: Header of a released copy: the number of its release.
+RELEASE_HEADER = "poison_release"
+#: Header of a message that must be looked up although it is delivered for the first time.
+MARK_HEADER = "poison_mark"
+OUR_HEADERS = (MID_HEADER, RELEASE_HEADER, MARK_HEADER)
+
+_REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+socket://", "sentinel://")
+
+#: Every plugin of this process; the plugin itself lives and dies with its app.
+_plugins: WeakSet[Plugin] = WeakSet()
+
+
+class Plugin:
+    """celery_poison on one app. Use :func:`install` or :func:`plugin_of` to get at it."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+        self.overrides: dict[str, Any] = {}
+        self._settings: Settings | None = None
+        #: The running worker of this app in this process, if there is one.
+        self.runtime: Any = None
+
+    @property
+    def settings(self) -> Settings:
+        """The validated settings; read from the app's configuration at the first use.
+
+        Raises:
+            ConfigurationError: see :meth:`Settings.from_conf`.
+        """
+        if self._settings is None:
+            self._settings = Settings.from_conf(dict(self.app.conf), self.overrides)
+        return self._settings
+
+    def override(self, overrides: Mapping[str, Any]) -> None:
+        self.overrides.update(overrides)
+        self._settings = None
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.settings.namespace, self.settings.quarantine_queue)
+
+    @property
+    def ledger_url(self) -> str:
+        """Where the ledger lives.
+
+        Raises:
+            ConfigurationError: nothing was set and neither broker nor result backend is Redis.
+        """
+        conf = self.app.conf
+        candidates = (self.settings.redis_url, conf.broker_write_url, conf.result_backend)
+        for url in candidates:
+            first = url[0] if isinstance(url, (list, tuple)) and url else url
+            if isinstance(first, str) and first.startswith(_REDIS_SCHEMES):
+                return first
+        raise ConfigurationError(
+            "poison_redis_url is not set, and neither the broker nor the result backend is Redis:"
+            " set poison_redis_url='redis://...'"
+        )
+
+    def open_ledger(self) -> Ledger:
+        """Return a ledger with a client of its own; nothing is connected yet."""
+        client = open_redis(self.ledger_url, dict(self.app.conf.broker_transport_options or {}))
+        return Ledger(client, self.keys, self.settings.journal_maxlen)
+
+    @property
+    def policies(self) -> dict[str, tuple[Policy, bool]]:
+        """Task name -> (policy, whether its messages can be diverted), of every guarded task."""
+        found = {}
+        for name, task in self.app.tasks.items():
+            if isinstance(task, PoisonTask):
+                found[name] = (Policy.of(task, self.settings), bool(task.acks_late))
+        return found
+
+    def guards(self, task_name: str) -> bool:
+        return isinstance(self.app._tasks.get(task_name), PoisonTask)
+
+    def guard_everything(self) -> None:
+        """Guard every task of the app that is not guarded yet, without touching how it acknowledges."""
+        for name, task in list(self.app._tasks.items()):
+            if not isinstance(task, PoisonTask) and not name.startswith("celery."):
+                guard_task(task, marked(task) or {}, keep_acks=True)
+
+
+def install(app: Celery, **settings: Any) -> Plugin:
+    """Install celery_poison on ``app``; ``guarded`` does this by itself. Safe to call again.
+
+    Args:
+        app: the Celery app.
+        **settings: any ``poison_*`` setting; wins over the app's configuration, for example
+            ``install(app, poison_guard_all=True)``.
+
+    Raises:
+        ConfigurationError: a setting is unknown or impossible.
+    """
+    if settings:
+        Settings.from_conf(settings)
+    plugin = _found(app)
+    if plugin is None:
+        plugin = app._poison = Plugin(app)
+        _plugins.add(plugin)
+        watch(app)
+        app.steps["worker"].add("celery_poison.worker.steps:LifeStep")
+        app.steps["consumer"].add("celery_poison.worker.steps:GuardStep")
+        app.on_after_finalize.connect(_finalized, weak=False)
+    if settings:
+        plugin.override(settings)
+    if app.finalized:
+        _finalized(app)
+    return plugin
+
+
+def plugin_of(app: Celery) -> Plugin:
+    """Return the plugin of ``app``, installing it when nobody has."""
+    return _found(app) or install(app)
+
+
+def _found(app: Celery) -> Plugin | None:
+    plugin: Plugin | None = vars(app).get("_poison")
+    return plugin
+
+
+def _finalized(sender: Celery, **_: Any) -> None:
+    plugin = _found(sender)
+    if plugin is not None and plugin.settings.guard_all:
+        plugin.guard_everything()
+
+
+def _adopt(app: Celery, task: Any) -> None:
+    install(app)
+
+
+def _stamp(sender: str | None = None, headers: dict[str, Any] | None = None, **_: Any) -> None:
+    # A retry or replacement inherits the headers of the message it came from: ours must not leak.
+    if headers is None or not any(p.guards(sender or "") for p in list(_plugins)):
+        return
+    for name in OUR_HEADERS:
+        headers.pop(name, None)
+    headers[MID_HEADER] = uuid4().hex
+    id = headers.get("id", "")
+    if id in _marked_ids or attempts.get(id, FIRST).has_history:
+        headers[MARK_HEADER] = 1
+
+
+#: Task ids whose next message must be looked up before it runs.
+_marked_ids: set[str] = set()
+
+
+class marking:
+    """While this is entered, messages published for the task id are marked for a look-up."""
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+
+    def __enter__(self) -> None:
+        _marked_ids.add(self._id)
+
+    def __exit__(self, *_: object) -> None:
+        _marked_ids.discard(self._id)
+
+
+on_guarded(_adopt)
+PoisonTask.bound_by(install)
+before_task_publish.connect(_stamp, weak=False)

@@ -1,0 +1,65 @@
+"""What one task tolerates: the policy settings of its app, overridden by the task's own options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.settings import PREFIX, Settings, did_you_mean
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Limits of one task. Every field is also an option of ``guarded(...)`` and a task attribute.
+
+    Attributes:
+        max_crashes: deaths attributed to a message before quarantine (SAP-3); default 2.
+        max_failures: times a message may be put back before quarantine (WAS-3); default 5.
+        max_payload_bytes: largest body accepted, as received (SAP-6); default no limit.
+        fingerprint: function of the task's arguments whose result tells equal messages (NEW-3).
+    """
+
+    max_crashes: int = 2
+    max_failures: int = 5
+    max_payload_bytes: int | None = None
+    fingerprint: Callable[..., Any] | None = None
+
+    @classmethod
+    def option_names(cls) -> list[str]:
+        return [f.name for f in fields(cls)]
+
+    @classmethod
+    def of(cls, task: object, settings: Settings) -> Self:
+        """Return the policy of ``task``: its own attributes, else the app's settings.
+
+        Raises:
+            ConfigurationError: a task attribute has an impossible value.
+        """
+        own = {name: value for name in cls.option_names() if (value := _own(task, name)) is not None}
+        check_options(own, where=f"task {getattr(task, 'name', task)!r}")
+        return cls(**{name: own.get(name, getattr(settings, name)) for name in cls.option_names()})
+
+
+def check_options(options: Mapping[str, Any], where: str) -> None:
+    """Check the names and values of policy options.
+
+    Raises:
+        ConfigurationError: unknown option or impossible value; names ``where`` it was given.
+    """
+    names = Policy.option_names()
+    for name in options:
+        if name not in names:
+            raise ConfigurationError(f"{where}: unknown option {name}{did_you_mean(name, names)}")
+    try:
+        Settings.from_conf({PREFIX + name: value for name, value in options.items()})
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {str(error).removeprefix(PREFIX)}") from None
+
+
+def _own(task: object, name: str) -> Any:
+    # A function given as a class attribute would otherwise come back bound to the task.
+    value = inspect.getattr_static(task, name, None)
+    return value.__func__ if isinstance(value, staticmethod) else value

@@ -1,0 +1,99 @@
+"""Choosing messages: ``task=shop.render cause=signal:9 age>2h`` (all conditions must hold)."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import time
+from dataclasses import dataclass
+from typing import Self
+
+from celery_poison.errors import PoisonError
+from celery_poison.records import MessageRecord
+from celery_poison.settings import did_you_mean
+
+TEXT_FIELDS = ("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "reason")
+NUMBER_FIELDS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes")
+AGE = "age"
+
+_CONDITION = re.compile(r"^(\w+)(>=|<=|!=|=|>|<)(.*)$")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class BadFilter(PoisonError):
+    """A condition names no field, compares what cannot be compared, or has no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    field: str
+    operator: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        match = _CONDITION.match(text)
+        if match is None:
+            raise BadFilter(f"{text!r} is no condition: write field=value, for example task=shop.render")
+        condition = cls(*match.groups())
+        condition._check(text)
+        return condition
+
+    def _check(self, text: str) -> None:
+        fields = (*TEXT_FIELDS, *NUMBER_FIELDS, AGE)
+        if self.field not in fields:
+            raise BadFilter(f"{text!r}: no field {self.field!r}{did_you_mean(self.field, fields)}")
+        if self.field in TEXT_FIELDS and self.operator not in ("=", "!="):
+            raise BadFilter(f"{text!r}: {self.field} is text, compare it with = or !=")
+        if self.field not in TEXT_FIELDS:
+            self._number()
+
+    def _number(self) -> float:
+        try:
+            if self.field == AGE:
+                return float(self.value[:-1]) * _SECONDS[self.value[-1:]]
+            return float(self.value)
+        except (ValueError, KeyError):
+            wanted = "a number with s, m, h or d" if self.field == AGE else "a number"
+            raise BadFilter(f"{self.field}{self.operator}{self.value}: use {wanted}") from None
+
+    def matches(self, record: MessageRecord, now: float) -> bool:
+        if self.field in TEXT_FIELDS:
+            same = fnmatch.fnmatchcase(getattr(record, self.field), self.value)
+            return same if self.operator == "=" else not same
+        since = record.quarantined_at or record.first_seen or now
+        actual = now - since if self.field == AGE else getattr(record, self.field)
+        wanted = self._number()
+        match self.operator:
+            case "=":
+                return bool(actual == wanted)
+            case "!=":
+                return bool(actual != wanted)
+            case ">":
+                return bool(actual > wanted)
+            case "<":
+                return bool(actual < wanted)
+            case ">=":
+                return bool(actual >= wanted)
+            case _:
+                return bool(actual <= wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions that must all hold; text values may use ``*`` and ``?``."""
+
+    conditions: tuple[Condition, ...] = ()
+
+    @classmethod
+    def parse(cls, *texts: str) -> Self:
+        """Read conditions separated by blanks or given apart.
+
+        Raises:
+            BadFilter: see there.
+        """
+        return cls(tuple(Condition.parse(word) for text in texts for word in text.split()))
+
+    def matches(self, record: MessageRecord) -> bool:
+        now = time.time()
+        return all(condition.matches(record, now) for condition in self.conditions)

@@ -1,0 +1,185 @@
+"""The typed records that travel between the ledger, the worker, the command line and Flower."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self
+
+from celery_poison.causes import describe
+from celery_poison.states import State
+from celery_poison.verdict import History, Limits, Phase
+
+
+class Start(NamedTuple):
+    """One start of one message: the value of its field in the ``running`` hash, as a JSON array.
+
+    The order is part of ledger schema 1; Lua reads positions 1 to 3 and 7 to 14.
+    """
+
+    phase: str
+    token: str
+    worker: str
+    pid: int
+    at_ms: int
+    deliveries: int
+    alone: int
+    id: str
+    task: str
+    queue: str
+    max_crashes: int
+    max_failures: int
+    payload_bytes: int
+    diverts: int
+
+    @classmethod
+    def decode(cls, raw: bytes | str) -> Self:
+        return cls(*json.loads(raw))
+
+    def encode(self) -> bytes:
+        return json.dumps(self, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_crashes, self.max_failures)
+
+    def in_phase(self, phase: Phase) -> Start:
+        return self._replace(phase=phase.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parcel:
+    """The original message, byte for byte, as quarantine keeps it and release publishes it.
+
+    Attributes:
+        body: as received, before decompression.
+        headers, properties: as received; kombu's JSON keeps dates, bytes and UUIDs apart.
+    """
+
+    body: bytes
+    content_type: str
+    content_encoding: str
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRecord:
+    """What the ledger knows about one message; the JSON message object of the command line."""
+
+    id: str
+    mid: str
+    task: str
+    queue: str
+    state: str
+    candidate: bool = False
+    cause: str = ""
+    deliveries: int = 0
+    crashes: int = 0
+    strikes: int = 0
+    failures: int = 0
+    fingerprint: str = ""
+    payload_bytes: int = 0
+    worker: str = ""
+    first_seen: float | None = None
+    last_seen: float | None = None
+    quarantined_at: float | None = None
+    reason: str = ""
+    incident: str = ""
+    probation: bool = False
+    releases: int = 0
+    resolution: str = ""
+    actor: str = ""
+    note: str = ""
+
+    @classmethod
+    def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
+        """Build a record from a ``lineage`` or ``message`` hash of the ledger."""
+        return cls(
+            **{name: raw.get(name, "") for name in _TEXTS},
+            **{name: int(raw.get(name) or 0) for name in _COUNTS},
+            **{name: raw.get(name) == "1" for name in _FLAGS},
+            **{name: int(raw[name]) / 1000 if raw.get(name) else None for name in _TIMES},
+            state=state.value,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON message object of the command line's contract."""
+        return asdict(self)
+
+    @property
+    def story(self) -> str:
+        """One plain sentence about why the message is where it is."""
+        return self.reason or (describe(self.cause) if self.cause else "")
+
+
+_TEXTS = (
+    "id",
+    "mid",
+    "task",
+    "queue",
+    "cause",
+    "fingerprint",
+    "worker",
+    "reason",
+    "incident",
+    "resolution",
+    "actor",
+    "note",
+)
+_COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases")
+_FLAGS = ("candidate", "probation")
+_TIMES = ("first_seen", "last_seen", "quarantined_at")
+
+
+def history_of(raw: Mapping[str, str]) -> History:
+    """Return the counts in a ``lineage`` hash; an empty hash is a message without a history."""
+    return History(
+        deliveries=int(raw.get("deliveries") or 0),
+        crashes=int(raw.get("crashes") or 0),
+        strikes=int(raw.get("strikes") or 0),
+        failures=int(raw.get("failures") or 0),
+        candidate=raw.get("candidate") == "1",
+        probation=raw.get("probation") == "1",
+        shared_blame=raw.get("blame") == "shared",
+        cause=raw.get("cause", ""),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """One incarnation of a worker, as its last heartbeat described it."""
+
+    worker: str
+    node: str = ""
+    pid: int = 0
+    pool: str = ""
+    concurrency: int = 0
+    queues: str = ""
+    started_at: float | None = None
+    last_beat: float | None = None
+    alive: bool = True
+    stopping: bool = False
+    unguarded: int = 0
+    ledger_errors: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """The death of one worker and what was done about it."""
+
+    incident: str
+    worker: str
+    cause: str
+    noticed_at: float | None = None
+    last_beat: float | None = None
+    finished_at: float | None = None
+    flagged: int = 0
+    put_back: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

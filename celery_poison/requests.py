@@ -1,0 +1,34 @@
+"""What a guarded task can ask for by raising: roll back, quarantine, discard (WAS-1)."""
+
+from __future__ import annotations
+
+from celery.exceptions import Ignore, Reject
+
+
+class RollbackRequested(Reject):  # type: ignore[misc]
+    """Put the message back to the front of its queue and count one failure."""
+
+    def __init__(self, reason: str = "rolled back by the task", requeue: bool = True) -> None:
+        super().__init__(reason, requeue=requeue)
+
+
+class QuarantineRequested(Ignore):  # type: ignore[misc]
+    """Move the message to quarantine, for the given reason."""
+
+
+class DiscardRequested(Ignore):  # type: ignore[misc]
+    """Acknowledge and forget the message; the journal says so."""
+
+
+class TaskDied(Exception):
+    """A task asked its process to end (SystemExit) or broke it (MemoryError) where others run too.
+
+    Args:
+        cause: a word of :mod:`celery_poison.causes`.
+        detail: the original exception, as text.
+    """
+
+    def __init__(self, cause: str, detail: str = "") -> None:
+        super().__init__(cause, detail)
+        self.cause = cause
+        self.detail = detail

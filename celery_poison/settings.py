@@ -1,0 +1,214 @@
+"""The plugin's settings: one frozen, validated object, read once from the Celery configuration.
+
+A wrong name or an impossible value raises :class:`ConfigurationError`, which names the setting,
+the value and the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Literal, Self
+
+from celery_poison.errors import ConfigurationError
+
+PREFIX = "poison_"
+
+Check = Callable[[Any], str | None]
+
+
+def _one_of(*allowed: str) -> Check:
+    return lambda v: None if v in allowed else f"use one of {', '.join(map(repr, allowed))}"
+
+
+def _number(minimum: float, *, integer: bool = False, optional: bool = False) -> Check:
+    kind = "a whole number" if integer else "a number"
+    accepted: tuple[type, ...] = (int,) if integer else (int, float)
+    wanted = f"use {kind} of at least {minimum}" + (" or None" if optional else "")
+
+    def check(value: Any) -> str | None:
+        if value is None:
+            return None if optional else wanted
+        if isinstance(value, bool) or not isinstance(value, accepted) or value < minimum:
+            return wanted
+        return None
+
+    return check
+
+
+def _retry_timeout(value: Any) -> str | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (value < 0 and value != -1):
+        return "use seconds, 0 for at once or -1 for never"
+    return None
+
+
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "use True or False"
+
+
+def _name(value: Any) -> str | None:
+    good = isinstance(value, str) and value and not set(value) & set("{} \t\r\n")
+    return None if good else "use a name without blanks and braces"
+
+
+def _url(value: Any) -> str | None:
+    schemes = ("redis://", "rediss://", "unix://", "redis+socket://", "sentinel://")
+    good = value is None or (isinstance(value, str) and value.startswith(schemes))
+    return None if good else f"use a URL that begins with one of {', '.join(schemes)}"
+
+
+def _destination(value: Any) -> str | None:
+    return None if value is None or _name(value) is None else "use 'system', a queue name or None"
+
+
+def _callable(value: Any) -> str | None:
+    return None if value is None or callable(value) else "use a function of the task's arguments, or None"
+
+
+def _setting(default: Any, check: Check, doc: str, *, unit: str = "", acts: bool = True) -> Any:
+    metadata = {"check": check, "doc": doc, "unit": unit, "acts": acts}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All ``poison_*`` settings; see docs/settings.md, which is checked against this class."""
+
+    redis_url: str | None = _setting(
+        None,
+        _url,
+        "Where the ledger lives. Default: the broker if it is Redis, else the result backend if it is Redis.",
+    )
+    namespace: str = _setting("poison", _name, "Prefix and hash tag of every key of the ledger.")
+    guard_all: bool = _setting(
+        False, _flag, "Guard every task of the app. Tasks keep their own acknowledgement mode."
+    )
+    observe_only: bool = _setting(
+        False, _flag, "Judge and journal everything, divert nothing.", acts=False
+    )
+    fail_open: bool = _setting(
+        True, _flag, "When the ledger is away: True runs tasks unguarded, False holds them back."
+    )
+    max_crashes: int = _setting(
+        2, _number(1, integer=True), "Deaths attributed to a message before it is quarantined.", unit="deaths"
+    )
+    max_failures: int = _setting(
+        5,
+        _number(1, integer=True),
+        "Times a message may be put back (rollback, Reject(requeue=True), time limit) before quarantine.",
+        unit="failures",
+    )
+    max_payload_bytes: int | None = _setting(
+        None,
+        _number(1, integer=True, optional=True),
+        "Largest body accepted, as received, before it is unpacked or decoded. None: no limit.",
+        unit="bytes",
+    )
+    fingerprint: Callable[..., Any] | None = _setting(
+        None, _callable, "Function of the task's arguments that tells equal messages. None: all arguments."
+    )
+    block_fingerprint_after: int | None = _setting(
+        None,
+        _number(1, integer=True, optional=True),
+        "Convictions of one fingerprint after which new messages bearing it are quarantined on arrival.",
+        unit="convictions",
+        acts=False,
+    )
+    exception_destination: str | None = _setting(
+        "system", _destination, "Where poison goes: 'system', a queue name, or None (it stays).", acts=False
+    )
+    quarantine_queue: str = _setting("celery.quarantine", _name, "Name of the quarantine.")
+    blocked_retry_timeout: float = _setting(
+        5.0,
+        _retry_timeout,
+        "With exception_destination=None: pause before the next delivery; 0 at once, -1 never.",
+        unit="seconds",
+        acts=False,
+    )
+    suspend_after_failures: int = _setting(
+        0,
+        _number(0, integer=True),
+        "Sequential failures after which a worker stops consuming a queue. 0: never.",
+        unit="failures",
+        acts=False,
+    )
+    max_messages: int | None = _setting(
+        None,
+        _number(1, integer=True, optional=True),
+        "Limit per queue. None: no limit.",
+        unit="messages",
+        acts=False,
+    )
+    max_messages_behavior: Literal["reject_new", "discard_old"] = _setting(
+        "reject_new", _one_of("reject_new", "discard_old"), "What happens at max_messages.", acts=False
+    )
+    heartbeat_interval: float = _setting(3.0, _number(0.05), "Pause between heartbeats.", unit="seconds")
+    activation_interval: float = _setting(
+        10.0,
+        _number(0.1),
+        "Silence after which a worker counts as dead; at least twice the heartbeat interval.",
+        unit="seconds",
+    )
+    trial: Literal["cell", "queue", "off"] = _setting(
+        "cell", _one_of("cell", "queue", "off"), "How a suspect is tried alone.", acts=False
+    )
+    durability: Literal["process", "sync"] = _setting(
+        "process", _one_of("process", "sync"), "What a recorded start must survive.", acts=False
+    )
+    journal: Literal["attempts", "incidents"] = _setting(
+        "attempts",
+        _one_of("attempts", "incidents"),
+        "Journal every finished attempt, or count healthy runs per task and journal only incidents.",
+    )
+    journal_maxlen: int = _setting(
+        1_000_000, _number(1000, integer=True), "Entries the journal keeps, approximately.", unit="entries"
+    )
+
+    @classmethod
+    def from_conf(cls, conf: Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Self:
+        """Read and check the settings.
+
+        Args:
+            conf: the Celery configuration; only keys that begin with ``poison_`` are looked at.
+            overrides: what was given to ``install(app, ...)``; wins over ``conf``.
+
+        Raises:
+            ConfigurationError: unknown name, impossible value, or intervals that contradict (EMS-1).
+        """
+        values = {str(k).lower(): conf[k] for k in conf if str(k).lower().startswith(PREFIX)}
+        values.update(overrides or {})
+        known = {PREFIX + f.name: f for f in fields(cls)}
+        for name, value in values.items():
+            _check(name, value, known)
+        settings = cls(**{name.removeprefix(PREFIX): value for name, value in values.items()})
+        settings._check_intervals()
+        return settings
+
+    def _check_intervals(self) -> None:
+        if self.activation_interval < 2 * self.heartbeat_interval:
+            raise ConfigurationError(
+                f"poison_activation_interval={self.activation_interval} must be at least twice"
+                f" poison_heartbeat_interval={self.heartbeat_interval}: raise the first or lower the second"
+            )
+
+    def inactive(self) -> list[str]:
+        """Return the names of settings that were changed but that this version does not act on yet."""
+        changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
+        return [PREFIX + f.name for f in changed if not f.metadata["acts"]]
+
+
+def _check(name: str, value: Any, known: Mapping[str, Field[Any]]) -> None:
+    if name not in known:
+        raise ConfigurationError(f"unknown setting {name}={value!r}{did_you_mean(name, known)}")
+    complaint = known[name].metadata["check"](value)
+    if complaint:
+        shown = "<url>" if name == PREFIX + "redis_url" else repr(value)
+        raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``": did you mean X?"`` for the nearest valid name, or the list of all names."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f": did you mean {near[0]}?" if near else f": valid names are {', '.join(sorted(names))}"

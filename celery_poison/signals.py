@@ -1,0 +1,26 @@
+"""Signals of the plugin; receivers get keyword arguments only, and may not stop anything by raising.
+
+Sent in the process that noticed: a worker's main process for messages, the active monitor for workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.utils.dispatch import Signal
+
+_MESSAGE = {"message"}
+_WORKER = {"worker", "incident"}
+
+message_candidate: Any = Signal(name="message_candidate", providing_args=_MESSAGE | {"cause"})
+message_quarantined: Any = Signal(name="message_quarantined", providing_args=_MESSAGE | {"cause", "reason"})
+message_released: Any = Signal(name="message_released", providing_args=_MESSAGE | {"actor", "note"})
+message_failed: Any = Signal(name="message_failed", providing_args=_MESSAGE | {"actor", "note"})
+worker_lost: Any = Signal(name="worker_lost", providing_args=_WORKER | {"cause"})
+failover_started: Any = Signal(name="failover_started", providing_args=_WORKER)
+failover_finished: Any = Signal(name="failover_finished", providing_args=_WORKER | {"put_back", "flagged"})
+monitor_changed: Any = Signal(name="monitor_changed", providing_args={"worker", "fence"})
+endpoint_suspended: Any = Signal(name="endpoint_suspended", providing_args={"worker", "queue"})
+endpoint_resumed: Any = Signal(name="endpoint_resumed", providing_args={"worker", "queue"})
+queue_blocked: Any = Signal(name="queue_blocked", providing_args={"queue", "cause"})
+queue_unblocked: Any = Signal(name="queue_unblocked", providing_args={"queue"})

@@ -1,0 +1,58 @@
+"""The five states of a guarded message and the only legal ways between them (SAP-1)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a message stands. The values are what Redis, the journal and JSON show.
+
+    A message without a history has no record: its TBDL and DLVD are implicit. DLNG *is* the
+    entry in the ``running`` hash, so that no second record can disagree with it.
+    """
+
+    TBDL = "TBDL"
+    """To be delivered: waiting in its queue, or prefetched and not started."""
+    DLNG = "DLNG"
+    """Being delivered: a start is recorded and its end is not."""
+    DLVD = "DLVD"
+    """Delivered: the task ended, whatever its result."""
+    NDLV = "NDLV"
+    """Not deliverable: in quarantine until a person decides."""
+    FAIL = "FAIL"
+    """Given up by a person."""
+
+
+class Event(StrEnum):
+    """What the journal calls a transition or an incident (journal schema v1)."""
+
+    FINISHED = "finished"
+    CRASHED = "crashed"
+    INTERRUPTED = "interrupted"
+    ROLLED_BACK = "rolled_back"
+    CLEARED = "cleared"
+    DUPLICATE = "duplicate"
+    QUARANTINED = "quarantined"
+    RELEASED = "released"
+    FAILED = "failed"
+    DISCARDED = "discarded"
+    WORKER_LOST = "worker_lost"
+    FAILOVER_FINISHED = "failover_finished"
+    WORKER_STARTED = "worker_started"
+    WORKER_STOPPED = "worker_stopped"
+    MONITOR_CHANGED = "monitor_changed"
+
+
+#: letter on the drawing in docs/states.md -> (prior states, next state, journal event, ledger script)
+TRANSITIONS: dict[str, tuple[frozenset[State], State, Event | None, str]] = {
+    "a": (frozenset({State.TBDL}), State.DLNG, None, "start"),
+    "b": (frozenset({State.DLNG}), State.DLVD, Event.FINISHED, "finish"),
+    "c": (frozenset({State.DLNG}), State.TBDL, Event.CRASHED, "crash"),
+    "d": (frozenset({State.DLNG}), State.TBDL, Event.INTERRUPTED, "interrupt"),
+    "e": (frozenset({State.DLNG}), State.TBDL, Event.ROLLED_BACK, "rollback"),
+    "f": (frozenset({State.TBDL, State.DLNG}), State.NDLV, Event.QUARANTINED, "quarantine"),
+    "g": (frozenset({State.NDLV}), State.TBDL, Event.RELEASED, "released"),
+    "h": (frozenset({State.NDLV}), State.FAIL, Event.FAILED, "give_up"),
+    "i": (frozenset({State.NDLV}), State.FAIL, Event.DISCARDED, "give_up"),
+}

@@ -1,0 +1,118 @@
+"""Guarded tasks: the base class, and what ``self.request.poison`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+from celery import Celery
+from celery.app.task import Context, Task
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.requests import DiscardRequested, QuarantineRequested, RollbackRequested
+
+
+class Attempt(NamedTuple):
+    """The history of the message that is running, as ``self.request.poison`` (WAS-2, EMS-7).
+
+    Attributes:
+        deliveries: starts of this task id, this one included.
+        crashes: deaths it was running in; never reset.
+        failures: times it was put back.
+        redelivered: the broker delivered this message before, whether it was started or not.
+        candidate: it is flagged as a blacklist candidate.
+        on_trial: it runs alone, so that its death would convict it.
+    """
+
+    deliveries: int = 1
+    crashes: int = 0
+    failures: int = 0
+    redelivered: bool = False
+    candidate: bool = False
+    on_trial: bool = False
+
+    @property
+    def has_history(self) -> bool:
+        """Whether the ledger keeps a record of this task id."""
+        return self.deliveries > 1 or self.candidate
+
+
+FIRST = Attempt()
+
+#: Attempts running in this process, by task id. Kept out of the request, whose unknown entries Celery
+#: would copy into the headers of retries.
+attempts: dict[str, Attempt] = {}
+
+
+class PoisonTask(Task):  # type: ignore[misc]
+    """Base class of guarded tasks: ``@app.task(base=PoisonTask, max_crashes=2)``.
+
+    A task of this class acknowledges late and is put back when its worker is lost. Options:
+
+    Attributes:
+        max_crashes: deaths attributed to a message before quarantine; default ``poison_max_crashes``.
+        max_failures: times a message may be put back; default ``poison_max_failures``.
+        max_payload_bytes: largest body accepted; default ``poison_max_payload_bytes``.
+        fingerprint: function of the task's arguments that tells equal messages.
+    """
+
+    abstract = True
+    acks_late = True
+    reject_on_worker_lost = True
+    Request = "celery_poison.worker.request:GuardedRequest"
+
+    max_crashes: int | None = None
+    max_failures: int | None = None
+    max_payload_bytes: int | None = None
+    fingerprint: Any = None
+
+    #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
+    keeps_acks: ClassVar[bool] = False
+    _install: ClassVar[Callable[[Celery], object]]
+
+    @classmethod
+    def bound_by(cls, install: Callable[[Celery], object]) -> None:
+        """Let every class of guarded tasks install the plugin on the app it is bound to."""
+        cls._install = staticmethod(install)
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        super().on_bound(app)
+        if cls.acks_late is False and not cls.keeps_acks:
+            raise ConfigurationError(
+                f"task {cls.name!r}: a guarded task acknowledges late, so acks_late=False contradicts it:"
+                " take one of the two away (poison_guard_all observes early-acknowledged tasks)"
+            )
+        cls._install(app)
+
+    def rollback(self, reason: str = "rolled back by the task") -> NoReturn:
+        """Put the message back to the front of its queue; past ``max_failures`` it is quarantined.
+
+        Raises:
+            RollbackRequested: always; nothing after this call runs.
+        """
+        raise RollbackRequested(reason)
+
+    def quarantine(self, reason: str) -> NoReturn:
+        """Move the running message to quarantine; ``reason`` is shown to the person who decides.
+
+        Raises:
+            QuarantineRequested: always; nothing after this call runs.
+        """
+        raise QuarantineRequested(reason)
+
+    def discard(self, reason: str) -> NoReturn:
+        """Acknowledge and forget the running message; only the journal says that it was discarded.
+
+        Raises:
+            DiscardRequested: always; nothing after this call runs.
+        """
+        raise DiscardRequested(reason)
+
+    def _get_request(self) -> Context:
+        request = super()._get_request()
+        if "poison" not in vars(request):
+            request.poison = attempts.get(request.id or "", FIRST)
+        return request
+
+    request = property(_get_request)

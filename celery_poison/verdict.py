@@ -1,0 +1,141 @@
+"""The decision, apart from every mechanism: facts and limits in, one verdict out.
+
+Nothing here knows Redis or Celery; docs/verdict.md holds the same rules as a table in plain English,
+and the tests try every combination of facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+from celery_poison import causes
+from celery_poison.states import State
+
+
+class Action(Enum):
+    """What a worker does with a message that it was handed."""
+
+    RUN = "run"
+    RUN_ALONE = "run_alone"
+    WAIT = "wait"
+    QUARANTINE = "quarantine"
+    DROP = "drop"
+
+
+class Ended(StrEnum):
+    """How a recorded start ended, as its own process wrote it down."""
+
+    NOT = ""
+    DONE = "D"
+    ROLLED_BACK = "B"
+    INTERRUPTED = "I"
+
+
+class Phase(StrEnum):
+    """What the entry of a start says it was doing."""
+
+    CLAIMED = "C"
+    ADMITTING = "A"
+    RUNNING = "R"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What convicts: a task's ``max_crashes`` and ``max_failures``."""
+
+    max_crashes: int = 2
+    max_failures: int = 5
+    max_payload_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The counts of one lineage (task id); all zero for a message that never gave trouble."""
+
+    deliveries: int = 0
+    crashes: int = 0
+    strikes: int = 0
+    failures: int = 0
+    candidate: bool = False
+    probation: bool = False
+    shared_blame: bool = False
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a worker knows about a message before it lets it in.
+
+    Attributes:
+        history: the lineage's counts.
+        foreign_start: there is an entry of a start that is not this delivery's own.
+        ended: how that start ended, if it did.
+        kept: state of the record in quarantine, if there is one.
+        release: number of the release that published this copy (0: none).
+        last_release: number of the newest release of this message (0: never released).
+        payload_bytes: size of the body as received.
+    """
+
+    history: History = History()
+    foreign_start: bool = False
+    ended: Ended = Ended.NOT
+    kept: State | None = None
+    release: int = 0
+    last_release: int = 0
+    payload_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    action: Action
+    cause: str = ""
+    reason: str = ""
+
+
+def judge(facts: Facts, limits: Limits) -> Verdict:
+    """Decide what happens to a message that is about to be let in (SAP-3, SAP-6, WAS-3, TP1-8)."""
+    stray = _stray(facts)
+    if stray is not None:
+        return stray
+    if facts.foreign_start:
+        return Verdict(Action.WAIT, reason="an earlier start of this message has not ended")
+    if limits.max_payload_bytes is not None and facts.payload_bytes > limits.max_payload_bytes:
+        reason = f"its body has {facts.payload_bytes} bytes, max_payload_bytes is {limits.max_payload_bytes}"
+        return Verdict(Action.QUARANTINE, causes.PAYLOAD, reason)
+    return convict(facts.history, limits) or _admit(facts.history)
+
+
+def convict(history: History, limits: Limits) -> Verdict | None:
+    """Return the conviction that ``history`` calls for, or None.
+
+    One death sends a released message straight back. A death shared with others proves nothing by
+    itself, so that the bound is at least two there.
+    """
+    bound = 1 if history.probation else limits.max_crashes
+    if history.shared_blame and not history.probation:
+        bound = max(2, bound)
+    if history.strikes >= bound:
+        what = causes.describe(history.cause)
+        return Verdict(Action.QUARANTINE, history.cause, f"{what}; death {history.crashes} of this message")
+    if history.failures >= limits.max_failures:
+        reason = f"put back {history.failures} times, max_failures is {limits.max_failures}"
+        return Verdict(Action.QUARANTINE, causes.FAILURES, reason)
+    return None
+
+
+def _stray(facts: Facts) -> Verdict | None:
+    if facts.foreign_start and facts.ended is Ended.DONE:
+        return Verdict(Action.DROP, reason="an earlier start of this message already finished")
+    if facts.kept is State.FAIL:
+        return Verdict(Action.DROP, reason="this message was given up")
+    if facts.kept is State.NDLV and (facts.release == 0 or facts.release != facts.last_release):
+        return Verdict(Action.DROP, reason="this message is in quarantine")
+    if facts.release and facts.release < facts.last_release:
+        return Verdict(Action.DROP, reason="a newer release of this message was published")
+    return None
+
+
+def _admit(history: History) -> Verdict:
+    alone = history.candidate or history.probation
+    return Verdict(Action.RUN_ALONE if alone else Action.RUN)

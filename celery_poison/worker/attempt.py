@@ -1,0 +1,215 @@
+"""Runs in the process that executes tasks: the start is on its way before any user code runs.
+
+:func:`run_guarded` stands where Celery's own tracer stands as the pool's target. It covers the decoding
+of the body, the user's ``task_prerun`` receivers, the task itself and everything that follows it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from celery.app.trace import fast_trace_task, trace_task_ret
+from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
+
+from celery_poison import causes
+from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
+from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.wire import Wire, command
+from celery_poison.policy import Policy
+from celery_poison.requests import DiscardRequested, QuarantineRequested, TaskDied
+from celery_poison.task import Attempt, attempts
+from celery_poison.verdict import Ended
+
+
+class Ticket(NamedTuple):
+    """What the main process tells the pool process about one delivery."""
+
+    mid: str
+    token: str
+    queue: str
+    attempt: Attempt
+
+
+class Recorder:
+    """Writes starts and ends, unanswered; one for each worker, inherited by its pool processes."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        worker: str,
+        policies: Mapping[str, tuple[Policy, bool]],
+        journal_maxlen: int | None,
+    ) -> None:
+        self._wire = wire
+        self._policies = policies
+        self._worker = json.dumps(worker)
+        self._hset = b"*4\r\n" + _bulk(b"HSET") + _bulk(keys.running.encode())
+        done = b"*4\r\n" + _bulk(b"HSET") + _bulk(keys.done.encode())
+        self._multi = command(b"MULTI") + done
+        self._done = done
+        self._end = b"" if journal_maxlen is None else self._xadd(keys, worker, journal_maxlen)
+        self._tally = b"*4\r\n" + _bulk(b"HINCRBY") + _bulk(keys.tally.encode())
+        self._statics: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def start(self, ticket: Ticket, id: str, task: str, size: int) -> bool:
+        """Send the start of ``ticket``; False when the ledger is away."""
+        head, tail = self._statics.get((task, ticket.queue)) or self._static(task, ticket.queue)
+        attempt = ticket.attempt
+        entry = (
+            f'["R","{ticket.token}",{self._worker},{os.getpid()},{int(time.time() * 1000)},'
+            f"{attempt.deliveries},{int(attempt.on_trial)},{_quoted(id)},{head}{size}{tail}"
+        )
+        return self._wire.send(self._hset + _bulk(ticket.mid.encode()) + _bulk(entry.encode()))
+
+    def finish(
+        self, ticket: Ticket, id: str, task: str, how: Ended, outcome: str, runtime: float
+    ) -> bool:
+        """Send the end of ``ticket``, with its journal entry in the same atomic step."""
+        token = _bulk(ticket.token.encode())
+        mark = token + _bulk(how.value.encode())
+        if how is not Ended.DONE:
+            return self._wire.send(self._done + mark)
+        if not self._end:
+            count = self._tally + _bulk(task.encode()) + _bulk(b"1")
+            return self._wire.send(self._multi + mark + count + _EXEC)
+        attempt = ticket.attempt
+        entry = self._end % (
+            _bulk(id.encode()),
+            _bulk(ticket.mid.encode()),
+            token,
+            _bulk(task.encode()),
+            _bulk(ticket.queue.encode()),
+            _bulk(b"%d" % os.getpid()),
+            _bulk(outcome.encode()),
+            _bulk(b"%d" % attempt.deliveries),
+            _bulk(b"%d" % int(runtime * 1000)),
+        )
+        return self._wire.send(self._multi + mark + entry + _EXEC)
+
+    def _static(self, task: str, queue: str) -> tuple[str, str]:
+        policy, diverts = self._policies[task]
+        head = f"{json.dumps(task)},{json.dumps(queue)},{policy.max_crashes},{policy.max_failures},"
+        found = self._statics[task, queue] = (head, f",{int(diverts)}]")
+        return found
+
+    def _xadd(self, keys: Keys, worker: str, maxlen: int) -> bytes:
+        fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "worker": worker, "state": "DLVD"}
+        moving = {"id", "mid", "token", "task", "queue", "pid", "outcome", "deliveries", "runtime_ms"}
+        words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % maxlen, b"*"]
+        text = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(_bulk, words))
+        for name in FIELDS:
+            value = b"%b" if name in moving else _bulk(fixed.get(name, "").encode()).replace(b"%", b"%%")
+            text += _bulk(name.encode()) + value
+        return text
+
+
+_EXEC = command(b"EXEC")
+_SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:")
+
+
+def _bulk(word: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if _SAFE.issuperset(text) else json.dumps(text, ensure_ascii=False)
+
+
+#: Set once in the worker's main process, before its pool forks.
+_recorder: Recorder | None = None
+#: True where tasks share the main process, which SystemExit and MemoryError must not reach.
+_contained = False
+
+
+def configure(recorder: Recorder, *, contained: bool) -> None:
+    """Make this process and its future children record through ``recorder``."""
+    global _recorder, _contained
+    _recorder, _contained = recorder, contained
+
+
+def run_guarded(
+    tracer: Callable[..., Any],
+    ticket: Ticket,
+    task: str,
+    uuid: str,
+    request: Any,
+    body: Any,
+    content_type: Any,
+    content_encoding: Any,
+) -> Any:
+    """Record the start, run Celery's tracer, record the end; returns what the tracer returns."""
+    recorder = _recorder
+    if recorder is None:
+        return tracer(task, uuid, request, body, content_type, content_encoding)
+    begun = time.monotonic()
+    recorder.start(ticket, uuid, task, len(body) if isinstance(body, (bytes, str)) else 0)
+    attempts[uuid] = ticket.attempt
+    try:
+        result = tracer(task, uuid, request, body, content_type, content_encoding)
+    except (WorkerShutdown, WorkerTerminate):
+        raise
+    except Reject as rejection:
+        how = Ended.ROLLED_BACK if rejection.requeue else Ended.DONE
+        recorder.finish(ticket, uuid, task, how, "rejected", time.monotonic() - begun)
+        raise
+    except MemoryError as error:
+        return _died(causes.MEMORY_ERROR, error)
+    except SystemExit as error:
+        return _died(causes.SYSTEM_EXIT, error)
+    except Exception:
+        recorder.finish(ticket, uuid, task, Ended.DONE, "failure", time.monotonic() - begun)
+        raise
+    finally:
+        attempts.pop(uuid, None)
+    how, outcome = _outcome(result)
+    recorder.finish(ticket, uuid, task, how, outcome, time.monotonic() - begun)
+    return result
+
+
+def _died(cause: str, error: BaseException) -> Any:
+    if not _contained:
+        raise error
+    try:
+        raise TaskDied(cause, repr(error))
+    except TaskDied:
+        return 1, ExceptionInfo(internal=True), 0.0
+
+
+def _outcome(result: Any) -> tuple[Ended, str]:
+    failed, info, _ = result
+    if not failed:
+        return Ended.DONE, "success"
+    error = info.exception
+    if isinstance(error, ExceptionWithTraceback):
+        error = error.exc
+    return outcome_of(error)
+
+
+def outcome_of(error: BaseException) -> tuple[Ended, str]:
+    """Return how a start ended that raised ``error``, and the journal's word for it."""
+    match error:
+        case QuarantineRequested():
+            return Ended.INTERRUPTED, "quarantined"
+        case DiscardRequested():
+            return Ended.DONE, "discarded"
+        case Retry():
+            return Ended.DONE, "retry"
+        case Reject(requeue=True):
+            return Ended.ROLLED_BACK, "rejected"
+        case Reject():
+            return Ended.DONE, "rejected"
+        case Ignore():
+            return Ended.DONE, "ignored"
+        case _:
+            return Ended.DONE, "failure"
+
+
+run_fast = partial(run_guarded, fast_trace_task)
+run_plain = partial(run_guarded, trace_task_ret)

@@ -1,0 +1,60 @@
+"""From any thread back to the thread of the worker's event loop, which alone may touch the broker."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from celery.utils.log import get_logger
+
+logger = get_logger(__name__)
+
+
+class Bridge:
+    """Runs callables on the event loop of the current consumer, in the order they were sent."""
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._consumer: Any = None
+
+    def attach(self, consumer: Any) -> None:
+        """Deliver to ``consumer`` from now on."""
+        self._consumer = consumer
+
+    def register(self, hub: Any) -> None:
+        """Wake up ``hub`` for every call; needed anew each time its loop starts."""
+        hub.add_reader(self._reader, self.drain)
+        self._wake()
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run ``function`` on the event loop, soon."""
+        self._calls.append(function)
+        if self._consumer is not None and self._consumer.hub is None:
+            self._consumer.call_soon(self.drain)
+        else:
+            self._wake()
+
+    def _wake(self) -> None:
+        try:
+            self._writer.send(b"!")
+        except OSError:
+            pass  # the pipe is full: the loop is being woken up already
+
+    def drain(self) -> None:
+        """Run everything that was sent; an error must not reach the event loop, which would end."""
+        try:
+            while self._reader.recv(4096):
+                pass
+        except OSError:
+            pass
+        while self._calls:
+            function = self._calls.popleft()
+            try:
+                function()
+            except Exception:
+                logger.exception("celery_poison: a decision could not be carried out")

@@ -1,0 +1,111 @@
+"""A worker's notes about one delivery that needed care before it was let in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from celery_poison.plugin import MARK_HEADER, MID_HEADER, RELEASE_HEADER
+from celery_poison.policy import Policy
+from celery_poison.records import Start
+from celery_poison.verdict import History, Limits, Phase
+
+
+def mid_of(headers: Any) -> str:
+    """Return the mid of a message: the stamped header, else derived from id, task and retries."""
+    stamped = headers.get(MID_HEADER)
+    if isinstance(stamped, str) and stamped:
+        return stamped
+    return f"{headers['id']}:{headers['task']}:{headers.get('retries') or 0}"
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One delivery on its way in.
+
+    Attributes:
+        look: it must be looked up in the ledger first (redelivered, released or marked).
+        epoch: number of the broker connection it came by.
+        start: its entry in the ledger; ``start.phase`` tells what it is doing.
+        alone: it must run with nothing beside it.
+    """
+
+    message: Any
+    mid: str
+    policy: Policy
+    start: Start
+    epoch: int
+    look: bool
+    release: int
+    redelivered: bool
+    history: History = History()
+    alone: bool = False
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.policy.max_crashes, self.policy.max_failures, self.policy.max_payload_bytes)
+
+    @property
+    def opens_in_main(self) -> bool:
+        """Whether letting it in unpacks or decodes anything dangerous in the main process."""
+        return bool(getattr(self.message, "sealed", False)) or not is_json(self.message)
+
+
+def is_json(message: Any) -> bool:
+    return bool(message.content_type == "application/json")
+
+
+def needs_care(message: Any, policy: Policy) -> bool:
+    """Whether a message of a guarded task may not go straight to Celery's own handler."""
+    headers = message.headers
+    return bool(
+        message.delivery_info.get("redelivered")
+        or RELEASE_HEADER in headers
+        or MARK_HEADER in headers
+        or getattr(message, "sealed", False)
+        or message.content_type != "application/json"
+        or (policy.max_payload_bytes is not None and size_of(message) > policy.max_payload_bytes)
+    )
+
+
+def size_of(message: Any) -> int:
+    """Return the size of the body as received, in bytes."""
+    received = getattr(message, "received", None)
+    body = message.body if received is None else received
+    return len(body) if isinstance(body, (bytes, str)) else 0
+
+
+def note_delivery(
+    message: Any, policy: Policy, *, diverts: bool, token: str, worker: str, pid: int, epoch: int
+) -> Delivery:
+    """Make the notes about a message that needs care."""
+    headers = message.headers
+    redelivered = bool(message.delivery_info.get("redelivered"))
+    release = headers.get(RELEASE_HEADER)
+    queue = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
+    start = Start(
+        phase=Phase.CLAIMED.value,
+        token=token,
+        worker=worker,
+        pid=pid,
+        at_ms=0,
+        deliveries=1,
+        alone=0,
+        id=str(headers["id"]),
+        task=headers["task"],
+        queue=queue,
+        max_crashes=policy.max_crashes,
+        max_failures=policy.max_failures,
+        payload_bytes=size_of(message),
+        diverts=int(diverts),
+    )
+    return Delivery(
+        message=message,
+        mid=mid_of(headers),
+        policy=policy,
+        start=start,
+        epoch=epoch,
+        look=redelivered or release is not None or MARK_HEADER in headers,
+        release=release if isinstance(release, int) else 0,
+        redelivered=redelivered,
+    )

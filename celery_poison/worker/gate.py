@@ -1,0 +1,86 @@
+"""The last gate before the pool: a candidate runs alone, so that its death would prove its guilt.
+
+Every request of the worker passes here, guarded or not, immediate or delayed. While a candidate waits
+or runs, the others wait in memory, in their order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from celery.worker import state
+
+#: Seconds between two looks at the pool while somebody waits for it to become empty.
+LOOK_AGAIN = 0.02
+
+
+class Gate:
+    """Stands in for ``consumer.on_task_request``.
+
+    Args:
+        dispatch: Celery's own ``on_task_request``.
+        is_alone: tells whether a request must run alone.
+        may_start: False while no task may be started at all (``poison_fail_open=False``).
+        later: calls a function after some seconds, on the event loop.
+    """
+
+    def __init__(
+        self,
+        dispatch: Callable[[Any], Any],
+        is_alone: Callable[[Any], bool],
+        may_start: Callable[[], bool],
+        later: Callable[[float, Callable[[], None]], Any],
+    ) -> None:
+        self._dispatch = dispatch
+        self._is_alone = is_alone
+        self._may_start = may_start
+        self._later = later
+        self._waiting: deque[Any] = deque()
+        self._alone: Any = None
+        self._looking = False
+
+    def __call__(self, request: Any) -> None:
+        if self._waiting or self._alone is not None or self._is_alone(request) or not self._may_start():
+            self._waiting.append(request)
+            self.look()
+        else:
+            self._dispatch(request)
+
+    def look(self) -> None:
+        """Let through whoever may run now."""
+        self._advance()
+        if (self._waiting or self._alone is not None) and not self._looking:
+            self._looking = True
+            self._later(LOOK_AGAIN, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = False
+        self.look()
+
+    def _advance(self) -> None:
+        if self._alone is not None and self._alone not in state.reserved_requests:
+            self._alone = None
+        while self._waiting and self._alone is None and self._may_start():
+            request = self._waiting[0]
+            if request not in state.reserved_requests:  # revoked, or its connection was lost
+                self._waiting.popleft()
+            elif not self._is_alone(request):
+                self._dispatch(self._waiting.popleft())
+            elif self._pool_is_empty():
+                self._alone = self._waiting.popleft()
+                self._dispatch(self._alone)
+            else:
+                return
+
+    def _pool_is_empty(self) -> bool:
+        waiting = set(map(id, self._waiting))
+        try:
+            return all(id(request) in waiting for request in state.reserved_requests)
+        except RuntimeError:  # a pool thread finished a request meanwhile: look again
+            return False
+
+    def clear(self) -> None:
+        """Forget everybody who waits: their connection is gone and they will be delivered again."""
+        self._waiting.clear()

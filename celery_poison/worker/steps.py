@@ -1,0 +1,85 @@
+"""The bootsteps that Celery loads: one for the worker's life, one for each broker connection."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from celery import bootsteps, signals
+from celery.concurrency.prefork import TaskPool as PreforkPool
+from celery.utils.log import get_logger
+
+from celery_poison.errors import PoisonError
+from celery_poison.failover.monitor import Monitor
+from celery_poison.plugin import plugin_of
+from celery_poison.worker.door import Door
+from celery_poison.worker.gate import Gate
+from celery_poison.worker.pulse import Pulse
+from celery_poison.worker.runtime import Runtime
+
+logger = get_logger("celery_poison")
+
+
+class LifeStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Opens the runtime before the pool forks; says farewell after everything was acknowledged."""
+
+    def __init__(self, worker: Any, **kwargs: Any) -> None:
+        super().__init__(worker, **kwargs)
+        pool = worker.pool_cls
+        contained = not issubclass(pool, PreforkPool)
+        name = pool.__module__.rpartition(".")[2]
+        try:
+            runtime = Runtime(worker.app, worker.hostname, name, worker.concurrency, contained=contained)
+        except PoisonError as error:
+            sys.exit(f"celery_poison: {error}")
+        plugin_of(worker.app).runtime = runtime
+        self._runtime = runtime
+        signals.worker_shutting_down.connect(self._stopping)
+        signals.worker_shutdown.connect(self._farewell)
+
+    def _stopping(self, **_: Any) -> None:
+        # Called from a signal handler: nothing but this may be done here.
+        self._runtime.stopping = True
+
+    def _farewell(self, **_: Any) -> None:
+        self._runtime.stopping = True
+        self._runtime.farewell()
+
+
+class GuardStep(bootsteps.ConsumerStep):  # type: ignore[misc]
+    """Puts the door and the gate into a consumer, and starts the threads once the pool has forked."""
+
+    def __init__(self, consumer: Any, **kwargs: Any) -> None:
+        super().__init__(consumer, **kwargs)
+        runtime: Runtime = plugin_of(consumer.app).runtime
+        self._runtime = runtime
+        self._gate = Gate(
+            consumer.on_task_request,
+            lambda request: getattr(request, "runs_alone", False),
+            runtime.may_start,
+            lambda seconds, call: consumer.timer.call_after(seconds, call),
+        )
+        consumer.on_task_request = self._gate
+        create = consumer.create_task_handler
+        consumer.create_task_handler = lambda *args, **kw: Door(runtime, create(*args, **kw))
+        self._pulse = Pulse(runtime)
+        self._monitor = Monitor(consumer.app, runtime.ledger, runtime.settings, runtime.worker)
+
+    def get_consumers(self, channel: Any) -> list[Any]:
+        return []
+
+    def start(self, consumer: Any) -> None:
+        self._runtime.connected(consumer)
+        self._runtime.clerk.start()
+        self._pulse.start()
+        self._monitor.start()
+
+    def stop(self, consumer: Any) -> None:
+        self._gate.clear()
+
+    def shutdown(self, consumer: Any) -> None:
+        self._gate.clear()
+        self._monitor.stop()
+
+    def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
+        self._runtime.bridge.register(hub)
