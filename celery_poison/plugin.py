@@ -10,6 +10,7 @@ from weakref import WeakSet
 from celery import Celery
 from celery.signals import before_task_publish
 
+from celery_poison import headers as names
 from celery_poison.errors import ConfigurationError
 from celery_poison.guard import guard_task, marked, on_guarded, watch
 from celery_poison.ledger import Keys, Ledger
@@ -17,14 +18,6 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST, PoisonTask, attempts
-
-#: Header that identifies one message; stamped on publish.
-MID_HEADER = "poison_mid"
-#: Header of a released copy: the number of its release.
-RELEASE_HEADER = "poison_release"
-#: Header of a message that must be looked up although it is delivered for the first time.
-MARK_HEADER = "poison_mark"
-OUR_HEADERS = (MID_HEADER, RELEASE_HEADER, MARK_HEADER)
 
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+socket://", "sentinel://")
 
@@ -155,12 +148,12 @@ def _stamp(sender: str | None = None, headers: dict[str, Any] | None = None, **_
     # A retry or replacement inherits the headers of the message it came from: ours must not leak.
     if headers is None or not any(p.guards(sender or "") for p in list(_plugins)):
         return
-    for name in OUR_HEADERS:
+    for name in names.OURS:
         headers.pop(name, None)
-    headers[MID_HEADER] = uuid4().hex
+    headers[names.MID] = uuid4().hex
     id = headers.get("id", "")
     if id in _marked_ids or attempts.get(id, FIRST).has_history:
-        headers[MARK_HEADER] = 1
+        headers[names.MARK] = 1
 
 
 #: Task ids whose next message must be looked up before it runs.

@@ -180,6 +180,7 @@ class Incident:
     finished_at: float | None = None
     flagged: int = 0
     put_back: int = 0
+    queues: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -9,7 +9,12 @@ from celery import Celery
 from celery.app.task import Context, Task
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.requests import DiscardRequested, QuarantineRequested, RollbackRequested
+from celery_poison.requests import (
+    DiscardRequested,
+    MemoryExhausted,
+    QuarantineRequested,
+    RollbackRequested,
+)
 
 
 class Attempt(NamedTuple):
@@ -84,6 +89,14 @@ class PoisonTask(Task):  # type: ignore[misc]
                 " take one of the two away (poison_guard_all observes early-acknowledged tasks)"
             )
         cls._install(app)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except MemoryError as error:
+            if self.request.id not in attempts:
+                raise  # called directly or eagerly: the caller's own business
+            raise MemoryExhausted(repr(error)) from None
 
     def rollback(self, reason: str = "rolled back by the task") -> NoReturn:
         """Put the message back to the front of its queue; past ``max_failures`` it is quarantined.

@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
-from celery_poison.failover.putback import put_back
+from celery_poison.broker.putback import put_back
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
@@ -34,16 +34,24 @@ class Recovery:
         known = self._queries.incident(incident)
         peaceful = known is not None and known.cause == causes.SHUTDOWN
         flagged = 0
+        finished = []
         for mid, start, raw in self._queries.running():
-            if start.worker == worker:
+            if start.worker != worker:
+                continue
+            if self._queries.ended(start.token) == Ended.DONE:
+                finished.append((mid, start.token))
+            else:
                 flagged += self._end(mid, start, raw, incident, peaceful=peaceful)
-        return flagged, put_back(self._app, boot_id=worker.rpartition("/")[2])
+        queues = known.queues.split(",") if known is not None and known.queues else []
+        returned = put_back(self._app, worker.rpartition("/")[2], queues)
+        if returned.mids is not None:
+            # What finished and did not come back was acknowledged: nobody will ask for it again.
+            self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
+        return flagged, returned.count
 
     def _end(self, mid: str, start: Start, raw: bytes, incident: str, *, peaceful: bool) -> bool:
         """End one start of a dead worker; return whether its message was flagged."""
         ended = self._queries.ended(start.token)
-        if ended == Ended.DONE:
-            return False  # stays on record, so that the copy to come is recognised
         try:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)

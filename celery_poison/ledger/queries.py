@@ -121,18 +121,20 @@ class Queries:
         return [incident for incident in found if incident]
 
     def totals(self) -> dict[str, int]:
-        """Return how many messages are in quarantine, failed, candidates and running; and monitors' lock."""
+        """Return how many messages are in quarantine, failed, candidates and running."""
         with clear_errors("counting"):
             pipe = self._client.pipeline(transaction=False)
             pipe.zcard(self._keys.quarantine)
             pipe.zcard(self._keys.failed)
             pipe.zcard(self._keys.candidates)
             pipe.hlen(self._keys.running)
+            pipe.hlen(self._keys.done)
             pipe.xlen(self._keys.journal)
             counts = pipe.execute()
-        return dict(
-            zip(("quarantined", "failed", "candidates", "running", "journal"), counts, strict=True)
-        )
+        names = ("quarantined", "failed", "candidates", "running", "ended", "journal")
+        found = dict(zip(names, counts, strict=True))
+        found["running"] -= found.pop("ended")  # acknowledged a moment ago, and not forgotten yet
+        return found
 
     def monitor(self) -> str:
         """Return the incarnation that holds the monitor's lock, or the empty string."""
@@ -205,6 +207,7 @@ def _incident(raw: dict[str, str]) -> Incident:
         finished_at=_seconds(raw.get("finished_at")),
         flagged=int(raw.get("flagged") or 0),
         put_back=int(raw.get("put_back") or 0),
+        queues=raw.get("queues", ""),
     )
 
 

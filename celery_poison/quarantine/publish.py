@@ -11,7 +11,7 @@ from celery import Celery
 from kombu.transport import virtual
 
 from celery_poison.errors import PoisonError
-from celery_poison.plugin import MARK_HEADER, RELEASE_HEADER
+from celery_poison.headers import MARK, RELEASE
 from celery_poison.records import Parcel
 
 
@@ -44,8 +44,8 @@ class Publisher:
         Raises:
             PublishRefused: the queue does not exist, or the broker is away or refuses.
         """
-        headers = {**parcel.headers, RELEASE_HEADER: release}
-        headers.pop(MARK_HEADER, None)
+        headers = {**parcel.headers, RELEASE: release}
+        headers.pop(MARK, None)
         errors = (*self._connection.connection_errors, *self._connection.channel_errors)
         try:
             channel = self._connection.default_channel

@@ -22,7 +22,7 @@ from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.policy import Policy
-from celery_poison.requests import DiscardRequested, QuarantineRequested, TaskDied
+from celery_poison.requests import DiscardRequested, MemoryExhausted, QuarantineRequested, TaskDied
 from celery_poison.task import Attempt, attempts
 from celery_poison.verdict import Ended
 
@@ -160,6 +160,8 @@ def run_guarded(
         recorder.finish(ticket, uuid, task, how, "rejected", time.monotonic() - begun)
         raise
     except MemoryError as error:
+        return _died(causes.MEMORY_ERROR, error)
+    except MemoryExhausted as error:
         return _died(causes.MEMORY_ERROR, error)
     except SystemExit as error:
         return _died(causes.SYSTEM_EXIT, error)

@@ -5,18 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from celery_poison.plugin import MARK_HEADER, MID_HEADER, RELEASE_HEADER
+from celery_poison.headers import MARK, RELEASE, mid_of
 from celery_poison.policy import Policy
 from celery_poison.records import Start
 from celery_poison.verdict import History, Limits, Phase
-
-
-def mid_of(headers: Any) -> str:
-    """Return the mid of a message: the stamped header, else derived from id, task and retries."""
-    stamped = headers.get(MID_HEADER)
-    if isinstance(stamped, str) and stamped:
-        return stamped
-    return f"{headers['id']}:{headers['task']}:{headers.get('retries') or 0}"
 
 
 @dataclass(slots=True)
@@ -60,8 +52,8 @@ def needs_care(message: Any, policy: Policy) -> bool:
     headers = message.headers
     return bool(
         message.delivery_info.get("redelivered")
-        or RELEASE_HEADER in headers
-        or MARK_HEADER in headers
+        or RELEASE in headers
+        or MARK in headers
         or getattr(message, "sealed", False)
         or message.content_type != "application/json"
         or (policy.max_payload_bytes is not None and size_of(message) > policy.max_payload_bytes)
@@ -81,7 +73,7 @@ def note_delivery(
     """Make the notes about a message that needs care."""
     headers = message.headers
     redelivered = bool(message.delivery_info.get("redelivered"))
-    release = headers.get(RELEASE_HEADER)
+    release = headers.get(RELEASE)
     queue = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
     start = Start(
         phase=Phase.CLAIMED.value,
@@ -105,7 +97,7 @@ def note_delivery(
         policy=policy,
         start=start,
         epoch=epoch,
-        look=redelivered or release is not None or MARK_HEADER in headers,
+        look=redelivered or release is not None or MARK in headers,
         release=release if isinstance(release, int) else 0,
         redelivered=redelivered,
     )

@@ -15,13 +15,14 @@ from celery.worker.request import Request
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
+from celery_poison.headers import mid_of
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.records import Start
 from celery_poison.results import success_was_stored
-from celery_poison.requests import QuarantineRequested, RollbackRequested, TaskDied
+from celery_poison.requests import MemoryExhausted, QuarantineRequested, RollbackRequested, TaskDied
 from celery_poison.verdict import Action, Ended, Limits, Phase, Verdict, convict
 from celery_poison.worker.attempt import Ticket, run_fast, run_plain
-from celery_poison.worker.delivery import Delivery, mid_of, size_of
+from celery_poison.worker.delivery import Delivery, size_of
 from celery_poison.worker.door import attempt_of
 
 logger = get_logger(__name__)
@@ -174,7 +175,7 @@ class GuardedRequest(Request):  # type: ignore[misc]
         match error:
             case TaskDied():
                 return error.cause
-            case MemoryError():
+            case MemoryError() | MemoryExhausted():
                 return causes.MEMORY_ERROR
             case SystemExit() | KeyboardInterrupt():
                 return causes.SYSTEM_EXIT

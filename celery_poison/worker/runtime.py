@@ -28,7 +28,7 @@ from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.settler import Settler
-from celery_poison.worker.transport import guarded_connection
+from celery_poison.broker.transport import guarded_connection
 
 logger = get_logger("celery_poison")
 

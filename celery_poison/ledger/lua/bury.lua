@@ -20,13 +20,14 @@ local now = now_ms()
 if now - tonumber(beat) < tonumber(ARGV[4]) then return {'ALIVE'} end
 local stopping = redis.call('HGET', KEYS[2], 'stopping') == '1'
 local cause = stopping and 'shutdown' or 'worker_lost'
+local queues = redis.call('HGET', KEYS[2], 'queues') or ''
 redis.call('ZREM', KEYS[1], ARGV[2])
 redis.call('DEL', KEYS[2])
 redis.call('HSET', KEYS[3], ARGV[2], ARGV[3])
 redis.call('ZADD', KEYS[4], now, ARGV[3])
 redis.call('ZREMRANGEBYRANK', KEYS[4], 0, -1001)
 redis.call('HSET', KEYS[5], 'incident', ARGV[3], 'worker', ARGV[2], 'cause', cause, 'noticed_at', now,
-  'last_beat', math.floor(tonumber(beat)))
+  'last_beat', math.floor(tonumber(beat)), 'queues', queues)
 redis.call('EXPIRE', KEYS[5], 2592000)
 journal(KEYS[7], ARGV[1], {event = 'worker_lost', worker = ARGV[2], cause = cause, incident = ARGV[3]})
 return {'OK', cause}

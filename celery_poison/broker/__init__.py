@@ -1,0 +1,1 @@
+"""How messages arrive from the broker: unopened, owned from the first moment, and put back in place."""

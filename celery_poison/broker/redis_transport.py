@@ -1,0 +1,206 @@
+"""Receiving from a Redis broker without a moment in which a message belongs to nobody.
+
+kombu pops a message and registers it as unacknowledged in a second step; a worker killed in between
+loses it. Here both happen in one script, under a delivery tag that names the worker, so that
+
+* no message is ever in neither place, and ownership is recorded with the entry itself (EMS-6);
+* a restored message gets a fresh tag, and a late acknowledgement by a worker that lost it cannot
+  remove the entry of its new owner (EMS-8);
+* the entry names the queue that the message came from: whoever restores it, kombu included, puts it
+  back there and nowhere else.
+
+An idle worker waits on the queue that is next in turn, and looks at its other queues and priorities
+ten times a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from itertools import count
+from time import monotonic, time
+from typing import Any
+
+from celery.utils.log import get_logger
+from kombu.transport import redis, virtual
+from kombu.transport.redis import Empty
+from kombu.utils.json import dumps, loads
+
+from celery_poison.broker.sealed import Sealed
+
+logger = get_logger(__name__)
+
+#: Seconds an idle worker waits on one queue before it looks at the others.
+PATIENCE = 0.1
+
+#: Pops one message and registers it. KEYS: arriving, unacked, index, queues by priority.
+#: ARGV: tag, time, the queue that arrived, then the queue name of each further key.
+_FETCH = """
+local item, queue = redis.call('RPOP', KEYS[1]), ARGV[3]
+local i = 4
+while not item and i <= #KEYS do
+  item, queue, i = redis.call('RPOP', KEYS[i]), ARGV[i], i + 1
+end
+if not item then return false end
+redis.call('ZADD', KEYS[3], ARGV[2], ARGV[1])
+redis.call('HSET', KEYS[2], ARGV[1], '[' .. item .. ', "", ' .. cjson.encode(queue) .. ']')
+return {queue, item}
+"""
+
+
+def arriving_key(boot_id: str, queue: str) -> str:
+    """Return the list that holds a message between its queue and its registration."""
+    return f"poison.arriving.{boot_id}.{queue}"
+
+
+class RedisMessage(virtual.Message, Sealed):  # type: ignore[misc]
+    """A message from Redis, tagged as its receiver's own."""
+
+    def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
+        tag, self.registered = channel.take_tag()
+        payload["properties"]["delivery_tag"] = tag
+        super().__init__(payload, channel=channel, **kwargs)
+        self.queue_name = channel.arriving_from
+
+    def reject(self, requeue: bool = False) -> None:
+        """As in kombu; a guarded message that is put back goes to the front of its queue (WAS-3)."""
+        if requeue and self.to_front and not self.acknowledged:
+            self.channel.qos.put_first(self.delivery_tag)
+            self._state = "REQUEUED"
+        else:
+            super().reject(requeue=requeue)
+
+
+class OwnedQoS(redis.QoS):  # type: ignore[misc]
+    """Unacked entries that name the queue they came from."""
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        if not message.registered:
+            entry = dumps([message._raw, "", message.queue_name])
+            with self.pipe_or_acquire() as pipe:
+                pipe.zadd(self.unacked_index_key, {delivery_tag: time()})
+                pipe.hset(self.unacked_key, delivery_tag, entry)
+                pipe.execute()
+        virtual.QoS.append(self, message, delivery_tag)
+
+    def put_first(self, delivery_tag: str) -> None:
+        """Put an unacked message back to the front of its queue."""
+        self.restore_by_tag(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+
+
+def owned_channel(base: type[redis.Channel], boot_id: str) -> type[redis.Channel]:
+    """Return the channel class of one worker process."""
+    numbers = count(1)
+
+    class OwnedChannel(base):  # type: ignore[misc, valid-type]
+        QoS = OwnedQoS
+        Message = RedisMessage
+        arriving_from: str | None = None
+        _fetched_tag: str | None = None
+        _fetches = False
+        _unacked_consumers = False
+        _tag_in_flight = ""
+
+        def take_tag(self) -> tuple[str, bool]:
+            """Return the tag for a message that arrives, and whether it is registered already."""
+            tag, self._fetched_tag = self._fetched_tag, None
+            return (tag, True) if tag else (f"{boot_id}-{next(numbers)}", False)
+
+        def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
+            self._unacked_consumers = self._unacked_consumers or bool(no_ack)
+            result = super().basic_consume(queue, no_ack, *args, **kwargs)
+            callbacks = self.connection._callbacks
+            callbacks[queue] = self._named(queue, callbacks[queue])
+            return result
+
+        def _named(self, queue: str, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def receive(raw: Any) -> Any:
+                self.arriving_from = queue
+                return callback(raw)
+
+            return receive
+
+        def basic_get(self, queue: str, *args: Any, **kwargs: Any) -> Any:
+            self.arriving_from = queue
+            return super().basic_get(queue, *args, **kwargs)
+
+        def _brpop_start(self, timeout: float | None = None) -> None:
+            self._fetches = not self._unacked_consumers and self.ack_emulation and self._is_able
+            if not self._fetches:
+                return super()._brpop_start(timeout)
+            queues = self._queue_cycle.consume(len(self.active_queues))
+            if not queues:
+                return None
+            connection = self._in_poll = self.client.connection
+            self._brpop_sent_at = monotonic()
+            self._tag_in_flight = f"{boot_id}-{next(numbers)}"
+            wait, fetch = self._commands(queues)
+            packed = connection.pack_commands([wait, fetch])
+            connection.send_packed_command(packed)
+            return None
+
+        def _commands(self, queues: list[str]) -> tuple[list[Any], list[Any]]:
+            prefix = self.global_keyprefix or ""
+            first = prefix + queues[0]
+            arriving = prefix + arriving_key(boot_id, queues[0])
+            rows = [(prefix + self._q_for_pri(q, p), q) for p in self.priority_steps for q in queues]
+            fixed = [arriving, prefix + self.unacked_key, prefix + self.unacked_index_key]
+            keys = fixed + [key for key, _ in rows]
+            words = [self._tag_in_flight, time(), queues[0], *[queue for _, queue in rows]]
+            wait = ["BLMOVE", first, arriving, "RIGHT", "LEFT", PATIENCE]
+            return wait, ["EVAL", _FETCH, len(keys), *keys, *words]
+
+        def _brpop_read(self, **options: Any) -> Any:
+            if not self._fetches:
+                return super()._brpop_read(**options)
+            try:
+                queue, item = self._fetched()
+                self._queue_cycle.rotate(queue)
+                self._fetched_tag = self._tag_in_flight
+                self.connection._deliver(loads(item), queue)
+                return True
+            finally:
+                self._in_poll = None
+                self._flush_brpop_reauth()
+
+        def _fetched(self) -> tuple[str, str]:
+            connection = self.client.connection
+            try:
+                try:
+                    self.client.parse_response(connection, "BLMOVE")
+                finally:
+                    reply = self.client.parse_response(connection, "EVAL")
+            except self.connection_errors:
+                connection.disconnect()
+                raise
+            if not reply:
+                raise Empty
+            queue, item = reply
+            return _text(queue), _text(item)
+
+        @cached_property
+        def _is_able(self) -> bool:
+            with self.conn_or_acquire() as client:
+                return _is_able(client)
+
+    return OwnedChannel
+
+
+def _text(word: Any) -> str:
+    return word.decode("utf-8") if isinstance(word, bytes) else word
+
+
+def _is_able(client: Any) -> bool:
+    """Whether the broker's Redis knows BLMOVE (6.2) and lets this user run scripts."""
+    try:
+        client.execute_command("EVAL", "return redis.call('EXISTS', 'poison.probe')", 0)
+        version = client.info("server")["redis_version"]
+        return tuple(int(part) for part in version.split(".")[:2]) >= (6, 2)
+    except Exception as error:
+        logger.warning(
+            "celery_poison: the broker's Redis does not allow receiving in one step (%s): a worker that is"
+            " killed while it receives may lose that message, as with plain Celery",
+            error,
+        )
+        return False

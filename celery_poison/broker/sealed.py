@@ -1,0 +1,48 @@
+"""A message that is not opened before it was let in: a decompression bomb must not go off too early."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.compression import decompress
+from kombu.message import Message
+
+
+class Sealed(Message):  # type: ignore[misc]
+    """A message whose body stays as it was received until somebody reads it.
+
+    Attributes:
+        received: the body as received.
+        queue_name: the queue it was consumed from, if known.
+        poison: the worker's notes about this delivery.
+    """
+
+    queue_name: str | None = None
+    poison: Any = None
+    to_front = False
+
+    def __init__(self, body: Any = None, headers: Any = None, **kwargs: Any) -> None:
+        self._compression = headers.get("compression") if isinstance(headers, dict) else None
+        if not self._compression:
+            super().__init__(body=body, headers=headers, **kwargs)
+        else:
+            bare = {name: value for name, value in headers.items() if name != "compression"}
+            super().__init__(body=body, headers=bare, **kwargs)
+            self.headers = headers
+        self.received = self._body
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the body is still compressed."""
+        return bool(self._compression)
+
+    @property
+    def body(self) -> Any:
+        if self._compression:
+            method, self._compression = self._compression, None
+            self._body = decompress(self._body, method)
+        return self._body
+
+    @body.setter
+    def body(self, value: Any) -> None:
+        self._body = value

@@ -1,0 +1,23 @@
+"""The headers that celery_poison adds to messages, and the identity they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Identifies one message; stamped on publish.
+MID = "poison_mid"
+#: On a released copy: the number of its release.
+RELEASE = "poison_release"
+#: On a message that must be looked up although it is delivered for the first time.
+MARK = "poison_mark"
+
+OURS = (MID, RELEASE, MARK)
+
+
+def mid_of(headers: Mapping[str, Any]) -> str:
+    """Return the mid of a message: the stamped header, else derived from id, task and retries."""
+    stamped = headers.get(MID)
+    if isinstance(stamped, str) and stamped:
+        return stamped
+    return f"{headers['id']}:{headers['task']}:{headers.get('retries') or 0}"
