@@ -96,13 +96,11 @@ class MessageRecord:
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
         """Build a record from a ``lineage`` or ``message`` hash of the ledger."""
-        return cls(
-            **{name: raw.get(name, "") for name in _TEXTS},
-            **{name: int(raw.get(name) or 0) for name in _COUNTS},
-            **{name: raw.get(name) == "1" for name in _FLAGS},
-            **{name: int(raw[name]) / 1000 if raw.get(name) else None for name in _TIMES},
-            state=state.value,
-        )
+        values: dict[str, Any] = {name: raw.get(name, "") for name in _TEXTS}
+        values.update((name, int(raw.get(name) or 0)) for name in _COUNTS)
+        values.update((name, raw.get(name) == "1") for name in _FLAGS)
+        values.update((name, int(raw[name]) / 1000 if raw.get(name) else None) for name in _TIMES)
+        return cls(**values, state=state.value)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON message object of the command line's contract."""

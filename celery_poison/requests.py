@@ -5,18 +5,18 @@ from __future__ import annotations
 from celery.exceptions import Ignore, Reject
 
 
-class RollbackRequested(Reject):  # type: ignore[misc]
+class RollbackRequested(Reject):
     """Put the message back to the front of its queue and count one failure."""
 
     def __init__(self, reason: str = "rolled back by the task", requeue: bool = True) -> None:
         super().__init__(reason, requeue=requeue)
 
 
-class QuarantineRequested(Ignore):  # type: ignore[misc]
+class QuarantineRequested(Ignore):
     """Move the message to quarantine, for the given reason."""
 
 
-class DiscardRequested(Ignore):  # type: ignore[misc]
+class DiscardRequested(Ignore):
     """Acknowledge and forget the message; the journal says so."""
 
 

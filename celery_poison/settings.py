@@ -24,21 +24,21 @@ def _one_of(*allowed: str) -> Check:
 
 def _number(minimum: float, *, integer: bool = False, optional: bool = False) -> Check:
     kind = "a whole number" if integer else "a number"
-    accepted: tuple[type, ...] = (int,) if integer else (int, float)
     wanted = f"use {kind} of at least {minimum}" + (" or None" if optional else "")
 
     def check(value: Any) -> str | None:
         if value is None:
             return None if optional else wanted
-        if isinstance(value, bool) or not isinstance(value, accepted) or value < minimum:
-            return wanted
-        return None
+        number = isinstance(value, int) or (isinstance(value, float) and not integer)
+        good = number and not isinstance(value, bool) and value >= minimum
+        return None if good else wanted
 
     return check
 
 
 def _retry_timeout(value: Any) -> str | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or (value < 0 and value != -1):
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and (value >= 0 or value == -1)
+    if not good:
         return "use seconds, 0 for at once or -1 for never"
     return None
 
@@ -84,9 +84,7 @@ class Settings:
     guard_all: bool = _setting(
         False, _flag, "Guard every task of the app. Tasks keep their own acknowledgement mode."
     )
-    observe_only: bool = _setting(
-        False, _flag, "Judge and journal everything, divert nothing.", acts=False
-    )
+    observe_only: bool = _setting(False, _flag, "Judge and journal everything, divert nothing.", acts=False)
     fail_open: bool = _setting(
         True, _flag, "When the ledger is away: True runs tasks unguarded, False holds them back."
     )
@@ -105,7 +103,7 @@ class Settings:
         "Largest body accepted, as received, before it is unpacked or decoded. None: no limit.",
         unit="bytes",
     )
-    fingerprint: Callable[..., Any] | None = _setting(
+    fingerprint: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
         None, _callable, "Function of the task's arguments that tells equal messages. None: all arguments."
     )
     block_fingerprint_after: int | None = _setting(

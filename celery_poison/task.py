@@ -49,7 +49,7 @@ FIRST = Attempt()
 attempts: dict[str, Attempt] = {}
 
 
-class PoisonTask(Task):  # type: ignore[misc]
+class PoisonTask(Task):
     """Base class of guarded tasks: ``@app.task(base=PoisonTask, max_crashes=2)``.
 
     A task of this class acknowledges late and is put back when its worker is lost. Options:

@@ -63,6 +63,9 @@ class History:
     cause: str = ""
 
 
+NO_HISTORY = History()
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a worker knows about a message before it lets it in.
@@ -77,7 +80,7 @@ class Facts:
         payload_bytes: size of the body as received.
     """
 
-    history: History = History()
+    history: History = NO_HISTORY
     foreign_start: bool = False
     ended: Ended = Ended.NOT
     kept: State | None = None

@@ -15,11 +15,11 @@ ten times a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import count
 from time import monotonic, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 from kombu.transport import redis, virtual
@@ -53,7 +53,7 @@ def arriving_key(boot_id: str, queue: str) -> str:
     return f"poison.arriving.{boot_id}.{queue}"
 
 
-class RedisMessage(virtual.Message, Sealed):  # type: ignore[misc]
+class RedisMessage(virtual.Message, Sealed):
     """A message from Redis, tagged as its receiver's own."""
 
     def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
@@ -71,7 +71,7 @@ class RedisMessage(virtual.Message, Sealed):  # type: ignore[misc]
             super().reject(requeue=requeue)
 
 
-class OwnedQoS(redis.QoS):  # type: ignore[misc]
+class OwnedQoS(redis.QoS):
     """Unacked entries that name the queue they came from."""
 
     def append(self, message: Any, delivery_tag: str) -> None:
@@ -89,102 +89,113 @@ class OwnedQoS(redis.QoS):  # type: ignore[misc]
         virtual.QoS.ack(self, delivery_tag)
 
 
+#: kombu's own channel at run time is the class this is mixed into.
+_Base: Any = redis.Channel if TYPE_CHECKING else object
+
+
+class OwnedChannel(_Base):
+    """Mixed into kombu's Redis channel; the class of each worker process carries its boot id."""
+
+    boot_id: str
+    numbers: Iterator[int]
+
+    QoS = OwnedQoS
+    Message = RedisMessage
+    arriving_from: str | None = None
+    _fetched_tag: str | None = None
+    _fetches = False
+    _unacked_consumers = False
+    _tag_in_flight = ""
+
+    def take_tag(self) -> tuple[str, bool]:
+        """Return the tag for a message that arrives, and whether it is registered already."""
+        tag, self._fetched_tag = self._fetched_tag, None
+        return (tag, True) if tag else (self._next_tag(), False)
+
+    def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
+        self._unacked_consumers = self._unacked_consumers or bool(no_ack)
+        result = super().basic_consume(queue, no_ack, *args, **kwargs)
+        callbacks = self.connection._callbacks
+        callbacks[queue] = self._named(queue, callbacks[queue])
+        return result
+
+    def _named(self, queue: str, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def receive(raw: Any) -> Any:
+            self.arriving_from = queue
+            return callback(raw)
+
+        return receive
+
+    def basic_get(self, queue: str, *args: Any, **kwargs: Any) -> Any:
+        self.arriving_from = queue
+        return super().basic_get(queue, *args, **kwargs)
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        self._fetches = not self._unacked_consumers and self.ack_emulation and self._is_able
+        if not self._fetches:
+            super()._brpop_start(timeout)
+            return
+        queues = self._queue_cycle.consume(len(self.active_queues))
+        if not queues:
+            return
+        connection = self._in_poll = self.client.connection
+        self._brpop_sent_at = monotonic()
+        self._tag_in_flight = self._next_tag()
+        wait, fetch = self._commands(queues)
+        packed = connection.pack_commands([wait, fetch])
+        connection.send_packed_command(packed)
+
+    def _commands(self, queues: list[str]) -> tuple[list[Any], list[Any]]:
+        prefix = self.global_keyprefix or ""
+        first = prefix + queues[0]
+        arriving = prefix + arriving_key(self.boot_id, queues[0])
+        rows = [(prefix + self._q_for_pri(q, p), q) for p in self.priority_steps for q in queues]
+        fixed = [arriving, prefix + self.unacked_key, prefix + self.unacked_index_key]
+        keys = fixed + [key for key, _ in rows]
+        words = [self._tag_in_flight, time(), queues[0], *[queue for _, queue in rows]]
+        wait = ["BLMOVE", first, arriving, "RIGHT", "LEFT", PATIENCE]
+        return wait, ["EVAL", _FETCH, len(keys), *keys, *words]
+
+    def _brpop_read(self, **options: Any) -> Any:
+        if not self._fetches:
+            return super()._brpop_read(**options)
+        try:
+            queue, item = self._fetched()
+            self._queue_cycle.rotate(queue)
+            self._fetched_tag = self._tag_in_flight
+            self.connection._deliver(loads(item), queue)
+            return True
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
+
+    def _fetched(self) -> tuple[str, str]:
+        connection = self.client.connection
+        try:
+            try:
+                self.client.parse_response(connection, "BLMOVE")
+            finally:
+                reply = self.client.parse_response(connection, "EVAL")
+        except self.connection_errors:
+            connection.disconnect()
+            raise
+        if not reply:
+            raise Empty
+        queue, item = reply
+        return _text(queue), _text(item)
+
+    @cached_property
+    def _is_able(self) -> bool:
+        with self.conn_or_acquire() as client:
+            return _is_able(client)
+
+    def _next_tag(self) -> str:
+        return f"{self.boot_id}-{next(self.numbers)}"
+
+
 def owned_channel(base: type[redis.Channel], boot_id: str) -> type[redis.Channel]:
     """Return the channel class of one worker process."""
-    numbers = count(1)
-
-    class OwnedChannel(base):  # type: ignore[misc, valid-type]
-        QoS = OwnedQoS
-        Message = RedisMessage
-        arriving_from: str | None = None
-        _fetched_tag: str | None = None
-        _fetches = False
-        _unacked_consumers = False
-        _tag_in_flight = ""
-
-        def take_tag(self) -> tuple[str, bool]:
-            """Return the tag for a message that arrives, and whether it is registered already."""
-            tag, self._fetched_tag = self._fetched_tag, None
-            return (tag, True) if tag else (f"{boot_id}-{next(numbers)}", False)
-
-        def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
-            self._unacked_consumers = self._unacked_consumers or bool(no_ack)
-            result = super().basic_consume(queue, no_ack, *args, **kwargs)
-            callbacks = self.connection._callbacks
-            callbacks[queue] = self._named(queue, callbacks[queue])
-            return result
-
-        def _named(self, queue: str, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            def receive(raw: Any) -> Any:
-                self.arriving_from = queue
-                return callback(raw)
-
-            return receive
-
-        def basic_get(self, queue: str, *args: Any, **kwargs: Any) -> Any:
-            self.arriving_from = queue
-            return super().basic_get(queue, *args, **kwargs)
-
-        def _brpop_start(self, timeout: float | None = None) -> None:
-            self._fetches = not self._unacked_consumers and self.ack_emulation and self._is_able
-            if not self._fetches:
-                return super()._brpop_start(timeout)
-            queues = self._queue_cycle.consume(len(self.active_queues))
-            if not queues:
-                return None
-            connection = self._in_poll = self.client.connection
-            self._brpop_sent_at = monotonic()
-            self._tag_in_flight = f"{boot_id}-{next(numbers)}"
-            wait, fetch = self._commands(queues)
-            packed = connection.pack_commands([wait, fetch])
-            connection.send_packed_command(packed)
-            return None
-
-        def _commands(self, queues: list[str]) -> tuple[list[Any], list[Any]]:
-            prefix = self.global_keyprefix or ""
-            first = prefix + queues[0]
-            arriving = prefix + arriving_key(boot_id, queues[0])
-            rows = [(prefix + self._q_for_pri(q, p), q) for p in self.priority_steps for q in queues]
-            fixed = [arriving, prefix + self.unacked_key, prefix + self.unacked_index_key]
-            keys = fixed + [key for key, _ in rows]
-            words = [self._tag_in_flight, time(), queues[0], *[queue for _, queue in rows]]
-            wait = ["BLMOVE", first, arriving, "RIGHT", "LEFT", PATIENCE]
-            return wait, ["EVAL", _FETCH, len(keys), *keys, *words]
-
-        def _brpop_read(self, **options: Any) -> Any:
-            if not self._fetches:
-                return super()._brpop_read(**options)
-            try:
-                queue, item = self._fetched()
-                self._queue_cycle.rotate(queue)
-                self._fetched_tag = self._tag_in_flight
-                self.connection._deliver(loads(item), queue)
-                return True
-            finally:
-                self._in_poll = None
-                self._flush_brpop_reauth()
-
-        def _fetched(self) -> tuple[str, str]:
-            connection = self.client.connection
-            try:
-                try:
-                    self.client.parse_response(connection, "BLMOVE")
-                finally:
-                    reply = self.client.parse_response(connection, "EVAL")
-            except self.connection_errors:
-                connection.disconnect()
-                raise
-            if not reply:
-                raise Empty
-            queue, item = reply
-            return _text(queue), _text(item)
-
-        @cached_property
-        def _is_able(self) -> bool:
-            with self.conn_or_acquire() as client:
-                return _is_able(client)
-
-    return OwnedChannel
+    return type("OwnedChannel", (OwnedChannel, base), {"boot_id": boot_id, "numbers": count(1)})
 
 
 def _text(word: Any) -> str:

@@ -8,7 +8,7 @@ from kombu.compression import decompress
 from kombu.message import Message
 
 
-class Sealed(Message):  # type: ignore[misc]
+class Sealed(Message):
     """A message whose body stays as it was received until somebody reads it.
 
     Attributes:
@@ -20,6 +20,7 @@ class Sealed(Message):  # type: ignore[misc]
     queue_name: str | None = None
     poison: Any = None
     to_front = False
+    _body: Any = None
 
     def __init__(self, body: Any = None, headers: Any = None, **kwargs: Any) -> None:
         self._compression = headers.get("compression") if isinstance(headers, dict) else None

@@ -12,7 +12,7 @@ from celery_poison.broker.redis_transport import owned_channel
 from celery_poison.broker.sealed import Sealed
 
 
-class AmqpMessage(pyamqp.Message, Sealed):  # type: ignore[misc]
+class AmqpMessage(pyamqp.Message, Sealed):
     """A message from RabbitMQ."""
 
     def __init__(self, msg: Any, channel: Any = None, **kwargs: Any) -> None:
@@ -20,7 +20,7 @@ class AmqpMessage(pyamqp.Message, Sealed):  # type: ignore[misc]
         self.queue_name = getattr(msg, "queue_name", None)
 
 
-class AmqpChannel(pyamqp.Channel):  # type: ignore[misc]
+class AmqpChannel(pyamqp.Channel):
     """A RabbitMQ channel that remembers the queue of each message."""
 
     Message = AmqpMessage
@@ -33,7 +33,7 @@ class AmqpChannel(pyamqp.Channel):  # type: ignore[misc]
         return super().basic_consume(queue, *args, callback=receive if callback else None, **kwargs)
 
 
-class AmqpConnection(pyamqp.Connection):  # type: ignore[misc]
+class AmqpConnection(pyamqp.Connection):
     Channel = AmqpChannel
 
 
@@ -50,7 +50,7 @@ def guarded_connection(boot_id: str) -> type[Connection]:
             return type("Transport", (transport,), {"Connection": AmqpConnection})
         return transport
 
-    class GuardedConnection(Connection):  # type: ignore[misc]
+    class GuardedConnection(Connection):
         def get_transport_cls(self) -> Any:
             return guarded(super().get_transport_cls())
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.errors import StaleDelivery
 from celery_poison.broker.putback import put_back
+from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start

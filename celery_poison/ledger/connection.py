@@ -54,9 +54,9 @@ def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]
         )
     parts = [urlsplit(part) for part in url.split(";")]
     hosts = [(part.hostname or "localhost", part.port or 26379) for part in parts]
-    db = int(parts[-1].path.strip("/") or dict(parse_qsl(parts[-1].query)).get("db", 0))
+    db = int(parts[-1].path.strip("/") or dict(parse_qsl(parts[-1].query)).get("db", "0"))
     password = unquote(parts[0].password) if parts[0].password else None
-    sentinel = redis.sentinel.Sentinel(
+    sentinel: Any = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
         hosts,
         sentinel_kwargs=options.get("sentinel_kwargs") or {},
         db=db,
@@ -94,7 +94,7 @@ def check_server(client: redis.Redis) -> list[str]:
         LedgerUnavailable: not reachable.
     """
     with clear_errors("checking Redis"):
-        info: dict[str, Any] = client.info()  # type: ignore[assignment]
+        info: Any = client.info()
     version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
     if version < MINIMUM_VERSION:
         raise ConfigurationError(

@@ -2,25 +2,25 @@
 
 All keys share one hash tag, the namespace, so that every script is legal on Redis Cluster too.
 
-| key                      | type   | holds                                             | lives until                  |
-|--------------------------|--------|---------------------------------------------------|------------------------------|
-| ``{ns}:meta``            | hash   | schema, app, broker identity, fingerprint secret  | for ever                     |
-| ``{ns}:running``         | hash   | mid -> start (JSON array, see ``records.Start``)  | its acknowledgement          |
-| ``{ns}:done``            | hash   | token -> how that start ended (D, B, I)           | its acknowledgement          |
-| ``{ns}:lineage:ID``      | hash   | counts of a task id that gave trouble             | success, or quarantine       |
-| ``{ns}:candidates``      | zset   | ids flagged as candidates, by time flagged        | cleared or quarantined       |
-| ``{ns}:message:MID``     | hash   | the original message and its record               | release; failed ones: purge  |
-| ``{ns}:quarantine:NAME`` | zset   | mids in quarantine (NDLV), by time                | a person's decision          |
-| ``{ns}:failed``          | zset   | mids given up (FAIL), by time                     | purge                        |
-| ``{ns}:leases``          | zset   | worker incarnations, by last heartbeat (ms)       | retirement or death          |
-| ``{ns}:worker:INC``      | hash   | what a worker told about itself                   | retirement, or a day         |
-| ``{ns}:open``            | hash   | dead incarnation -> its incident, while recovered | end of the recovery          |
-| ``{ns}:incidents``       | zset   | incident ids, by time noticed                     | the newest 1000              |
-| ``{ns}:incident:IID``    | hash   | one worker's death                                | 30 days                      |
-| ``{ns}:monitor``         | string | incarnation that holds the monitor's lock         | activation interval          |
-| ``{ns}:monitor_fence``   | string | fencing number of the newest monitor              | for ever                     |
-| ``{ns}:journal``         | stream | every transition (docs/journal.md)                | ``poison_journal_maxlen``    |
-| ``{ns}:tally``           | hash   | task -> healthy runs (``poison_journal=incidents``)| for ever                    |
+| key | type | holds | lives until |
+|---|---|---|---|
+| ``{ns}:meta`` | hash | schema, app, broker identity, fingerprint secret | for ever |
+| ``{ns}:running`` | hash | mid -> start (JSON array, see ``records.Start``) | its acknowledgement |
+| ``{ns}:done`` | hash | token -> how that start ended (D, B, I) | its acknowledgement |
+| ``{ns}:lineage:ID`` | hash | counts of a task id that gave trouble | success, or quarantine |
+| ``{ns}:candidates`` | zset | ids flagged as candidates, by time flagged | cleared or quarantined |
+| ``{ns}:message:MID`` | hash | the original message and its record | release; failed ones: purge |
+| ``{ns}:quarantine:NAME`` | zset | mids in quarantine (NDLV), by time | a person's decision |
+| ``{ns}:failed`` | zset | mids given up (FAIL), by time | purge |
+| ``{ns}:leases`` | zset | worker incarnations, by last heartbeat (ms) | retirement or death |
+| ``{ns}:worker:INC`` | hash | what a worker told about itself | retirement, or a day |
+| ``{ns}:open`` | hash | dead incarnation -> its incident, while recovered | end of the recovery |
+| ``{ns}:incidents`` | zset | incident ids, by time noticed | the newest 1000 |
+| ``{ns}:incident:IID`` | hash | one worker's death | 30 days |
+| ``{ns}:monitor`` | string | incarnation that holds the monitor's lock | activation interval |
+| ``{ns}:monitor_fence`` | string | fencing number of the newest monitor | for ever |
+| ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
+| ``{ns}:tally`` | hash | task -> healthy runs (``poison_journal=incidents``)| for ever |
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Ledger:
         self._run = Runner(client)
         self._fixed = {name: value for name, value in vars(keys).items() if name != "prefix"}
 
-    def _call(self, script: str, keys: Mapping[str, str], rest: Sequence[Any] = (), **arguments: Any) -> Any:
+    def _call(self, script: str, keys: Mapping[str, str], /, *, rest: Any = (), **arguments: Any) -> Any:
         arguments["maxlen"] = self._maxlen
         return self._run(script, {**self._fixed, **keys}, arguments, rest)
 
@@ -112,12 +112,17 @@ class Ledger:
         Raises:
             StaleDelivery: the message has no such start any more.
         """
-        arguments = {"mid": mid, "start": start.encode(), "cause": cause, "incident": incident}
+        arguments: dict[str, Any] = {
+            "mid": mid,
+            "start": start.encode(),
+            "cause": cause,
+            "incident": incident,
+        }
         self._call("interrupt", self._of(mid, start.id), **arguments)
 
     def rollback(self, mid: str, start: Start, *, cause: str) -> Recorded:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
-        arguments = {"mid": mid, "start": start.encode(), "cause": cause}
+        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause}
         return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
 
     def settle(self, starts: Iterable[tuple[str, str]]) -> int:
@@ -127,7 +132,7 @@ class Ledger:
 
     def acquit(self, mid: str, start: Start, *, final: bool) -> None:
         """Clear the flag of a message that ended alive; after its last run its record goes too."""
-        arguments = {"mid": mid, "start": start.encode(), "final": int(final)}
+        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "final": int(final)}
         self._call("acquit", self._of(mid, start.id), **arguments)
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
@@ -164,7 +169,7 @@ class Ledger:
             MessageNotFound, IllegalTransition: it is not in quarantine.
             DecisionPending: another operator is at it.
         """
-        arguments = {"verb": verb, "actor": actor, "patience_ms": DECISION_PATIENCE_MS}
+        arguments: dict[str, Any] = {"verb": verb, "actor": actor, "patience_ms": DECISION_PATIENCE_MS}
         return int(self._call("decide", {"message": self.keys.message(mid)}, **arguments)[1])
 
     def undecide(self, mid: str) -> None:
@@ -173,12 +178,12 @@ class Ledger:
 
     def released(self, mid: str, id: str, release: int, actor: str = "", note: str = "") -> None:
         """Complete a release whose message was published (TBDL, on probation). Idempotent."""
-        arguments = {"mid": mid, "release": release, "actor": actor, "note": note}
+        arguments: dict[str, Any] = {"mid": mid, "release": release, "actor": actor, "note": note}
         self._call("released", self._of(mid, id), **arguments)
 
     def give_up(self, mid: str, event: Event, actor: str, note: str) -> None:
         """Complete a ``failed`` or ``discarded`` decision (FAIL)."""
-        arguments = {"mid": mid, "event": event.value, "actor": actor, "note": note}
+        arguments: dict[str, Any] = {"mid": mid, "event": event.value, "actor": actor, "note": note}
         self._call("give_up", {"message": self.keys.message(mid)}, **arguments)
 
     # --- workers and monitors ------------------------------------------------------------------
@@ -209,14 +214,24 @@ class Ledger:
             Fenced: another monitor took over.
         """
         keys = {"worker": self.keys.worker(worker), "incident": self.keys.incident(incident)}
-        arguments = {"worker": worker, "incident": incident, "activation_ms": activation_ms, "fence": fence}
+        arguments: dict[str, Any] = {
+            "worker": worker,
+            "incident": incident,
+            "activation_ms": activation_ms,
+            "fence": fence,
+        }
         reply = self._call("bury", keys, **arguments)
         return reply[1].decode() if reply[0] is Code.OK else None
 
     def close(self, worker: str, incident: str, *, flagged: int, put_back: int) -> None:
         """Finish an incident."""
         keys = {"incident": self.keys.incident(incident)}
-        arguments = {"worker": worker, "incident": incident, "flagged": flagged, "put_back": put_back}
+        arguments: dict[str, Any] = {
+            "worker": worker,
+            "incident": incident,
+            "flagged": flagged,
+            "put_back": put_back,
+        }
         self._call("close", keys, **arguments)
 
 

@@ -42,4 +42,4 @@ def enroll(client: redis.Redis, keys: Keys, app: str, broker: str) -> bytes:
                 f"the ledger {keys.prefix} belongs to {name} {found[name]!r}, not to {mine[name]!r}:"
                 " give every app its own poison_namespace"
             )
-    return found["secret"].encode()
+    return bytes(raw[b"secret"])

@@ -155,7 +155,8 @@ class Queries:
     def now_ms(self) -> int:
         """Return Redis' clock, the only one that the plugin believes."""
         with clear_errors("reading the clock"):
-            seconds, micros = self._client.time()  # type: ignore[misc]
+            answer: Any = self._client.time()
+            seconds, micros = answer
         return int(seconds) * 1000 + int(micros) // 1000
 
     def _pages(self, index: str, newest_first: bool) -> Iterator[list[str]]:
@@ -209,6 +210,3 @@ def _incident(raw: dict[str, str]) -> Incident:
         put_back=int(raw.get("put_back") or 0),
         queues=raw.get("queues", ""),
     )
-
-
-

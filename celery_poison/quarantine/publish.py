@@ -55,7 +55,9 @@ class Publisher:
                 self._send(channel, parcel, headers, queue)
         except amqp.exceptions.NotFound:
             self._connection.revive(None)
-            raise PublishRefused(f"the broker knows no queue {queue!r}: start a worker that consumes it") from None
+            raise PublishRefused(
+                f"the broker knows no queue {queue!r}: start a worker that consumes it"
+            ) from None
         except errors as error:
             raise PublishRefused(f"the broker refused the message: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -59,7 +60,7 @@ class Quarantine:
         where: Filter | None = None,
         limit: int | None = None,
         offset: int = 0,
-    ) -> list[MessageRecord]:
+    ) -> builtins.list[MessageRecord]:
         """Return messages in quarantine, newest first.
 
         Args:
@@ -108,7 +109,7 @@ class Quarantine:
             raise MessageNotFound(f"no message {mid!r} in quarantine")
         return parcel_of(raw)
 
-    def select(self, where: Filter) -> list[MessageRecord]:
+    def select(self, where: Filter) -> builtins.list[MessageRecord]:
         """Return the messages in quarantine that an act with this filter would touch."""
         return self.list(where=where)
 
@@ -116,7 +117,7 @@ class Quarantine:
 
     def release(
         self, ids: Iterable[str], *, actor: str = "", note: str = "", force: bool = False
-    ) -> list[Outcome]:
+    ) -> builtins.list[Outcome]:
         """Publish the stored originals to their own queues; they run on probation (TBDL).
 
         Args:
@@ -125,24 +126,24 @@ class Quarantine:
             force: release even if no task of that name is registered in this app.
         """
         with Publisher(self._app, self._plugin.settings.quarantine_queue) as publisher:
-            return self._each(ids, "release", actor, lambda r, n: self._release(publisher, r, n, actor, note, force))
+            return self._each(
+                ids, "release", actor, lambda r, n: self._release(publisher, r, n, actor, note, force)
+            )
 
-    def fail(self, ids: Iterable[str], *, actor: str = "", note: str = "") -> list[Outcome]:
+    def fail(self, ids: Iterable[str], *, actor: str = "", note: str = "") -> builtins.list[Outcome]:
         """Give messages up: their callers get a failure, chords and errbacks are resolved (FAIL)."""
         return self._each(ids, "fail", actor, lambda r, n: self._fail(r, actor, note))
 
-    def discard(self, ids: Iterable[str], *, actor: str = "", note: str = "") -> list[Outcome]:
+    def discard(self, ids: Iterable[str], *, actor: str = "", note: str = "") -> builtins.list[Outcome]:
         """Give messages up without telling anybody (FAIL); nobody should be waiting for them."""
         return self._each(ids, "discard", actor, lambda r, n: self._give_up(r, Event.DISCARDED, actor, note))
 
     def _each(
         self, ids: Iterable[str], verb: str, actor: str, act: Callable[[MessageRecord, int], None]
-    ) -> list[Outcome]:
+    ) -> builtins.list[Outcome]:
         return [self._one(id, verb, actor, act) for id in ids]
 
-    def _one(
-        self, id: str, verb: str, actor: str, act: Callable[[MessageRecord, int], None]
-    ) -> Outcome:
+    def _one(self, id: str, verb: str, actor: str, act: Callable[[MessageRecord, int], None]) -> Outcome:
         try:
             record = self.get(id)
         except MessageNotFound as error:

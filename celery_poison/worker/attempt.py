@@ -68,9 +68,7 @@ class Recorder:
         )
         return self._wire.send(self._hset + _bulk(ticket.mid.encode()) + _bulk(entry.encode()))
 
-    def finish(
-        self, ticket: Ticket, id: str, task: str, how: Ended, outcome: str, runtime: float
-    ) -> bool:
+    def finish(self, ticket: Ticket, id: str, task: str, how: Ended, outcome: str, runtime: float) -> bool:
         """Send the end of ``ticket``, with its journal entry in the same atomic step."""
         token = _bulk(ticket.token.encode())
         mark = token + _bulk(how.value.encode())

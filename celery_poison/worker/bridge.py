@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -40,18 +41,14 @@ class Bridge:
             self._wake()
 
     def _wake(self) -> None:
-        try:
+        with suppress(OSError):  # the pipe is full: the loop is being woken up already
             self._writer.send(b"!")
-        except OSError:
-            pass  # the pipe is full: the loop is being woken up already
 
     def drain(self) -> None:
         """Run everything that was sent; an error must not reach the event loop, which would end."""
-        try:
+        with suppress(OSError):
             while self._reader.recv(4096):
                 pass
-        except OSError:
-            pass
         while self._calls:
             function = self._calls.popleft()
             try:

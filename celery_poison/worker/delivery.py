@@ -8,7 +8,7 @@ from typing import Any
 from celery_poison.headers import MARK, RELEASE, mid_of
 from celery_poison.policy import Policy
 from celery_poison.records import Start
-from celery_poison.verdict import History, Limits, Phase
+from celery_poison.verdict import NO_HISTORY, History, Limits, Phase
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Delivery:
     look: bool
     release: int
     redelivered: bool
-    history: History = History()
+    history: History = NO_HISTORY
     alone: bool = False
 
     @property

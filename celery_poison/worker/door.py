@@ -47,7 +47,9 @@ class Door:
         if delivery is None:
             return self._handler(message)
         if delivery.look or delivery.limits.max_payload_bytes is not None:
-            return self._runtime.clerk.do(partial(self._judge, delivery), partial(self._ledger_away, delivery))
+            return self._runtime.clerk.do(
+                partial(self._judge, delivery), partial(self._ledger_away, delivery)
+            )
         return self._let_in(delivery)
 
     def _notes(self, message: Any) -> Delivery | None:
@@ -119,9 +121,7 @@ class Door:
 
     def _claim(self, delivery: Delivery, sight: Sight, *, alone: bool) -> None:
         delivery.history, delivery.alone = sight.history, alone
-        delivery.start = delivery.start._replace(
-            deliveries=sight.history.deliveries + 1, alone=int(alone)
-        )
+        delivery.start = delivery.start._replace(deliveries=sight.history.deliveries + 1, alone=int(alone))
         self._runtime.hold_token(delivery.start.token)
         if not self._runtime.ledger.claim(delivery.mid, sight.raw, delivery.start):
             raise Again(0.0)
@@ -176,4 +176,3 @@ def attempt_of(delivery: Delivery | None) -> Attempt:
         candidate=history.candidate,
         on_trial=delivery.alone,
     )
-

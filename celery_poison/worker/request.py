@@ -18,8 +18,8 @@ from celery_poison.errors import StaleDelivery
 from celery_poison.headers import mid_of
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.records import Start
-from celery_poison.results import success_was_stored
 from celery_poison.requests import MemoryExhausted, QuarantineRequested, RollbackRequested, TaskDied
+from celery_poison.results import success_was_stored
 from celery_poison.verdict import Action, Ended, Limits, Phase, Verdict, convict
 from celery_poison.worker.attempt import Ticket, run_fast, run_plain
 from celery_poison.worker.delivery import Delivery, size_of
@@ -28,7 +28,7 @@ from celery_poison.worker.door import attempt_of
 logger = get_logger(__name__)
 
 
-class GuardedRequest(Request):  # type: ignore[misc]
+class GuardedRequest(Request):
     """Celery's request, with a start in the ledger.
 
     Celery derives a class of its own from this one for every task, and overrides two methods in it;
@@ -217,22 +217,25 @@ class GuardedRequest(Request):  # type: ignore[misc]
         """Blame exactly this message (SAP-2); in the clerk's thread, tried until it is on record."""
         runtime, start, mid = self._runtime, self.start(), self._mid
         if self._diverts and success_was_stored(self.task, self.id, ignored=self.ignore_result):
-            return runtime.bridge.call(self._finished_after_all)
+            runtime.bridge.call(self._finished_after_all)
+            return
         timed_out = cause == causes.TIME_LIMIT
         try:
             recorded = runtime.ledger.crash(mid, start, cause=cause, shared=False, failure=timed_out)
         except StaleDelivery:
-            return runtime.bridge.call(partial(self._put_back, None))
+            runtime.bridge.call(partial(self._put_back, None))
+            return
         if not self._diverts:
-            return None
+            return
         if recorded.finished:
-            return runtime.bridge.call(self._finished_after_all)
+            runtime.bridge.call(self._finished_after_all)
+            return
         verdict = convict(recorded.history, Limits(start.max_crashes, start.max_failures))
         if verdict is None:
             told = partial(runtime.announce.candidate, self.id, self._type, cause, recorded.history.crashes)
-            return runtime.bridge.call(partial(self._put_back, told, error))
+            runtime.bridge.call(partial(self._put_back, told, error))
+            return
         self._store(verdict, start)
-        return None
 
     def _ask_for_quarantine(self, cause: str, reason: str) -> None:
         state.task_ready(self)
@@ -244,8 +247,9 @@ class GuardedRequest(Request):  # type: ignore[misc]
         try:
             self._runtime.keep(self._message, self._mid, start, verdict.cause, verdict.reason)
         except StaleDelivery:
-            return self._runtime.bridge.call(partial(self._put_back, None))
-        return self._runtime.bridge.call(super().acknowledge)
+            self._runtime.bridge.call(partial(self._put_back, None))
+        else:
+            self._runtime.bridge.call(super().acknowledge)
 
     def _finished_after_all(self) -> None:
         logger.warning("Task %s[%s] had finished before its process was lost", self._type, self.id)
@@ -333,6 +337,3 @@ class GuardedRequest(Request):  # type: ignore[misc]
     def _mid(self) -> str:
         assert self._ticket is not None
         return self._ticket.mid
-
-
-

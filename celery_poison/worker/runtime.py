@@ -7,12 +7,14 @@ import socket
 import time
 from functools import partial
 from itertools import count
+from logging import ERROR, WARNING
 from typing import Any
 from uuid import uuid4
 
 from celery import Celery
 from celery.utils.log import get_logger
 
+from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import connection, meta
 from celery_poison.ledger.queries import Queries
@@ -28,7 +30,6 @@ from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.settler import Settler
-from celery_poison.broker.transport import guarded_connection
 
 logger = get_logger("celery_poison")
 
@@ -62,7 +63,7 @@ class Runtime:
         self.ledger_is_up = True
         self.secret = b""
         self.ledger_errors = 0
-        self._about = {
+        self._about: dict[str, str | int] = {
             "node": hostname,
             "pid": self.pid,
             "host": socket.gethostname(),
@@ -125,8 +126,9 @@ class Runtime:
         kind = f"{type(error).__name__}: {str(error).split(':')[0]}"
         if kind not in self._complained:
             self._complained.add(kind)
-            level = logger.warning if isinstance(error, (LedgerUnavailable, ConfigurationError)) else logger.error
-            level("celery_poison: %s; tasks go on (logged once, counted in status)", error, exc_info=error)
+            known = isinstance(error, (LedgerUnavailable, ConfigurationError))
+            sentence = "celery_poison: %s; tasks go on (logged once, counted in status)"
+            logger.log(WARNING if known else ERROR, sentence, error, exc_info=None if known else error)
 
     def about(self) -> dict[str, str | int]:
         """Return what a heartbeat tells about this worker."""

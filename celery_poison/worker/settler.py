@@ -45,7 +45,7 @@ class Settler:
         with self._lock:
             horizon = time.monotonic() - (0.0 if everything else DELAY)
             while self._waiting and self._waiting[0][0] <= horizon:
-                batch = []
+                batch: list[tuple[float, str, str]] = []
                 while self._waiting and len(batch) < BATCH and self._waiting[0][0] <= horizon:
                     batch.append(self._waiting.popleft())
                 try:

@@ -20,7 +20,7 @@ from celery_poison.worker.runtime import Runtime
 logger = get_logger("celery_poison")
 
 
-class LifeStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class LifeStep(bootsteps.StartStopStep):
     """Opens the runtime before the pool forks; says farewell after everything was acknowledged."""
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
@@ -46,7 +46,7 @@ class LifeStep(bootsteps.StartStopStep):  # type: ignore[misc]
         self._runtime.farewell()
 
 
-class GuardStep(bootsteps.ConsumerStep):  # type: ignore[misc]
+class GuardStep(bootsteps.ConsumerStep):
     """Puts the door and the gate into a consumer, and starts the threads once the pool has forked."""
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
