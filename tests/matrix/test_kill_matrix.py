@@ -87,5 +87,11 @@ def _story(fleet: Fleet, supervisor: Supervisor) -> str:
         f"over: one poison kept, {HEALTHY} healthy done, no candidates\n"
         f"starts {counts}, healthy done {len(fleet.marks.count('healthy', 'end'))}\n"
         f"quarantine {fleet.quarantine.list()}\ncandidates {_candidates(fleet)}\n"
-        f"worker deaths {supervisor.deaths}\n{fleet.log_text()[-6000:]}"
+        f"worker deaths {supervisor.deaths}\n{_telling(fleet.log_text())[-6000:]}"
     )
+
+
+def _telling(log: str) -> str:
+    """A worker's log without the hundred tasks that went well and the hello of each of its lives."""
+    lines = (line for line in log.splitlines() if line.startswith(("[20", "---", "  File", "    ")))
+    return "\n".join(line for line in lines if "fleet.healthy" not in line and "----" not in line)
