@@ -1,0 +1,203 @@
+"""The decorator in every order, on every kind of task; nothing is evaluated too early."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery, shared_task
+from celery.local import PromiseProxy
+
+from celery_poison import PoisonTask, guarded, install
+from celery_poison.errors import ConfigurationError
+from celery_poison.plugin import plugin_of
+
+
+@pytest.fixture
+def app() -> Celery:
+    return Celery("unit", broker="redis://localhost:1", backend="redis://localhost:1", set_as_current=False)
+
+
+def _is_guarded(task: Any, **options: Any) -> bool:
+    assert isinstance(task, PoisonTask)
+    assert task.acks_late is True and task.reject_on_worker_lost is True
+    for name, value in options.items():
+        assert getattr(task, name) == value
+    return True
+
+
+def test_guarded_above_the_task_decorator(app: Celery) -> None:
+    @guarded
+    @app.task(shared=False)
+    def charge(order: int) -> int:
+        return order
+
+    assert _is_guarded(charge) and charge.run(3) == 3
+
+
+def test_guarded_below_the_task_decorator(app: Celery) -> None:
+    @app.task(shared=False)
+    @guarded
+    def charge(order: int) -> int:
+        return order
+
+    assert _is_guarded(charge) and charge.run(3) == 3
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_guarded_with_options_in_either_order(app: Celery, above: bool) -> None:
+    def charge(order: int) -> int:
+        return order
+
+    wrap = guarded(max_crashes=3, max_failures=4)
+    task = wrap(app.task(shared=False)(charge)) if above else app.task(shared=False)(wrap(charge))
+    assert _is_guarded(task, max_crashes=3, max_failures=4)
+
+
+def test_guarded_on_an_app_that_is_finalized_already(app: Celery) -> None:
+    app.finalize()
+
+    @app.task(shared=False)
+    @guarded(max_crashes=3)
+    def below() -> None: ...
+
+    @guarded(max_crashes=4)
+    @app.task(shared=False)
+    def above() -> None: ...
+
+    assert _is_guarded(below, max_crashes=3) and _is_guarded(above, max_crashes=4)
+
+
+def test_a_lazy_task_is_not_evaluated_by_guarding_it(app: Celery) -> None:
+    @guarded
+    @app.task(shared=False)
+    def lazy() -> None: ...
+
+    assert type(lazy) is PromiseProxy and not lazy.__evaluated__()
+    app.finalize()
+    assert _is_guarded(app.tasks[lazy.name])
+
+
+@pytest.mark.parametrize("above", [True, False])
+def test_a_shared_task_is_guarded_in_every_app_and_evaluated_in_none(above: bool) -> None:
+    def shared(x: int) -> int:
+        return x
+
+    shared.__name__ = f"shared_{above}"
+    wrap = guarded(max_crashes=6)
+    _ = wrap(shared_task(shared)) if above else shared_task(wrap(shared))
+    for _number in range(2):
+        other = Celery("other", broker="redis://localhost:1", set_as_current=False)
+        task = other.tasks[f"{__name__}.shared_{above}"]
+        assert _is_guarded(task, max_crashes=6) and task.app is other
+
+
+def test_the_base_class_guards_by_itself(app: Celery) -> None:
+    @app.task(base=PoisonTask, max_crashes=9, shared=False)
+    def render() -> None: ...
+
+    assert _is_guarded(render, max_crashes=9)
+
+
+def test_guarding_installs_the_plugin_on_the_tasks_app_and_on_no_other(app: Celery) -> None:
+    other = Celery("other", broker="redis://localhost:1", set_as_current=False)
+
+    @guarded
+    @app.task(shared=False)
+    def charge() -> None: ...
+
+    app.finalize()
+    other.finalize()
+    assert plugin_of(app).guards(charge.name)
+    assert charge.name in plugin_of(app).policies and charge.name not in other.tasks
+
+
+def test_acks_late_false_beside_guarded_is_refused_in_either_order(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match="acks_late=False contradicts"):
+
+        @guarded
+        @app.task(acks_late=False, shared=False)
+        def above() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="acks_late=False contradicts"):
+
+        @app.task(acks_late=False, shared=False)
+        @guarded
+        def below() -> None: ...
+
+        app.finalize()
+
+
+def test_acks_late_false_beside_the_base_class_is_refused(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match="acks_late=False contradicts"):
+
+        @app.task(base=PoisonTask, acks_late=False, shared=False)
+        def below() -> None: ...
+
+        app.finalize()
+
+
+def test_unknown_and_impossible_options_are_refused_where_they_are_written(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean max_crashes"):
+        guarded(max_crash=2)
+    with pytest.raises(ConfigurationError, match="max_crashes=0"):
+        guarded(max_crashes=0)
+    with pytest.raises(ConfigurationError, match="derive the class"):
+
+        @guarded
+        class Charge: ...
+
+
+def test_install_refuses_unknown_settings_and_may_be_called_twice(app: Celery) -> None:
+    assert install(app) is install(app, poison_max_crashes=4)
+    assert plugin_of(app).settings.max_crashes == 4
+    with pytest.raises(ConfigurationError):
+        install(app, poison_max_crashs=4)
+
+
+def test_guard_all_guards_every_task_and_leaves_its_acknowledgement_alone(app: Celery) -> None:
+    install(app, poison_guard_all=True)
+
+    @app.task(shared=False)
+    def early() -> None: ...
+
+    @app.task(acks_late=True, shared=False)
+    def late() -> None: ...
+
+    app.finalize()
+    assert plugin_of(app).policies[early.name][1] is False
+    assert plugin_of(app).policies[late.name][1] is True
+    assert not early.acks_late and not early.reject_on_worker_lost
+    assert not any(name.startswith("celery.") for name in plugin_of(app).policies)
+
+
+def test_a_fingerprint_function_given_as_a_task_attribute_stays_a_plain_function(app: Celery) -> None:
+    from celery_poison import Policy
+
+    @app.task(base=PoisonTask, fingerprint=staticmethod(lambda order: order), shared=False)
+    def charge(order: int) -> None: ...
+
+    app.finalize()
+    policy = Policy.of(app.tasks[charge.name], plugin_of(app).settings)
+    assert policy.fingerprint is not None and policy.fingerprint(7) == 7
+
+
+@pytest.mark.parametrize("how", ["direct", "eager"])
+def test_a_task_that_runs_outside_a_worker_sees_a_neutral_history(app: Celery, how: str) -> None:
+    @guarded
+    @app.task(bind=True, shared=False)
+    def look(self: Any) -> tuple[Any, ...]:
+        return tuple(self.request.poison)
+
+    seen = look() if how == "direct" else look.apply().get()
+    assert seen == (1, 0, 0, False, False, False)
+
+
+def test_a_memory_error_in_a_direct_call_stays_a_memory_error(app: Celery) -> None:
+    @guarded
+    @app.task(shared=False)
+    def hungry() -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        hungry()

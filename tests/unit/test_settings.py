@@ -1,0 +1,110 @@
+"""Wrong settings stop the worker with a sentence that names the setting, the value and the cure."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.policy import Policy
+from celery_poison.settings import Settings
+
+
+def test_the_defaults_are_the_ones_of_the_contract() -> None:
+    settings = Settings.from_conf({})
+    assert settings.heartbeat_interval == 3.0
+    assert settings.activation_interval == 10.0
+    assert (settings.max_crashes, settings.max_failures) == (2, 5)
+    assert settings.quarantine_queue == "celery.quarantine"
+    assert settings.fail_open and not settings.guard_all
+
+
+def test_other_settings_of_celery_are_none_of_our_business() -> None:
+    assert Settings.from_conf({"task_acks_late": True, "broker_url": "redis://"}) == Settings()
+
+
+@pytest.mark.parametrize("name", ["poison_max_crash", "POISON_MAX_CRASHS"])
+def test_an_unknown_setting_is_refused_and_the_nearest_name_suggested(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean poison_max_crashes"):
+        Settings.from_conf({name: 3})
+
+
+def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
+    with pytest.raises(ConfigurationError, match="valid names are .*poison_namespace"):
+        Settings.from_conf({"poison_zzzzzzzz": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("poison_max_crashes", 0),
+        ("poison_max_crashes", 2.5),
+        ("poison_max_crashes", True),
+        ("poison_max_crashes", None),
+        ("poison_max_payload_bytes", "1k"),
+        ("poison_fail_open", "yes"),
+        ("poison_namespace", "a{b}"),
+        ("poison_namespace", ""),
+        ("poison_redis_url", "http://x"),
+        ("poison_blocked_retry_timeout", -2),
+        ("poison_journal", "everything"),
+        ("poison_trial", "jury"),
+        ("poison_fingerprint", "order_id"),
+        ("poison_heartbeat_interval", 0),
+        ("poison_journal_maxlen", 5),
+        ("poison_exception_destination", 7),
+    ],
+)
+def test_an_impossible_value_is_refused_with_setting_and_cure(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{name}=.*use "):
+        Settings.from_conf({name: value})
+
+
+def test_a_refused_url_is_never_shown_because_it_may_hold_a_password() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.from_conf({"poison_redis_url": "http://user:secret@host"})
+    assert "secret" not in str(refused.value)
+
+
+def test_EMS_1_an_activation_interval_below_twice_the_heartbeat_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at least twice"):
+        Settings.from_conf({"poison_heartbeat_interval": 3, "poison_activation_interval": 5.9})
+    Settings.from_conf({"poison_heartbeat_interval": 3, "poison_activation_interval": 6})
+
+
+def test_overrides_win_over_the_configuration_and_are_checked_too() -> None:
+    assert Settings.from_conf({"poison_max_crashes": 3}, {"poison_max_crashes": 4}).max_crashes == 4
+    with pytest.raises(ConfigurationError):
+        Settings.from_conf({}, {"poison_max_crashes": 0})
+
+
+def test_settings_that_this_version_does_not_act_on_are_named_when_somebody_sets_them() -> None:
+    assert Settings.from_conf({}).inactive() == []
+    assert Settings.from_conf({"poison_trial": "off"}).inactive() == ["poison_trial"]
+
+
+def test_every_setting_has_a_sentence_and_its_default_passes_its_own_check() -> None:
+    for field in dataclasses.fields(Settings):
+        assert field.metadata["doc"].endswith((".", ")"))
+        assert field.metadata["check"](field.default) is None, field.name
+
+
+def test_a_policy_is_the_tasks_own_options_over_the_settings() -> None:
+    class Task:
+        name = "shop.render"
+        max_crashes = 7
+        max_failures = None
+
+    policy = Policy.of(Task(), Settings(max_failures=9))
+    assert (policy.max_crashes, policy.max_failures) == (7, 9)
+
+
+def test_an_impossible_task_option_names_the_task() -> None:
+    class Task:
+        name = "shop.render"
+        max_crashes = "two"
+
+    with pytest.raises(ConfigurationError, match=r"shop\.render.*max_crashes='two'"):
+        Policy.of(Task(), Settings())

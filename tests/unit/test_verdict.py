@@ -1,0 +1,112 @@
+"""Every combination of facts, against the rules in plain English (docs/verdict.md)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from celery_poison import causes
+from celery_poison.states import State
+from celery_poison.verdict import Action, Ended, Facts, History, Limits, convict, judge
+
+HISTORIES = [
+    History(strikes=strikes, crashes=strikes, failures=failures, candidate=candidate, probation=probation,
+            shared_blame=shared, cause=cause)
+    for strikes, failures, candidate, probation, shared, cause in itertools.product(
+        range(4), range(4), (False, True), (False, True), (False, True), ("signal:9", "worker_lost")
+    )
+]  # fmt: skip
+LIMITS = [Limits(crashes, failures) for crashes in (1, 2, 3) for failures in (1, 2, 3)]
+FACTS = [
+    Facts(foreign_start=foreign, ended=ended, kept=kept, release=release, last_release=last,
+          payload_bytes=size)
+    for foreign, ended, kept, release, last, size in itertools.product(
+        (False, True), Ended, (None, State.NDLV, State.FAIL), range(3), range(3), (0, 11)
+    )
+]  # fmt: skip
+
+
+def _bound(history: History, limits: Limits) -> int:
+    if history.probation:
+        return 1
+    return max(2, limits.max_crashes) if history.shared_blame else limits.max_crashes
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+def test_SAP_3_a_message_is_convicted_exactly_when_its_strikes_or_failures_reach_their_bound(
+    limits: Limits,
+) -> None:
+    for history in HISTORIES:
+        guilty = history.strikes >= _bound(history, limits) or history.failures >= limits.max_failures
+        verdict = convict(history, limits)
+        assert (verdict is not None) == guilty, history
+        if verdict is not None:
+            assert verdict.action is Action.QUARANTINE
+            by_strikes = history.strikes >= _bound(history, limits)
+            assert verdict.cause == (history.cause if by_strikes else causes.FAILURES)
+            assert verdict.reason
+
+
+def test_SAP_3_no_limit_lets_a_shared_death_alone_convict() -> None:
+    once = History(strikes=1, crashes=1, shared_blame=True, candidate=True)
+    assert convict(once, Limits(max_crashes=1)) is None
+
+
+def test_NEW_6_one_death_on_probation_convicts_whatever_the_limit() -> None:
+    released = History(strikes=1, crashes=5, probation=True)
+    for limits in LIMITS:
+        assert convict(released, limits) is not None
+
+
+def test_TP1_8_a_message_whose_earlier_start_finished_never_runs_again() -> None:
+    for facts in FACTS:
+        if facts.foreign_start and facts.ended is Ended.DONE:
+            assert judge(facts, Limits()).action is Action.DROP
+
+
+def test_SAP_7_a_copy_of_a_given_up_message_never_runs() -> None:
+    for facts in FACTS:
+        if facts.kept is State.FAIL:
+            assert judge(facts, Limits()).action is Action.DROP
+
+
+def test_SAP_7_a_copy_of_a_quarantined_message_runs_only_as_its_newest_release() -> None:
+    for facts in FACTS:
+        if facts.kept is State.NDLV and facts.release != facts.last_release:
+            assert judge(facts, Limits()).action is Action.DROP
+
+
+def test_SAP_7_a_copy_older_than_the_newest_release_never_runs() -> None:
+    for facts in FACTS:
+        if 0 < facts.release < facts.last_release:
+            assert judge(facts, Limits()).action is Action.DROP
+
+
+def test_TP1_8_nothing_runs_or_is_quarantined_beside_an_earlier_start_that_has_not_ended() -> None:
+    for facts in FACTS:
+        if facts.foreign_start and facts.ended is not Ended.DONE:
+            assert judge(facts, Limits()).action in (Action.WAIT, Action.DROP)
+
+
+def test_SAP_6_a_payload_above_its_limit_is_quarantined_and_one_at_it_is_not() -> None:
+    assert judge(Facts(payload_bytes=11), Limits(max_payload_bytes=10)).cause == causes.PAYLOAD
+    assert judge(Facts(payload_bytes=10), Limits(max_payload_bytes=10)).action is Action.RUN
+
+
+def test_SAP_2_candidates_and_released_messages_run_alone_and_all_others_do_not() -> None:
+    for history in HISTORIES:
+        verdict = judge(Facts(history=history), Limits(max_crashes=9, max_failures=9))
+        if verdict.action is Action.QUARANTINE:
+            assert history.probation and history.strikes
+        else:
+            alone = history.candidate or history.probation
+            assert verdict.action is (Action.RUN_ALONE if alone else Action.RUN)
+
+
+def test_every_decision_that_keeps_a_message_from_running_gives_a_reason() -> None:
+    for facts, history in itertools.product(FACTS, HISTORIES[::7]):
+        full = Facts(history, facts.foreign_start, facts.ended, facts.kept, facts.release,
+                     facts.last_release, facts.payload_bytes)  # fmt: skip
+        verdict = judge(full, Limits(max_payload_bytes=10))
+        assert verdict.reason or verdict.action in (Action.RUN, Action.RUN_ALONE)
