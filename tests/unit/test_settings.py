@@ -32,7 +32,7 @@ def test_an_unknown_setting_is_refused_and_the_nearest_name_suggested(name: str)
 
 
 def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
-    with pytest.raises(ConfigurationError, match="valid names are .*poison_namespace"):
+    with pytest.raises(ConfigurationError, match=r"valid names are .*poison_namespace"):
         Settings.from_conf({"poison_zzzzzzzz": 3})
 
 

@@ -1,0 +1,51 @@
+"""Every Lua file is held to its header, and every transition of the table has its script."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+
+from celery_poison.ledger import scripts
+from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.scripts import Code, Script
+from celery_poison.states import TRANSITIONS
+
+
+def _text(name: str) -> str:
+    return resources.files("celery_poison.ledger").joinpath("lua", f"{name}.lua").read_text()
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_each_script_declares_what_it_uses_returns_and_journals(name: str) -> None:
+    text = _text(name)
+    scripts.script(name)
+    assert text.startswith(f"-- {name}: ")
+    assert re.search(r"^-- RETURNS ", text, re.M) and re.search(r"^-- JOURNALS ", text, re.M)
+    returned = set(re.findall(r"\{'([A-Z]+)'", text))
+    assert returned <= {code.value for code in Code}
+    assert ("journal(" in text) == (not re.search(r"^-- JOURNALS nothing", text, re.M))
+
+
+@pytest.mark.parametrize("name", scripts.names())
+def test_each_key_of_a_script_is_built_by_the_keys_module(name: str) -> None:
+    named = {*vars(Keys()), "lineage", "message", "worker", "incident"}
+    assert set(scripts.script(name).keys) <= named
+
+
+def test_a_header_that_lies_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not declare"):
+        Script("x", "-- KEYS[1] running\nreturn redis.call('GET', KEYS[2])")
+    with pytest.raises(ValueError, match="in order"):
+        Script("x", "-- ARGV[2] mid\nreturn ARGV[2]")
+
+
+def test_every_transition_of_the_table_names_a_script_or_an_unanswered_write() -> None:
+    written = {script for _, _, _, script in TRANSITIONS.values()} - {"start", "finish"}
+    assert written <= set(scripts.names())
+
+
+def test_no_script_builds_a_key_of_its_own() -> None:
+    for name in scripts.names():
+        assert not re.search(r"redis\.call\('\w+', '[^']", _text(name)), name

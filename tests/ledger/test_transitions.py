@@ -1,0 +1,354 @@
+"""Random sequences of transitions, by several clients, never leave the legal states or lose a message."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError, StaleDelivery
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.queries import Queries
+from celery_poison.records import Start
+from celery_poison.states import Event, State
+
+MIDS = ("m1", "m2", "m3")
+
+
+def start_of(mid: str, token: str, deliveries: int = 1) -> Start:
+    return Start("R", token, "node/boot", 1, 1, deliveries, 0, f"id-{mid}", "shop.render", "q", 2, 5, 10, 1)
+
+
+class Book:
+    """What one message should look like: the model."""
+
+    def __init__(self) -> None:
+        self.state: State | None = None  # None: healthy, no record
+        self.token = ""
+        self.crashes = self.strikes = self.failures = self.releases = 0
+        self.candidate = False
+
+    def forget(self) -> None:
+        self.__init__()  # type: ignore[misc]
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Drives two clients of one ledger and a model beside them."""
+
+    url: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = open_redis(self.url)
+        self.client.flushdb()
+        keys = Keys("model")
+        self.ledgers = [Ledger(open_redis(self.url), keys) for _ in range(2)]
+        self.queries = Queries(self.ledgers[0])
+        self.tokens = itertools.count(1)
+        self.books = {mid: Book() for mid in MIDS}
+        self.events: Counter[str] = Counter()
+
+    def teardown(self) -> None:
+        self.client.close()
+        for ledger in self.ledgers:
+            ledger.client.close()
+
+    def ledger(self, which: int) -> Ledger:
+        return self.ledgers[which]
+
+    mids = st.sampled_from(MIDS)
+    clients = st.integers(0, 1)
+
+    @rule(mid=mids, which=clients)
+    def start(self, mid: str, which: int) -> None:
+        book = self.books[mid]
+        ledger = self.ledger(which)
+        sight = ledger.look(mid, f"id-{mid}", 1000)
+        token = f"t{next(self.tokens)}"
+        if book.state in (State.NDLV, State.FAIL, State.DLNG):
+            assert sight.kept == book.state or book.state is State.DLNG
+            return
+        assert ledger.claim(mid, sight.raw, start_of(mid, token))
+        book.token, book.state = token, State.DLNG
+
+    @rule(mid=mids, which=clients, failure=st.booleans(), shared=st.booleans())
+    def crash(self, mid: str, which: int, failure: bool, shared: bool) -> None:
+        book = self.books[mid]
+        if book.state is not State.DLNG:
+            return
+        start = start_of(mid, book.token)
+        arguments: dict[str, Any] = {"cause": "signal:9", "shared": shared, "failure": failure}
+        first = self.ledger(which).crash(mid, start, **arguments)
+        again = self.ledger(1 - which).crash(mid, start, **arguments)
+        assert first == again, "reported twice, counted once"
+        book.crashes += 1
+        book.strikes += 1
+        book.failures += failure
+        book.candidate, book.state = True, State.TBDL
+        self.events["crashed"] += 1
+
+    @rule(mid=mids, which=clients)
+    def rollback(self, mid: str, which: int) -> None:
+        book = self.books[mid]
+        if book.state is not State.DLNG:
+            return
+        start = start_of(mid, book.token)
+        assert self.ledger(which).rollback(mid, start, cause="x") == self.ledger(1 - which).rollback(
+            mid, start, cause="x"
+        )
+        book.failures += 1
+        book.state = State.TBDL
+        self.events["rolled_back"] += 1
+
+    @rule(mid=mids, which=clients)
+    def interrupt(self, mid: str, which: int) -> None:
+        book = self.books[mid]
+        if book.state is not State.DLNG:
+            return
+        start = start_of(mid, book.token)
+        self.ledger(which).interrupt(mid, start, cause="shutdown")
+        with pytest.raises(StaleDelivery):
+            self.ledger(1 - which).interrupt(mid, start, cause="shutdown")
+        book.state = State.TBDL
+        self.events["interrupted"] += 1
+
+    @rule(mid=mids, which=clients, final=st.booleans())
+    def acquit(self, mid: str, which: int, final: bool) -> None:
+        book = self.books[mid]
+        if book.state is not State.DLNG:
+            return
+        self.ledger(which).acquit(mid, start_of(mid, book.token), final=final)
+        if book.candidate:
+            self.events["cleared"] += 1
+        if final:
+            book.forget()
+        else:
+            book.candidate, book.strikes, book.state = False, 0, State.TBDL
+
+    @rule(mid=mids, which=clients)
+    def an_old_token_changes_nothing(self, mid: str, which: int) -> None:
+        book = self.books[mid]
+        if book.state is not State.DLNG:
+            return
+        old = start_of(mid, "t0")
+        for act in (
+            lambda: self.ledger(which).crash(mid, old, cause="x", shared=False),
+            lambda: self.ledger(which).rollback(mid, old, cause="x"),
+            lambda: self.ledger(which).interrupt(mid, old, cause="x"),
+            lambda: self.ledger(which).quarantine(mid, old, cause="x", reason="x", fields={"body": b""}),
+        ):
+            with pytest.raises(StaleDelivery):
+                act()
+
+    @rule(mid=mids, which=clients)
+    def quarantine(self, mid: str, which: int) -> None:
+        book = self.books[mid]
+        start = start_of(mid, book.token or "t0")
+        ledger = self.ledger(which)
+        keep = {"cause": "signal:9", "reason": "because", "fields": {"body": b"\x00" + mid.encode()}}
+        if book.state is State.FAIL:
+            with pytest.raises(IllegalTransition):
+                ledger.quarantine(mid, start, **keep)  # type: ignore[arg-type]
+            return
+        new = ledger.quarantine(mid, start, **keep)  # type: ignore[arg-type]
+        assert new == (book.state is not State.NDLV)
+        self.events["quarantined"] += new
+        book.state = State.NDLV
+
+    @rule(mid=mids, which=clients, note=st.sampled_from(["", "fixed"]))
+    def release(self, mid: str, which: int, note: str) -> None:
+        book = self.books[mid]
+        ledger = self.ledger(which)
+        if book.state is not State.NDLV:
+            with pytest.raises((IllegalTransition, MessageNotFound)):
+                ledger.decide(mid, "release", "ann")
+            return
+        number = ledger.decide(mid, "release", "ann")
+        with pytest.raises(PoisonError):
+            self.ledger(1 - which).decide(mid, "fail", "bob")
+        for client in self.ledgers:
+            client.released(mid, f"id-{mid}", number, "ann", note)
+        book.releases += 1
+        book.strikes = book.failures = 0
+        book.candidate, book.state = True, State.TBDL
+        self.events["released"] += 1
+
+    @rule(mid=mids, which=clients, event=st.sampled_from([Event.FAILED, Event.DISCARDED]))
+    def give_up(self, mid: str, which: int, event: Event) -> None:
+        book = self.books[mid]
+        ledger = self.ledger(which)
+        if book.state is not State.NDLV:
+            with pytest.raises((IllegalTransition, MessageNotFound)):
+                ledger.give_up(mid, event, "ann", "")
+            return
+        ledger.give_up(mid, event, "ann", "")
+        book.state = State.FAIL
+        self.events[event.value] += 1
+
+    @precondition(lambda self: any(b.state is State.FAIL for b in self.books.values()))
+    @rule()
+    def nothing_of_a_given_up_message_is_lost(self) -> None:
+        for mid, book in self.books.items():
+            if book.state is State.FAIL:
+                assert self.queries.message(mid)["body"] == b"\x00" + mid.encode()
+
+    @invariant()
+    def the_ledger_agrees_with_the_model(self) -> None:
+        kept = {r.mid: r for r in self.queries.kept(State.NDLV)}
+        failed = {r.mid: r for r in self.queries.kept(State.FAIL)}
+        running = {mid: start for mid, start, _ in self.queries.running()}
+        flagged = {r.mid: r for r in self.queries.candidates()}
+        for mid, book in self.books.items():
+            assert (mid in kept) == (book.state is State.NDLV)
+            assert (mid in failed) == (book.state is State.FAIL)
+            assert (mid in running) == (book.state is State.DLNG)
+            counts = (book.crashes, book.strikes, book.failures)
+            record = kept.get(mid) or failed.get(mid) or self.queries.lineage(f"id-{mid}")
+            if record is not None:
+                assert (record.crashes, record.strikes, record.failures) == counts
+            else:
+                assert counts == (0, 0, 0)
+            waits = book.state in (State.TBDL, State.DLNG)
+            assert (mid in flagged) == (book.candidate and waits)
+
+    @invariant()
+    def every_transition_is_journalled_exactly_once(self) -> None:
+        found = Counter(entry["event"] for entry in self.queries.journal(count=100_000))
+        assert found == +self.events
+
+
+def test_SAP_1_WAS_2_random_transitions_by_two_clients_agree_with_a_model(redis_url: str) -> None:
+    machine = type("Machine", (LedgerMachine,), {"url": redis_url})
+    run_state_machine_as_test(
+        machine, settings=hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+    )
+
+
+def _race(acts: list[Callable[[], Any]]) -> list[Any]:
+    """Run all at the same moment; return what each returned or raised."""
+    barrier = threading.Barrier(len(acts))
+    results: list[Any] = [None] * len(acts)
+
+    def run(number: int, act: Callable[[], Any]) -> None:
+        barrier.wait()
+        try:
+            results[number] = act()
+        except PoisonError as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(acts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+@pytest.fixture
+def ledgers(redis_url: str) -> list[Ledger]:
+    return [Ledger(open_redis(redis_url), Keys("race")) for _ in range(8)]
+
+
+def test_TP1_8_of_many_deliveries_of_one_message_exactly_one_is_let_in(ledgers: list[Ledger]) -> None:
+    for number in range(25):
+        mid = f"m{number}"
+        wins = _race(
+            [
+                lambda i=i, ledger=ledger: ledger.claim(mid, b"", start_of(mid, f"t{i}"))  # noqa: B023
+                for i, ledger in enumerate(ledgers)
+            ]
+        )
+        assert sum(wins) == 1
+
+
+def test_SAP_2_a_death_reported_by_many_at_once_is_one_strike(ledgers: list[Ledger]) -> None:
+    for number in range(25):
+        mid = f"m{number}"
+        start = start_of(mid, "t1")
+        assert ledgers[0].claim(mid, b"", start)
+        seen = _race(
+            [lambda ledger=ledger: ledger.crash(mid, start, cause="x", shared=True) for ledger in ledgers]  # noqa: B023
+        )
+        assert {result.history.strikes for result in seen} == {1}
+
+
+def test_SAP_7_of_two_operators_deciding_at_once_exactly_one_decides(ledgers: list[Ledger]) -> None:
+    for number in range(25):
+        mid = f"m{number}"
+        ledgers[0].quarantine(mid, start_of(mid, "t1"), cause="x", reason="x", fields={"body": b"x"})
+        seen = _race(
+            [lambda ledger=ledger: ledger.decide(mid, "release", "ann") for ledger in ledgers]  # noqa: B023
+        )
+        assert sum(isinstance(result, int) for result in seen) == 1
+
+
+def test_EMS_3_of_many_monitors_exactly_one_leads_and_its_fence_only_grows(ledgers: list[Ledger]) -> None:
+    fences = []
+    for _ in range(10):
+        seen = _race(
+            [lambda i=i, ledger=ledger: ledger.lead(f"w{i}", 60_000) for i, ledger in enumerate(ledgers)]
+        )
+        leading = [i for i, led in enumerate(seen) if led is not None]
+        assert len(leading) == 1
+        fences.append(seen[leading[0]][0])
+        ledgers[0].retire(f"w{leading[0]}")
+    assert fences == sorted(set(fences))
+
+
+def test_EMS_4_a_monitor_that_lost_its_fence_buries_nobody(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    ledger.beat("silent", {"node": "n"}, first=True)
+    led = ledger.lead("old", 60_000)
+    assert led is not None
+    ledger.retire("old")
+    assert ledger.lead("new", 60_000) is not None
+    with pytest.raises(PoisonError, match="took over"):
+        ledger.bury("silent", "i1", 0, led[0])
+    assert "silent" in Queries(ledger).leases()
+
+
+def test_EMS_1_a_worker_that_beat_in_time_cannot_be_buried(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    ledger.beat("lively", {"node": "n"}, first=True)
+    led = ledger.lead("monitor", 60_000)
+    assert led is not None
+    assert ledger.bury("lively", "i1", 60_000, led[0]) is None
+    assert ledger.bury("lively", "i1", 0, led[0]) == "worker_lost"
+    assert ledger.bury("lively", "i2", 0, led[0]) is None, "buried once"
+
+
+def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    start = start_of("m1", "t1")
+    ledger.claim("m1", b"", start)
+    ledger.client.hset(ledger.keys.done, "t1", "D")
+    assert ledger.settle([("m1", "t1")]) == 0
+    left = {key for key in ledger.client.keys("*") if key != ledger.keys.journal.encode()}
+    assert left == set()
+
+
+def test_settling_counts_starts_and_ends_that_never_arrived(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    ledger.claim("m1", b"", start_of("m1", "t1"))
+    assert ledger.settle([("m1", "t1"), ("m2", "t2")]) == 2
+
+
+def test_EMS_8_settling_an_old_start_leaves_its_successor_alone(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    ledger.claim("m1", b"", start_of("m1", "t2"))
+    ledger.settle([("m1", "t1")])
+    assert [mid for mid, _, _ in Queries(ledger).running()] == ["m1"]
