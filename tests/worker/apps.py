@@ -1,0 +1,107 @@
+"""Tasks for the tests of one worker; all leave marks through tests.apps.marks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Reject
+
+from celery_poison import guarded
+from tests.apps.factory import build_app
+from tests.apps.marks import Marks, marks
+
+
+def here() -> Marks:
+    return marks(os.environ["MARKS_URL"])
+
+
+def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a decision
+    """Add tasks that ask for something, and tasks that are not guarded."""
+
+    @guarded(max_failures=3)
+    @app.task(bind=True, shared=False, name="fleet.asks")
+    def asks(self: Any, what: str) -> list[Any]:
+        here().leave("asks", self.request.id, "start", what)
+        if here().repaired:
+            return list(self.request.poison)
+        match what:
+            case "rollback-once" if self.request.poison.failures == 0:
+                self.rollback("not now")
+            case "rollback":
+                self.rollback("not now")
+            case "reject":
+                raise Reject("not mine", requeue=True)
+            case "quarantine":
+                self.quarantine("smells wrong")
+            case "discard":
+                self.discard("not needed")
+            case "raise":
+                raise ValueError("an ordinary bug")
+            case "retry-once":
+                if not self.request.retries:
+                    raise self.retry(countdown=0)
+        return list(self.request.poison)
+
+    @app.task(bind=True, shared=False, name="fleet.early")
+    def early(self: Any) -> None:
+        here().leave("early", self.request.id, "start")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.succeeds_then_dies")
+    def succeeds_then_dies(self: Any) -> str:
+        here().leave("succeeds_then_dies", self.request.id, "start")
+        return "stored"
+
+    type(app.tasks["fleet.succeeds_then_dies"]).on_success = lambda *args: os.kill(os.getpid(), 9)
+
+    @guarded(max_crashes=3)
+    @app.task(bind=True, shared=False, name="fleet.retried_when_lost", retry_on_worker_lost=True,
+              max_retries=5, default_retry_delay=0)  # fmt: skip
+    def retried_when_lost(self: Any) -> None:
+        here().leave("retried_when_lost", self.request.id, "start", self.request.retries)
+        if not here().repaired:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.adds")
+    def adds(self: Any, numbers: Any, n: int = 0) -> int:
+        here().leave("adds", self.request.id, "start", n)
+        return sum(numbers) + n if isinstance(numbers, list) else numbers + n
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.recovers")
+    def recovers(self: Any, *args: Any) -> int:
+        here().leave("recovers", self.request.id, "start")
+        if not here().repaired:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1000
+
+    @app.task(bind=True, shared=False, name="fleet.told")
+    def told(self: Any, *args: Any) -> None:
+        here().leave("told", self.request.id, "start")
+
+    @guarded(max_payload_bytes=1000)
+    @app.task(bind=True, shared=False, name="fleet.small")
+    def small(self: Any, text: str) -> int:
+        here().leave("small", self.request.id, "start")
+        return len(text)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.waits_for_repair")
+    def waits_for_repair(self: Any, n: int) -> int:
+        here().leave("waits_for_repair", self.request.id, "start", n)
+        while not here().repaired:
+            time.sleep(0.02)
+        here().leave("waits_for_repair", self.request.id, "end", n)
+        return n
+
+
+def build(environ: Any, *, current: bool = False) -> Celery:
+    app = build_app(environ, current=current)
+    register_more(app)
+    return app

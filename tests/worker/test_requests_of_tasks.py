@@ -1,0 +1,148 @@
+"""What a task may ask for, what it is told, and what an ordinary failure is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import Crew
+
+BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+
+
+@BOTH
+@POOLS
+def test_WAS_1_WAS_3_a_message_rolled_back_max_failures_times_is_quarantined(crew: Crew, pool: str) -> None:
+    crew.send("asks", "rollback")
+    with crew.worker(pool=pool):
+        crew.await_that(crew.quarantine.list, "in quarantine")
+        (kept,) = crew.quarantine.list()
+        assert (kept.cause, kept.failures, kept.crashes) == ("failures", 3, 0)
+        assert crew.starts("asks") == 3, "compared before it ran a fourth time"
+        crew.await_that(crew.nothing_runs, "nothing left running")
+
+
+def test_WAS_2_reject_with_requeue_counts_as_a_failure(crew: Crew) -> None:
+    crew.send("asks", "reject")
+    with crew.worker():
+        crew.await_that(crew.quarantine.list, "in quarantine")
+    (kept,) = crew.quarantine.list()
+    assert (kept.cause, kept.failures, kept.strikes) == ("failures", 3, 0)
+
+
+@POOLS
+def test_WAS_1_a_task_sends_itself_to_quarantine_with_its_reason(crew: Crew, pool: str) -> None:
+    crew.send("asks", "quarantine")
+    with crew.worker(pool=pool):
+        crew.await_that(crew.quarantine.list, "in quarantine")
+    (kept,) = crew.quarantine.list()
+    assert (kept.cause, kept.reason) == ("requested", "smells wrong")
+    assert crew.starts("asks") == 1 and crew.no_strikes() is False
+    assert not crew.events("crashed")
+
+
+def test_WAS_1_a_discarded_message_is_gone_and_journalled(crew: Crew) -> None:
+    crew.send("asks", "discard")
+    with crew.worker():
+        crew.await_that(lambda: crew.events("finished"), "journalled")
+        crew.await_that(crew.nothing_runs, "forgotten")
+    (entry,) = crew.events("finished")
+    assert entry["outcome"] == "discarded"
+    assert crew.no_strikes() and crew.starts("asks") == 1
+
+
+def test_a_task_that_raises_is_not_poison(crew: Crew) -> None:
+    result = crew.send("asks", "raise")
+    with crew.worker():
+        with pytest.raises(ValueError, match="an ordinary bug"):
+            result.get(timeout=30)
+        crew.await_that(crew.nothing_runs, "forgotten")
+    assert crew.no_strikes()
+
+
+def test_celerys_own_retry_stays_as_it_is(crew: Crew) -> None:
+    result = crew.send("asks", "retry-once")
+    with crew.worker():
+        assert result.get(timeout=30) == [1, 0, 0, False, False, False]
+        crew.await_that(crew.nothing_runs, "forgotten")
+    assert [entry["outcome"] for entry in crew.events("finished")] == ["retry", "success"]
+    assert len({entry["mid"] for entry in crew.events("finished")}) == 2, "a retry is a message of its own"
+
+
+def test_EMS_7_a_task_sees_its_deliveries_crashes_and_failures(crew: Crew) -> None:
+    result = crew.send("asks", "rollback-once")
+    with crew.worker():
+        # deliveries, crashes, failures, redelivered, candidate, on_trial
+        assert result.get(timeout=30) == [2, 0, 1, True, False, False]
+        crew.await_that(crew.nothing_runs, "forgotten")
+    assert crew.quarantine.queries.lineage(result.id) is None, "success leaves no record"
+
+
+def test_SAP_6_a_payload_above_the_limit_is_quarantined_before_it_runs(crew: Crew) -> None:
+    crew.send("small", "x" * 5000)
+    fits = crew.send("small", "x" * 50)
+    with crew.worker():
+        assert fits.get(timeout=30) == 50
+        crew.await_that(crew.quarantine.list, "in quarantine")
+    (kept,) = crew.quarantine.list()
+    assert kept.cause == "payload" and kept.payload_bytes > 5000
+    assert crew.starts("small") == 1
+
+
+def test_SAP_6_a_body_that_cannot_be_unpacked_is_quarantined_as_it_was_received(crew: Crew) -> None:
+    with crew.app.connection_for_write() as connection:
+        crew.app.amqp.Producer(connection).publish(
+            b"this is not zlib",
+            routing_key="celery",
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers={"id": "broken", "task": "fleet.healthy", "compression": "application/x-gzip"},
+        )
+    with crew.worker():
+        crew.await_that(crew.quarantine.list, "in quarantine")
+    (kept,) = crew.quarantine.list()
+    assert kept.cause == "payload" and crew.quarantine.parcel(kept.mid).body == b"this is not zlib"
+
+
+def test_a_loss_after_success_was_stored_adds_nothing(crew: Crew) -> None:
+    result = crew.send("succeeds_then_dies")
+    with crew.worker():
+        crew.await_that(lambda: result.state == "SUCCESS", "stored")
+        crew.await_that(lambda: "had finished before its process was lost" in crew.log_text(), "noticed")
+    assert crew.starts("succeeds_then_dies") == 1
+    assert crew.no_strikes()
+
+
+def test_celerys_retry_on_worker_lost_is_respected_and_its_crashes_still_count(crew: Crew) -> None:
+    crew.send("retried_when_lost")
+    with crew.worker():
+        crew.await_that(crew.quarantine.list, "in quarantine")
+    (kept,) = crew.quarantine.list()
+    assert kept.crashes == 3
+    retries = [mark.n for mark in crew.marks.all("retried_when_lost", "start")]
+    assert retries == [0, 1, 2], "each run was a retry of Celery's, with its own number"
+
+
+def test_under_guard_all_an_early_acknowledged_task_is_observed_and_not_diverted(
+    new_crew: Any, redis_url: str
+) -> None:
+    crew: Crew = new_crew(redis_url, poison_guard_all=True)
+    crew.send("early")
+    with crew.worker():
+        crew.await_that(lambda: crew.events("crashed"), "journalled")
+        crew.await_that(crew.nothing_runs, "forgotten")
+    (entry,) = crew.events("crashed")
+    assert (entry["cause"], entry["note"]) == ("signal:9", "observed")
+    assert crew.starts("early") == 1
+    assert not crew.quarantine.list() and not crew.quarantine.list(candidates=True)
+
+
+def test_an_unguarded_task_is_neither_recorded_nor_touched(crew: Crew) -> None:
+    unguarded, guarded = crew.send("told"), crew.send("healthy", 1)
+    with crew.worker():
+        unguarded.get(timeout=30)
+        guarded.get(timeout=30)
+        crew.await_that(lambda: crew.events("finished"), "journalled")
+    assert {entry["task"] for entry in crew.events("finished")} == {"fleet.healthy"}
