@@ -1,0 +1,103 @@
+"""One round: a fresh Redis, a fresh worker, a queue that is full before the clock starts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import cputime
+import redis
+import workers
+from cputime import Cpu
+
+from celery_poison.testing import RedisServer, Worker, wait_until
+
+WARM_UP = 200
+#: Seconds of rest: after the warm-up and after the load, for the guarded worker to settle what was
+#: acknowledged, and before the load, to measure what an idle worker costs.
+SETTLE, REST = 3.5, 2.0
+
+
+class Setup(NamedTuple):
+    """What is run: which app, which task, how many messages."""
+
+    guarded: bool
+    task: str
+    tasks: int
+    results: bool
+    concurrency: int = 2
+
+
+class Round(NamedTuple):
+    """What came of it.
+
+    Attributes:
+        seconds: from the moment the queue was there to the last acknowledgement.
+        cpu: seconds of processor time per task, settling included, an idle worker's share excluded.
+        idle: seconds of processor time per second of rest.
+        others: processors that somebody else kept busy meanwhile.
+    """
+
+    seconds: float
+    cpu: Cpu
+    idle: Cpu
+    others: float
+
+
+def run(setup: Setup) -> Round:
+    """Run one round."""
+    guarded, results = setup.guarded, setup.results
+    messages = workers.published(setup.task, setup.tasks + WARM_UP, guarded=guarded, results=results)
+    with RedisServer() as server, server.client(decode_responses=False) as client:
+        env = workers.environment(server, guarded=guarded, results=results)
+        with workers.worker(env, concurrency=setup.concurrency) as worker:
+            workers.stage(client, messages[:WARM_UP])
+            workers.release(client)
+            workers.drain(client, worker)
+            time.sleep(SETTLE)
+            return _measure(setup, client, worker, messages[WARM_UP:])
+
+
+def _measure(setup: Setup, client: redis.Redis, worker: Worker, messages: Sequence[bytes]) -> Round:
+    pids = worker.child_pids()
+    if len(pids) != setup.concurrency:
+        raise RuntimeError(f"the pool has {len(pids)} processes instead of {setup.concurrency}")
+
+    def cpu() -> Cpu:
+        return cputime.read(worker.main_pid, pids, client)
+
+    workers.stage(client, messages)
+    before, began = cpu(), time.monotonic()
+    time.sleep(REST)
+    idle = cpu().minus(before).times(1 / (time.monotonic() - began))
+    before, everybody, began = cpu(), _strangers(), time.monotonic()
+    workers.release(client)
+    workers.drain(client, worker)
+    seconds = time.monotonic() - began
+    others = _strangers() - everybody - cpu().minus(before).total
+    time.sleep(SETTLE)
+    used = cpu().minus(before).minus(idle.times(SETTLE))
+    if worker.child_pids() != pids or "ERROR" in worker.log_text():
+        raise RuntimeError(f"something went wrong during the round\n{worker.log_text()}")
+    return Round(seconds, used.times(1 / setup.tasks), idle, others / seconds)
+
+
+def _strangers() -> float:
+    """Return the processor time of everybody but this process."""
+    return cputime.of_machine() - cputime.of_process(os.getpid())
+
+
+def machine_is_quiet(limit: float, patience: float) -> bool:
+    """Wait until less than ``limit`` processors are busy, at most ``patience`` seconds."""
+
+    def quiet() -> bool:
+        before = cputime.of_machine()
+        time.sleep(1.0)
+        return cputime.of_machine() - before < limit
+
+    try:
+        return wait_until(quiet, patience)
+    except AssertionError:
+        return False
