@@ -1,7 +1,8 @@
 """The app that is measured: a few tasks, plain or guarded, wholly configured by the environment.
 
 BENCH_BROKER and BENCH_LEDGER are Redis URLs, BENCH_RESULTS one too or empty (results are ignored
-then), BENCH_GUARDED is 1 or 0; BENCH_KOMBU_RECEIVE=1 leaves receiving to kombu. Run as a script, it publishes: ``python load_app.py COUNT TASK [SECONDS]``.
+then), BENCH_GUARDED is 1 or 0; BENCH_KOMBU_RECEIVE=1 leaves receiving to kombu. Run as a script, it
+publishes: ``python load_app.py COUNT TASK [SECONDS]``.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ if GUARDED and os.environ.get("BENCH_KOMBU_RECEIVE"):
 
     from celery_poison.worker import runtime
 
-    runtime.guarded_connection = lambda boot_id: kombu.Connection
+    vars(runtime)["guarded_connection"] = lambda boot_id: kombu.Connection
 
 
 def publish(count: int, name: str, *arguments: float) -> None:
