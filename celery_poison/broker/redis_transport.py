@@ -16,6 +16,7 @@ ten times a second.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import count
 from time import monotonic, time
@@ -172,10 +173,9 @@ class OwnedChannel(_Base):
     def _fetched(self) -> tuple[str, str]:
         connection = self.client.connection
         try:
-            try:
+            with suppress(self.ResponseError):  # the second reply is on its way all the same
                 self.client.parse_response(connection, "BLMOVE")
-            finally:
-                reply = self.client.parse_response(connection, "EVAL")
+            reply = self.client.parse_response(connection, "EVAL")
         except self.connection_errors:
             connection.disconnect()
             raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 from typing import Any
 
@@ -36,14 +38,18 @@ class LifeStep(bootsteps.StartStopStep):
         self._runtime = runtime
         signals.worker_shutting_down.connect(self._stopping)
         signals.worker_shutdown.connect(self._farewell)
+        # Celery sends no signal at the end of a cold shutdown.
+        atexit.register(self._farewell)
 
     def _stopping(self, **_: Any) -> None:
         # Called from a signal handler: nothing but this may be done here.
         self._runtime.stopping = True
 
     def _farewell(self, **_: Any) -> None:
-        self._runtime.stopping = True
-        self._runtime.farewell()
+        atexit.unregister(self._farewell)
+        if os.getpid() == self._runtime.pid:
+            self._runtime.stopping = True
+            self._runtime.farewell()
 
 
 class GuardStep(bootsteps.ConsumerStep):

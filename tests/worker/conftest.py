@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_poison.testing import Worker, wait_until
+from celery_poison.testing import Supervisor, Worker, wait_until
 from tests.apps.harness import ROOT, Fleet
 from tests.worker.apps import build
 
@@ -35,6 +35,9 @@ class Crew(Fleet):
             log_path=self.directory / f"{name}.log",
             **options,
         )
+
+    def supervise_crew(self, count: int = 1, concurrency: int = 2, pool: str = "prefork") -> Supervisor:
+        return Supervisor(lambda name: self.worker(name, pool, concurrency), count)
 
     def starts(self, task: str) -> int:
         return len(self.marks.all(task, "start"))

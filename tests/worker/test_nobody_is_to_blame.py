@@ -1,0 +1,188 @@
+"""Deploys, recycling, revocation and lost connections: messages go on, and nobody gets a strike."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import Crew
+
+BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+
+
+def _begun(crew: Crew, count: int = 1) -> None:
+    crew.await_that(lambda: crew.starts("waits_for_repair") >= count, f"{count} tasks begun")
+
+
+def _all_done_without_strikes(crew: Crew, count: int) -> None:
+    crew.await_that(lambda: len(crew.marks.count("waits_for_repair", "end")) == count, "all done")
+    crew.await_that(crew.nothing_runs, "forgotten")
+    assert crew.no_strikes(), crew.log_text()[-4000:]
+
+
+@BOTH
+def test_NEW_2_a_warm_shutdown_adds_no_strike_and_prefetched_messages_go_back_unflagged(crew: Crew) -> None:
+    for n in range(10):
+        crew.send("waits_for_repair", n)
+    with crew.worker() as first:
+        _begun(crew, 2)
+        first.send_signal(signal.SIGTERM)
+        crew.await_that(lambda: "Warm shutdown" in first.log_text(), "shutting down")
+        crew.marks.repair()
+        first.wait()
+    with crew.worker("w2"):
+        _all_done_without_strikes(crew, 10)
+    assert all(count == 1 for count in crew.marks.count("waits_for_repair", "start").values())
+
+
+@BOTH
+@pytest.mark.parametrize("soft", [0, 1])
+def test_NEW_2_a_cold_or_soft_shutdown_interrupts_and_adds_no_strike(
+    new_crew: Any, broker_url: str, soft: int
+) -> None:
+    settings = {"worker_soft_shutdown_timeout": soft} if soft else {}
+    crew: Crew = new_crew(broker_url, **settings)
+    for n in range(4):
+        crew.send("waits_for_repair", n)
+    with crew.worker() as first:
+        _begun(crew, 2)
+        first.quit()
+        first.wait()
+    assert crew.nothing_runs(), "the shutdown took its starts back"
+    crew.marks.repair()
+    with crew.worker("w2"):
+        _all_done_without_strikes(crew, 4)
+
+
+def test_NEW_2_a_worker_killed_during_its_shutdown_adds_no_strike(crew: Crew) -> None:
+    crew.send("waits_for_repair", 1)
+    with crew.worker() as first:
+        _begun(crew)
+        first.send_signal(signal.SIGTERM)
+        crew.await_that(lambda: any(w.stopping for w in _workers(crew)), "tombstone written")
+        first.kill_group()
+        first.wait()
+    crew.marks.repair()
+    with crew.worker("w2"):
+        _all_done_without_strikes(crew, 1)
+    (incident,) = crew.quarantine.queries.incidents()
+    assert incident.cause == "shutdown"
+
+
+def _workers(crew: Crew) -> list[Any]:
+    return crew.quarantine.queries.workers(1000)
+
+
+def test_NEW_2_recycling_of_pool_processes_adds_no_strike(crew: Crew) -> None:
+    with crew.worker(args=["--max-tasks-per-child", "2"]):
+        for n in range(12):
+            crew.send("healthy", n)
+        crew.await_that(lambda: len(crew.marks.count("healthy", "end")) == 12, "all done")
+        crew.await_that(crew.nothing_runs, "forgotten")
+    assert crew.no_strikes()
+
+
+def test_NEW_2_a_task_that_is_revoked_while_it_runs_is_nobodys_crash(crew: Crew) -> None:
+    result = crew.send("waits_for_repair", 1)
+    with crew.worker():
+        _begun(crew)
+        result.revoke(terminate=True, signal="SIGKILL")
+        crew.await_that(lambda: result.state == "REVOKED", "revoked")
+        crew.await_that(crew.nothing_runs, "forgotten")
+        after = crew.send("healthy", 1)
+        assert after.get(timeout=30) == 1
+    assert crew.no_strikes()
+    assert crew.starts("waits_for_repair") == 1
+
+
+@BOTH
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_TP1_8_a_lost_broker_connection_neither_runs_a_task_twice_nor_blames_it(
+    crew: Crew, pool: str, request: pytest.FixtureRequest
+) -> None:
+    for n in range(2):
+        crew.send("waits_for_repair", n)
+    with crew.worker(pool=pool):
+        _begun(crew, 2)
+        _cut_broker_connections(crew, request)
+        crew.await_that(lambda: "Connection to broker lost" in crew.log_text(), "noticed")
+        crew.await_that(lambda: _waits(crew), "delivered again and held back")
+        crew.marks.repair()
+        _all_done_without_strikes(crew, 2)
+        fresh = crew.send("healthy", 1)
+        assert fresh.get(timeout=30) == 1
+    assert set(crew.marks.count("waits_for_repair", "start").values()) == {1}, "nothing ran twice"
+
+
+def _waits(crew: Crew) -> bool:
+    return (
+        crew.log_text().count("ready.") >= 1
+        and "Connected to" in crew.log_text().rpartition("broker lost")[2]
+    )
+
+
+def _cut_broker_connections(crew: Crew, request: pytest.FixtureRequest) -> None:
+    if crew.broker_url.startswith("redis"):
+        server = request.getfixturevalue("redis_server")
+        database = crew.broker_url.rpartition("/")[2]
+        for client in server.client().client_list():
+            if client["db"] == database and client["cmd"] in ("blmove", "eval", "brpop"):
+                server.client().client_kill_filter(_id=client["id"])
+    else:
+        server = request.getfixturevalue("rabbit_server")
+        server.ctl("close_all_connections", "--vhost", crew.broker_url.rpartition("/")[2], "test")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_SAP_2_what_was_prefetched_only_is_not_flagged_when_its_worker_dies(crew: Crew, pool: str) -> None:
+    for n in range(8):
+        crew.send("waits_for_repair", n)
+    slots = 1 if pool == "solo" else 2
+    with crew.worker(pool=pool, concurrency=slots) as first:
+        _begun(crew, slots)
+        crew.await_that(lambda: len([*crew.quarantine.queries.running()]) == slots, "on record")
+        first.kill_group()
+        first.wait()
+    with crew.worker("w2", pool=pool, concurrency=slots):
+        crew.await_that(lambda: len(crew.events("failover_finished")) == 1, "recovered")
+        flagged = {entry["id"] for entry in crew.events("crashed")}
+        assert flagged == {mark.id for mark in crew.marks.all("waits_for_repair", "start")[:slots]}
+        crew.marks.repair()
+        crew.await_that(lambda: len(crew.marks.count("waits_for_repair", "end")) == 8, "all done")
+        crew.await_that(lambda: not crew.quarantine.list(candidates=True), "all cleared")
+    assert not crew.quarantine.list()
+    assert len(crew.events("cleared")) == slots
+
+
+@BOTH
+def test_NEW_1_the_neighbours_of_a_poison_are_cleared_and_it_alone_is_quarantined(crew: Crew) -> None:
+    neighbours = [crew.send("slow", 0.5 + n / 100) for n in range(3)]
+    with crew.worker(concurrency=4) as first:
+        crew.await_that(lambda: crew.starts("slow") == 3, "neighbours run")
+        poison = crew.send("kill_group")
+        first.wait()
+    with crew.supervise_crew(concurrency=4):
+        crew.await_that(crew.quarantine.list, "in quarantine")
+        assert [n.get(timeout=60) for n in neighbours]
+        crew.await_that(lambda: not crew.quarantine.list(candidates=True), "neighbours cleared")
+    (kept,) = crew.quarantine.list()
+    assert (kept.id, kept.crashes, kept.cause) == (poison.id, 2, "worker_lost")
+    assert crew.starts("kill_group") == 2
+    cleared = {entry["id"] for entry in crew.events("cleared")}
+    assert cleared == {n.id for n in neighbours}, "each ran alone, survived, and was cleared"
+
+
+def test_SAP_2_a_killed_main_process_takes_its_pool_along_and_its_messages_run_elsewhere(crew: Crew) -> None:
+    crew.send("waits_for_repair", 1)
+    with crew.worker(), crew.worker("w2"):
+        _begun(crew)
+        (mark,) = crew.marks.all("waits_for_repair", "start")
+        os.kill(mark.ppid, signal.SIGKILL)
+        _begun(crew, 2)
+        crew.marks.repair()
+        crew.await_that(lambda: crew.marks.count("waits_for_repair", "end"), "done elsewhere")
+        crew.await_that(lambda: not crew.quarantine.list(candidates=True), "cleared")
+    assert crew.marks.count("waits_for_repair", "end") == {1: 1}
