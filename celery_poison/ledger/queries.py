@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, TypeVar
 
 from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.history import entry
 from celery_poison.ledger.ledger import Ledger
 from celery_poison.records import Incident, MessageRecord, Start, WorkerRecord
 from celery_poison.states import State
+from celery_poison.verdict import Phase
+
+_T = TypeVar("_T")
 
 _PAGE = 500
 #: Everything of a ``message`` hash but the original message itself.
@@ -47,15 +52,36 @@ class Queries:
                 pipe = self._client.pipeline(transaction=False)
                 for id in ids:
                     pipe.hgetall(self._keys.lineage(id))
-                rows = pipe.execute()
-            for row in rows:
-                raw = {k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}
-                if raw:
-                    yield MessageRecord.from_hash(raw, self._live_state(raw["mid"]))
+                lineages = [_text(row) for row in pipe.execute() if row]
+                states = self._live_states([lineage["mid"] for lineage in lineages])
+            for lineage, state in zip(lineages, states, strict=True):
+                yield MessageRecord.from_hash(lineage, state)
 
-    def _live_state(self, mid: str) -> State:
-        raw: Any = self._client.hget(self._keys.running, mid)
-        return State.DLNG if raw and Start.decode(raw).phase == "R" else State.TBDL
+    def live(self) -> Iterator[MessageRecord]:
+        """Yield what runs at this moment (DLNG), with its history where it has one."""
+        for page in _batches(self.running()):
+            with clear_errors("reading running messages"):
+                pipe = self._client.pipeline(transaction=False)
+                for _, start, _ in page:
+                    pipe.hget(self._keys.done, start.token)
+                    pipe.hgetall(self._keys.lineage(start.id))
+                replies = pipe.execute()
+            for (mid, start, _), ended, row in zip(page, replies[::2], replies[1::2], strict=True):
+                if start.phase == Phase.RUNNING and not ended:
+                    yield MessageRecord.from_hash(_running(mid, start, _text(row)), State.DLNG)
+
+    def _live_states(self, mids: list[str]) -> list[State]:
+        if not mids:
+            return []
+        raws: Any = self._client.hmget(self._keys.running, mids)
+        return [_state_of_start(raw) for raw in raws]
+
+    def record(self, mid: str) -> MessageRecord | None:
+        """Return the record of a message that is kept, by its mid, without its body."""
+        with clear_errors("reading a message"):
+            row: Any = self._client.hmget(self._keys.message(mid), _RECORD_FIELDS)
+        raw = _named(row)
+        return MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
 
     def message(self, mid: str) -> dict[str, bytes]:
         """Return the whole ``message`` hash of one mid, the original message included; {} if unknown."""
@@ -69,8 +95,15 @@ class Queries:
             raw: Any = self._client.hgetall(self._keys.lineage(id))
             if not raw:
                 return None
-            text = {k.decode(): v.decode("utf-8", "replace") for k, v in raw.items()}
-            return MessageRecord.from_hash(text, self._live_state(text["mid"]))
+            text = _text(raw)
+            return MessageRecord.from_hash(text, self._live_states([text["mid"]])[0])
+
+    def meta(self) -> dict[str, str]:
+        """Return schema, app and broker of the ledger; {} before the first worker signed it."""
+        with clear_errors("reading whose ledger this is"):
+            row: Any = self._client.hmget(self._keys.meta, ("schema", "app", "broker"))
+        found = zip(("schema", "app", "broker"), row, strict=True)
+        return {name: value.decode() for name, value in found if value is not None}
 
     def running(self) -> Iterator[tuple[str, Start, bytes]]:
         """Yield (mid, start, raw start) of everything that is claimed, admitted or running."""
@@ -111,7 +144,7 @@ class Queries:
     def incident(self, incident: str) -> Incident | None:
         with clear_errors("reading an incident"):
             raw: Any = self._client.hgetall(self._keys.incident(incident))
-        return _incident({k.decode(): v.decode() for k, v in raw.items()}) if raw else None
+        return _incident(_text(raw)) if raw else None
 
     def incidents(self, limit: int = 100) -> list[Incident]:
         """Return the newest incidents first."""
@@ -146,11 +179,8 @@ class Queries:
         """Return the newest journal entries, oldest first; only those of task ``id`` if given."""
         with clear_errors("reading the journal"):
             rows: Any = self._client.xrevrange(self._keys.journal, count=count)
-        entries = [
-            {"at": key.decode(), **{k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}}
-            for key, row in reversed(rows)
-        ]
-        return [entry for entry in entries if not id or entry["id"] == id]
+        entries = [entry(key, row) for key, row in reversed(rows)]
+        return [found for found in entries if not id or found["id"] == id]
 
     def now_ms(self) -> int:
         """Return Redis' clock, the only one that the plugin believes."""
@@ -176,12 +206,32 @@ def _named(row: list[bytes | None]) -> dict[str, str]:
     return raw if raw.get("state") else {}
 
 
+def _text(row: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {key.decode(): value.decode("utf-8", "replace") for key, value in row.items()}
+
+
+def _state_of_start(raw: bytes | None) -> State:
+    return State.DLNG if raw and Start.decode(raw).phase == Phase.RUNNING else State.TBDL
+
+
+def _running(mid: str, start: Start, lineage: dict[str, str]) -> dict[str, str]:
+    """Describe a running start; its lineage, if it has one, knows the counts."""
+    told = {"id": start.id, "mid": mid, "task": start.task, "queue": start.queue, "worker": start.worker}
+    numbers = {"deliveries": start.deliveries, "payload_bytes": start.payload_bytes, "last_seen": start.at_ms}
+    return {**lineage, **told, **{name: str(number) for name, number in numbers.items()}}
+
+
+def _batches(items: Iterator[_T]) -> Iterator[list[_T]]:
+    while batch := list(islice(items, _PAGE)):
+        yield batch
+
+
 def _seconds(text: str | None) -> float | None:
     return int(text) / 1000 if text else None
 
 
 def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> WorkerRecord:
-    raw = {k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}
+    raw = _text(row)
     return WorkerRecord(
         worker=worker,
         node=raw.get("node", worker.partition("/")[0]),

@@ -1,9 +1,14 @@
-"""Choosing messages: ``task=shop.render cause=signal:9 age>2h`` (all conditions must hold)."""
+"""Choosing messages: ``task=shop.render cause=signal:9 age>2h`` (all conditions must hold).
+
+Values with blanks are quoted as in a shell: ``reason='*too large*'``.
+"""
 
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
+import shlex
 import time
 from dataclasses import dataclass
 from typing import Self
@@ -50,9 +55,13 @@ class Condition:
 
     def _number(self) -> float:
         try:
-            if self.field == AGE:
-                return float(self.value[:-1]) * _SECONDS[self.value[-1:]]
-            return float(self.value)
+            text, unit = (
+                (self.value[:-1], _SECONDS[self.value[-1:]]) if self.field == AGE else (self.value, 1)
+            )
+            number = float(text) * unit
+            if math.isfinite(number):
+                return number
+            raise ValueError(number)
         except (ValueError, KeyError):
             wanted = "a number with s, m, h or d" if self.field == AGE else "a number"
             raise BadFilter(f"{self.field}{self.operator}{self.value}: use {wanted}") from None
@@ -90,10 +99,20 @@ class Filter:
         """Read conditions separated by blanks or given apart.
 
         Raises:
-            BadFilter: see there.
+            BadFilter: see there; also an empty text, which would otherwise choose everything.
         """
-        return cls(tuple(Condition.parse(word) for text in texts for word in text.split()))
+        return cls(tuple(Condition.parse(word) for text in texts for word in _words(text)))
 
     def matches(self, record: MessageRecord) -> bool:
         now = time.time()
         return all(condition.matches(record, now) for condition in self.conditions)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadFilter(f"{text!r}: {error}") from None
+    if not words:
+        raise BadFilter("an empty filter: write field=value, for example task=shop.render")
+    return words

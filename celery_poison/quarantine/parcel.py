@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from kombu.utils import json as kombu_json
@@ -22,15 +23,53 @@ def parcel_fields(message: Any, task: str, secret: bytes, policy: Policy) -> dic
         # This transport unpacked the body before anybody could keep the original.
         received = message.body
         headers.pop("compression", None)
-    body = received.encode() if isinstance(received, str) else bytes(received or b"")
+    body = to_bytes(received) if isinstance(received, str) else bytes(received or b"")
     return {
+        **_canvas_fields(message),
         "body": body,
         "content_type": message.content_type or "",
         "content_encoding": message.content_encoding or "",
         "headers": kombu_json.dumps(headers),
-        "properties": kombu_json.dumps(dict(message.properties)),
+        "properties": kombu_json.dumps(_bare(message.properties)),
         "fingerprint": fingerprint(secret, task, body, headers, message.content_type, policy),
     }
+
+
+#: What ``fail`` must know of a body: who waits for the task beside its caller.
+CANVAS = ("chord", "chain", "errbacks")
+#: RabbitMQ's transport repeats these among the properties.
+_REPEATED = ("application_headers", "content_type", "content_encoding")
+
+
+def _bare(properties: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in properties.items() if name not in _REPEATED}
+
+
+def _canvas_fields(message: Any) -> dict[str, str]:
+    """Keep the canvas of a body that only a worker may decode, if this worker has done so already."""
+    decoded = getattr(message, "_decoded_cache", None)
+    if message.content_type == "application/json" or not decoded:
+        return {}
+    with suppress(Exception):  # objects that only pickle knows: then ``fail`` asks for force
+        embed = decoded[2] or {}
+        return {"canvas": kombu_json.dumps({name: embed.get(name) for name in CANVAS})}
+    return {}
+
+
+def canvas_of(raw: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """Return the canvas that a worker kept beside the body, or None where none was kept."""
+    kept = raw.get("canvas")
+    return dict(json.loads(kept)) if kept else None
+
+
+def to_bytes(text: str) -> bytes:
+    """Encode a body that its transport handed over as text; lone surrogates survive the way back."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def to_text(body: bytes) -> str:
+    """Undo :func:`to_bytes`."""
+    return body.decode("utf-8", "surrogatepass")
 
 
 def parcel_of(raw: Mapping[str, bytes]) -> Parcel:

@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 import amqp.exceptions
+import redis
 from celery import Celery
+from kombu.exceptions import KombuError
 from kombu.transport import virtual
 
 from celery_poison.errors import PoisonError
 from celery_poison.headers import MARK, RELEASE
+from celery_poison.quarantine.parcel import to_text
 from celery_poison.records import Parcel
+
+#: Seconds; an operator is told after these that the broker does not answer. Together they stay below the
+#: time after which another operator may take the decision over.
+CONNECT_TIMEOUT = 4.0
+ANSWER_TIMEOUT = 10.0
+
+#: Time limits and few attempts, in the words of each transport; the app's own options win.
+_BOUNDS: dict[str, Any] = {
+    "max_retries": 3,
+    "interval_start": 0.2,
+    "interval_step": 0.2,
+    "socket_timeout": ANSWER_TIMEOUT,
+    "socket_connect_timeout": CONNECT_TIMEOUT,
+    "read_timeout": ANSWER_TIMEOUT,
+    "write_timeout": ANSWER_TIMEOUT,
+}
+
+#: What brokers note on a copy that they deliver again. It was true of that copy, not of the original.
+_BROKERS_NOTES = ("redelivered", "x-delivery-count")
+
+
+def bounded_connection(app: Celery) -> Any:
+    """Return a connection for publishing on which nothing waits for ever; not connected yet."""
+    configured = app.conf.broker_transport_options or {}
+    # Confirmation makes publishing wait until RabbitMQ has the message.
+    options = {**_BOUNDS, **configured, "confirm_publish": True}
+    return app.connection_for_write(transport_options=options)
 
 
 class PublishRefused(PoisonError):
@@ -22,15 +54,12 @@ class PublishRefused(PoisonError):
 class Publisher:
     """Puts messages into queues by their names, past all exchanges, so that each copy goes to one queue."""
 
-    def __init__(self, app: Celery, quarantine_queue: str) -> None:
+    def __init__(self, app: Celery) -> None:
         self._app = app
-        self._quarantine_queue = quarantine_queue
         self._connection: Any = None
 
     def __enter__(self) -> Self:
-        # Confirmation makes publishing wait until RabbitMQ has the message.
-        options = {"confirm_publish": True}
-        self._connection = self._app.connection_for_write(transport_options=options)
+        self._connection = bounded_connection(self._app)
         return self
 
     def __exit__(
@@ -44,21 +73,30 @@ class Publisher:
         Raises:
             PublishRefused: the queue does not exist, or the broker is away or refuses.
         """
-        headers = {**parcel.headers, RELEASE: release}
-        headers.pop(MARK, None)
-        errors = (*self._connection.connection_errors, *self._connection.channel_errors)
+        headers = {**_original_headers(parcel), RELEASE: release}
         try:
-            channel = self._connection.default_channel
-            if isinstance(channel, virtual.Channel):
-                self._put(channel, parcel, headers, queue)
-            else:
-                self._send(channel, parcel, headers, queue)
+            with self._clear_errors(queue):
+                channel = self._connection.default_channel
+                put = self._put if isinstance(channel, virtual.Channel) else self._send
+                put(channel, parcel, headers, queue)
+        except PublishRefused:
+            # A late confirmation on the old channel must not be taken for that of the next message.
+            self._connection.collect()
+            raise
+
+    @contextmanager
+    def _clear_errors(self, queue: str) -> Iterator[None]:
+        try:
+            yield
         except amqp.exceptions.NotFound:
-            self._connection.revive(None)
+            sentence = f"the broker knows no queue {queue!r}: start a worker that consumes it"
+            raise PublishRefused(sentence) from None
+        except (TimeoutError, redis.TimeoutError) as error:
             raise PublishRefused(
-                f"the broker knows no queue {queue!r}: start a worker that consumes it"
-            ) from None
-        except errors as error:
+                f"the broker did not answer within {ANSWER_TIMEOUT:.0f} seconds. If it has the message all"
+                " the same, the first worker that receives it completes this release"
+            ) from error
+        except (*self._connection.connection_errors, *self._connection.channel_errors, KombuError) as error:
             raise PublishRefused(f"the broker refused the message: {error}") from error
 
     def _put(self, channel: Any, parcel: Parcel, headers: dict[str, Any], queue: str) -> None:
@@ -67,11 +105,8 @@ class Publisher:
         info = {**properties.get("delivery_info", {})}
         info.pop("redelivered", None)
         properties["delivery_info"] = info
-        encoding = properties.get("body_encoding")
-        if encoding == "base64":
-            body: Any = base64.b64encode(parcel.body).decode()
-        else:
-            body = parcel.body.decode("utf-8")
+        packed = str(properties.get("body_encoding") or "").lower() == "base64"
+        body = base64.b64encode(parcel.body).decode() if packed else to_text(parcel.body)
         message = {
             "body": body,
             "content-encoding": parcel.content_encoding or None,
@@ -83,11 +118,7 @@ class Publisher:
 
     def _send(self, channel: Any, parcel: Parcel, headers: dict[str, Any], queue: str) -> None:
         channel.queue_declare(queue, passive=True)
-        properties = {
-            name: value
-            for name, value in parcel.properties.items()
-            if name not in ("application_headers", "content_type", "content_encoding")
-        }
+        properties = dict(parcel.properties)
         message = channel.prepare_message(
             parcel.body,
             content_type=parcel.content_type or None,
@@ -96,4 +127,10 @@ class Publisher:
             properties=properties,
             priority=properties.pop("priority", None),
         )
-        channel.basic_publish(message, exchange="", routing_key=queue)
+        channel.basic_publish(message, exchange="", routing_key=queue, confirm_timeout=ANSWER_TIMEOUT)
+
+
+def _original_headers(parcel: Parcel) -> dict[str, Any]:
+    """Return the headers as they were published: without our marks and the broker's notes."""
+    stale = (MARK, *_BROKERS_NOTES)
+    return {name: value for name, value in parcel.headers.items() if name not in stale}

@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import islice
-from typing import Any
 
 from celery import Celery
 
 from celery_poison import signals
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.actor import default_actor
 from celery_poison.quarantine.filters import Filter
-from celery_poison.quarantine.parcel import parcel_of
+from celery_poison.quarantine.lookup import Lookup
+from celery_poison.quarantine.outcome import Listener, Outcome
+from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.parcel import canvas_of, parcel_of
 from celery_poison.quarantine.publish import Publisher
 from celery_poison.quarantine.result import store_failure
 from celery_poison.records import MessageRecord, Parcel
 from celery_poison.states import Event, State
 
+# The class has a method named list, which would stand before the type in its annotations.
+Records = list[MessageRecord]
+Outcomes = list[Outcome]
+Entries = list[dict[str, str]]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of one message of an act: done, or refused for a reason."""
-
-    mid: str
-    id: str
-    task: str
-    done: bool
-    error: str = ""
+#: Carries a decision out, given the message and the number of its release.
+_Act = Callable[[MessageRecord, int], None]
 
 
 class Quarantine:
     """Messages in quarantine, and what a person can do about them (SAP-7).
 
+    Every act takes ids (mids or task ids), ``actor`` (who decided; default: login@host) and ``note``
+    (why), both journalled, and ``on_outcome``, which hears of each message at once. It returns one
+    :class:`Outcome` for each id. One message's refusal does not stop the others.
+
     Args:
         app: the Celery app; the plugin is installed on it if it is not yet.
 
-    Every method raises ``LedgerUnavailable`` when Redis is away or refuses, and loses nothing then.
+    Every method raises ``LedgerUnavailable`` when Redis is away or refuses, and loses nothing then; acts
+    raise ``SchemaMismatch`` when the ledger belongs to another app.
 
     >>> Quarantine(app).release([record.mid], actor="ann", note="fixed in 1.2.3")
     """
@@ -60,12 +65,13 @@ class Quarantine:
         where: Filter | None = None,
         limit: int | None = None,
         offset: int = 0,
-    ) -> builtins.list[MessageRecord]:
+    ) -> Records:
         """Return messages in quarantine, newest first.
 
         Args:
-            state: NDLV (in quarantine), FAIL (given up), TBDL or DLNG (with a history).
-            candidates: the candidates instead, oldest flag first.
+            state: NDLV (in quarantine), FAIL (given up), DLNG (running at this moment) or TBDL (waiting;
+                only flagged and released ones, since the others are not on record).
+            candidates: what is flagged as a candidate instead, oldest flag first.
             where: only messages that match.
             limit, offset: paging; None: all.
         """
@@ -78,25 +84,20 @@ class Quarantine:
             return self.queries.candidates()
         if state in (State.NDLV, State.FAIL):
             return self.queries.kept(state)
+        if state is State.DLNG:
+            return self.queries.live()
         return (record for record in self.queries.candidates() if record.state == state)
 
     def get(self, id: str) -> MessageRecord:
-        """Return the record of a message, by its mid or its task id.
+        """Return the record of a message, by its mid or its task id; see :meth:`Lookup.find`.
+
+        By mid this is one look into Redis, by task id a walk through everything that is kept.
 
         Raises:
             MessageNotFound: the ledger knows no such message (healthy ones leave no record).
+            AmbiguousId: several messages in quarantine carry this task id.
         """
-        raw = self.queries.message(id)
-        if raw:
-            return _record(raw)
-        for state in (State.NDLV, State.FAIL):
-            for record in self.queries.kept(state):
-                if record.id == id:
-                    return record
-        lineage = self.queries.lineage(id)
-        if lineage is not None:
-            return lineage
-        raise MessageNotFound(f"no message {id!r}: neither in quarantine, nor given up, nor a candidate")
+        return Lookup(self.queries).find(id)
 
     def parcel(self, mid: str) -> Parcel:
         """Return the original message as it was received.
@@ -104,75 +105,126 @@ class Quarantine:
         Raises:
             MessageNotFound: quarantine keeps no such message.
         """
-        raw = self.queries.message(mid)
-        if not raw:
-            raise MessageNotFound(f"no message {mid!r} in quarantine")
-        return parcel_of(raw)
+        return parcel_of(self._kept(mid))
 
-    def select(self, where: Filter) -> builtins.list[MessageRecord]:
+    def history(self, id: str) -> Entries:
+        """Return what the journal says about a task id, oldest entry first; [] if it says nothing."""
+        try:
+            record = self.get(id)
+        except MessageNotFound:
+            return history(self._ledger.client, self._ledger.keys, id)
+        kept = record.state in (State.NDLV, State.FAIL)
+        until = record.last_seen if kept else None
+        return history(
+            self._ledger.client, self._ledger.keys, record.id, since=record.first_seen, until=until
+        )
+
+    def select(self, where: Filter) -> Records:
         """Return the messages in quarantine that an act with this filter would touch."""
         return self.list(where=where)
 
     # --- acting --------------------------------------------------------------------------------
 
     def release(
-        self, ids: Iterable[str], *, actor: str = "", note: str = "", force: bool = False
-    ) -> builtins.list[Outcome]:
-        """Publish the stored originals to their own queues; they run on probation (TBDL).
+        self,
+        ids: Iterable[str],
+        *,
+        actor: str = "",
+        note: str = "",
+        force: bool = False,
+        on_outcome: Listener | None = None,
+    ) -> Outcomes:
+        """Publish the stored originals to their own queues; they run alone, on probation (TBDL).
 
         Args:
-            ids: mids or task ids.
-            actor: who decided; note: why. Both are journalled.
             force: release even if no task of that name is registered in this app.
         """
-        with Publisher(self._app, self._plugin.settings.quarantine_queue) as publisher:
-            return self._each(
-                ids, "release", actor, lambda r, n: self._release(publisher, r, n, actor, note, force)
-            )
+        with Publisher(self._app) as publisher:
 
-    def fail(self, ids: Iterable[str], *, actor: str = "", note: str = "") -> builtins.list[Outcome]:
-        """Give messages up: their callers get a failure, chords and errbacks are resolved (FAIL)."""
-        return self._each(ids, "fail", actor, lambda r, n: self._fail(r, actor, note))
+            def act(record: MessageRecord, number: int, actor: str) -> None:
+                self._release(publisher, record, number, actor, note, force)
 
-    def discard(self, ids: Iterable[str], *, actor: str = "", note: str = "") -> builtins.list[Outcome]:
+            return self._each(ids, "release", actor, act, on_outcome)
+
+    def fail(
+        self,
+        ids: Iterable[str],
+        *,
+        actor: str = "",
+        note: str = "",
+        force: bool = False,
+        on_outcome: Listener | None = None,
+    ) -> Outcomes:
+        """Give messages up: their callers get a failure, chords and errbacks are resolved (FAIL).
+
+        Args:
+            force: where the body is not for our eyes, so that nobody knows its chord, chain and errbacks:
+                tell the task's own caller only.
+        """
+
+        def act(record: MessageRecord, number: int, actor: str) -> None:
+            self._fail(record, actor, note, force)
+
+        return self._each(ids, "fail", actor, act, on_outcome)
+
+    def discard(
+        self, ids: Iterable[str], *, actor: str = "", note: str = "", on_outcome: Listener | None = None
+    ) -> Outcomes:
         """Give messages up without telling anybody (FAIL); nobody should be waiting for them."""
-        return self._each(ids, "discard", actor, lambda r, n: self._give_up(r, Event.DISCARDED, actor, note))
+
+        def act(record: MessageRecord, number: int, actor: str) -> None:
+            self._ledger.give_up(record.mid, Event.DISCARDED, actor, note)
+
+        return self._each(ids, "discard", actor, act, on_outcome)
 
     def _each(
-        self, ids: Iterable[str], verb: str, actor: str, act: Callable[[MessageRecord, int], None]
-    ) -> builtins.list[Outcome]:
-        return [self._one(id, verb, actor, act) for id in ids]
+        self,
+        ids: Iterable[str],
+        verb: str,
+        actor: str,
+        act: Callable[[MessageRecord, int, str], None],
+        on_outcome: Listener | None,
+    ) -> Outcomes:
+        check_owner(self._app, self.queries)
+        actor = actor or default_actor()
+        lookup = Lookup(self.queries)
+        outcomes = []
+        for id in ids:
+            outcome = self._one(lookup, id, verb, actor, lambda record, number: act(record, number, actor))
+            outcomes.append(outcome)
+            if on_outcome is not None:
+                on_outcome(outcome)
+        return outcomes
 
-    def _one(self, id: str, verb: str, actor: str, act: Callable[[MessageRecord, int], None]) -> Outcome:
+    def _one(self, lookup: Lookup, id: str, verb: str, actor: str, act: _Act) -> Outcome:
+        refused = partial(Outcome, mid="", id=id, task="", done=False)
         try:
-            record = self.get(id)
-        except MessageNotFound as error:
-            return Outcome(mid="", id=id, task="", done=False, error=str(error))
-        told = {"mid": record.mid, "id": record.id, "task": record.task}
-        try:
-            number = self._reserve(record, verb, actor)
-            try:
-                act(record, number)
-            except BaseException:
-                self._ledger.undecide(record.mid)
-                raise
+            record = lookup.find(id)
+            refused = partial(Outcome, mid=record.mid, id=record.id, task=record.task, done=False)
+            self._decide(record, verb, actor, act)
         except LedgerUnavailable:
             raise
         except PoisonError as error:
-            return Outcome(**told, done=False, error=str(error))
+            return refused(error=str(error))
         except Exception as error:
-            return Outcome(**told, done=False, error=f"{type(error).__name__}: {error}")
-        return Outcome(**told, done=True)
+            return refused(error=f"{type(error).__name__}: {error}")
+        return Outcome(mid=record.mid, id=record.id, task=record.task, done=True)
 
-    def _reserve(self, record: MessageRecord, verb: str, actor: str) -> int:
+    def _decide(self, record: MessageRecord, verb: str, actor: str, act: _Act) -> None:
+        """Reserve the message for this actor, then act; a failed attempt leaves it open to everybody."""
         if record.state in (State.TBDL, State.DLNG):
             raise IllegalTransition(f"the message is in state {record.state}, it is not in quarantine")
-        return self._ledger.decide(record.mid, verb, actor)
+        number = self._ledger.decide(record.mid, verb, actor)
+        try:
+            act(record, number)
+        except BaseException:
+            self._ledger.undecide(record.mid)
+            raise
 
     def _release(
         self, publisher: Publisher, record: MessageRecord, number: int, actor: str, note: str, force: bool
     ) -> None:
-        if not force and record.task not in self._app.tasks:
+        if not force and not self._is_registered(record.task):
             raise IllegalTransition(
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"
@@ -181,15 +233,24 @@ class Quarantine:
         self._ledger.released(record.mid, record.id, number, actor, note)
         signals.message_released.send(sender=None, message=record.as_dict(), actor=actor, note=note)
 
-    def _fail(self, record: MessageRecord, actor: str, note: str) -> None:
-        store_failure(self._app, record, self.parcel(record.mid), note)
-        self._give_up(record, Event.FAILED, actor, note)
+    def _fail(self, record: MessageRecord, actor: str, note: str, force: bool) -> None:
+        kept = self._kept(record.mid)
+        self._is_registered(record.task)  # its own backend stores the result, if it has one
+        store_failure(self._app, record, parcel_of(kept), canvas_of(kept), note=note, force=force)
+        self._ledger.give_up(record.mid, Event.FAILED, actor, note)
         signals.message_failed.send(sender=None, message=record.as_dict(), actor=actor, note=note)
 
-    def _give_up(self, record: MessageRecord, event: Event, actor: str, note: str) -> None:
-        self._ledger.give_up(record.mid, event, actor, note)
+    def _kept(self, mid: str) -> dict[str, bytes]:
+        raw = self.queries.message(mid)
+        if not raw:
+            raise MessageNotFound(f"no message {mid!r} in quarantine")
+        return raw
 
+    def _is_registered(self, task: str) -> bool:
+        return task in self._app.tasks or task in self._all_tasks
 
-def _record(raw: dict[str, Any]) -> MessageRecord:
-    words = {name: value.decode("utf-8", "replace") for name, value in raw.items() if name != "body"}
-    return MessageRecord.from_hash(words, State(words["state"]))
+    @cached_property
+    def _all_tasks(self) -> frozenset[str]:
+        # What a worker would load at its start: this process may not have needed those modules so far.
+        self._app.loader.import_default_modules()
+        return frozenset(self._app.tasks)

@@ -2,50 +2,112 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from typing import Any
 
-from celery import Celery
+from celery import Celery, states
 from celery.app.task import Context
+from celery.backends.base import DisabledBackend
+from kombu.exceptions import KombuError
 
-from celery_poison.errors import IllegalTransition
+from celery_poison.errors import IllegalTransition, PoisonError
+from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of
+from celery_poison.quarantine.parcel import CANVAS
 from celery_poison.records import MessageRecord, Parcel
+
+#: Results lie in the caller's own queue there: nobody else can ask for them.
+_UNREADABLE = "rpc://"
 
 
 class GivenUp(Exception):
     """The result of a task whose message a person gave up."""
 
 
-def store_failure(app: Celery, record: MessageRecord, parcel: Parcel, note: str) -> None:
-    """Store FAILURE for the task, and resolve its chord, its chain and its errbacks.
+class ResultRefused(PoisonError):
+    """The result backend did not take the failure; the message stays in quarantine."""
+
+
+def store_failure(
+    app: Celery,
+    record: MessageRecord,
+    parcel: Parcel,
+    canvas: Mapping[str, Any] | None,
+    *,
+    note: str = "",
+    force: bool = False,
+) -> None:
+    """Store FAILURE for the task, and resolve its chord, its chain and its errbacks, as a worker would.
+
+    As there, an errback that takes ``(request, exc, traceback)`` is called here and now, every other is
+    sent to a worker.
+
+    Args:
+        canvas: what a worker kept of a body that only workers may decode.
+        force: where nobody knows the canvas, tell the task's own caller only.
 
     Raises:
-        IllegalTransition: the body is not JSON, so that only a worker may read what depends on it.
+        IllegalTransition: the task's result is SUCCESS already, or its canvas cannot be known here.
+        ResultRefused: the result backend is away or refuses.
     """
-    request = Context({**parcel.headers, **_embedded(parcel), "delivery_info": {}})
-    request.update(
-        reply_to=parcel.properties.get("reply_to"), correlation_id=parcel.properties.get("correlation_id")
-    )
+    known = _canvas(parcel, canvas, force)
+    task = app.tasks.get(record.task)
+    backend = task.backend if task is not None else app.backend
+    request = _request(record, parcel, known)
     error = GivenUp(f"given up in quarantine: {record.story}" + (f" ({note})" if note else ""))
-    app.finalize()
-    backend = app.tasks[record.task].backend if record.task in app.tasks else app.backend
-    backend.mark_as_failure(record.id, error, request=request, store_result=True, call_errbacks=True)
-
-
-def _embedded(parcel: Parcel) -> dict[str, Any]:
-    if parcel.content_type != "application/json":
-        raise IllegalTransition(
-            f"its body is {parcel.content_type}, which is never decoded outside a worker:"
-            " release it, or discard it"
-        )
-    body = parcel.body
-    compression = parcel.headers.get("compression")
-    if compression:
-        from kombu.compression import decompress
-
-        body = decompress(body, compression)
     try:
-        args, kwargs, embed = json.loads(body)
-    except (ValueError, TypeError):
-        return {}  # nobody can be told what a broken body says; the result is stored all the same
-    return {**(embed or {}), "args": args, "kwargs": kwargs}
+        _refuse_success(backend, record.id)
+        backend.mark_as_failure(
+            record.id, error, request=request, store_result=_is_stored(task, request), call_errbacks=True
+        )
+    except (OSError, KombuError, *_errors_of(backend)) as refusal:
+        raise ResultRefused(f"the result backend did not take the failure: {refusal}") from refusal
+
+
+def _canvas(parcel: Parcel, kept: Mapping[str, Any] | None, force: bool) -> dict[str, Any]:
+    """Return who waits beside the caller: from the body if it may be read here, else as it was kept."""
+    if kept is not None:
+        return dict(kept)
+    try:
+        _, _, embed = json_of(parcel)
+        return {name: (embed or {}).get(name) for name in CANVAS}
+    except (BodyBroken, ValueError, TypeError, AttributeError):
+        return {}  # no worker could read it either: its result is all that can be told
+    except BodyRefused as refusal:
+        if force:
+            return {}
+        raise IllegalTransition(
+            f"{refusal}, so that its chord, chain and errbacks are unknown: release it, discard it, or use"
+            " force to fail the task alone"
+        ) from None
+
+
+def _request(record: MessageRecord, parcel: Parcel, canvas: Mapping[str, Any]) -> Context:
+    """Return what Celery's backends want to know of the task."""
+    properties = parcel.properties
+    return Context(
+        {
+            **parcel.headers,
+            **canvas,
+            "id": record.id,
+            "delivery_info": {},
+            "reply_to": properties.get("reply_to"),
+            "correlation_id": properties.get("correlation_id"),
+        }
+    )
+
+
+def _refuse_success(backend: Any, id: str) -> None:
+    if isinstance(backend, DisabledBackend) or backend.as_uri().startswith(_UNREADABLE):
+        return
+    if backend._get_task_meta_for(id)["status"] == states.SUCCESS:
+        raise IllegalTransition("its result is SUCCESS already, so nobody waits for it: discard it instead")
+
+
+def _is_stored(task: Any, request: Context) -> bool:
+    ignored = request.ignore_result or (task is not None and task.ignore_result)
+    return bool(task is not None and task.store_errors_even_if_ignored) if ignored else True
+
+
+def _errors_of(backend: Any) -> tuple[type[BaseException], ...]:
+    found = getattr(backend, "connection_errors", ()), getattr(backend, "channel_errors", ())
+    return tuple(kind for kinds in found for kind in kinds)

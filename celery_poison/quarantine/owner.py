@@ -1,0 +1,38 @@
+"""Whose ledger this is, asked before anything of it is published or failed: it may be another app's."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+from celery_poison.errors import SchemaMismatch
+from celery_poison.ledger.meta import ACCEPTED
+from celery_poison.ledger.queries import Queries
+
+
+def identity_of(app: Celery) -> dict[str, str]:
+    """Return how workers of ``app`` sign the ledger: the app's name and where its broker keeps queues."""
+    broker = app.connection_for_read()
+    return {
+        "app": app.main or "celery",
+        "broker": f"{broker.transport.driver_type}/{broker.virtual_host}",
+    }
+
+
+def check_owner(app: Celery, queries: Queries) -> bool:
+    """Check that the ledger is this app's; return False when no worker has signed it yet.
+
+    Raises:
+        SchemaMismatch: it belongs to another schema, app or broker.
+    """
+    found = queries.meta()
+    if not found:
+        return False
+    if not found.get("schema", "").isdigit() or int(found["schema"]) not in ACCEPTED:
+        raise SchemaMismatch(f"the ledger has schema {found.get('schema')!r}, which this version cannot read")
+    for name, mine in identity_of(app).items():
+        if found.get(name) != mine:
+            raise SchemaMismatch(
+                f"this ledger belongs to {name} {found.get(name)!r}, not to {mine!r}: its messages would go"
+                " to the wrong place. Choose the right app with -A, or its poison_namespace"
+            )
+    return True

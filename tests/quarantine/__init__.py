@@ -1,0 +1,1 @@
+"""The quarantine room, without workers where none is needed."""
