@@ -86,6 +86,12 @@ class Plugin:
                 found[name] = (Policy.of(task, self.settings), bool(task.acks_late))
         return found
 
+    @property
+    def wants_everything(self) -> bool:
+        """``poison_guard_all``, unchecked: a wrong setting must stop workers, not those who only publish."""
+        name = "poison_guard_all"
+        return bool(self.overrides.get(name, self.app.conf.get(name, False)))
+
     def guards(self, task_name: str) -> bool:
         return isinstance(self.app._tasks.get(task_name), PoisonTask)
 
@@ -136,7 +142,7 @@ def _found(app: Celery) -> Plugin | None:
 
 def _finalized(sender: Celery, **_: Any) -> None:
     plugin = _found(sender)
-    if plugin is not None and plugin.settings.guard_all:
+    if plugin is not None and plugin.wants_everything:
         plugin.guard_everything()
 
 

@@ -1,0 +1,124 @@
+"""Groups, chains and chords with one poison in them end as Celery documents: after release and after fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from celery.exceptions import ChordError
+
+from celery_poison.quarantine.publish import Publisher
+from tests.worker.conftest import Crew
+
+
+def _member(crew: Crew, n: int) -> Any:
+    return crew.app.tasks["fleet.adds"].si([], n)
+
+
+def _poison(crew: Crew) -> Any:
+    return crew.app.tasks["fleet.recovers"].si()
+
+
+def _total(crew: Crew) -> Any:
+    return crew.app.tasks["fleet.adds"].s()
+
+
+def _caught(crew: Crew) -> str:
+    crew.await_that(crew.quarantine.list, "in quarantine")
+    (kept,) = crew.quarantine.list()
+    return kept.mid
+
+
+def _release(crew: Crew) -> None:
+    mid = _caught(crew)
+    crew.marks.repair()
+    (outcome,) = crew.quarantine.release([mid], actor="ann", note="repaired")
+    assert outcome.done, outcome
+
+
+def _fail(crew: Crew) -> None:
+    (outcome,) = crew.quarantine.fail([_caught(crew)], actor="ann", note="hopeless")
+    assert outcome.done, outcome
+
+
+def test_SAP_7_a_chord_finishes_after_its_poison_was_released(crew: Crew) -> None:
+    result = chord([_member(crew, 1), _poison(crew), _member(crew, 2)])(_total(crew))
+    with crew.worker():
+        _release(crew)
+        assert result.get(timeout=30) == 1003
+
+
+def test_SAP_7_a_chord_fails_after_its_poison_was_failed(crew: Crew) -> None:
+    result = chord([_member(crew, 1), _poison(crew), _member(crew, 2)])(_total(crew))
+    with crew.worker():
+        _fail(crew)
+        crew.await_that(lambda: result.state == "FAILURE", "the caller is told")
+    assert isinstance(result.result, ChordError)
+
+
+def test_SAP_7_a_group_finishes_after_its_poison_was_released(crew: Crew) -> None:
+    result = group([_member(crew, 1), _poison(crew)])()
+    with crew.worker():
+        _release(crew)
+        assert result.get(timeout=30) == [1, 1000]
+
+
+def test_SAP_7_a_group_fails_after_its_poison_was_failed(crew: Crew) -> None:
+    result = group([_member(crew, 1), _poison(crew)])()
+    with crew.worker():
+        _fail(crew)
+        with pytest.raises(Exception, match="given up in quarantine"):
+            result.get(timeout=30)
+
+
+def test_SAP_7_a_chain_goes_on_after_its_poison_was_released(crew: Crew) -> None:
+    result = chain(_member(crew, 1), _poison(crew), _total(crew))()
+    with crew.worker():
+        _release(crew)
+        assert result.get(timeout=30) == 1000
+
+
+def test_SAP_7_a_chain_ends_after_its_poison_was_failed_and_nobody_waits_for_ever(crew: Crew) -> None:
+    result = chain(_member(crew, 1), _poison(crew), _total(crew))()
+    with crew.worker():
+        _fail(crew)
+        with pytest.raises(Exception, match="given up in quarantine"):
+            result.get(timeout=30)
+
+
+def test_SAP_7_the_errback_of_a_failed_message_is_called(crew: Crew) -> None:
+    task = crew.app.tasks["fleet.recovers"]
+    result = task.apply_async(link_error=crew.app.tasks["fleet.told"].s())
+    with crew.worker():
+        _fail(crew)
+        with pytest.raises(Exception, match="given up in quarantine"):
+            result.get(timeout=30)
+        crew.await_that(lambda: crew.starts("told") == 1, "errback called")
+
+
+def test_NEW_6_a_released_message_runs_on_probation_and_one_more_death_brings_it_back(crew: Crew) -> None:
+    crew.send("kill_child")
+    with crew.worker():
+        mid = _caught(crew)
+        (outcome,) = crew.quarantine.release([mid], actor="ann", note="let us see")
+        assert outcome.done
+        crew.await_that(lambda: crew.starts("kill_child") == 3, "ran once more")
+        crew.await_that(lambda: [r for r in crew.quarantine.list() if r.releases == 1], "back in quarantine")
+    (kept,) = crew.quarantine.list()
+    assert (kept.mid, kept.crashes, kept.strikes) == (mid, 3, 1)
+    kinds = [entry["event"] for entry in crew.events() if entry["mid"] == mid]
+    assert kinds == ["crashed", "crashed", "quarantined", "released", "crashed", "quarantined"]
+
+
+def test_SAP_7_a_release_whose_operator_died_before_saying_so_is_completed_by_the_worker(crew: Crew) -> None:
+    crew.send("kill_child")
+    with crew.worker():
+        mid = _caught(crew)
+        crew.marks.repair()
+        number = crew.quarantine._ledger.decide(mid, "release", "ann")
+        record = crew.quarantine.get(mid)
+        with Publisher(crew.app) as publisher:
+            publisher.publish(crew.quarantine.parcel(mid), record.queue, number)
+        crew.await_that(lambda: crew.events("cleared"), "ran and was cleared")
+    assert not crew.quarantine.list() and not crew.quarantine.list(candidates=True)
