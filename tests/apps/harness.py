@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import secrets
@@ -97,5 +98,7 @@ class Fleet:
         left = self.survivors()
         for pid in left:
             os.kill(pid, signal.SIGKILL)
+        # Results say goodbye to their backend when they are collected: now, while its server lives.
+        gc.collect()
         self.app.close()
         assert not left, f"processes outlived the test: {left}\n{self.log_text()[-3000:]}"
