@@ -43,13 +43,19 @@ class Lookup:
             raise AmbiguousId(
                 f"{len(waiting)} messages in quarantine have the task id {id!r}, name one: {mids}"
             )
-        found = waiting[0] if waiting else self._queries.lineage(id)
-        if found is None:
-            given_up = self._of_task(State.FAIL, id)
-            found = given_up[0] if given_up else None
+        found = waiting[0] if waiting else self._elsewhere(id)
         if found is None:
             raise MessageNotFound(f"no message {id!r}: neither in quarantine, nor given up, nor a candidate")
         return found
+
+    def _elsewhere(self, id: str) -> MessageRecord | None:
+        """Return what waits or runs and has a history, else what was given up."""
+        live = self._queries.lineage(id)
+        if live is None:
+            # A released message is a candidate until it has run; its record is kept by task id.
+            live = next((record for record in self._queries.candidates() if record.mid == id), None)
+        given_up = [] if live else self._of_task(State.FAIL, id)
+        return live or (given_up[0] if given_up else None)
 
     def _of_task(self, state: State, id: str) -> list[MessageRecord]:
         if state not in self._kept:

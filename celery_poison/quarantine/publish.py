@@ -97,7 +97,7 @@ class Publisher:
                 " the same, the first worker that receives it completes this release"
             ) from error
         except (*self._connection.connection_errors, *self._connection.channel_errors, KombuError) as error:
-            raise PublishRefused(f"the broker refused the message: {error}") from error
+            raise PublishRefused(f"the broker did not take the message: {error}") from error
 
     def _put(self, channel: Any, parcel: Parcel, headers: dict[str, Any], queue: str) -> None:
         properties = dict(parcel.properties)

@@ -213,7 +213,8 @@ class Quarantine:
     def _decide(self, record: MessageRecord, verb: str, actor: str, act: _Act) -> None:
         """Reserve the message for this actor, then act; a failed attempt leaves it open to everybody."""
         if record.state in (State.TBDL, State.DLNG):
-            raise IllegalTransition(f"the message is in state {record.state}, it is not in quarantine")
+            how = ": it was released" if record.probation else ""
+            raise IllegalTransition(f"the message is in state {record.state}, not in quarantine{how}")
         number = self._ledger.decide(record.mid, verb, actor)
         try:
             act(record, number)
