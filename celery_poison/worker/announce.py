@@ -36,9 +36,11 @@ class Announcer:
         self._event("task-quarantined", id, exception=f"celery_poison: {reason}", result=reason, traceback="")
         _send(signals.message_quarantined, message={"id": id, "task": task}, cause=cause, reason=reason)
 
-    def released(self, id: str, task: str) -> None:
-        logger.info("Task %s[%s] was released from quarantine; it runs alone", task, id)
+    def released(self, id: str) -> None:
         self._event("task-retried", id, exception="celery_poison: released from quarantine", traceback="")
+
+    def failed(self, id: str, reason: str) -> None:
+        self._event("task-failed", id, exception=f"celery_poison: {reason}", traceback="")
 
     def _event(self, kind: str, id: str, **fields: Any) -> None:
         dispatcher = getattr(self._consumer(), "event_dispatcher", None)
