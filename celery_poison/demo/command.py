@@ -1,0 +1,173 @@
+"""The command ``celery-poison demo``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from celery_poison.demo import load, plain
+from celery_poison.demo.ink import Line
+from celery_poison.demo.interrupt import Interrupted, Interruptions
+from celery_poison.demo.poisons import POISONS
+from celery_poison.demo.promises import judge
+from celery_poison.demo.report import Report
+from celery_poison.demo.screen import Screen, open_screen
+from celery_poison.demo.stage import SLOTS, WORKERS, Stage, open_stage
+from celery_poison.demo.story import Story
+
+EXIT_BROKEN, EXIT_NO_REDIS = 1, 3
+
+_EPILOG = """\b
+Examples:
+  celery-poison demo                      watch it; about half a minute
+  celery-poison demo --plain              the same load without the plugin
+  celery-poison demo --seed 7 -n 1000     more work, the poison elsewhere in it
+  celery-poison demo --json | jq .ok      for a script
+  celery-poison demo --keep               look around afterwards, until Ctrl-C
+
+Exit status: 0 every promise held, 1 one was broken, 2 wrong usage, 3 no Redis, 128 + signal when stopped.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    healthy: int
+    seed: int
+    plain: bool
+    seconds: float
+    as_json: bool
+    keep: bool
+    logs: Path | None
+
+
+@click.command("demo", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-n", "--healthy", type=click.IntRange(1, 100_000), default=300, show_default=True,
+              help="How many healthy tasks are sent.")  # fmt: skip
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Decides where among them the poison is."
+)
+@click.option("--plain", "plain_", is_flag=True, help="Leave the plugin out, and see the crash loop.")
+@click.option("--seconds", type=click.FloatRange(1, 600), default=20.0, show_default=True,
+              help="How long --plain goes on.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout; progress goes to stderr.")
+@click.option("--keep", is_flag=True, help="Afterwards leave servers and workers running until Ctrl-C.")
+@click.option(
+    "--logs", type=click.Path(file_okay=False, path_type=Path), help="Keep the workers' logs there."
+)
+def demo(
+    healthy: int, seed: int, plain_: bool, seconds: float, as_json: bool, keep: bool, logs: Path | None
+) -> None:
+    """Poison among healthy work, and what becomes of both.
+
+    Starts a private Redis and two real workers, sends healthy tasks with one message of every deadly
+    kind among them, and shows how each is quarantined while the healthy ones finish; then one is
+    released, one is given up. Needs nothing that runs already, and leaves nothing behind.
+    """
+    options = Options(healthy, seed, plain_, seconds, as_json, keep, logs)
+    screen = open_screen(sys.stderr if as_json else sys.stdout, guarded=not plain_)
+    try:
+        status = _run(options, screen)
+    except Interrupted as interrupted:
+        screen.close()
+        screen.say((("\n  Stopped; nothing is left behind.", "faint"),))
+        status = interrupted.exit_status
+    except FileNotFoundError as error:
+        click.echo(f"Error: {error}", err=True)
+        status = EXIT_NO_REDIS
+    finally:
+        screen.close()
+    sys.exit(status)
+
+
+def _run(options: Options, screen: Screen) -> int:
+    _hush()
+    with Interruptions() as interruptions, open_stage(plain=options.plain, logs=_made(options.logs)) as stage:
+        try:
+            return _play(options, screen, stage, interruptions)
+        except (Interrupted, OSError):
+            stage.grace = 0.0
+            raise
+
+
+def _play(options: Options, screen: Screen, stage: Stage, interruptions: Interruptions) -> int:
+    screen.say(*_title(options))
+    interruptions.check()
+    sent = load.send(stage.app, load.plan(options.healthy, options.seed))
+    stage.workers.start()
+    if options.plain:
+        last = plain.play(stage, sent, screen, interruptions, options.seconds)
+        report = Report(seed=options.seed, last=last, load=sent, starts=stage.tally.starts())
+    else:
+        report = _told(Story(stage, sent, screen, interruptions), options.seed)
+    _tell(report, options, screen, stage)
+    if options.keep:
+        _keep(screen, stage, interruptions)
+    return 0 if report.ok else EXIT_BROKEN
+
+
+def _told(story: Story, seed: int) -> Report:
+    findings = story.play()
+    promises = tuple(judge(findings))
+    return Report(
+        seed=seed,
+        last=story.watch.look(),
+        load=story.load,
+        starts=dict(findings.starts),
+        findings=findings,
+        promises=promises,
+    )
+
+
+def _tell(report: Report, options: Options, screen: Screen, stage: Stage) -> None:
+    screen.close()
+    if options.as_json:
+        click.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        screen.say(*report.lines())
+    if not report.ok:
+        screen.say(
+            (),
+            (("  The workers' last words:", "bad"),),
+            *((("  " + w, "faint"),) for w in stage.last_words()),
+        )
+
+
+def _keep(screen: Screen, stage: Stage, interruptions: Interruptions) -> None:
+    environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in stage.environment.items())
+    screen.say(
+        (),
+        (("  Everything goes on running until Ctrl-C. To look around:", "bold"),),
+        ((f"  redis-cli -u {stage.redis_url}", ""),),
+        ((f"  {environment} celery -A celery_poison.demo.app poison list", ""),),
+        ((f"  {environment} celery -A celery_poison.demo.app inspect active", ""),),
+    )
+    try:
+        while True:
+            interruptions.pause(0.2)
+    except Interrupted:
+        return
+
+
+def _title(options: Options) -> list[Line]:
+    kind = ", without the plugin" if options.plain else ""
+    sent = f"{options.healthy} healthy tasks with {len(POISONS)} poison messages among them"
+    fleet = f"{WORKERS} workers of {SLOTS} processes"
+    return [((f"celery-poison demo{kind}", "bold"),), ((f"{sent}; {fleet}", "faint"),), ()]
+
+
+def _made(directory: Path | None) -> Path | None:
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _hush() -> None:
+    # Else the last resort of logging prints their warnings into the panel when Redis stops.
+    for name in ("celery", "celery_poison", "kombu"):
+        logging.getLogger(name).addHandler(logging.NullHandler())

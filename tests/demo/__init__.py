@@ -1,0 +1,1 @@
+"""The demo as a person runs it: the whole command, from outside."""
