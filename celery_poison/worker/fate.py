@@ -1,0 +1,160 @@
+"""Decides what becomes of a message whose task died, was rolled back, or asked for quarantine.
+
+On record first, told to the broker afterwards: the clerk's thread writes to the ledger, tries again
+while Redis is away, and only then lets the event loop acknowledge or put back (WAS-9). A message whose
+strike cannot be recorded is held back, or the crash loop would be back.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
+from celery.utils.log import get_logger
+from celery.worker import state
+
+from celery_poison import causes
+from celery_poison.errors import StaleDelivery
+from celery_poison.records import Start
+from celery_poison.requests import MemoryExhausted, TaskDied
+from celery_poison.results import success_was_stored
+from celery_poison.verdict import Action, Limits, Verdict, convict
+
+if TYPE_CHECKING:
+    from celery_poison.worker.request import GuardedRequest
+
+logger = get_logger(__name__)
+
+#: Ends that Celery handles itself, whatever the task says about acknowledging failures.
+_OTHER_ENDS = (Reject, Ignore, Retry, WorkerLostError, TimeLimitExceeded, Terminated)
+
+
+def cause_of_death(error: BaseException) -> str | None:
+    """Return what a pool process died of, or None when ``error`` is no death."""
+    match error:
+        case TaskDied():
+            return error.cause
+        case MemoryError() | MemoryExhausted():
+            return causes.MEMORY_ERROR
+        case SystemExit() | KeyboardInterrupt():
+            return causes.SYSTEM_EXIT
+        case WorkerLostError():
+            return causes.from_worker_lost(str(error))
+    return None
+
+
+def is_unacknowledged_failure(error: BaseException, task: object) -> bool:
+    """Whether Celery would reject the message for good: its task does not acknowledge failures."""
+    acks = getattr(task, "acks_on_failure", None)
+    if acks is None:  # before Celery 5.7
+        acks = getattr(task, "acks_on_failure_or_timeout", True) is not False
+    return not acks and not isinstance(error, _OTHER_ENDS)
+
+
+class Fate:
+    """The open question of one request.
+
+    Attributes:
+        is_open: nobody else may acknowledge or put back the message until this is decided.
+    """
+
+    def __init__(self, request: GuardedRequest) -> None:
+        self._request = request
+        self._runtime = request.runtime
+        self.is_open = False
+
+    def _open(self) -> Start:
+        state.task_ready(self._request)
+        self.is_open = self._request.is_on_record = True
+        return self._request.start()
+
+    # --- on the event loop (or a pool thread) --------------------------------------------------
+
+    def died(self, cause: str, error: BaseException) -> None:
+        """Its pool process died: exact blame (SAP-2)."""
+        start = self._open()
+        if self._request.diverts:
+            self._runtime.clerk.do(partial(self._record_death, start, cause, error))
+        else:
+            # Acknowledged long ago: journalled if the ledger is there, and failed as Celery would.
+            self._runtime.clerk.do(partial(self._observe_death, start, cause), lambda: False)
+            self.is_open = False
+            self._request.fail_as_celery_does(error)
+
+    def wants_quarantine(self, cause: str, reason: str) -> None:
+        """The task asked for it, or failed without acknowledging failures."""
+        start = self._open()
+        self._runtime.clerk.do(partial(self._store, Verdict(Action.QUARANTINE, cause, reason), start))
+
+    def rolled_back(self, cause: str) -> None:
+        """The task put its message back (WAS-1)."""
+        start = self._open()
+        self._runtime.clerk.do(partial(self._record_rollback, start, cause))
+
+    # --- in the clerk's thread -----------------------------------------------------------------
+
+    def _record_death(self, start: Start, cause: str, error: BaseException) -> None:
+        request, runtime = self._request, self._runtime
+        if success_was_stored(request.task, request.id, ignored=request.ignore_result):
+            runtime.bridge.call(self._finished_after_all)
+            return
+        timed_out = cause == causes.TIME_LIMIT
+        try:
+            recorded = runtime.ledger.crash(request.mid, start, cause=cause, shared=False, failure=timed_out)
+        except StaleDelivery:
+            runtime.bridge.call(self._put_back)
+            return
+        if recorded.finished:
+            runtime.bridge.call(self._finished_after_all)
+            return
+        verdict = convict(recorded.history, Limits(start.max_crashes, start.max_failures))
+        if verdict is not None:
+            self._store(verdict, start)
+            return
+        try_again = partial(self._give_another_try, cause, recorded.history.crashes, error)
+        runtime.bridge.call(try_again)
+
+    def _observe_death(self, start: Start, cause: str) -> None:
+        self._runtime.ledger.crash(self._request.mid, start, cause=cause, shared=False)
+
+    def _record_rollback(self, start: Start, cause: str) -> None:
+        request = self._request
+        try:
+            self._runtime.ledger.rollback(request.mid, start, cause=cause)
+        except StaleDelivery:
+            logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
+        self._runtime.bridge.call(self._put_back)
+
+    def _store(self, verdict: Verdict, start: Start) -> None:
+        """Keep the original first, acknowledge it afterwards."""
+        request, bridge = self._request, self._runtime.bridge
+        try:
+            self._runtime.keep(request.message, request.mid, start, verdict.cause, verdict.reason)
+        except StaleDelivery:
+            bridge.call(self._put_back)
+        else:
+            bridge.call(self._acknowledge)
+
+    # --- back on the event loop ----------------------------------------------------------------
+
+    def _acknowledge(self) -> None:
+        self.is_open = False
+        self._request.acknowledge()
+
+    def _put_back(self) -> None:
+        self.is_open = False
+        self._request.put_back_first()
+
+    def _finished_after_all(self) -> None:
+        logger.warning("%s had finished before its process was lost", self._request.humaninfo())
+        self._request.is_on_record = False
+        self._acknowledge()
+
+    def _give_another_try(self, cause: str, crashes: int, error: BaseException) -> None:
+        request = self._request
+        self.is_open = False
+        self._runtime.announce.candidate(request.id, request.type, cause, crashes)
+        if not request.retry_as_celery_does(error):
+            self._put_back()
