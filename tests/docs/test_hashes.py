@@ -1,0 +1,98 @@
+"""docs/keys.md names the fields of every hash: held against what the transitions really write."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from kombu.message import Message
+
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.policy import Policy
+from celery_poison.quarantine.parcel import parcel_fields
+from celery_poison.records import Start
+from celery_poison.states import Event
+from celery_poison.worker.runtime import Runtime
+from tests.docs.pages import rows, section, text, words
+
+ID, MID, WORKER, INCIDENT = "id", "mid", "w1@host/0a1b", "incident"
+
+
+def _documented(key: str) -> set[str]:
+    told = {words(row[0])[0]: words(row[1]) for row in rows(section(text("keys.md"), "The hashes"))}
+    return set(told[key])
+
+
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield Ledger(client, Keys("ns", "NAME"))
+
+
+def _fields_of(ledger: Ledger, key: str) -> set[str]:
+    found: Any = ledger.client.hkeys(key)
+    return {name.decode() for name in found}
+
+
+def _start(number: int) -> Start:
+    return Start("R", f"0a1b.{number}", WORKER, 7, 1, 1, 0, ID, "shop.charge", "celery", 2, 5, 10, 1)
+
+
+def _message(**options: Any) -> dict[str, str | bytes | int]:
+    message: Any = Message(body=b"[[], {}, {}]", headers={"id": ID}, **options)
+    message._decoded_cache = [[], {}, {"chord": None}]
+    return parcel_fields(message, "shop.charge", b"secret", Policy())
+
+
+def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
+    key, written = ledger.keys.lineage(ID), set[str]()
+    for number, end in enumerate((_crash, _roll_back, _quarantine_and_release)):
+        end(ledger, _start(number))
+        written |= _fields_of(ledger, key)
+    assert written == _documented("lineage:ID")
+
+
+def _crash(ledger: Ledger, start: Start) -> None:
+    ledger.crash(MID, start, cause="signal:9", shared=True, incident=INCIDENT)
+
+
+def _roll_back(ledger: Ledger, start: Start) -> None:
+    ledger.rollback(MID, start, cause="rejected")
+
+
+def _quarantine_and_release(ledger: Ledger, start: Start) -> None:
+    ledger.quarantine(MID, start, cause="signal:9", reason="", fields=_message())
+    ledger.released(MID, ID, ledger.decide(MID, "release", "ann"), "ann", "")
+
+
+def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
+    key = ledger.keys.message(MID)
+    fields = _message(content_type="application/x-python-serialize")
+    ledger.quarantine(MID, _start(1), cause="signal:9", reason="", fields=fields)
+    written = _fields_of(ledger, key)
+    ledger.decide(MID, "release", "ann")
+    written |= _fields_of(ledger, key)
+    ledger.give_up(MID, Event.FAILED, "ann", "")
+    written |= _fields_of(ledger, key)
+    assert written == _documented("message:MID")
+
+
+def test_the_fields_of_an_incident_are_told(ledger: Ledger) -> None:
+    ledger.beat(WORKER, {"node": "w1@host"}, first=True)
+    led = ledger.lead("other", 1000)
+    assert led is not None
+    ledger.bury(WORKER, INCIDENT, 0, led[0])
+    ledger.close(WORKER, INCIDENT, flagged=0, put_back=0)
+    assert _fields_of(ledger, ledger.keys.incident(INCIDENT)) == _documented("incident:IID")
+
+
+def test_the_fields_of_a_worker_are_told() -> None:
+    written = set(re.findall(r'"(\w+)":', inspect.getsource(Runtime.about)))
+    about = re.search(r"self\._about.*?= \{(.*?)\}", inspect.getsource(Runtime.__init__), re.DOTALL)
+    assert about
+    written |= set(re.findall(r'"(\w+)":', about.group(1)))
+    assert written == _documented("worker:INC")

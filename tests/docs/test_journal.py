@@ -1,0 +1,154 @@
+"""docs/journal.md is a contract: its fields, their order, and which of them each event fills."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_poison.ledger import Keys
+from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
+from celery_poison.policy import Policy
+from celery_poison.states import TRANSITIONS, Event
+from celery_poison.task import Attempt
+from celery_poison.verdict import Ended
+from celery_poison.worker.attempt import Recorder, Ticket, outcome_of
+from tests.docs.pages import PACKAGE, rows, section, text, words
+
+LUA = PACKAGE / "ledger" / "lua"
+
+_TABLE = re.compile(r"\{(event = .*?)\}\)", re.DOTALL)
+_ASSIGNED = re.compile(r"\bline = \{(event = .*?)\}", re.DOTALL)
+
+
+def _events() -> dict[str, list[str]]:
+    return {words(row[0])[0]: row for row in rows(section(text("journal.md"), "Events"))}
+
+
+def test_the_fields_in_the_docs_are_those_of_the_code_in_their_order() -> None:
+    shown = [(row[0], words(row[1])[0]) for row in rows(section(text("journal.md"), "Fields"))]
+    assert shown == [(str(n), name) for n, name in enumerate(FIELDS, 1)]
+
+
+def test_the_lua_scripts_write_the_fields_in_the_same_order() -> None:
+    call = re.search(r"XADD.*?\)\n", (LUA / "_journal.lua").read_text(encoding="utf-8"), re.DOTALL)
+    assert call
+    assert tuple(re.findall(r"'(\w+)', (?:e\.|')", call.group().partition("'*',")[2])) == FIELDS
+
+
+def test_the_docs_are_about_the_version_that_is_written() -> None:
+    assert f"# Journal, schema v{SCHEMA_VERSION}\n" in text("journal.md")
+    lua = (LUA / "_journal.lua").read_text(encoding="utf-8")
+    assert f"'v', '{SCHEMA_VERSION}'" in lua
+
+
+def test_every_event_is_told() -> None:
+    assert set(_events()) == {str(event) for event in Event}
+    explained = re.findall(r"\*\*(\w+)\*\*", section(text("journal.md"), "Events"))
+    assert set(explained) == set(_events())
+
+
+def test_an_event_that_is_a_transition_is_told_with_the_state_it_leads_to() -> None:
+    for _, next_, event, _ in TRANSITIONS.values():
+        if event is not None:
+            assert words(_events()[event][1]) == [next_]
+
+
+# --- which fields an event fills ---------------------------------------------------------------------
+
+
+def _filled_by_scripts() -> Iterator[tuple[str, set[str]]]:
+    """Event, and the fields that its script hands to `journal`."""
+    for path in sorted(LUA.glob("[a-z]*.lua")):
+        code = path.read_text(encoding="utf-8")
+        for table in [*_TABLE.findall(code), *_ASSIGNED.findall(code)]:
+            names = set(re.findall(r"(?:^|, |,\n)\s*(\w+) = ", table))
+            if f"line = {{{table}" in code:
+                names |= set(re.findall(r"\bline\.(\w+) = ", code))
+            for event in _events_of(table, code):
+                yield event, names - {"event"}
+
+
+def _events_of(table: str, code: str) -> list[str]:
+    word = re.match(r"event = '(\w+)'", table)
+    if word:
+        return [word.group(1)]
+    # The event is an argument: the header says which there are.
+    journals = re.search(r"^-- JOURNALS (.*)$", code, re.MULTILINE)
+    assert journals
+    return journals.group(1).split(" | ")
+
+
+def test_each_event_of_a_script_fills_the_fields_that_the_docs_say() -> None:
+    filled = dict(_filled_by_scripts())
+    assert set(filled) == {str(event) for event in Event} - {"finished"}
+    for event, names in filled.items():
+        assert names == set(words(_events()[event][2])), event
+
+
+class _Paper:
+    """Takes down what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, commands: bytes) -> bool:
+        self.sent.append(commands)
+        return True
+
+
+def _finish(ended: Ended = Ended.DONE, maxlen: int | None = 1000) -> list[list[bytes]]:
+    paper: Any = _Paper()
+    policies: dict[str, tuple[Policy, bool]] = {"shop.charge": (Policy(), True)}
+    recorder = Recorder(paper, Keys(), "w1@host/0a1b", policies, maxlen)
+    ticket = Ticket("mid", "0a1b.7", "celery", Attempt())
+    recorder.finish(ticket, "id", "shop.charge", ended, "success", 0.25)
+    return _commands(b"".join(paper.sent))
+
+
+def _commands(wire: bytes) -> list[list[bytes]]:
+    """Read Redis' wire format, as far as we write it."""
+    found = []
+    while wire:
+        count, _, wire = wire.partition(b"\r\n")
+        command = []
+        for _ in range(int(count[1:])):
+            size, _, wire = wire.partition(b"\r\n")
+            command.append(wire[: int(size[1:])])
+            wire = wire[int(size[1:]) + 2 :]
+        found.append(command)
+    return found
+
+
+def test_a_finished_run_is_written_in_the_same_form() -> None:
+    (entry,) = [command for command in _finish() if command[0] == b"XADD"]
+    values = entry[6:]
+    names = [name.decode() for name in values[::2]]
+    assert tuple(names) == FIELDS
+    filled = {name for name, value in zip(names, values[1::2], strict=True) if value}
+    assert filled - {"v", "event"} == set(words(_events()["finished"][2]))
+    assert values[:4] == [b"v", str(SCHEMA_VERSION).encode(), b"event", b"finished"]
+
+
+@pytest.mark.parametrize("ended", [Ended.ROLLED_BACK, Ended.INTERRUPTED])
+def test_a_run_that_did_not_finish_is_journalled_by_whoever_decides_about_it(ended: Ended) -> None:
+    assert [command[0] for command in _finish(ended)] == [b"HSET"]
+
+
+def test_with_the_journal_of_incidents_a_run_is_only_counted() -> None:
+    assert [command[0] for command in _finish(maxlen=None)] == [b"MULTI", b"HSET", b"HINCRBY", b"EXEC"]
+
+
+def test_every_outcome_of_a_finished_run_is_told() -> None:
+    from celery.exceptions import Ignore, Reject, Retry
+
+    from celery_poison.requests import DiscardRequested
+
+    errors = [ValueError(), Retry(), Reject(), Ignore(), DiscardRequested()]
+    outcomes = {word for ended, word in map(outcome_of, errors) if ended is Ended.DONE}
+    shown = {
+        words(row[0])[0] for row in rows(section(text("journal.md"), "Outcomes")) if row[1] == "finished"
+    }
+    assert shown == outcomes | {"success", "lost"}

@@ -1,0 +1,242 @@
+"""The reference pages say what the code does."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_poison import causes, headers, signals, verdict
+from celery_poison.ledger import Keys, scripts
+from celery_poison.records import Start
+from celery_poison.settings import PREFIX, Settings
+from celery_poison.states import TRANSITIONS, Event, State
+from celery_poison.verdict import Action, Ended, Facts, History, Limits, Phase, judge
+from tests.docs import settings_table
+from tests.docs.pages import DOCS, PACKAGE, blocks, rows, section, text, words
+
+# --- states.md ---------------------------------------------------------------------------------------
+
+_EDGE = re.compile(r"^(\w): (\w+(?:, \w+)*) -> (\w+)\s+(\w+)\s+(\w+|-)$")
+
+
+def _edges() -> dict[str, tuple[frozenset[State], State, Event | None, str]]:
+    (block,) = blocks(text("states.md"), "edges")
+    found = {}
+    for line in block.splitlines():
+        match = _EDGE.match(line)
+        assert match, f"states.md: cannot read the edge {line!r}"
+        letter, prior, next_, step, event = match.groups()
+        assert letter not in found, f"states.md: two edges {letter}"
+        told = None if event == "-" else Event(event)
+        found[letter] = (frozenset(map(State, prior.split(", "))), State(next_), told, step)
+    return found
+
+
+def test_SAP_1_the_edges_in_the_docs_are_the_transitions_in_the_code() -> None:
+    assert _edges() == TRANSITIONS
+
+
+def test_SAP_1_the_drawing_has_every_edge_and_no_other() -> None:
+    drawing = blocks(text("states.md"), "")[0]
+    assert dict(re.findall(r"\b([a-z]) (\w+)", drawing)) == {
+        letter: step for letter, (_, _, _, step) in TRANSITIONS.items()
+    }
+    assert set(re.findall(r"\b[A-Z]{4}\b", drawing)) == set(State)
+
+
+def test_every_step_is_a_lua_script_but_the_two_unanswered_writes() -> None:
+    steps = {step for _, _, _, step in TRANSITIONS.values()}
+    assert steps - set(scripts.names()) == {"start", "finish"}
+
+
+def test_every_state_is_explained() -> None:
+    explained = [words(row[0])[0] for row in rows(text("states.md").partition("\n## ")[0])]
+    assert explained == [str(state) for state in State]
+
+
+# --- settings.md -------------------------------------------------------------------------------------
+
+
+def test_the_settings_table_is_the_one_made_from_the_code() -> None:
+    _, shown, _ = settings_table.parts(text("settings.md"))
+    assert shown == settings_table.table(), "run `python -m tests.docs.settings_table`"
+
+
+def test_every_setting_is_told_with_its_default_and_whether_it_acts() -> None:
+    shown = {words(row[0])[0]: row for row in rows(section(text("settings.md"), "All settings"))}
+    assert list(shown) == [PREFIX + field.name for field in fields(Settings)]
+    for field in fields(Settings):
+        _, default, unit, _, acts = shown[PREFIX + field.name]
+        assert words(default) == [repr(field.default)]
+        assert unit == field.metadata["unit"]
+        assert (acts == "yes") is field.metadata["acts"]
+
+
+def test_no_page_speaks_of_a_setting_that_does_not_exist() -> None:
+    ours = {PREFIX + field.name for field in fields(Settings)}
+    theirs = set(headers.OURS)
+    for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
+        spoken = set(re.findall(r"\bpoison_[a-z_]+\b", page.read_text(encoding="utf-8")))
+        assert spoken <= ours | theirs, page.name
+
+
+# --- keys.md -----------------------------------------------------------------------------------------
+
+_PLACEHOLDERS = {"lineage": "ID", "message": "MID", "worker": "INC", "incident": "IID"}
+
+
+def _keys() -> dict[str, str]:
+    """Attribute or method of Keys -> the name of its key."""
+    keys = Keys("ns", "NAME")
+    names = {name: key for name, key in vars(keys).items() if name != "prefix"}
+    made = {name for name, _ in inspect.getmembers(Keys, inspect.isfunction) if not name.startswith("_")}
+    return names | {name: getattr(keys, name)(_PLACEHOLDERS[name]) for name in made}
+
+
+def test_the_keys_table_lists_exactly_the_keys_of_the_code() -> None:
+    shown = [words(row[0])[0] for row in rows(section(text("keys.md"), "The ledger"))]
+    assert sorted(shown) == sorted(_keys().values())
+
+
+def test_the_keys_have_the_types_that_the_scripts_declare() -> None:
+    shown = {words(row[0])[0]: row[1] for row in rows(section(text("keys.md"), "The ledger"))}
+    folder = PACKAGE / "ledger" / "lua"
+    declared = {
+        found
+        for path in folder.glob("*.lua")
+        for found in re.findall(r"-- KEYS\[\d+\] (\w+) +(\w+)", _read(path))
+    }
+    assert {name for name, _ in declared} <= set(_keys())
+    assert {(name, shown[_keys()[name]]) for name, _ in declared} == declared
+
+
+def test_the_code_lists_the_same_keys_and_types_in_its_own_table() -> None:
+    import celery_poison.ledger.keys as module
+
+    inside = {(row[0].strip("`"), row[1]) for row in rows(module.__doc__ or "")}
+    shown = {(words(row[0])[0], row[1]) for row in rows(section(text("keys.md"), "The ledger"))}
+    assert inside == shown
+
+
+def test_a_start_is_told_field_by_field_in_its_order() -> None:
+    shown = [(row[0], words(row[1])[0]) for row in rows(section(text("keys.md"), "A start"))]
+    assert shown == [(str(n), name) for n, name in enumerate(Start._fields, 1)]
+
+
+def test_the_letters_of_phases_and_ends_are_told() -> None:
+    page = text("keys.md")
+    phases = next(row for row in rows(section(page, "A start")) if words(row[1]) == ["phase"])
+    assert set(words(phases[2])) == {str(phase) for phase in Phase}
+    done = next(row for row in rows(section(page, "The ledger")) if words(row[0]) == ["{ns}:done"])
+    assert set(words(done[2])) == {str(ended) for ended in Ended} - {""}
+
+
+def test_our_headers_are_told() -> None:
+    shown = [words(row[0])[0] for row in rows(section(text("keys.md"), "Headers on messages"))]
+    assert sorted(shown) == sorted(headers.OURS)
+
+
+# --- verdict.md --------------------------------------------------------------------------------------
+
+_STRIKES = History(strikes=2, crashes=2, cause="signal:9")
+
+#: One message for each row of the table.
+_EXAMPLES: dict[str, Facts] = {
+    "1": Facts(foreign_start=True, ended=Ended.DONE),
+    "2": Facts(kept=State.FAIL),
+    "3": Facts(kept=State.NDLV),
+    "4": Facts(release=1, last_release=2),
+    "5": Facts(foreign_start=True),
+    "6": Facts(payload_bytes=11),
+    "7": Facts(history=_STRIKES),
+    "8": Facts(history=History(failures=5)),
+    "9": Facts(history=History(candidate=True)),
+    "10": Facts(),
+}
+_LIMITS = Limits(max_crashes=2, max_failures=5, max_payload_bytes=10)
+
+
+def _judge_rows() -> dict[str, list[str]]:
+    return {row[0]: row for row in rows(section(text("verdict.md"), "May it be let in? (`judge`)"))}
+
+
+@pytest.mark.parametrize("number", _EXAMPLES)
+def test_a_message_as_in_this_row_of_the_table_gets_its_verdict(number: str) -> None:
+    _, _, action, reason = _judge_rows()[number]
+    made = judge(_EXAMPLES[number], _LIMITS)
+    assert Action(words(action)[0]) is made.action
+    pattern = ".+".join(re.escape(part) for part in reason.split("…"))
+    assert re.fullmatch(pattern, made.reason), made.reason
+
+
+def test_the_verdict_table_has_an_example_for_each_row_and_every_action() -> None:
+    assert list(_judge_rows()) == list(_EXAMPLES)
+    assert {words(row[2])[0] for row in _judge_rows().values()} == {action.value for action in Action}
+
+
+def test_an_earlier_row_of_the_verdict_table_goes_before_a_later_one() -> None:
+    everything = Facts(
+        history=History(strikes=9, failures=9, candidate=True),
+        foreign_start=True,
+        ended=Ended.DONE,
+        kept=State.FAIL,
+        release=1,
+        last_release=2,
+        payload_bytes=11,
+    )
+    weaker: dict[str, dict[str, Any]] = {
+        "1": {"foreign_start": False, "ended": Ended.NOT},
+        "2": {"kept": State.NDLV},
+        "3": {"kept": None},
+        "4": {"release": 0, "foreign_start": True},
+        "5": {"foreign_start": False},
+        "6": {"payload_bytes": 0},
+        "7": {"history": History(failures=9, candidate=True)},
+        "8": {"history": History(candidate=True)},
+        "9": {"history": History()},
+    }
+    facts = everything
+    for number, row in _judge_rows().items():
+        assert judge(facts, _LIMITS).action is Action(words(row[2])[0]), f"row {number}"
+        facts = replace(facts, **weaker.get(number, {}))
+
+
+def test_every_reason_in_the_code_is_in_the_table() -> None:
+    page = text("verdict.md")
+    reasons = re.findall(r'reason="([^"]+)"', inspect.getsource(verdict))
+    assert len(reasons) > 4
+    assert [reason for reason in reasons if reason not in page] == []
+
+
+# --- signals-events.md -------------------------------------------------------------------------------
+
+
+def test_every_signal_is_told_with_its_arguments_and_whether_it_is_sent() -> None:
+    known = {name: value for name, value in vars(signals).items() if hasattr(value, "providing_args")}
+    shown = {words(row[0])[0]: row for row in rows(section(text("signals-events.md"), "Signals"))}
+    assert set(shown) == set(known)
+    code = "".join(_read(path) for path in PACKAGE.rglob("*.py"))
+    for name, signal in known.items():
+        _, arguments, sent, _ = shown[name]
+        assert set(words(arguments)) == set(signal.providing_args), name
+        assert (sent == "yes") is (f"signals.{name}" in code), name
+
+
+# --- journal.md, the words ---------------------------------------------------------------------------
+
+
+def test_every_cause_is_explained() -> None:
+    known = {
+        v for k, v in vars(causes).items() if k.isupper() and not k.startswith("_") and isinstance(v, str)
+    }
+    shown = {words(row[0])[0] for row in rows(section(text("journal.md"), "Causes"))}
+    assert shown == known | {"signal:N", "exit:N"}
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
