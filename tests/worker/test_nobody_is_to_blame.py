@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.worker.apps import build
 from tests.worker.conftest import Crew
 
 BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
@@ -112,7 +113,8 @@ def test_TP1_8_a_lost_broker_connection_neither_runs_a_task_twice_nor_blames_it(
         crew.await_that(lambda: _waits(crew), "delivered again and held back")
         crew.marks.repair()
         _all_done_without_strikes(crew, 2)
-        fresh = crew.send("healthy", 1)
+        # This process's own connection was cut too, and without confirmation it would not notice.
+        fresh = build(crew.environ()).tasks["fleet.healthy"].delay(1)
         assert fresh.get(timeout=30) == 1
     assert set(crew.marks.count("waits_for_repair", "start").values()) == {1}, "nothing ran twice"
 
