@@ -49,8 +49,8 @@ def unpacked(parcel: Parcel, limit: int = MAX_UNPACKED) -> bytes:
     return body
 
 
-def json_of(parcel: Parcel, limit: int = MAX_UNPACKED) -> Any:
-    """Return the body decoded, if it is JSON.
+def json_of(parcel: Parcel, limit: int = MAX_UNPACKED, **options: Any) -> Any:
+    """Return the body decoded, if it is JSON; ``options`` are those of ``json.loads``.
 
     Raises:
         BodyRefused: it is not JSON, or see :func:`unpacked`.
@@ -60,7 +60,7 @@ def json_of(parcel: Parcel, limit: int = MAX_UNPACKED) -> Any:
         kind = parcel.content_type or "of no declared type"
         raise BodyRefused(f"its body is {kind}, which is never decoded outside a worker")
     try:
-        return json.loads(unpacked(parcel, limit))
+        return json.loads(unpacked(parcel, limit), **options)
     except ValueError as error:
         raise BodyBroken(f"its body is no JSON: {error}") from None
     except RecursionError:

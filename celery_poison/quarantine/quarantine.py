@@ -9,11 +9,13 @@ from itertools import islice
 from celery import Celery
 
 from celery_poison import signals
-from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.acting import Acting, Case
 from celery_poison.quarantine.actor import default_actor
+from celery_poison.quarantine.announce import Herald
 from celery_poison.quarantine.filters import Filter
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.outcome import Listener, Outcome
@@ -28,9 +30,6 @@ from celery_poison.states import Event, State
 Records = list[MessageRecord]
 Outcomes = list[Outcome]
 Entries = list[dict[str, str]]
-
-#: Carries a decision out, given the message and the number of its release.
-_Act = Callable[[MessageRecord, int], None]
 
 
 class Quarantine:
@@ -140,11 +139,8 @@ class Quarantine:
             force: release even if no task of that name is registered in this app.
         """
         with Publisher(self._app) as publisher:
-
-            def act(record: MessageRecord, number: int, actor: str) -> None:
-                self._release(publisher, record, number, actor, note, force)
-
-            return self._each(ids, "release", actor, act, on_outcome)
+            act = partial(self._release, publisher, force)
+            return self._each(ids, "release", actor, note, act, on_outcome)
 
     def fail(
         self,
@@ -162,84 +158,59 @@ class Quarantine:
                 tell the task's own caller only.
         """
 
-        def act(record: MessageRecord, number: int, actor: str) -> None:
-            self._fail(record, actor, note, force)
-
-        return self._each(ids, "fail", actor, act, on_outcome)
+        return self._each(ids, "fail", actor, note, partial(self._fail, force), on_outcome)
 
     def discard(
         self, ids: Iterable[str], *, actor: str = "", note: str = "", on_outcome: Listener | None = None
     ) -> Outcomes:
         """Give messages up without telling anybody (FAIL); nobody should be waiting for them."""
 
-        def act(record: MessageRecord, number: int, actor: str) -> None:
-            self._ledger.give_up(record.mid, Event.DISCARDED, actor, note)
-
-        return self._each(ids, "discard", actor, act, on_outcome)
+        return self._each(ids, "discard", actor, note, self._discard, on_outcome)
 
     def _each(
         self,
         ids: Iterable[str],
         verb: str,
         actor: str,
-        act: Callable[[MessageRecord, int, str], None],
+        note: str,
+        act: Callable[[Case], None],
         on_outcome: Listener | None,
     ) -> Outcomes:
         check_owner(self._app, self.queries)
-        actor = actor or default_actor()
-        lookup = Lookup(self.queries)
         outcomes = []
-        for id in ids:
-            outcome = self._one(lookup, id, verb, actor, lambda record, number: act(record, number, actor))
-            outcomes.append(outcome)
-            if on_outcome is not None:
-                on_outcome(outcome)
+        with Herald(self._app, self.queries, int(self._plugin.settings.activation_interval * 1000)) as herald:
+            lookup = Lookup(self.queries)
+            acting = Acting(self._ledger, lookup, herald, verb, actor or default_actor(), note, act)
+            for id in ids:
+                outcome = acting.on(id)
+                outcomes.append(outcome)
+                if on_outcome is not None:
+                    on_outcome(outcome)
         return outcomes
 
-    def _one(self, lookup: Lookup, id: str, verb: str, actor: str, act: _Act) -> Outcome:
-        refused = partial(Outcome, mid="", id=id, task="", done=False)
-        try:
-            record = lookup.find(id)
-            refused = partial(Outcome, mid=record.mid, id=record.id, task=record.task, done=False)
-            self._decide(record, verb, actor, act)
-        except LedgerUnavailable:
-            raise
-        except PoisonError as error:
-            return refused(error=str(error))
-        except Exception as error:
-            return refused(error=f"{type(error).__name__}: {error}")
-        return Outcome(mid=record.mid, id=record.id, task=record.task, done=True)
-
-    def _decide(self, record: MessageRecord, verb: str, actor: str, act: _Act) -> None:
-        """Reserve the message for this actor, then act; a failed attempt leaves it open to everybody."""
-        if record.state in (State.TBDL, State.DLNG):
-            how = ": it was released" if record.probation else ""
-            raise IllegalTransition(f"the message is in state {record.state}, not in quarantine{how}")
-        number = self._ledger.decide(record.mid, verb, actor)
-        try:
-            act(record, number)
-        except BaseException:
-            self._ledger.undecide(record.mid)
-            raise
-
-    def _release(
-        self, publisher: Publisher, record: MessageRecord, number: int, actor: str, note: str, force: bool
-    ) -> None:
+    def _release(self, publisher: Publisher, force: bool, case: Case) -> None:
+        record = case.record
         if not force and not self._is_registered(record.task):
             raise IllegalTransition(
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"
             )
-        publisher.publish(self.parcel(record.mid), record.queue, number)
-        self._ledger.released(record.mid, record.id, number, actor, note)
-        signals.message_released.send(sender=None, message=record.as_dict(), actor=actor, note=note)
+        publisher.publish(self.parcel(record.mid), record.queue, case.release)
+        self._ledger.released(record.mid, record.id, case.release, case.actor, case.note)
+        told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
+        signals.message_released.send(sender=None, **told)
 
-    def _fail(self, record: MessageRecord, actor: str, note: str, force: bool) -> None:
+    def _fail(self, force: bool, case: Case) -> None:
+        record = case.record
         kept = self._kept(record.mid)
         self._is_registered(record.task)  # its own backend stores the result, if it has one
-        store_failure(self._app, record, parcel_of(kept), canvas_of(kept), note=note, force=force)
-        self._ledger.give_up(record.mid, Event.FAILED, actor, note)
-        signals.message_failed.send(sender=None, message=record.as_dict(), actor=actor, note=note)
+        store_failure(self._app, record, parcel_of(kept), canvas_of(kept), note=case.note, force=force)
+        self._ledger.give_up(record.mid, Event.FAILED, case.actor, case.note)
+        told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
+        signals.message_failed.send(sender=None, **told)
+
+    def _discard(self, case: Case) -> None:
+        self._ledger.give_up(case.record.mid, Event.DISCARDED, case.actor, case.note)
 
     def _kept(self, mid: str) -> dict[str, bytes]:
         raw = self.queries.message(mid)

@@ -1,0 +1,202 @@
+"""``celery poison release | fail | discard``: a person's decisions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from celery.bin.base import CeleryCommand, handle_preload_options
+
+from celery_poison.cli.listing import filter_option, print_records
+from celery_poison.cli.output import clean, count_of, json_option, print_json
+from celery_poison.cli.progress import Progress
+from celery_poison.cli.session import REFUSED, open_quarantine, plainly
+from celery_poison.errors import PoisonError
+from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine.filters import Filter
+from celery_poison.quarantine.outcome import Outcome
+from celery_poison.records import MessageRecord
+
+PAST = {"release": "released", "fail": "failed", "discard": "discarded"}
+
+_OPTIONS = (
+    click.argument("ids", nargs=-1, metavar="[ID]..."),
+    filter_option,
+    click.option("--all", "everything", is_flag=True, help="Everything in quarantine."),
+    click.option("--dry-run", is_flag=True, help="Only show which messages this would touch."),
+    click.option("--yes", is_flag=True, help="Do not ask before touching more than one message."),
+    click.option("--note", default="", help="Why; is journalled and shown."),
+    click.option("--actor", default="", help="Who decides; default: your login name and host."),
+    json_option,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What somebody typed."""
+
+    ids: Sequence[str]
+    filters: Sequence[str]
+    everything: bool
+    dry_run: bool
+    yes: bool
+    note: str
+    actor: str
+    as_json: bool
+
+    @property
+    def who(self) -> dict[str, str]:
+        return {"actor": self.actor, "note": self.note}
+
+
+def _act_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _order(options: dict[str, Any]) -> Order:
+    order = Order(**{name: options[name] for name in Order.__dataclass_fields__})
+    ways = [bool(order.ids), bool(order.filters), order.everything]
+    if sum(ways) != 1:
+        raise click.UsageError("say which messages: their ids, or --filter, or --all")
+    return order
+
+
+@click.command(cls=CeleryCommand)
+@_act_options
+@click.option("--force", is_flag=True, help="Even if no task of that name is registered in this app.")
+@click.pass_context
+@handle_preload_options
+@plainly
+def release(ctx: click.Context, force: bool, **options: Any) -> None:
+    """Put messages back into their own queues, byte for byte as they were sent.
+
+    A released message runs alone and on probation: one more death brings it straight back.
+
+    \b
+    celery -A proj poison release ID --note "fixed in 1.2.3"
+    celery -A proj poison release --filter task=shop.render --dry-run
+    celery -A proj poison release --all --yes
+    """
+    _carry_out(ctx, "release", _order(options), force=force)
+
+
+@click.command(cls=CeleryCommand)
+@_act_options
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Even if the body is not JSON: its chord, chain and errbacks then hear nothing.",
+)
+@click.pass_context
+@handle_preload_options
+@plainly
+def fail(ctx: click.Context, force: bool, **options: Any) -> None:
+    """Give messages up: whoever waits for them gets a failure, from the caller to chords and errbacks.
+
+    \b
+    celery -A proj poison fail ID --note "customer is gone"
+    celery -A proj poison fail --filter 'cause=oom age>7d' --yes
+    """
+    _carry_out(ctx, "fail", _order(options), force=force)
+
+
+@click.command(cls=CeleryCommand)
+@_act_options
+@click.pass_context
+@handle_preload_options
+@plainly
+def discard(ctx: click.Context, **options: Any) -> None:
+    """Give messages up without telling anybody. Their callers, if any, wait on: see fail.
+
+    \b
+    celery -A proj poison discard ID --note "sent by mistake"
+    """
+    _carry_out(ctx, "discard", _order(options))
+
+
+def _carry_out(ctx: click.Context, verb: str, order: Order, **more: bool) -> None:
+    quarantine = open_quarantine(ctx)
+    if order.dry_run:
+        ctx.exit(_rehearse(quarantine, verb, order))
+    ids = _chosen(quarantine, verb, order)
+    outcomes: list[Outcome] = []
+    try:
+        with Progress(len(ids)) as progress:
+
+            def told(outcome: Outcome) -> None:
+                outcomes.append(outcome)
+                progress.step()
+
+            getattr(quarantine, verb)(ids, **order.who, **more, on_outcome=told)
+    finally:
+        # Also after Ctrl-C or a lost Redis: what was done is done, and is said.
+        _report(verb, outcomes, as_json=order.as_json)
+    if not outcomes or not all(outcome.done for outcome in outcomes):
+        ctx.exit(REFUSED)
+
+
+def _chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
+    """Return whom the act is for; more than a person has named one by one must be confirmed."""
+    if order.ids:
+        return list(dict.fromkeys(order.ids))
+    mids = [record.mid for record in quarantine.select(Filter.parse(*order.filters))]
+    if len(mids) > 1 and not order.yes:
+        messages = count_of(len(mids), "message")
+        if order.as_json or not sys.stdin.isatty():
+            raise click.UsageError(
+                f"{messages} match: add --yes to {verb} them all, or --dry-run to see them"
+            )
+        click.confirm(f"{verb.capitalize()} {messages}?", abort=True, err=True)
+    return mids
+
+
+def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
+    found, refusals = _candidates_for(quarantine, order)
+    if order.as_json:
+        print_json([record.as_dict() for record in found])
+    else:
+        print_records(found, now=quarantine.queries.now_ms() / 1000)
+        click.echo(f"{count_of(len(found), 'message')} would be {PAST[verb]}", err=True)
+    for refusal in refusals:
+        click.echo(clean(refusal), err=True)
+    return REFUSED if refusals or not found else 0
+
+
+def _candidates_for(quarantine: Quarantine, order: Order) -> tuple[list[MessageRecord], list[str]]:
+    if not order.ids:
+        return quarantine.select(Filter.parse(*order.filters)), []
+    found, refusals = [], []
+    for id in dict.fromkeys(order.ids):
+        try:
+            record = quarantine.get(id)
+        except PoisonError as error:
+            refusals.append(str(error))
+            continue
+        if record.state == "NDLV":
+            found.append(record)
+        else:
+            refusals.append(f"{id}: the message is in state {record.state}, not in quarantine")
+    return found, refusals
+
+
+def _report(verb: str, outcomes: Sequence[Outcome], *, as_json: bool) -> None:
+    if as_json:
+        print_json([outcome.as_dict() for outcome in outcomes])
+        return
+    for outcome in outcomes:
+        whom = "  ".join(part for part in (outcome.id, outcome.task) if part)
+        if outcome.done:
+            click.echo(clean(f"{PAST[verb]}  {whom}"))
+        else:
+            click.echo(clean(f"refused  {whom}: {outcome.error}"), err=True)
+    if not outcomes:
+        click.echo("nothing matched", err=True)
+        return
+    refused = sum(not outcome.done for outcome in outcomes)
+    summary = f"{count_of(len(outcomes) - refused, 'message')} {PAST[verb]}"
+    click.echo(summary + (f", {refused} refused" if refused else ""), err=True)

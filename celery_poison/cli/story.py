@@ -1,0 +1,107 @@
+"""A message's life in sentences: what the journal says about it, and why it is where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from celery_poison.causes import describe
+from celery_poison.cli.output import clean, count_of, when
+from celery_poison.records import MessageRecord
+
+Entry = Mapping[str, str]
+
+STANDING = {
+    "NDLV": "In quarantine.",
+    "FAIL": "Given up.",
+    "TBDL": "Waits in its queue.",
+    "DLNG": "Runs at this moment.",
+    "DLVD": "Ended; only the journal remembers it.",
+}
+
+
+def why(record: MessageRecord) -> str:
+    """Return in plain language what happened to a message."""
+    sentences = []
+    if record.cause:
+        sentences.append(f"It {describe(record.cause)}.")
+    if record.crashes:
+        sentences.append(f"It died {_times(record.crashes)} ({count_of(record.strikes, 'strike')}).")
+    if record.failures:
+        sentences.append(f"It was put back {_times(record.failures)}.")
+    if record.reason and describe(record.cause) not in record.reason:
+        sentences.append(f"Reason: {clean(record.reason)}.")
+    if record.resolution:
+        note = f" ({clean(record.note)})" if record.note else ""
+        sentences.append(f"{record.resolution.capitalize()} by {clean(record.actor) or 'somebody'}{note}.")
+    elif record.probation:
+        sentences.append("It was released: one more death brings it straight back.")
+    elif record.candidate and record.state in ("TBDL", "DLNG"):
+        sentences.append("It is a candidate: it runs alone, and one more death may convict it.")
+    return " ".join(sentences)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def at(entry: Entry) -> str:
+    """Return when an entry was written, by Redis' clock, in local time."""
+    return when(int(entry["at"].partition("-")[0]) / 1000)
+
+
+def sentence(entry: Entry) -> str:
+    """Return what one journal entry says happened."""
+    tell = _TOLD.get(entry.get("event", ""))
+    return clean(tell(entry) if tell else entry.get("event", "?"))
+
+
+def _finished(entry: Entry) -> str:
+    return f"ended on {entry['worker']}{_after(entry)}: {entry['outcome'] or 'outcome unknown'}"
+
+
+def _crashed(entry: Entry) -> str:
+    told = f"{describe(entry['cause'])} on {entry['worker']}{_after(entry)}"
+    if entry["crashes"]:
+        told += f": death {entry['crashes']}, strike {entry['strikes']}"
+    if entry["outcome"] == "shared":
+        told += "; others ran beside it and share the blame"
+    return told + _noted(entry)
+
+
+def _interrupted(entry: Entry) -> str:
+    return f"its run on {entry['worker']} was interrupted ({entry['cause']}); nobody is to blame"
+
+
+def _rolled_back(entry: Entry) -> str:
+    return f"was put back on {entry['worker']} ({entry['cause']}): failure {entry['failures']}"
+
+
+def _decided(what: str) -> Callable[[Entry], str]:
+    return lambda entry: f"{what} by {entry['actor'] or 'somebody'}{_noted(entry)}"
+
+
+def _after(entry: Entry) -> str:
+    return f" after {int(entry['runtime_ms']) / 1000:g} s" if entry["runtime_ms"].isdigit() else ""
+
+
+def _noted(entry: Entry) -> str:
+    return f": {entry['note']}" if entry["note"] else ""
+
+
+_TOLD: dict[str, Callable[[Entry], str]] = {
+    "finished": _finished,
+    "crashed": _crashed,
+    "interrupted": _interrupted,
+    "rolled_back": _rolled_back,
+    "cleared": lambda entry: f"ran alone on {entry['worker']} and survived: cleared",
+    "duplicate": lambda entry: f"one more copy arrived at {entry['worker']} and was dropped{_noted(entry)}",
+    "quarantined": lambda entry: f"moved to quarantine{_noted(entry)}",
+    "released": _decided("released"),
+    "failed": _decided("failed"),
+    "discarded": _decided("discarded"),
+    "worker_lost": lambda entry: f"worker {entry['worker']} died ({entry['cause']})",
+    "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{_noted(entry)}",
+    "worker_started": lambda entry: f"worker {entry['worker']} started",
+    "worker_stopped": lambda entry: f"worker {entry['worker']} stopped",
+    "monitor_changed": lambda entry: f"worker {entry['worker']} watches the others now",
+}

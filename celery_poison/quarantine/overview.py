@@ -1,0 +1,151 @@
+"""How things stand: what ``celery poison status`` says, and what else wants to know it at one glance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from celery import Celery
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.ledger.connection import check_server
+from celery_poison.ledger.queries import Queries
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.owner import check_owner
+from celery_poison.records import WorkerRecord
+
+_SECRETS = re.compile(r"//[^;?]*@|\?[^;]*")
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without user, password and query, which may hold either."""
+    return _SECRETS.sub(lambda found: "//" if found[0].startswith("//") else "", url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Counts, workers, and what is wrong.
+
+    Attributes:
+        ledger: where it lives, without secrets.
+        running: messages that a worker has in its hands at this moment (DLNG).
+        monitor: the incarnation that watches the others, or the empty string.
+        open_incidents: dead workers that are still being cleaned up after, and their incidents.
+        inactive_settings: set, and without effect in this version.
+        warnings: what is wrong, in sentences, the gravest first.
+    """
+
+    ledger: str
+    namespace: str
+    quarantined: int
+    failed: int
+    candidates: int
+    running: int
+    journal: int
+    workers: list[WorkerRecord]
+    monitor: str
+    open_incidents: dict[str, str]
+    inactive_settings: list[str]
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def states(self) -> dict[str, int]:
+        """Messages by state; those of TBDL and DLVD without a history are not on record."""
+        return {"NDLV": self.quarantined, "FAIL": self.failed, "DLNG": self.running}
+
+    @property
+    def alive(self) -> int:
+        return sum(worker.alive for worker in self.workers)
+
+    @property
+    def dead(self) -> int:
+        return len(self.workers) - self.alive
+
+    @property
+    def stopping(self) -> int:
+        return sum(worker.alive and worker.stopping for worker in self.workers)
+
+    @property
+    def unguarded(self) -> int:
+        """Tasks that the present workers ran while the ledger was away or refused their starts."""
+        return sum(worker.unguarded for worker in self.workers)
+
+    @property
+    def ledger_errors(self) -> int:
+        return sum(worker.ledger_errors for worker in self.workers)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``status --json`` prints."""
+        told = asdict(self)
+        told["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
+        return {
+            **told,
+            "states": self.states,
+            "unguarded": self.unguarded,
+            "ledger_errors": self.ledger_errors,
+        }
+
+
+def overview(app: Celery) -> Overview:
+    """Look at the ledger of ``app``.
+
+    Raises:
+        ConfigurationError: a setting is wrong, so that nobody knows where to look.
+        LedgerUnavailable: Redis is away.
+    """
+    plugin = plugin_of(app)
+    ledger = plugin.open_ledger()
+    queries = Queries(ledger)
+    settings = plugin.settings
+    totals = queries.totals()
+    workers = queries.workers(int(settings.activation_interval * 1000))
+    monitor, incidents = queries.monitor(), queries.open_incidents()
+    warnings = [
+        *_complaints(app, queries),
+        *_worker_warnings(workers, monitor, incidents),
+        *(f"{name} is set, but this version does not act on it yet" for name in settings.inactive()),
+    ]
+    return Overview(
+        ledger=without_secrets(plugin.ledger_url),
+        namespace=settings.namespace,
+        quarantined=totals["quarantined"],
+        failed=totals["failed"],
+        candidates=totals["candidates"],
+        running=max(0, totals["running"]),
+        journal=totals["journal"],
+        workers=workers,
+        monitor=monitor,
+        open_incidents=incidents,
+        inactive_settings=settings.inactive(),
+        warnings=warnings,
+    )
+
+
+def _complaints(app: Celery, queries: Queries) -> Iterator[str]:
+    try:
+        check_owner(app, queries)
+    except ConfigurationError as error:
+        yield str(error)
+    try:
+        yield from check_server(plugin_of(app).open_ledger().client)
+    except ConfigurationError as error:
+        yield str(error)
+
+
+def _worker_warnings(workers: list[WorkerRecord], monitor: str, incidents: dict[str, str]) -> Iterator[str]:
+    alive = [worker for worker in workers if worker.alive]
+    if not alive:
+        yield "no worker is alive: nothing runs, and nobody puts back what dead workers held"
+    elif not monitor:
+        yield "no worker holds the monitor's lock: dead workers are not noticed at this moment"
+    for worker in workers:
+        if not worker.alive:
+            yield f"worker {worker.worker} is silent"
+    for dead, incident in incidents.items():
+        yield f"worker {dead} died and its messages are still being put back (incident {incident})"
+    if unguarded := sum(worker.unguarded for worker in workers):
+        yield f"{unguarded} tasks ran unguarded: their starts or ends never reached the ledger"
+    if errors := sum(worker.ledger_errors for worker in workers):
+        yield f"workers counted {errors} errors of the ledger; their logs say which"
