@@ -168,7 +168,8 @@ class OwnedChannel(_Base):
             return True
         finally:
             self._in_poll = None
-            self._flush_brpop_reauth()
+            if flush := getattr(super(), "_flush_brpop_reauth", None):  # kombu 5.7: streaming credentials
+                flush()
 
     def _fetched(self) -> tuple[str, str]:
         connection = self.client.connection
