@@ -64,12 +64,13 @@ def examine(app: Celery) -> Iterator[Finding]:
     """Yield one finding after the other; what rests on something broken is left out."""
     try:
         plugin = plugin_of(app)
-        yield surroundings.settings(plugin)
+        found = surroundings.settings(plugin)
         ledger, url = plugin.open_ledger(), without_secrets(plugin.ledger_url)
     except ConfigurationError as error:
         cure = "correct the Celery configuration; with no -A there is none" if app.main == "default" else ""
         yield Finding("settings", "FAIL", str(error), cure or "correct the Celery configuration")
         return
+    yield found
     try:
         with clear_errors("examining Redis"):
             yield server.reachability(ledger.client, url)

@@ -187,6 +187,7 @@ def test_a_read_only_replica_is_named_as_such_and_can_be_read(
     fleet: Fleet, keeper: Keeper, new_fleet: Build, redis_server: RedisServer, new_server: Any
 ) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1)
+    redis_server.client().config_set("repl-diskless-sync-delay", 0)
     replica = new_server(replicaof=f"127.0.0.1 {redis_server.port}", databases=10_000)
     wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up")
     database = int(fleet.broker_url.rpartition("/")[2])

@@ -1,0 +1,1 @@
+"""The command line: in process where that is enough, as processes where it matters."""

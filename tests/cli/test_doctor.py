@@ -1,0 +1,196 @@
+"""The doctor finds each fault, names its cure, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_poison.cli.checks import server as server_checks
+from celery_poison.testing import RedisServer, wait_until
+from tests.apps.harness import Fleet
+from tests.cli.conftest import Console
+from tests.quarantine.keeping import Keeper
+
+Build = Callable[..., Any]
+NewServer = Callable[..., RedisServer]
+
+OK_EVERYWHERE = ["settings", "reachable", "version", "persistence", "eviction", "memory", "role"]
+OK_EVERYWHERE += ["permissions", "writable", "clock", "owner", "tasks", "broker", "results"]
+
+
+def levels(console: Console, status: int = 0) -> dict[str, str]:
+    return {finding["check"]: finding["level"] for finding in console.json("doctor", status=status)}
+
+
+def finding(console: Console, check: str, status: int = 0) -> dict[str, str]:
+    (found,) = [f for f in console.json("doctor", status=status) if f["check"] == check]
+    return dict(found)
+
+
+def test_a_healthy_installation_passes_and_nothing_is_left_behind(
+    new_fleet: Build, new_server: NewServer
+) -> None:
+    server = new_server(appendonly="yes")
+    console = Console(new_fleet(server.url(), poison_redis_url=server.url(3)).app)
+    assert levels(console) == dict.fromkeys(OK_EVERYWHERE, "ok")
+    assert not server.client(3).keys()
+    assert not server.client(0).keys("*poison*")
+
+
+def test_the_report_for_people_has_one_line_for_each_check_and_one_for_each_cure(console: Console) -> None:
+    lines = console.out("doctor").splitlines()
+    checks = [line.split()[1] for line in lines if not line.startswith(" ")]
+    assert checks == OK_EVERYWHERE
+    assert any(line.strip() == "cure: set appendonly yes" for line in lines)
+
+
+@pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
+def test_RabbitMQ_is_named_with_its_version(console: Console) -> None:
+    assert finding(console, "broker")["said"].startswith("RabbitMQ 3")
+
+
+def test_an_unreachable_Redis_is_exit_status_3_and_the_rest_is_still_checked(new_fleet: Build) -> None:
+    console = Console(new_fleet("redis://:s3cret@127.0.0.1:1/0").app)
+    found = levels(console, status=3)
+    assert (found["reachable"], found["broker"], found["tasks"]) == ("FAIL", "FAIL", "ok")
+    assert "s3cret" not in console.run("doctor", status=3).output
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "level", "said"),
+    [
+        ({"maxmemory": "1", "maxmemory-policy": "noeviction"}, "writable", "FAIL", "out of memory"),
+        ({"maxmemory": "1", "maxmemory-policy": "noeviction"}, "memory", "warn", "used of"),
+        ({"maxmemory-policy": "allkeys-lru"}, "eviction", "FAIL", "throw away"),
+        ({"maxmemory-policy": "volatile-ttl"}, "eviction", "warn", "forget"),
+        ({"save": ""}, "persistence", "warn", "none"),
+        ({"save": "60 1000"}, "persistence", "warn", "snapshots"),
+    ],
+)
+def test_a_misconfigured_Redis_is_found(
+    options: dict[str, str],
+    check: str,
+    level: str,
+    said: str,
+    new_fleet: Build,
+    new_server: NewServer,
+    redis_url: str,
+) -> None:
+    server = new_server(**options)
+    fleet = new_fleet(redis_url, poison_redis_url=server.url())
+    found = finding(Console(fleet.app), check, status=1 if "FAIL" in level or check == "memory" else 0)
+    assert found["level"] == level
+    assert said in found["said"]
+    assert found["cure"]
+
+
+def test_a_replica_is_found(
+    new_fleet: Build, new_server: NewServer, redis_server: RedisServer, redis_url: str
+) -> None:
+    redis_server.client().config_set("repl-diskless-sync-delay", 0)
+    replica = new_server(replicaof=f"127.0.0.1 {redis_server.port}", databases=10_000)
+    wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up")
+    console = Console(new_fleet(redis_url, poison_redis_url=replica.url()).app)
+    found = levels(console, status=1)
+    assert (found["role"], found["writable"], found["permissions"]) == ("FAIL", "FAIL", "ok")
+    assert str(redis_server.port) in finding(console, "role", status=1)["cure"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "missing"),
+    [
+        ("-eval -evalsha -script", "EVAL, SCRIPT LOAD, EVALSHA"),
+        ("-xadd", "XADD"),
+        ("-client|reply", "CLIENT REPLY"),
+        ("-multi -exec", "MULTI EXEC"),
+        ("-hset -zadd", "HSET, ZADD"),
+    ],
+)
+def test_missing_permissions_are_named_with_the_rule_that_grants_them(
+    rules: str, missing: str, new_fleet: Build, new_server: NewServer, redis_url: str
+) -> None:
+    server = new_server()
+    server.client().execute_command(
+        "ACL", "SETUSER", "limited", "on", ">pw", "~*", "&*", "+@all", *rules.split()
+    )
+    url = server.url().replace("redis://", "redis://limited:pw@")
+    found = finding(Console(new_fleet(redis_url, poison_redis_url=url).app), "permissions", status=1)
+    assert found["said"] == f"not allowed: {missing}"
+    assert all(rule.replace("-", "+").split("|")[0] in found["cure"] for rule in rules.split())
+
+
+def test_a_user_of_the_namespace_alone_passes(
+    new_fleet: Build, new_server: NewServer, redis_url: str
+) -> None:
+    server = new_server()
+    server.client().execute_command(
+        "ACL", "SETUSER", "limited", "on", ">pw", "~{poison}:*", "+@all", "-@admin", "-@dangerous", "+info"
+    )
+    url = server.url().replace("redis://", "redis://limited:pw@")
+    found = levels(Console(new_fleet(redis_url, poison_redis_url=url).app))
+    assert "FAIL" not in found.values()
+
+
+def test_a_user_without_INFO_is_warned_instead_of_stopped(
+    new_fleet: Build, new_server: NewServer, redis_url: str
+) -> None:
+    server = new_server()
+    server.client().execute_command("ACL", "SETUSER", "limited", "on", ">pw", "~*", "+@all", "-info")
+    url = server.url().replace("redis://", "redis://limited:pw@")
+    found = levels(Console(new_fleet(redis_url, poison_redis_url=url).app))
+    assert found["redis"] == "warn"
+    assert found["permissions"] == "ok"
+
+
+def test_a_Redis_that_is_too_old_is_found() -> None:
+    assert server_checks._version({"redis_version": "6.0.16"}).level == "FAIL"
+    assert server_checks._version({"redis_version": "6.2.0"}).level == "ok"
+    assert server_checks._version({"redis_version": "10.0.1"}).level == "ok"
+
+
+def test_the_ledger_of_another_app_is_found(console: Console, keeper: Keeper, fleet: Fleet) -> None:
+    fleet.app.main = "another"
+    assert finding(console, "owner", status=1)["level"] == "FAIL"
+
+
+def test_a_missing_result_backend_is_a_warning(fleet: Fleet) -> None:
+    from tests.apps.factory import build_app
+
+    app = build_app(fleet.environ() | {"RESULT_BACKEND": ""})
+    assert finding(Console(app), "results")["level"] == "warn"
+    app.close()
+
+
+def test_a_wrong_setting_is_found_with_its_name_value_and_the_right_one(
+    new_fleet: Build, redis_url: str
+) -> None:
+    console = Console(new_fleet(redis_url, poison_max_crash=3).app)
+    found = finding(console, "settings", status=1)
+    assert found["said"] == "unknown setting poison_max_crash=3: did you mean poison_max_crashes?"
+
+
+def test_a_setting_without_effect_is_a_warning(new_fleet: Build, redis_url: str) -> None:
+    console = Console(new_fleet(redis_url, poison_durability="sync").app)
+    assert "poison_durability" in finding(console, "settings")["said"]
+
+
+def test_no_Redis_anywhere_is_said_with_the_setting_that_helps(new_fleet: Build) -> None:
+    fleet = new_fleet("memory://", poison_redis_url=None, result_backend=None)
+    assert "set poison_redis_url" in finding(Console(fleet.app), "settings", status=1)["said"]
+
+
+@pytest.mark.parametrize("url", ["amqp://guest:s3cret@127.0.0.1:1//", "redis://:s3cret@127.0.0.1:1/0"])
+def test_a_broker_that_is_away_is_found_quickly(url: str, new_fleet: Build, redis_url: str) -> None:
+    fleet = new_fleet(url, poison_redis_url=redis_url)
+    found = finding(Console(fleet.app), "broker", status=1)
+    assert found["level"] == "FAIL"
+    assert "s3cret" not in found["said"]
+
+
+def test_a_transport_that_is_neither_Redis_nor_RabbitMQ_is_a_warning(
+    new_fleet: Build, redis_url: str
+) -> None:
+    fleet = new_fleet("memory://", poison_redis_url=redis_url)
+    assert finding(Console(fleet.app), "broker")["level"] == "warn"

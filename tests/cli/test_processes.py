@@ -1,0 +1,121 @@
+"""The command line as people run it: processes, pipes, exit statuses; with a worker that a task kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from celery_poison.cli.standalone import main
+from celery_poison.testing import wait_until
+from tests.apps.harness import ROOT, Fleet
+from tests.quarantine.keeping import Keeper
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.mark.timeout(120)
+def test_SAP_7_a_poison_is_found_shown_released_and_failed_from_the_command_line(
+    celery: Run, fleet: Fleet, keeper: Keeper
+) -> None:
+    failed = fleet.send("os_exit")
+    keeper.keep(keeper.receive(), cause="exit:7")
+    released = fleet.send("kill_child")
+
+    def run(*arguments: str) -> Any:
+        done = celery("poison", *arguments, "--json")
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return json.loads(done.stdout)
+
+    with fleet.worker(concurrency=1):
+        wait_until(lambda: len(fleet.quarantine.list()) == 2, timeout=60, what=fleet.log_text)
+        by_id = {message["id"]: message for message in run("list")}
+        assert by_id[released.id]["cause"] == "signal:9"
+        assert by_id[failed.id]["cause"] == "exit:7"
+        assert run("show", released.id)["story"].startswith("It killed its process by SIGKILL.")
+        fleet.marks.repair()
+        assert run("release", released.id, "--note", "repaired")[0]["done"]
+        assert run("fail", "--filter", "cause=exit:*", "--note", "hopeless")[0]["done"]
+        assert released.get(timeout=30) == "repaired"
+        with pytest.raises(Exception, match="hopeless"):
+            failed.get(timeout=30)
+        assert run("list") == []
+        assert run("status")["workers"]["alive"] == 1
+        (worker,) = run("workers")
+        assert worker["alive"]
+
+
+def test_without_a_terminal_there_are_no_control_codes(celery: Run) -> None:
+    for verb in ("status", "doctor", "list", "--help"):
+        done = celery("poison", verb)
+        assert done.returncode == 0, done
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "\r" not in done.stdout + done.stderr
+
+
+def test_exit_statuses_reach_the_shell(celery: Run) -> None:
+    assert celery("poison", "show", "nowhere").returncode == 1
+    assert celery("poison", "release").returncode == 2
+    away = celery("poison", "status", POISON_REDIS_URL="redis://127.0.0.1:1/0")
+    assert away.returncode == 3
+    assert "Traceback" not in away.stderr
+    assert len(away.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_leaves_early_does_no_harm(fleet: Fleet, entry_points: Path) -> None:
+    path = os.pathsep.join([str(entry_points), str(ROOT)])
+    command = f"{sys.executable} -m celery -A tests.apps.fleet poison doctor | head -1"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env=os.environ | fleet.environ() | {"PYTHONPATH": path},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("ok")
+    assert "Traceback" not in done.stderr
+
+
+def test_other_celery_commands_import_no_verb(entry_points: Path) -> None:
+    """Every `celery` command loads this plugin."""
+    seen = "import sys, celery.bin.celery; print(*(m for m in sys.modules if 'celery_poison.cli.' in m))"
+    path = os.pathsep.join([str(entry_points), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", seen],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["celery_poison.cli.celery_command"]
+
+
+# --- the console script ----------------------------------------------------------------------------
+
+
+def test_the_console_script_points_to_the_verbs_of_an_app() -> None:
+    told = CliRunner().invoke(main, ["--help"])
+    assert told.exit_code == 0
+    assert "celery -A proj poison" in told.stdout
+    assert CliRunner().invoke(main, ["--version"]).stdout.startswith("celery-poison, version ")
+
+
+def test_an_installation_without_the_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_poison.cli.standalone._DEMO", "celery_poison.nothing.command")
+    result = CliRunner().invoke(main, ["demo"])
+    assert result.exit_code == 1
+    assert "the demo is not part of this installation" in result.stderr
+
+
+def test_the_demo_is_offered() -> None:
+    told = CliRunner().invoke(main, ["demo", "--help"])
+    assert told.exit_code == 0
+    assert "--plain" in told.stdout

@@ -1,0 +1,221 @@
+"""What the reading verbs print, for people and for programs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import fields
+
+import pytest
+from kombu.compression import compress
+
+from celery_poison.records import MessageRecord
+from tests.apps.harness import Fleet
+from tests.cli.conftest import Console
+from tests.quarantine.keeping import Keeper
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202eevil\n"
+
+
+# --- list ------------------------------------------------------------------------------------------
+
+
+def test_SAP_7_list_prints_what_is_in_quarantine_newest_first(console: Console, keeper: Keeper) -> None:
+    first = keeper.send_and_keep("fleet.healthy", 1)
+    second = keeper.send_and_keep("fleet.kill_child", cause="exit:7")
+    assert [message["mid"] for message in console.json("list")] == [second, first]
+    heading, *rows = console.out("list").splitlines()
+    assert heading.split()[:5] == ["ID", "TASK", "QUEUE", "STATE", "CAUSE"]
+    assert [row.split()[1:6] for row in rows] == [
+        ["fleet.kill_child", "celery", "NDLV", "exit:7", "2"],
+        ["fleet.healthy", "celery", "NDLV", "signal:9", "2"],
+    ]
+
+
+def test_an_empty_list_is_no_error(console: Console) -> None:
+    assert console.json("list") == []
+    result = console.run("list")
+    assert (result.stdout, result.stderr) == ("", "nothing\n")
+
+
+def test_a_message_object_has_every_field_of_the_contract(console: Console, keeper: Keeper) -> None:
+    keeper.send_and_keep("fleet.healthy", 1)
+    (message,) = console.json("list")
+    assert set(message) == {field.name for field in fields(MessageRecord)}
+    contract = "id mid task queue state candidate cause deliveries crashes strikes failures fingerprint"
+    contract += " payload_bytes worker first_seen last_seen quarantined_at reason incident"
+    assert set(contract.split()) <= set(message)
+
+
+def test_SAP_7_list_filters_and_pages(console: Console, keeper: Keeper) -> None:
+    mids = [keeper.send_and_keep("fleet.healthy", n) for n in range(5)][::-1]
+    other = keeper.send_and_keep("fleet.kill_child", cause="oom")
+    assert [m["mid"] for m in console.json("list", "--filter", "task=*.healthy")] == mids
+    assert [m["mid"] for m in console.json("list", "--filter", "cause=oom crashes>=2 age<1h")] == [other]
+    assert [m["mid"] for m in console.json("list", "--filter", "cause=oom", "--filter", "crashes>2")] == []
+    paged = console.json("list", "--filter", "task=*.healthy", "--limit", "2", "--offset", "1")
+    assert [m["mid"] for m in paged] == mids[1:3]
+    result = console.run("list", "--limit", "2")
+    assert len(result.stdout.splitlines()) == 3
+    assert "--offset 2 shows the next" in result.stderr
+
+
+def test_list_shows_other_states_too(console: Console, keeper: Keeper, fleet: Fleet) -> None:
+    given_up, released = (keeper.send_and_keep("fleet.healthy", n) for n in range(2))
+    fleet.quarantine.discard([given_up])
+    fleet.quarantine.release([released])
+    assert [m["mid"] for m in console.json("list", "--state", "FAIL")] == [given_up]
+    assert [m["mid"] for m in console.json("list", "--state", "tbdl")] == [released]
+    assert [m["mid"] for m in console.json("list", "--candidates")] == [released]
+    assert console.json("list", "--state", "DLNG") == []
+
+
+def test_list_shows_what_runs_at_this_moment(console: Console, fleet: Fleet, keeper: Keeper) -> None:
+    result = fleet.send("slow", 600)
+    with fleet.worker() as worker:
+        from celery_poison.testing import wait_until
+
+        wait_until(lambda: fleet.marks.all("slow", "start"), what=worker.log_text)
+        wait_until(lambda: console.json("list", "--state", "DLNG"), what=worker.log_text)
+        (running,) = console.json("list", "--state", "DLNG")
+        assert (running["id"], running["task"], running["state"]) == (result.id, "fleet.slow", "DLNG")
+        assert running["worker"].startswith("w1@test/")
+        assert console.json("status")["states"]["DLNG"] == 1
+        worker.kill_group()
+
+
+# --- show ------------------------------------------------------------------------------------------
+
+
+def test_SAP_7_show_tells_the_story_history_headers_and_body(console: Console, keeper: Keeper) -> None:
+    mid = keeper.send_and_keep("fleet.healthy", "Grüße", headers={"x-tenant": "acme"})
+    told = console.out("show", mid)
+    assert "In quarantine. It killed its process by SIGKILL. It died 2 times (2 strikes)." in told
+    history = told[told.index("history") : told.index("headers")].splitlines()[1:-1]
+    assert [line.split("  ")[-1].split()[0] for line in history] == ["killed", "killed", "moved"]
+    assert any(line.split() == ["x-tenant", "acme"] for line in told.splitlines())
+    assert '"Grüße"' in told
+
+
+def test_show_as_json_has_the_exact_body_beside_the_decoded_one(console: Console, keeper: Keeper) -> None:
+    mid = keeper.send_and_keep("fleet.healthy", 1, task_id="by-task-id")
+    told = console.json("show", "by-task-id")
+    body = base64.b64decode(told["body_base64"])
+    assert told["mid"] == mid
+    assert told["body"] == json.loads(body)
+    assert told["headers"]["task"] == "fleet.healthy"
+    assert [entry["event"] for entry in told["history"]] == ["crashed", "crashed", "quarantined"]
+    assert console.run("show", "by-task-id", "--raw").stdout_bytes == body
+
+
+def test_show_never_opens_a_pickle_and_shows_its_bytes(console: Console, keeper: Keeper) -> None:
+    from tests.apps.tasks import KillsItsReader
+
+    mid = keeper.send_and_keep("fleet.unpickled", KillsItsReader(), serializer="pickle")
+    told = console.out("show", mid)
+    assert "application/x-python-serialize" in told
+    assert "00000000  80 " in told
+    assert console.json("show", mid)["body"] is None
+
+
+def test_show_unpacks_a_compressed_body_but_no_bomb(console: Console, keeper: Keeper) -> None:
+    packed = keeper.send_and_keep("fleet.healthy", "x" * 3000, compression="gzip")
+    assert "compressed (application/x-gzip)" in console.out("show", packed)
+    assert console.json("show", packed)["body"][0] == ["x" * 3000]
+    keeper.app.tasks["fleet.healthy"].delay(1)
+    message = keeper.receive()
+    body, method = compress(b"[" * 50_000_000, "gzip")
+    headers = json.dumps({**message.headers, "compression": method})
+    bomb = keeper.keep(message, body=body, headers=headers)
+    assert console.json("show", bomb)["body"] is None
+    assert "more bytes" in console.out("show", bomb)
+
+
+def test_show_remembers_from_the_journal_what_has_ended_since(
+    console: Console, keeper: Keeper, fleet: Fleet
+) -> None:
+    mid = keeper.send_and_keep("fleet.healthy", 1)
+    id = fleet.quarantine.get(mid).id
+    fleet.quarantine.release([mid], actor="ann", note="why not")
+    with fleet.worker():
+        fleet.app.AsyncResult(id).get(timeout=30)
+    told = console.out("show", id)
+    assert "Ended; only the journal remembers it." in told
+    assert "released by ann: why not" in told
+    assert console.json("show", id)["state"] == "DLVD"
+
+
+@pytest.mark.parametrize("verb", ["show", "list", "journal"])
+def test_nothing_that_was_stored_reaches_the_terminal_unescaped(
+    verb: str, console: Console, keeper: Keeper
+) -> None:
+    keeper.app.tasks["fleet.healthy"].apply_async(
+        [ESCAPES], task_id=f"id{ESCAPES}", headers={ESCAPES: ESCAPES}
+    )
+    message = keeper.receive()
+    message.headers["task"] = f"fleet.healthy{ESCAPES}"
+    mid = keeper.keep(message)
+    arguments = {"show": ("show", mid), "list": ("list",), "journal": ("journal", "tail")}[verb]
+    told = console.out(*arguments)
+    assert "fleet.healthy" in told
+    assert not set(told) & {"\x1b", "\x07", "\r", "\x9b", "\u202e"}, told
+    told = console.out(*arguments, "--json")
+    assert told.isascii()
+    assert all(c.isprintable() or c == "\n" for c in told)
+
+
+# --- the others ------------------------------------------------------------------------------------
+
+
+def test_status_counts_and_says_loudly_what_is_wrong(console: Console, keeper: Keeper, fleet: Fleet) -> None:
+    keeper.send_and_keep("fleet.healthy", 1)
+    fleet.quarantine.discard([keeper.send_and_keep("fleet.healthy", 2)])
+    seen = console.json("status")
+    assert seen["states"] == {"NDLV": 1, "FAIL": 1, "DLNG": 0}
+    assert seen["workers"] == {"alive": 0, "dead": 0, "stopping": 0}
+    assert any("no worker is alive" in warning for warning in seen["warnings"])
+    assert "WARNING" in console.out("status")
+    about = {"unguarded": 3, "ledger_errors": 2, "node": "w1@test"}
+    keeper.ledger.beat("w1@test/b00t", about, first=True)
+    seen = console.json("status")
+    assert (seen["unguarded"], seen["ledger_errors"], seen["workers"]["alive"]) == (3, 2, 1)
+    assert "3 tasks ran unguarded" in console.out("status")
+
+
+def test_status_names_settings_without_effect_and_a_ledger_that_is_not_ours(
+    new_fleet: type[Fleet], redis_url: str
+) -> None:
+    fleet = new_fleet(redis_url, poison_trial="queue")
+    keeper = Keeper(fleet.app)
+    keeper.sign()
+    keeper.close()
+    fleet.app.main = "another"
+    warnings = "\n".join(Console(fleet.app).json("status")["warnings"])
+    assert "poison_trial is set" in warnings
+    assert "belongs to app 'fleet'" in warnings
+
+
+def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> None:
+    assert console.json("workers") == console.json("incidents") == []
+    keeper.ledger.beat("w1@test/b00t", {"node": "w1@test", "pool": "solo", "queues": "celery"}, first=True)
+    (worker,) = console.json("workers")
+    assert (worker["node"], worker["alive"]) == ("w1@test", True)
+    assert "alive" in console.out("workers")
+    fence, _ = keeper.ledger.lead("w2@test/b00t", 10_000) or (0, False)
+    keeper.ledger.bury("w1@test/b00t", "i1", 0, fence)
+    assert console.json("workers") == []
+    assert "open" in console.out("incidents")
+    keeper.ledger.close("w1@test/b00t", "i1", flagged=2, put_back=5)
+    (incident,) = console.json("incidents")
+    assert (incident["incident"], incident["flagged"], incident["put_back"]) == ("i1", 2, 5)
+    assert "closed" in console.out("incidents")
+
+
+def test_journal_tail_prints_a_sentence_or_a_json_object_in_each_line(
+    console: Console, keeper: Keeper
+) -> None:
+    keeper.send_and_keep("fleet.healthy", 1)
+    lines = console.out("journal", "tail", "-n", "2").splitlines()
+    assert len(lines) == 2 and "moved to quarantine" in lines[1]
+    entries = [json.loads(line) for line in console.out("journal", "tail", "--json").splitlines()]
+    assert [entry["event"] for entry in entries] == ["crashed", "crashed", "quarantined"]
