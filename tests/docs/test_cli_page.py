@@ -1,0 +1,76 @@
+"""docs/cli.md lists the verbs, their options and the fields of their JSON."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+import click
+import pytest
+
+from celery_poison.cli.celery_command import VERBS, poison
+from celery_poison.quarantine.filters import AGE, NUMBER_FIELDS, TEXT_FIELDS
+from celery_poison.quarantine.outcome import Outcome
+from celery_poison.records import MessageRecord
+from tests.docs.pages import rows, section, text, words
+
+#: Verbs that share a section of the page.
+SECTIONS = {
+    "release": "release, fail, discard",
+    "fail": "release, fail, discard",
+    "discard": "release, fail, discard",
+}
+
+
+def test_every_verb_is_listed_in_the_order_of_the_help() -> None:
+    assert [words(row[0])[0] for row in rows(section(text("cli.md"), "Verbs"))] == list(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_told_with_exactly_its_options(verb: str) -> None:
+    shown = {words(row[0])[0] for row in rows(section(text("cli.md"), SECTIONS.get(verb, verb)))}
+    real = _options(verb)
+    if verb == "discard":
+        assert "`discard` has no `--force`" in text("cli.md")
+        shown -= {"--force"}
+    assert shown == real
+
+
+def _options(verb: str) -> set[str]:
+    command = poison.get_command(click.Context(poison), verb)
+    assert command is not None
+    # A group is told by the one command it has.
+    (command,) = getattr(command, "commands", {"": command}).values()
+    found = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    return {max(option.opts, key=len) for option in found} - {"--help"}
+
+
+def test_the_message_object_is_told_field_by_field() -> None:
+    shown = [words(row[0])[0] for row in rows(section(text("cli.md"), "JSON"))]
+    assert shown == [field.name for field in fields(MessageRecord)]
+
+
+def test_an_outcome_is_told() -> None:
+    page = section(text("cli.md"), "JSON")
+    _, _, told = page.partition("an array of outcomes:")
+    assert words(told)[: len(fields(Outcome))] == [field.name for field in fields(Outcome)]
+
+
+def test_the_fields_of_filters_are_told() -> None:
+    shown = [tuple(words(row[0])) for row in rows(section(text("cli.md"), "Filters"))]
+    assert shown == [TEXT_FIELDS, NUMBER_FIELDS, (AGE,)]
+
+
+def test_every_exit_status_is_told() -> None:
+    from celery_poison.cli.session import REFUSED, UNREACHABLE, WRONG_USAGE
+
+    shown = [row[0] for row in rows(section(text("cli.md"), "Exit status"))]
+    assert shown == [str(n) for n in (0, REFUSED, WRONG_USAGE, UNREACHABLE)]
+
+
+def test_no_page_types_a_verb_that_does_not_exist() -> None:
+    from tests.docs.pages import PAGES
+
+    for page in PAGES:
+        typed = set(re.findall(r"celery -A \w+ poison (\w+)", page.read_text(encoding="utf-8")))
+        assert typed - {"VERB"} <= set(VERBS), page.name
