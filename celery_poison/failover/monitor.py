@@ -39,6 +39,7 @@ class Monitor:
         self._recovery = Recovery(app, ledger)
         self._listening_since = time.monotonic()
         self._last_round = time.monotonic()
+        self._next_sweep = 0.0
         self._fence: int | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -77,7 +78,9 @@ class Monitor:
             self._bury(worker)
         for worker, incident in self._queries.open_incidents().items():
             self._recover(worker, incident)
-        self._recovery.sweep_orphans(int(self._activation * 1000))
+        if now >= self._next_sweep:
+            self._next_sweep = now + self._activation / 2
+            self._recovery.sweep_orphans(self._activation)
 
     def _take_lock(self) -> bool:
         led = self._ledger.lead(self._worker, int(self._activation * 1000))

@@ -6,6 +6,8 @@ which begins again.
 
 from __future__ import annotations
 
+import time
+
 from celery import Celery
 
 from celery_poison import causes
@@ -17,8 +19,8 @@ from celery_poison.records import Start
 from celery_poison.results import success_was_stored
 from celery_poison.verdict import Ended, Phase
 
-#: A finished start whose acknowledgement nobody heard of is remembered this long, in ms.
-REMEMBER_MS = 6 * 3600 * 1000
+#: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
+REMEMBER = 6 * 3600.0
 
 
 class Recovery:
@@ -28,6 +30,8 @@ class Recovery:
         self._app = app
         self._ledger = ledger
         self._queries = Queries(ledger)
+        #: Starts of workers that nobody knows, and when they were first seen here.
+        self._orphans: dict[str, float] = {}
 
     def recover(self, worker: str, incident: str) -> tuple[int, int]:
         """Flag what ``worker`` was running and put back what it held; return both numbers."""
@@ -78,14 +82,21 @@ class Recovery:
         task = self._app.tasks.get(start.task)
         return task is not None and success_was_stored(task, start.id)
 
-    def sweep_orphans(self, activation_ms: int) -> None:
-        """End starts whose worker nobody knows (Redis lost its lease): unknown, so nobody's fault."""
+    def sweep_orphans(self, patience: float) -> None:
+        """End starts whose worker nobody knows (Redis lost its lease): unknown, so nobody's fault.
+
+        Args:
+            patience: seconds for which such a worker may still come back.
+        """
         known = set(self._queries.leases()) | set(self._queries.open_incidents())
-        now = self._queries.now_ms()
+        now, seen = time.monotonic(), self._orphans
+        self._orphans = {}
         for mid, start, raw in self._queries.running():
-            if start.worker in known or now - start.at_ms < activation_ms:
+            if start.worker in known:
                 continue
-            if self._queries.ended(start.token) != Ended.DONE:
+            since = self._orphans[start.token] = seen.get(start.token, now)
+            if self._queries.ended(start.token) == Ended.DONE:
+                if now - since > REMEMBER:
+                    self._ledger.settle([(mid, start.token)])
+            elif now - since > patience:
                 self._end(mid, start, raw, "", peaceful=True)
-            elif now - start.at_ms > REMEMBER_MS:
-                self._ledger.claim(mid, raw, None)

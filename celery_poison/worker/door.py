@@ -73,11 +73,11 @@ class Door:
         if delivery.epoch != self._runtime.epoch:
             return  # its connection is gone; the broker delivers it again
         sight = self._look(delivery)
-        foreign = self._is_foreign(sight)
+        foreign, ended = self._earlier_start(sight)
         facts = Facts(
             history=sight.history,
             foreign_start=foreign,
-            ended=sight.ended if foreign else Ended.NOT,
+            ended=ended,
             kept=sight.kept,
             release=delivery.release,
             last_release=sight.releases,
@@ -94,13 +94,16 @@ class Door:
             sight = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
         return sight
 
-    def _is_foreign(self, sight: Sight) -> bool:
+    def _earlier_start(self, sight: Sight) -> tuple[bool, Ended]:
+        """Return whether an earlier start stands in the way, and how it ended."""
         start = sight.start
         if start is None:
-            return False
-        if start.worker == self._runtime.worker and sight.ended is Ended.NOT:
-            return self._runtime.is_live(start.token)
-        return not (start.phase == Phase.CLAIMED and sight.owner != "alive")
+            return False, Ended.NOT
+        if start.worker == self._runtime.worker:
+            return self._runtime.whereabouts.of(start, sight.ended)
+        if start.phase == Phase.CLAIMED and sight.owner != "alive":
+            return False, Ended.NOT
+        return True, sight.ended
 
     def _carry_out(self, delivery: Delivery, sight: Sight, verdict: Verdict) -> None:
         runtime = self._runtime
@@ -122,7 +125,7 @@ class Door:
     def _claim(self, delivery: Delivery, sight: Sight, *, alone: bool) -> None:
         delivery.history, delivery.alone = sight.history, alone
         delivery.start = delivery.start._replace(deliveries=sight.history.deliveries + 1, alone=int(alone))
-        self._runtime.hold_token(delivery.start.token)
+        self._runtime.whereabouts.let_in(delivery.start.token)
         if not self._runtime.ledger.claim(delivery.mid, sight.raw, delivery.start):
             raise Again(0.0)
         self._runtime.bridge.call(partial(self._let_in, delivery))
@@ -141,7 +144,7 @@ class Door:
             return
         message = delivery.message
         message.poison = delivery
-        self._runtime.hold_token(delivery.start.token)
+        self._runtime.whereabouts.let_in(delivery.start.token)
         delivery.start = delivery.start.in_phase(Phase.ADMITTING)
         self._runtime.note(delivery.mid, delivery.start)
         try:

@@ -57,6 +57,7 @@ class Pulse:
             runtime.ensure_enrolled()
             runtime.ledger.beat(runtime.worker, runtime.about(), first=self._first)
         except Fenced:
+            runtime.fenced = runtime.is_being_recovered_from()
             logger.critical(
                 "celery_poison: this worker was silent for longer than poison_activation_interval=%s s"
                 " and was taken for dead; its messages run elsewhere",
@@ -66,6 +67,8 @@ class Pulse:
             runtime.complain(error)
             runtime.ledger_is_up = False
             return
+        else:
+            runtime.fenced = False
         self._first = False
         self._told_stopping = stopping
         runtime.ledger_is_up = True

@@ -79,7 +79,8 @@ class GuardedRequest(Request):
         if self.revoked():
             raise TaskRevokedError(self.id)
         ticket = self._ticket = self._make_ticket()
-        self.runtime.went_to_pool(ticket.token, self)
+        self.epoch = self.runtime.epoch
+        self.runtime.whereabouts.went_to_pool(ticket.token, self)
         task, (hard, soft) = self._task, self.time_limits
         result = pool.apply_async(
             run_fast if self._app.use_fast_trace_task else run_plain,
@@ -190,7 +191,7 @@ class GuardedRequest(Request):
 
     def _left_pool(self) -> None:
         assert self._ticket is not None
-        self.runtime.left_pool(self._ticket.token)
+        self.runtime.whereabouts.left_pool(self._ticket.token, ended_well=self._ended_well)
         if not self.diverts:
             self._settle()
 

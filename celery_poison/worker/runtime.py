@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from celery import Celery
 from celery.utils.log import get_logger
+from celery.worker.state import active_requests
 
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
@@ -30,6 +31,7 @@ from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.settler import Settler
+from celery_poison.worker.whereabouts import Whereabouts
 
 logger = get_logger("celery_poison")
 
@@ -61,6 +63,7 @@ class Runtime:
         self.epoch = 0
         self.stopping = False
         self.ledger_is_up = True
+        self.fenced = False
         self.secret = b""
         self.ledger_errors = 0
         self._about: dict[str, str | int] = {
@@ -72,8 +75,7 @@ class Runtime:
             "started_at": int(time.time() * 1000),
         }
         self._tokens = count(1)
-        self._held_tokens: set[str] = set()
-        self._live: dict[str, Any] = {}
+        self.whereabouts = Whereabouts()
         self._wire = Wire(self.ledger.client)
         self._complained: set[str] = set()
         self._enrolled = False
@@ -130,6 +132,10 @@ class Runtime:
             sentence = "celery_poison: %s; tasks go on (logged once, counted in status)"
             logger.log(WARNING if known else ERROR, sentence, error, exc_info=None if known else error)
 
+    def is_being_recovered_from(self) -> bool:
+        """Whether a monitor is putting back this worker's messages at this moment."""
+        return self.worker in Queries(self.ledger).open_incidents()
+
     def about(self) -> dict[str, str | int]:
         """Return what a heartbeat tells about this worker."""
         return {
@@ -141,8 +147,12 @@ class Runtime:
         }
 
     def may_start(self) -> bool:
-        """Whether tasks may be started at this moment (``poison_fail_open``)."""
-        return self.ledger_is_up or self.settings.fail_open
+        """Whether tasks may be started at this moment.
+
+        Not while the ledger is away (``poison_fail_open=False``), and not while this worker, taken for
+        dead, is still being recovered from: what it started now would be taken for dead too.
+        """
+        return not self.fenced and (self.ledger_is_up or self.settings.fail_open)
 
     # --- the life of a delivery ----------------------------------------------------------------
 
@@ -150,29 +160,13 @@ class Runtime:
         """A broker connection begins; deliveries of earlier ones are void."""
         self.epoch += 1
         self.consumer = consumer
-        self._held_tokens.clear()
+        self.whereabouts.connection_lost(active_requests)
         self.settler.connection_lost()
         self.bridge.attach(consumer)
 
     def next_token(self) -> str:
         """Return the fencing token of a new start."""
         return f"{self.boot_id}.{next(self._tokens)}"
-
-    def hold_token(self, token: str) -> None:
-        """Remember a delivery of the present connection that was let in and not started."""
-        self._held_tokens.add(token)
-
-    def went_to_pool(self, token: str, request: Any) -> None:
-        request.epoch = self.epoch
-        self._held_tokens.discard(token)
-        self._live[token] = request
-
-    def left_pool(self, token: str) -> None:
-        self._live.pop(token, None)
-
-    def is_live(self, token: str) -> bool:
-        """Whether a start of this worker is still on its way or running."""
-        return token in self._live or token in self._held_tokens
 
     def note(self, mid: str, start: Start) -> None:
         """Overwrite the entry of a delivery that this process is letting in, without waiting."""
@@ -200,7 +194,7 @@ class Runtime:
 
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
-        self._held_tokens.discard(delivery.start.token)
+        self.whereabouts.dropped(delivery.start.token)
         if put_back:
             self.interrupted(delivery.mid, delivery.start)
         else:

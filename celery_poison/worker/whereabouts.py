@@ -1,0 +1,70 @@
+"""What this worker knows about its own starts, for the day when one of their messages comes back.
+
+A message may be delivered again while its first delivery still runs here (the broker connection was
+lost), or after it ended here and the ledger never heard of that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Container
+from typing import Any
+
+from celery_poison.records import Start
+from celery_poison.verdict import Ended, Phase
+
+#: Ended starts that are remembered; a copy comes back within seconds or not at all.
+MEMORY = 20_000
+
+
+class Whereabouts:
+    """Starts of one worker process: let in, in the pool, or ended."""
+
+    def __init__(self) -> None:
+        self._let_in: set[str] = set()
+        self._in_pool: dict[str, Any] = {}
+        self._ended: OrderedDict[str, bool] = OrderedDict()
+
+    def let_in(self, token: str) -> None:
+        """A delivery of the present connection passed the door."""
+        self._let_in.add(token)
+
+    def dropped(self, token: str) -> None:
+        """It was revoked, expired or rejected before it went to the pool."""
+        self._let_in.discard(token)
+
+    def went_to_pool(self, token: str, request: Any) -> None:
+        self._let_in.discard(token)
+        self._in_pool[token] = request
+
+    def left_pool(self, token: str, *, ended_well: bool) -> None:
+        self._in_pool.pop(token, None)
+        self._ended[token] = ended_well
+        if len(self._ended) > MEMORY:
+            self._ended.popitem(last=False)
+
+    def connection_lost(self, active: Container[Any]) -> None:
+        """Forget what had not begun: Celery drops it, and the broker delivers it again."""
+        self._let_in.clear()
+        self._in_pool = {token: request for token, request in self._in_pool.items() if request in active}
+
+    def of(self, start: Start, ended: Ended) -> tuple[bool, Ended]:
+        """Return whether an entry of this worker stands in the way of a copy, and how it ended."""
+        if ended is not Ended.NOT:
+            return True, ended
+        if start.token in self._in_pool or start.token in self._let_in:
+            return True, Ended.NOT
+        if start.token in self._ended:
+            well = self._ended[start.token]
+            return well, Ended.DONE if well else Ended.NOT
+        # It began although it was thought dropped: only its process knows more.
+        return start.phase == Phase.RUNNING and _exists(start.pid), Ended.NOT
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

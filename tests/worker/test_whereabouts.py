@@ -1,0 +1,62 @@
+"""Every way in which an entry of this very worker may meet a copy of its message (TP1-8)."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from celery_poison.records import Start
+from celery_poison.verdict import Ended
+from celery_poison.worker.whereabouts import MEMORY, Whereabouts
+
+NOBODY = 2**22 + 1  # above the largest pid of Linux
+
+
+def _start(phase: str = "R", pid: int = NOBODY) -> Start:
+    return Start(phase, "t1", "n/b", pid, 1, 1, 0, "id", "task", "q", 2, 5, 1, 1)
+
+
+@pytest.mark.parametrize("ended", [Ended.DONE, Ended.ROLLED_BACK, Ended.INTERRUPTED])
+def test_an_end_on_record_is_believed(ended: Ended) -> None:
+    assert Whereabouts().of(_start(), ended) == (True, ended)
+
+
+def test_a_start_in_the_pool_stands_in_the_way_until_it_left() -> None:
+    known = Whereabouts()
+    known.went_to_pool("t1", object())
+    assert known.of(_start(), Ended.NOT) == (True, Ended.NOT)
+    known.left_pool("t1", ended_well=True)
+    assert known.of(_start(), Ended.NOT) == (True, Ended.DONE), "its end never reached the ledger"
+
+
+def test_a_start_that_ended_badly_does_not_stand_in_the_way() -> None:
+    known = Whereabouts()
+    known.went_to_pool("t1", object())
+    known.left_pool("t1", ended_well=False)
+    assert known.of(_start(), Ended.NOT) == (False, Ended.NOT)
+
+
+def test_after_a_lost_connection_only_what_had_begun_stands_in_the_way() -> None:
+    known, begun = Whereabouts(), object()
+    known.let_in("t0")
+    known.went_to_pool("t1", begun)
+    known.went_to_pool("t2", object())
+    known.connection_lost({begun})
+    assert known.of(_start(), Ended.NOT)[0] is True
+    assert known.of(_start("C")._replace(token="t0"), Ended.NOT)[0] is False
+    assert known.of(_start("C")._replace(token="t2"), Ended.NOT)[0] is False
+
+
+def test_a_start_thought_dropped_that_runs_all_the_same_stands_in_the_way_while_its_process_lives() -> None:
+    assert Whereabouts().of(_start(pid=os.getpid()), Ended.NOT) == (True, Ended.NOT)
+    assert Whereabouts().of(_start(pid=NOBODY), Ended.NOT) == (False, Ended.NOT)
+    assert Whereabouts().of(_start("C", pid=os.getpid()), Ended.NOT) == (False, Ended.NOT)
+
+
+def test_the_memory_of_ended_starts_is_bounded() -> None:
+    known = Whereabouts()
+    for number in range(MEMORY + 10):
+        known.left_pool(f"x{number}", ended_well=True)
+    assert known.of(_start()._replace(token="x0"), Ended.NOT)[0] is False
+    assert known.of(_start()._replace(token=f"x{MEMORY}"), Ended.NOT)[0] is True
