@@ -20,7 +20,7 @@ def history(
     *,
     since: float | None = None,
     until: float | None = None,
-    scan: int = 200_000,
+    scan: int = 50_000,
 ) -> list[dict[str, str]]:
     """Return the journal's entries about one task id, oldest first.
 

@@ -45,6 +45,17 @@ class Queries:
                 if raw:
                     yield MessageRecord.from_hash(raw, State(raw["state"]))
 
+    def kept_ids(self, state: State) -> Iterator[tuple[str, str]]:
+        """Yield (mid, task id) of what is in quarantine (NDLV) or given up (FAIL), newest first."""
+        index = self._keys.quarantine if state is State.NDLV else self._keys.failed
+        for mids in self._pages(index, newest_first=True):
+            with clear_errors("reading task ids"):
+                pipe = self._client.pipeline(transaction=False)
+                for mid in mids:
+                    pipe.hget(self._keys.message(mid), "id")
+                ids: list[Any] = pipe.execute()
+            yield from ((mid, id.decode("utf-8", "replace")) for mid, id in zip(mids, ids, strict=True) if id)
+
     def candidates(self) -> Iterator[MessageRecord]:
         """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
         for ids in self._pages(self._keys.candidates, newest_first=False):

@@ -23,7 +23,7 @@ class Lookup:
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
-        self._kept: dict[State, dict[str, list[MessageRecord]]] = {}
+        self._mids: dict[State, dict[str, list[str]]] = {}
 
     def find(self, id: str) -> MessageRecord:
         """Return the message with this mid, else the one with this task id.
@@ -34,19 +34,17 @@ class Lookup:
             MessageNotFound: the ledger knows no such message (healthy ones leave no record).
             AmbiguousId: several messages in quarantine carry this task id.
         """
-        by_mid = self._queries.record(id)
-        if by_mid is not None:
-            return by_mid
-        waiting = self._of_task(State.NDLV, id)
-        if len(waiting) > 1:
-            mids = ", ".join(record.mid for record in waiting)
-            raise AmbiguousId(
-                f"{len(waiting)} messages in quarantine have the task id {id!r}, name one: {mids}"
-            )
-        found = waiting[0] if waiting else self._elsewhere(id)
+        found = self._queries.record(id) or self._in_quarantine(id) or self._elsewhere(id)
         if found is None:
             raise MessageNotFound(f"no message {id!r}: neither in quarantine, nor given up, nor a candidate")
         return found
+
+    def _in_quarantine(self, id: str) -> MessageRecord | None:
+        mids = self._of_task(State.NDLV, id)
+        if len(mids) > 1:
+            told = ", ".join(mids)
+            raise AmbiguousId(f"{len(mids)} messages in quarantine have the task id {id!r}, name one: {told}")
+        return self._queries.record(mids[0]) if mids else None
 
     def _elsewhere(self, id: str) -> MessageRecord | None:
         """Return what waits or runs and has a history, else what was given up."""
@@ -55,12 +53,12 @@ class Lookup:
             # A released message is a candidate until it has run; its record is kept by task id.
             live = next((record for record in self._queries.candidates() if record.mid == id), None)
         given_up = [] if live else self._of_task(State.FAIL, id)
-        return live or (given_up[0] if given_up else None)
+        return live or (self._queries.record(given_up[0]) if given_up else None)
 
-    def _of_task(self, state: State, id: str) -> list[MessageRecord]:
-        if state not in self._kept:
-            index: dict[str, list[MessageRecord]] = defaultdict(list)
-            for record in self._queries.kept(state):
-                index[record.id].append(record)
-            self._kept[state] = index
-        return self._kept[state].get(id, [])
+    def _of_task(self, state: State, id: str) -> list[str]:
+        if state not in self._mids:
+            index: dict[str, list[str]] = defaultdict(list)
+            for mid, task_id in self._queries.kept_ids(state):
+                index[task_id].append(mid)
+            self._mids[state] = index
+        return self._mids[state].get(id, [])

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from celery import Celery
 
-from celery_poison.errors import SchemaMismatch
+from celery_poison.errors import ConfigurationError, SchemaMismatch
 from celery_poison.ledger.meta import ACCEPTED
 from celery_poison.ledger.queries import Queries
 
 
 def identity_of(app: Celery) -> dict[str, str]:
-    """Return how workers of ``app`` sign the ledger: the app's name and where its broker keeps queues."""
+    """Return how workers of ``app`` sign the ledger: the app's name and where its broker keeps queues.
+
+    Raises:
+        ConfigurationError: kombu knows no such broker.
+    """
     broker = app.connection_for_read()
-    return {
-        "app": app.main or "celery",
-        "broker": f"{broker.transport.driver_type}/{broker.virtual_host}",
-    }
+    try:
+        kind = broker.transport.driver_type
+    except (KeyError, ImportError) as error:
+        raise ConfigurationError(f"broker_url: {error.args[0] if error.args else error}") from None
+    return {"app": app.main or "celery", "broker": f"{kind}/{broker.virtual_host}"}
 
 
 def check_owner(app: Celery, queries: Queries) -> bool:

@@ -189,6 +189,36 @@ def test_a_broker_that_is_away_is_found_quickly(url: str, new_fleet: Build, redi
     assert "s3cret" not in found["said"]
 
 
+@pytest.mark.parametrize("verb", ["list", "doctor"])
+def test_a_broker_that_nobody_knows_is_named(verb: str, new_fleet: Build, redis_url: str) -> None:
+    fleet = new_fleet(redis_url, poison_redis_url=redis_url)
+    keeper = Keeper(fleet.app)
+    keeper.sign()
+    keeper.close()
+    fleet.app.conf.broker_url = "carrier-pigeon://"
+    result = Console(fleet.app).run(verb, status=1 if verb == "doctor" else 2)
+    assert "carrier-pigeon" in result.output
+
+
+@pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
+def test_a_broker_that_refuses_the_password_is_found(broker_url: str, new_fleet: Build) -> None:
+    user, _, rest = broker_url.partition("@")
+    wrong = f"{user.rpartition(':')[0]}:wr0ng@{rest}"
+    found = finding(Console(new_fleet(wrong).app), "broker", status=1)
+    assert found["level"] == "FAIL"
+    assert "wr0ng" not in found["said"]
+
+
+def test_modules_that_cannot_be_loaded_are_found(console: Console, fleet: Fleet) -> None:
+    fleet.app.conf.imports = ["no.such.module"]
+    assert "no module named 'no'" in finding(console, "tasks", status=1)["said"].lower()
+
+
+def test_a_result_backend_that_nobody_knows_is_found(new_fleet: Build, redis_url: str) -> None:
+    console = Console(new_fleet(redis_url, result_backend="carrier-pigeon://").app)
+    assert "carrier-pigeon" in finding(console, "results", status=1)["said"]
+
+
 def test_a_transport_that_is_neither_Redis_nor_RabbitMQ_is_a_warning(
     new_fleet: Build, redis_url: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -96,6 +97,34 @@ def test_other_celery_commands_import_no_verb(entry_points: Path) -> None:
         check=True,
     )
     assert done.stdout.split() == ["celery_poison.cli.celery_command"]
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("y", 0, 0), ("n", 1, 30)])
+def test_on_a_terminal_many_messages_are_touched_after_a_question_and_a_bar_shows_how_far_it_is(
+    answer: str, status: int, left: int, fleet: Fleet, keeper: Keeper, entry_points: Path
+) -> None:
+    for n in range(30):
+        keeper.send_and_keep("fleet.healthy", n)
+    here, there = pty.openpty()
+    path = os.pathsep.join([str(entry_points), str(ROOT)])
+    with subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "tests.apps.fleet", "poison", "release", "--all"],
+        env=os.environ | fleet.environ() | {"PYTHONPATH": path},
+        cwd=ROOT,
+        stdin=there,
+        stdout=subprocess.PIPE,
+        stderr=there,
+    ) as process:
+        os.write(here, f"{answer}\n".encode())
+        stdout, _ = process.communicate(timeout=60)
+    os.close(there)
+    told = os.read(here, 65536).decode()
+    os.close(here)
+    assert process.returncode == status
+    assert "Release 30 messages? [y/N]" in told
+    assert len(fleet.quarantine.list()) == left
+    assert len(stdout.splitlines()) == 30 - left
+    assert ("30/30" in told) == (left == 0)
 
 
 # --- the console script ----------------------------------------------------------------------------

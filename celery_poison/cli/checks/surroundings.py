@@ -7,20 +7,16 @@ from typing import Any
 import redis
 from celery import Celery
 from celery.backends.base import DisabledBackend
-from kombu.exceptions import KombuError
 from kombu.transport import pyamqp
 from kombu.transport import redis as kombu_redis
 
 from celery_poison.cli.checks.finding import Finding
-from celery_poison.errors import SchemaMismatch
+from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin
 from celery_poison.quarantine.overview import without_secrets
 from celery_poison.quarantine.owner import check_owner
 from celery_poison.quarantine.publish import bounded_connection
-
-#: The transport pops and registers a message in one step since this version.
-ONE_STEP_VERSION = (6, 2)
 
 
 def settings(plugin: Plugin) -> Finding:
@@ -37,9 +33,14 @@ def settings(plugin: Plugin) -> Finding:
 
 
 def tasks(plugin: Plugin) -> Finding:
-    """Check that anything is guarded at all."""
-    plugin.app.loader.import_default_modules()
-    policies = plugin.policies
+    """Check that the app's modules can be loaded, and that anything in them is guarded at all."""
+    try:
+        plugin.app.loader.import_default_modules()
+        policies = plugin.policies
+    except Exception as error:  # whatever the user's modules raise
+        return Finding(
+            "tasks", "FAIL", f"cannot be loaded: {error!r}", "a worker could not start either: repair it"
+        )
     if not policies:
         cure = "put @guarded on tasks, or set poison_guard_all=True"
         return Finding("tasks", "warn", "no task of this app is guarded", cure)
@@ -52,7 +53,7 @@ def owner(app: Celery, queries: Queries) -> Finding:
     """Check whose ledger this is."""
     try:
         signed = check_owner(app, queries)
-    except SchemaMismatch as error:
+    except ConfigurationError as error:
         return Finding("owner", "FAIL", str(error), "give every app its own poison_namespace")
     return Finding("owner", "ok", "this app's" if signed else "nobody's yet: the first worker signs it")
 
@@ -68,8 +69,8 @@ def broker(app: Celery) -> Finding:
                 about = connection.connection.server_properties
                 return Finding("broker", "ok", f"{about.get('product', 'AMQP')} {about.get('version', '')}")
             kind = connection.transport.driver_type
-    except (OSError, KombuError) as error:
-        return Finding("broker", "FAIL", f"not reachable: {error}", "start it, or correct broker_url")
+    except Exception as error:  # each transport has errors of its own
+        return Finding("broker", "FAIL", f"not usable: {error}", "start it, or correct broker_url")
     said = (
         f"{kind}: neither Redis nor RabbitMQ; bodies are kept after unpacking, failover is the broker's own"
     )
@@ -86,22 +87,20 @@ def _redis_broker(channel: Any) -> Finding:
             client.execute_command("BLMOVE", f"{probe}.a", f"{probe}.b", "RIGHT", "LEFT", 0.01)
         except redis.exceptions.ResponseError as error:
             return Finding("broker", "warn", f"Redis refuses EVAL or BLMOVE: {error}", cure)
-        except redis.RedisError as error:
-            return Finding("broker", "FAIL", f"not reachable: {error}", "start it, or correct broker_url")
     return Finding("broker", "ok", "Redis; messages are received in one step")
 
 
 def backend(app: Celery) -> Finding:
     """Check that there is a result backend to tell callers of a failure."""
-    found = app.backend
-    if isinstance(found, DisabledBackend):
-        cure = "set result_backend: without it `fail` reaches errbacks, but no caller and no chord"
-        return Finding("results", "warn", "no result backend", cure)
-    url = without_secrets(found.as_uri())
-    if url.startswith("rpc://"):
-        return Finding("results", "ok", f"{url} (in the callers' own queues)")
     try:
+        found = app.backend
+        if isinstance(found, DisabledBackend):
+            cure = "set result_backend: without it `fail` reaches errbacks, but no caller and no chord"
+            return Finding("results", "warn", "no result backend", cure)
+        url = without_secrets(found.as_uri())
+        if url.startswith("rpc://"):
+            return Finding("results", "ok", f"{url} (in the callers' own queues)")
         found._get_task_meta_for("celery-poison-doctor")
     except Exception as error:  # each backend has errors of its own
-        return Finding("results", "FAIL", f"{url}: {error}", "start it, or correct result_backend")
+        return Finding("results", "FAIL", f"not usable: {error}", "start it, or correct result_backend")
     return Finding("results", "ok", url)

@@ -1,0 +1,84 @@
+"""Which messages a filter chooses, and that a mistake chooses none."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from celery_poison.quarantine.filters import BadFilter, Filter
+from celery_poison.records import MessageRecord
+
+
+def record(**more: Any) -> MessageRecord:
+    told: dict[str, Any] = {"id": "i", "mid": "m", "task": "shop.render", "queue": "celery", "state": "NDLV"}
+    told.update(cause="signal:9", crashes=2, quarantined_at=time.time() - 3600, reason="it is too large")
+    return MessageRecord(**told | more)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task=shop.render",
+        "task=shop.*",
+        "task=*.rende?",
+        "task!=shop.mail",
+        "cause=signal:*",
+        "crashes=2",
+        "crashes>=2",
+        "crashes<=2",
+        "crashes!=3",
+        "crashes>1.5",
+        "age>59m",
+        "age<2h",
+        "age<1d",
+        "reason='*too large*'",
+        'task=shop.render cause=signal:9 "reason=it is *"',
+    ],
+)
+def test_what_matches(text: str) -> None:
+    assert Filter.parse(text).matches(record())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task=shop.mail",
+        "task=shop",
+        "task=SHOP.render",
+        "crashes>2",
+        "crashes<2",
+        "age>61m",
+        "task=shop.render crashes=3",
+    ],
+)
+def test_what_does_not(text: str) -> None:
+    assert not Filter.parse(text).matches(record())
+
+
+def test_conditions_may_be_given_apart() -> None:
+    assert Filter.parse("task=shop.*", "crashes=2").matches(record())
+    assert not Filter.parse("task=shop.*", "crashes=3").matches(record())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty filter"),
+        ("   ", "empty filter"),
+        ("tusk=x", "did you mean task"),
+        ("task", "no condition"),
+        ("=x", "no condition"),
+        ("task>x", "compare it with = or !="),
+        ("crashes=two", "a number"),
+        ("crashes!=nan", "a number"),
+        ("crashes<inf", "a number"),
+        ("age>3", "a number with s, m, h or d"),
+        ("age>h", "a number with s, m, h or d"),
+        ("reason='half", "quotation"),
+    ],
+)
+def test_a_mistake_is_said_instead_of_choosing_everything(text: str, said: str) -> None:
+    with pytest.raises(BadFilter, match=said):
+        Filter.parse(text)
