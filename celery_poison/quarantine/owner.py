@@ -15,8 +15,8 @@ def identity_of(app: Celery) -> dict[str, str]:
     Raises:
         ConfigurationError: kombu knows no such broker.
     """
-    broker = app.connection_for_read()
     try:
+        broker = app.connection_for_read()
         kind = broker.transport.driver_type
     except (KeyError, ImportError) as error:
         raise ConfigurationError(f"broker_url: {error.args[0] if error.args else error}") from None
