@@ -17,7 +17,7 @@ _SYMBOLS: dict[Fate, Piece] = {
     Fate.RELEASED: ("→", "good"),
     Fate.FAILED: ("→", "faint"),
 }
-_HEADING: Line = (("    poison        starts", "faint"),)
+_HEADING: Line = (("    poison         kills", "faint"),)
 _WORD_STYLES = {Fate.WAITING: "faint", Fate.CANDIDATE: "wait", Fate.KILLING: "bad"}
 
 
@@ -83,6 +83,6 @@ def _workers(snapshot: Snapshot) -> Line:
 
 def _row(row: Row) -> Line:
     symbol, style = _SYMBOLS[row.fate]
-    runs = f"{row.runs}×" if row.runs else ""
+    kills = f"{row.kills}×" if row.kills else ""
     words = (row.sentence, _WORD_STYLES.get(row.fate, ""))
-    return (("  ", ""), (symbol, style), (f" {row.poison.name:<13}", "bold"), (f"{runs:>6}  ", ""), words)
+    return (("  ", ""), (symbol, style), (f" {row.poison.name:<13}", "bold"), (f"{kills:>6}  ", ""), words)

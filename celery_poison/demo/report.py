@@ -48,8 +48,8 @@ class Report:
 
     def _compared(self) -> list[Line]:
         last = self.last
-        starts = sum(row.runs for row in last.rows)
-        killed = f"{counted(len(last.rows), 'poison message')} were started {starts} times"
+        kills = sum(row.kills for row in last.rows)
+        killed = f"{counted(len(last.rows), 'poison message')} killed {kills} times"
         left = f"{last.waiting} of {counted(last.sent, 'healthy task')} still wait" if last.waiting else ""
         return [
             ((f"  After {last.seconds:.0f} s without the plugin: {deaths(last)} died.", "bold"),),
@@ -82,7 +82,7 @@ class Report:
 
     def _poison(self, row: Row) -> dict[str, Any]:
         name = row.poison.name
-        told = {"name": name, "what": row.poison.what, "id": self.load.poison[name], "starts": row.runs}
+        told = {"name": name, "what": row.poison.what, "id": self.load.poison[name], "kills": row.kills}
         record = self.findings.kept(name) if self.findings else None
         if self.findings is not None:
             told |= {

@@ -20,7 +20,7 @@ from celery_poison.demo.stage import Stage
 from celery_poison.demo.watch import Snapshot, Watch
 
 #: Seconds after which a promise that has not come true counts as broken.
-PATIENCE = 120.0
+PATIENCE = 90.0
 DECISION_PATIENCE = 30.0
 TICK = 0.15
 
@@ -86,7 +86,8 @@ class Story:
         return False
 
     def _is_settled(self, snapshot: Snapshot) -> bool:
-        finished = snapshot.waiting == 0 and snapshot.kept == len(POISONS)
+        # A healthy task in quarantine is a broken promise, but nothing to wait for.
+        finished = snapshot.waiting == snapshot.strangers and snapshot.kept == len(POISONS)
         return finished and not self._candidates()
 
     def _candidates(self) -> tuple[str, ...]:
@@ -100,7 +101,7 @@ class Story:
                 n: found.result if found.state == states.SUCCESS else None for n, found in results.items()
             },
             starts=tally.starts(),
-            poison_starts=tally.poison_starts(self.load.poison),
+            kills=tally.kills(self.load.poison),
             quarantined={record.id: record for record in self._quarantine.list()},
             candidates=self._candidates(),
             poison_ids=self.load.poison,

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 STARTED = "demo:started"
-POISON_STARTED = "demo:poison_started"
+KILLS = "demo:kills"
 FINISHED = "demo:finished"
 BORN = "demo:born"
 REPAIRED = "demo:repaired"
@@ -39,8 +39,8 @@ class Tally:
     def finished(self, n: int) -> None:
         self._client.hincrby(FINISHED, str(n), 1)
 
-    def poison_started(self, name: str) -> None:
-        self._client.hincrby(POISON_STARTED, name, 1)
+    def about_to_kill(self, name: str) -> None:
+        self._client.hincrby(KILLS, name, 1)
 
     def pool_process_born(self, worker_pid: int) -> None:
         self._client.hincrby(BORN, str(worker_pid), 1)
@@ -59,8 +59,9 @@ class Tally:
     def finished_count(self) -> int:
         return int(self._client.hlen(FINISHED))
 
-    def poison_starts(self, names: Iterable[str]) -> dict[str, int]:
-        found = self._client.hgetall(POISON_STARTED)
+    def kills(self, names: Iterable[str]) -> dict[str, int]:
+        """How often each poison did what it does."""
+        found = self._client.hgetall(KILLS)
         return {name: int(found.get(name, 0)) for name in names}
 
     def pool_deaths(self, slots: int) -> int:

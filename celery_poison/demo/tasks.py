@@ -71,8 +71,8 @@ def _register_poison(app: Celery, tally: Tally, poison: Poison, guard: Callable[
     def harmful() -> str:
         if tally.is_repaired(poison.name):
             return "repaired"
-        tally.poison_started(poison.name)
         time.sleep(HESITATION)
+        tally.about_to_kill(poison.name)
         poison.kill()
         return "survived"
 
@@ -83,7 +83,7 @@ def _register_poison(app: Celery, tally: Tally, poison: Poison, guard: Callable[
 def _reader(tally: Tally) -> Callable[[str], Any]:
     def read(body: str) -> Any:
         if not tally.is_repaired(BOMB.name):
-            tally.poison_started(BOMB.name)
+            tally.about_to_kill(BOMB.name)
             BOMB.kill()
         return json.loads(body)
 

@@ -12,6 +12,7 @@ from celery_poison.causes import describe
 from celery_poison.demo.load import Load
 from celery_poison.demo.poisons import POISONS, Poison
 from celery_poison.demo.stage import SLOTS, Stage
+from celery_poison.demo.tasks import HEALTHY
 from celery_poison.records import MessageRecord
 
 
@@ -31,10 +32,10 @@ _KEPT = (Fate.QUARANTINED, Fate.RELEASED, Fate.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One poison; ``runs`` are those that it counted itself."""
+    """One poison; ``kills`` are those that it counted itself."""
 
     poison: Poison
-    runs: int
+    kills: int
     fate: Fate
     cause: str = ""
 
@@ -44,7 +45,7 @@ class Row:
             case Fate.WAITING:
                 return "waits in its queue"
             case Fate.KILLING:
-                return "runs again and again" if self.runs > 2 else "was started"
+                return "kills again and again" if self.kills > 2 else "has killed"
             case Fate.CANDIDATE:
                 return "candidate: it runs alone from now on"
             case Fate.QUARANTINED:
@@ -64,6 +65,7 @@ class Snapshot:
     worker_deaths: int
     pool_deaths: int
     rows: tuple[Row, ...]
+    strangers: int = 0  #: healthy tasks in quarantine
 
     @property
     def waiting(self) -> int:
@@ -96,6 +98,7 @@ class Watch:
 
     def look(self) -> Snapshot:
         supervisor = self._stage.workers
+        records = self._records()
         return Snapshot(
             seconds=self.seconds,
             sent=len(self._load.healthy),
@@ -103,14 +106,14 @@ class Watch:
             workers={worker.name: worker.is_ready() and worker.is_alive() for worker in supervisor.workers},
             worker_deaths=len(supervisor.deaths),
             pool_deaths=self._stage.tally.pool_deaths(SLOTS),
-            rows=self._rows(),
+            rows=self._rows(records),
+            strangers=sum(_is_stranger(record) for record in records.values()),
         )
 
-    def _rows(self) -> tuple[Row, ...]:
-        starts = self._stage.tally.poison_starts(poison.name for poison in POISONS)
-        records = self._records()
+    def _rows(self, records: Mapping[str, MessageRecord]) -> tuple[Row, ...]:
+        kills = self._stage.tally.kills(poison.name for poison in POISONS)
         return tuple(
-            self._row(poison, starts[poison.name], records.get(self._load.poison[poison.name]))
+            self._row(poison, kills[poison.name], records.get(self._load.poison[poison.name]))
             for poison in POISONS
         )
 
@@ -122,14 +125,18 @@ class Watch:
         found = quarantine.list(candidates=True) + quarantine.list() + quarantine.list(state=State.FAIL)
         return {record.id: record for record in found}
 
-    def _row(self, poison: Poison, runs: int, record: MessageRecord | None) -> Row:
+    def _row(self, poison: Poison, kills: int, record: MessageRecord | None) -> Row:
         if poison.name in self._released:
-            return Row(poison, runs, Fate.RELEASED)
+            return Row(poison, kills, Fate.RELEASED)
         if record is None:
-            return Row(poison, runs, Fate.KILLING if runs else Fate.WAITING)
+            return Row(poison, kills, Fate.KILLING if kills else Fate.WAITING)
         match record.state:
             case State.NDLV:
-                return Row(poison, runs, Fate.QUARANTINED, record.cause)
+                return Row(poison, kills, Fate.QUARANTINED, record.cause)
             case State.FAIL:
-                return Row(poison, runs, Fate.FAILED, record.cause)
-        return Row(poison, runs, Fate.CANDIDATE, record.cause)
+                return Row(poison, kills, Fate.FAILED, record.cause)
+        return Row(poison, kills, Fate.CANDIDATE, record.cause)
+
+
+def _is_stranger(record: MessageRecord) -> bool:
+    return record.task == HEALTHY and record.state == State.NDLV

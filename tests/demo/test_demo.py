@@ -63,7 +63,7 @@ def test_without_the_plugin_the_poison_is_started_again_and_again(start_demo: St
 
     assert status == 0, err
     assert summary["mode"] == "plain"
-    assert max(poison["starts"] for poison in summary["poison"]) > 2
+    assert max(poison["kills"] for poison in summary["poison"]) > 2
     assert demo.leftovers() == []
 
 

@@ -29,7 +29,7 @@ NAMES = [poison.name for poison in POISONS]
 GOOD = Findings(
     results={n: expected(n) for n in range(5)},
     starts=dict.fromkeys(range(5), 1),
-    poison_starts=dict.fromkeys(NAMES, 2),
+    kills=dict.fromkeys(NAMES, 2),
     quarantined={f"id-{name}": kept(name) for name in NAMES},
     candidates=(),
     poison_ids={name: f"id-{name}" for name in NAMES},
@@ -52,7 +52,7 @@ BROKEN = {
         {"quarantined": GOOD.quarantined | {"id-bomb": kept("bomb", crashes=3)}},
         "no poison killed",
     ),
-    "a start that nobody counted": ({"poison_starts": {"bomb": 3}}, "no poison killed"),
+    "a third kill that nobody counted": ({"kills": {"bomb": 3}}, "no poison killed"),
     "no release": ({"released": None}, "a released message"),
     "nobody heard of the failure": ({"failed": replace(GOOD.failed, came=False)}, "a message given up"),
 }
