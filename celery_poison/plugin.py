@@ -16,7 +16,7 @@ from celery_poison.guard import guard_task, marked, on_guarded, watch
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.policy import Policy
-from celery_poison.settings import Settings
+from celery_poison.settings import PREFIX, Settings
 from celery_poison.task import FIRST, PoisonTask, attempts
 
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+socket://", "sentinel://")
@@ -43,7 +43,7 @@ class Plugin:
             ConfigurationError: see :meth:`Settings.from_conf`.
         """
         if self._settings is None:
-            self._settings = Settings.from_conf(dict(self.app.conf), self.overrides)
+            self._settings = Settings.from_conf(_poison_settings(self.app.conf), self.overrides)
         return self._settings
 
     def override(self, overrides: Mapping[str, Any]) -> None:
@@ -100,6 +100,16 @@ class Plugin:
         for name, task in list(self.app._tasks.items()):
             if not isinstance(task, PoisonTask) and not name.startswith("celery."):
                 guard_task(task, marked(task) or {}, keep_acks=True)
+
+
+def _poison_settings(conf: Any) -> dict[str, Any]:
+    """Return the ``poison_*`` settings, however the app spells them (``CELERY_POISON_...`` in Django)."""
+    found = {}
+    for key in conf:
+        head, mark, tail = str(key).lower().partition(PREFIX)
+        if mark and (not head or head.endswith("_")):
+            found[PREFIX + tail] = conf.get(PREFIX + tail, conf[key])
+    return found
 
 
 def install(app: Celery, **settings: Any) -> Plugin:

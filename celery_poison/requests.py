@@ -17,7 +17,7 @@ class QuarantineRequested(Ignore):
 
 
 class DiscardRequested(Ignore):
-    """Acknowledge and forget the message; the journal says so."""
+    """Acknowledge and forget the message; the journal keeps the reason."""
 
 
 class TaskDied(Exception):

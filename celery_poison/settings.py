@@ -157,7 +157,7 @@ class Settings:
     journal: Literal["attempts", "incidents"] = _setting(
         "attempts",
         _one_of("attempts", "incidents"),
-        "Journal every finished attempt, or count healthy runs per task and journal only incidents.",
+        "Journal every finished attempt, or count ended runs per task and journal only incidents.",
     )
     journal_maxlen: int = _setting(
         1_000_000, _number(1000, integer=True), "Entries the journal keeps, approximately.", unit="entries"

@@ -1,6 +1,7 @@
 """Signals of the plugin; receivers get keyword arguments only, and may not stop anything by raising.
 
-Sent in the process that noticed: a worker's main process for messages, the active monitor for workers.
+Sent in the process that noticed: a worker's main process for what it judged, the active monitor's for
+workers and what they were running, the operator's own for released and failed messages.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class PoisonTask(Task):
         raise QuarantineRequested(reason)
 
     def discard(self, reason: str) -> NoReturn:
-        """Acknowledge and forget the running message; only the journal says that it was discarded.
+        """Acknowledge and forget the running message; the journal keeps ``reason``.
 
         Raises:
             DiscardRequested: always; nothing after this call runs.

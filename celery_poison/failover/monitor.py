@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import signals
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.failover.recovery import Recovery
+from celery_poison.failover.recovery import Flagged, Recovery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
@@ -28,15 +28,18 @@ class Monitor:
     Args:
         app: the Celery app, whose broker the messages are put back on.
         worker: the incarnation in whose name the lock is taken.
+        flagged: is told of every message that becomes a candidate.
     """
 
-    def __init__(self, app: Celery, ledger: Ledger, settings: Settings, worker: str) -> None:
+    def __init__(
+        self, app: Celery, ledger: Ledger, settings: Settings, worker: str, flagged: Flagged
+    ) -> None:
         self._ledger = ledger
         self._queries = Queries(ledger)
         self._worker = worker
         self._interval = settings.heartbeat_interval
         self._activation = settings.activation_interval
-        self._recovery = Recovery(app, ledger)
+        self._recovery = Recovery(app, ledger, flagged)
         self._listening_since = time.monotonic()
         self._last_round = time.monotonic()
         self._next_sweep = 0.0

@@ -7,6 +7,7 @@ which begins again.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from celery import Celery
 
@@ -23,11 +24,16 @@ from celery_poison.verdict import Ended, Phase
 REMEMBER = 6 * 3600.0
 
 
+#: Is told (task id, task name, cause, deaths so far) of every message that was flagged.
+Flagged = Callable[[str, str, str, int], None]
+
+
 class Recovery:
     """Recovers from the deaths of workers, on one app's broker and ledger."""
 
-    def __init__(self, app: Celery, ledger: Ledger) -> None:
+    def __init__(self, app: Celery, ledger: Ledger, flagged: Flagged) -> None:
         self._app = app
+        self._flagged = flagged
         self._ledger = ledger
         self._queries = Queries(ledger)
         #: Starts of workers that nobody knows, and when they were first seen here.
@@ -76,7 +82,11 @@ class Recovery:
         cause = causes.RECEIVE if receiving else causes.WORKER_LOST
         shared = not (receiving or start.alone)
         recorded = self._ledger.crash(mid, start, cause=cause, shared=shared, incident=incident)
-        return not recorded.finished
+        if recorded.finished:
+            return False
+        if start.diverts:
+            self._flagged(start.id, start.task, cause, recorded.history.crashes)
+        return True
 
     def _had_succeeded(self, start: Start) -> bool:
         task = self._app.tasks.get(start.task)

@@ -37,7 +37,10 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
     timeouts = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_timeout": ANSWER_TIMEOUT}
     if url.startswith("sentinel://"):
         return _open_sentinel(url, dict(options or {}), timeouts)
-    url = re.sub(r"^redis\+socket://", "unix://", url).replace("virtual_host=", "db=")
+    # Of several brokers to fail over to, the first holds the ledger; Celery spells some options its way.
+    url = url.split(";")[0].replace("virtual_host=", "db=")
+    url = re.sub(r"^redis\+socket://", "unix://", url)
+    url = re.sub(r"ssl_cert_reqs=(?:ssl\.)?CERT_(\w+)", lambda m: f"ssl_cert_reqs={m[1].lower()}", url)
     try:
         return redis.Redis.from_url(url, socket_keepalive=True, **timeouts)
     except TypeError:  # Unix sockets know no keepalive

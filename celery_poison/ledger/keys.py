@@ -20,7 +20,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:monitor`` | string | incarnation that holds the monitor's lock | activation interval |
 | ``{ns}:monitor_fence`` | string | fencing number of the newest monitor | for ever |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
-| ``{ns}:tally`` | hash | task -> healthy runs (``poison_journal=incidents``)| for ever |
+| ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """
 
 from __future__ import annotations

@@ -125,10 +125,14 @@ class Ledger:
         arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause}
         return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
 
-    def settle(self, starts: Iterable[tuple[str, str]]) -> int:
-        """Forget acknowledged starts, given as (mid, token); return how many were never recorded."""
+    def settle(self, starts: Iterable[tuple[str, str]]) -> list[int]:
+        """Forget acknowledged starts, given as (mid, token); return the numbers of those not on record."""
         flat = [word for pair in starts for word in pair]
-        return int(self._call("settle", {}, rest=flat)[1]) if flat else 0
+        return [int(number) for number in self._call("settle", {}, rest=flat)[1:]] if flat else []
+
+    def survived(self, mid: str, token: str, id: str) -> None:
+        """Take back the strike of a start that was taken for dead and ended alive."""
+        self._call("survived", self._of(mid, id), mid=mid, token=token, id=id)
 
     def acquit(self, mid: str, start: Start, *, final: bool) -> None:
         """Clear the flag of a message that ended alive; after its last run its record goes too."""

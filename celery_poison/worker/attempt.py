@@ -10,7 +10,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
@@ -23,8 +22,10 @@ from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.policy import Policy
 from celery_poison.requests import DiscardRequested, MemoryExhausted, QuarantineRequested, TaskDied
-from celery_poison.task import Attempt, attempts
+from celery_poison.task import FIRST, Attempt, attempts
 from celery_poison.verdict import Ended
+
+Told = tuple[str, str, str, tuple[Any, ...] | None]
 
 
 class Ticket(NamedTuple):
@@ -34,6 +35,16 @@ class Ticket(NamedTuple):
     token: str
     queue: str
     attempt: Attempt
+
+    def tell(self) -> Told:
+        """Return it as plain words, which are cheap to pickle; most have no history to tell of."""
+        history = None if self.attempt is FIRST else tuple(self.attempt)
+        return self.mid, self.token, self.queue, history
+
+    @classmethod
+    def told(cls, words: Told) -> Ticket:
+        mid, token, queue, history = words
+        return cls(mid, token, queue, FIRST if history is None else Attempt(*history))
 
 
 class Recorder:
@@ -68,7 +79,9 @@ class Recorder:
         )
         return self._wire.send(self._hset + _bulk(ticket.mid.encode()) + _bulk(entry.encode()))
 
-    def finish(self, ticket: Ticket, id: str, task: str, how: Ended, outcome: str, runtime: float) -> bool:
+    def finish(
+        self, ticket: Ticket, id: str, task: str, how: Ended, outcome: str, runtime: float, note: str = ""
+    ) -> bool:
         """Send the end of ``ticket``, with its journal entry in the same atomic step."""
         token = _bulk(ticket.token.encode())
         mark = token + _bulk(how.value.encode())
@@ -88,6 +101,7 @@ class Recorder:
             _bulk(outcome.encode()),
             _bulk(b"%d" % attempt.deliveries),
             _bulk(b"%d" % int(runtime * 1000)),
+            _bulk(note.encode()),
         )
         return self._wire.send(self._multi + mark + entry + _EXEC)
 
@@ -99,7 +113,7 @@ class Recorder:
 
     def _xadd(self, keys: Keys, worker: str, maxlen: int) -> bytes:
         fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "worker": worker, "state": "DLVD"}
-        moving = {"id", "mid", "token", "task", "queue", "pid", "outcome", "deliveries", "runtime_ms"}
+        moving = {"id", "mid", "token", "task", "queue", "pid", "outcome", "deliveries", "runtime_ms", "note"}
         words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % maxlen, b"*"]
         text = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(_bulk, words))
         for name in FIELDS:
@@ -107,6 +121,9 @@ class Recorder:
             text += _bulk(name.encode()) + value
         return text
 
+
+#: Characters of a task's own words that the journal keeps.
+NOTE_LENGTH = 500
 
 _EXEC = command(b"EXEC")
 _SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:")
@@ -134,7 +151,7 @@ def configure(recorder: Recorder, *, contained: bool) -> None:
 
 def run_guarded(
     tracer: Callable[..., Any],
-    ticket: Ticket,
+    told: Told,
     task: str,
     uuid: str,
     request: Any,
@@ -146,6 +163,7 @@ def run_guarded(
     recorder = _recorder
     if recorder is None:
         return tracer(task, uuid, request, body, content_type, content_encoding)
+    ticket = Ticket.told(told)
     begun = time.monotonic()
     recorder.start(ticket, uuid, task, len(body) if isinstance(body, (bytes, str)) else 0)
     attempts[uuid] = ticket.attempt
@@ -168,8 +186,8 @@ def run_guarded(
         raise
     finally:
         attempts.pop(uuid, None)
-    how, outcome = _outcome(result)
-    recorder.finish(ticket, uuid, task, how, outcome, time.monotonic() - begun)
+    how, outcome, note = _outcome(result)
+    recorder.finish(ticket, uuid, task, how, outcome, time.monotonic() - begun, note)
     return result
 
 
@@ -182,14 +200,15 @@ def _died(cause: str, error: BaseException) -> Any:
         return 1, ExceptionInfo(internal=True), 0.0
 
 
-def _outcome(result: Any) -> tuple[Ended, str]:
+def _outcome(result: Any) -> tuple[Ended, str, str]:
     failed, info, _ = result
     if not failed:
-        return Ended.DONE, "success"
+        return Ended.DONE, "success", ""
     error = info.exception
     if isinstance(error, ExceptionWithTraceback):
         error = error.exc
-    return outcome_of(error)
+    note = str(error)[:NOTE_LENGTH] if isinstance(error, DiscardRequested) else ""
+    return *outcome_of(error), note
 
 
 def outcome_of(error: BaseException) -> tuple[Ended, str]:
@@ -211,5 +230,14 @@ def outcome_of(error: BaseException) -> tuple[Ended, str]:
             return Ended.DONE, "failure"
 
 
-run_fast = partial(run_guarded, fast_trace_task)
-run_plain = partial(run_guarded, trace_task_ret)
+# Plain functions: the pool pickles its target by name for every task.
+
+
+def run_fast(*arguments: Any) -> Any:
+    """The pool's target where Celery would use ``fast_trace_task``."""
+    return run_guarded(fast_trace_task, *arguments)
+
+
+def run_plain(*arguments: Any) -> Any:
+    """The pool's target where Celery would use ``trace_task_ret``."""
+    return run_guarded(trace_task_ret, *arguments)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery.utils.log import get_logger
 
-from celery_poison.errors import Fenced, LedgerUnavailable
+from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime
@@ -63,7 +63,7 @@ class Pulse:
                 " and was taken for dead; its messages run elsewhere",
                 runtime.settings.activation_interval,
             )
-        except LedgerUnavailable as error:
+        except (LedgerUnavailable, ConfigurationError) as error:
             runtime.complain(error)
             runtime.ledger_is_up = False
             return

@@ -85,7 +85,7 @@ class GuardedRequest(Request):
         result = pool.apply_async(
             run_fast if self._app.use_fast_trace_task else run_plain,
             args=(
-                ticket,
+                ticket.tell(),
                 self._type,
                 self.id,
                 self._request_dict,
@@ -179,7 +179,9 @@ class GuardedRequest(Request):
             self._open_fate().died(cause, error)
             return True
         self._ended_well = not isinstance(error, (TimeLimitExceeded, Terminated))
-        if isinstance(error, Reject) and error.requeue:
+        if isinstance(error, TimeLimitExceeded):  # reported here before on_timeout hears of it
+            self._put_back_by = causes.TIME_LIMIT
+        elif isinstance(error, Reject) and error.requeue:
             self._put_back_by = str(error.reason) if isinstance(error, RollbackRequested) else "rejected"
         elif self.diverts and isinstance(error, QuarantineRequested):
             self._open_fate().wants_quarantine(causes.REQUESTED, str(error))

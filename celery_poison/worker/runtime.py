@@ -178,7 +178,7 @@ class Runtime:
         if request.epoch != self.epoch:
             return  # told on a lost connection: the copy to come is recognised by this start
         if request.poison is None:
-            self.settler.add(ticket.mid, ticket.token)
+            self.settler.add(ticket.mid, ticket.token, request.id)
         else:
             self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
 

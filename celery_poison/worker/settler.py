@@ -19,17 +19,17 @@ BATCH = 500
 
 
 class Settler:
-    """Collects (mid, token) of acknowledged starts; thread-safe."""
+    """Collects acknowledged starts; thread-safe."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._waiting: deque[tuple[float, str, str]] = deque()
+        self._waiting: deque[tuple[float, str, str, str]] = deque()
         self._lock = threading.Lock()
         #: Starts or ends that never reached the ledger: their tasks ran unguarded.
         self.missing = 0
 
-    def add(self, mid: str, token: str) -> None:
-        self._waiting.append((time.monotonic(), mid, token))
+    def add(self, mid: str, token: str, id: str) -> None:
+        self._waiting.append((time.monotonic(), mid, token, id))
 
     def connection_lost(self) -> None:
         """Keep on record what was acknowledged just now: the broker may not have heard of it."""
@@ -45,11 +45,15 @@ class Settler:
         with self._lock:
             horizon = time.monotonic() - (0.0 if everything else DELAY)
             while self._waiting and self._waiting[0][0] <= horizon:
-                batch: list[tuple[float, str, str]] = []
+                batch: list[tuple[float, str, str, str]] = []
                 while self._waiting and len(batch) < BATCH and self._waiting[0][0] <= horizon:
                     batch.append(self._waiting.popleft())
                 try:
-                    self.missing += self._ledger.settle((mid, token) for _, mid, token in batch)
+                    missing = self._ledger.settle((mid, token) for _, mid, token, _ in batch)
                 except BaseException:
                     self._waiting.extendleft(reversed(batch))
                     raise
+                self.missing += len(missing)
+                for number in missing:  # lost on their way, or ended for dead by a monitor
+                    _, mid, token, id = batch[number]
+                    self._ledger.survived(mid, token, id)

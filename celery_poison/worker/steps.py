@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from functools import partial
 from typing import Any
 
 from celery import bootsteps, signals
@@ -70,7 +71,12 @@ class GuardStep(bootsteps.ConsumerStep):
         create = consumer.create_task_handler
         consumer.create_task_handler = lambda *args, **kw: Door(runtime, create(*args, **kw))
         self._pulse = Pulse(runtime)
-        self._monitor = Monitor(consumer.app, runtime.ledger, runtime.settings, runtime.worker)
+        self._monitor = Monitor(
+            consumer.app, runtime.ledger, runtime.settings, runtime.worker, self._announce_candidate
+        )
+
+    def _announce_candidate(self, *facts: Any) -> None:
+        self._runtime.bridge.call(partial(self._runtime.announce.candidate, *facts))
 
     def get_consumers(self, channel: Any) -> list[Any]:
         return []

@@ -85,7 +85,7 @@ def _die_unless_repaired() -> str:
     return "unpickled"
 
 
-#: How each kills; further Celery options for the task and plugin options for `guarded` in the other two.
+#: How each kills; further Celery options for its task in the other.
 POISONS: dict[str, Callable[[], None]] = {
     kill.__name__: kill
     for kill in (
@@ -103,12 +103,6 @@ POISONS: dict[str, Callable[[], None]] = {
 TASK_OPTIONS: dict[str, dict[str, Any]] = {
     "hard_limit": {"time_limit": 1, "acks_on_timeout": False, "acks_on_failure_or_timeout": False}
 }
-GUARD_OPTIONS: dict[str, dict[str, Any]] = {
-    # A time limit that puts the message back counts as a failure, not as a crash: the same bound here.
-    "hard_limit": {"max_failures": 2}
-}
-
-
 def register(app: Celery) -> None:
     """Give the app all of them, as `fleet.<name>`.
 
@@ -155,7 +149,7 @@ def _register_poison(app: Celery, name: str, kill: Callable[[], None]) -> None:
 
     poison.__name__ = name
     task = app.task(bind=True, shared=False, name=f"fleet.{name}", **TASK_OPTIONS.get(name, {}))
-    guarded(**GUARD_OPTIONS.get(name, {}))(task(poison))
+    guarded(task(poison))
 
 
 def _here() -> Marks:

@@ -336,7 +336,7 @@ def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
     start = start_of("m1", "t1")
     ledger.claim("m1", b"", start)
     ledger.client.hset(ledger.keys.done, "t1", "D")
-    assert ledger.settle([("m1", "t1")]) == 0
+    assert ledger.settle([("m1", "t1")]) == []
     left = {key for key in ledger.client.keys("*") if key != ledger.keys.journal.encode()}
     assert left == set()
 
@@ -344,7 +344,7 @@ def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
 def test_settling_counts_starts_and_ends_that_never_arrived(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
     ledger.claim("m1", b"", start_of("m1", "t1"))
-    assert ledger.settle([("m1", "t1"), ("m2", "t2")]) == 2
+    assert ledger.settle([("m1", "t1"), ("m2", "t2")]) == [0, 1]
 
 
 def test_EMS_8_settling_an_old_start_leaves_its_successor_alone(ledgers: list[Ledger]) -> None:
@@ -352,3 +352,27 @@ def test_EMS_8_settling_an_old_start_leaves_its_successor_alone(ledgers: list[Le
     ledger.claim("m1", b"", start_of("m1", "t2"))
     ledger.settle([("m1", "t1")])
     assert [mid for mid, _, _ in Queries(ledger).running()] == ["m1"]
+
+
+def test_NEW_2_a_start_that_was_taken_for_dead_and_ended_alive_has_its_strike_taken_back(
+    ledgers: list[Ledger],
+) -> None:
+    ledger, queries = ledgers[0], Queries(ledgers[0])
+    start = start_of("m1", "t1")
+    ledger.claim("m1", b"", start)
+    ledger.crash("m1", start, cause="worker_lost", shared=True)
+    ledger.survived("m1", "another token", start.id)
+    assert [record.strikes for record in queries.candidates()] == [1]
+    ledger.survived("m1", "t1", start.id)
+    assert not [*queries.candidates()] and queries.lineage(start.id) is None
+
+
+def test_NEW_2_while_another_delivery_is_under_way_only_the_flag_is_taken_back(ledgers: list[Ledger]) -> None:
+    ledger, queries = ledgers[0], Queries(ledgers[0])
+    start = start_of("m1", "t1")
+    ledger.claim("m1", b"", start)
+    ledger.crash("m1", start, cause="worker_lost", shared=True)
+    ledger.claim("m1", b"", start_of("m1", "t2", 2))
+    ledger.survived("m1", "t1", start.id)
+    record = queries.lineage(start.id)
+    assert record is not None and (record.crashes, record.strikes, record.candidate) == (1, 0, False)

@@ -12,14 +12,14 @@
 -- RETURNS OK | KEPT (somebody completed it already) | STALE (a newer release exists)
 -- JOURNALS released
 local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
-  'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding')
+  'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint')
 if m[1] ~= 'NDLV' then return {'KEPT'} end
 if m[2] ~= ARGV[3] then return {'STALE'} end
 local now, id = now_ms(), m[3]
 local actor = ARGV[4] ~= '' and ARGV[4] or m[13] or ''
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', m[4], 'queue', m[5], 'crashes', m[6],
   'deliveries', m[7], 'first_seen', m[8], 'cause', m[9], 'worker', m[10], 'incident', m[11],
-  'payload_bytes', m[12], 'releases', m[2], 'strikes', '0', 'failures', '0', 'candidate', '1',
+  'payload_bytes', m[12], 'fingerprint', m[14] or '', 'releases', m[2], 'strikes', '0', 'failures', '0', 'candidate', '1',
   'probation', '1', 'last_seen', now)
 redis.call('ZADD', KEYS[4], now, id)
 redis.call('DEL', KEYS[1])
