@@ -26,6 +26,7 @@ from celery.utils.log import get_logger
 from kombu.transport import redis, virtual
 from kombu.transport.redis import Empty
 from kombu.utils.json import dumps, loads
+from redis.exceptions import NoScriptError
 
 from celery_poison.broker.sealed import Sealed
 
@@ -107,6 +108,9 @@ class OwnedChannel(_Base):
     _fetches = False
     _unacked_consumers = False
     _tag_in_flight = ""
+    _script: Any = None
+    _waits = True
+    _found = False
 
     def take_tag(self) -> tuple[str, bool]:
         """Return the tag for a message that arrives, and whether it is registered already."""
@@ -143,8 +147,9 @@ class OwnedChannel(_Base):
         self._brpop_sent_at = monotonic()
         self._tag_in_flight = self._next_tag()
         wait, fetch = self._commands(queues)
-        packed = connection.pack_commands([wait, fetch])
-        connection.send_packed_command(packed)
+        # After a message there is probably another: it is fetched without waiting for it first.
+        self._waits = not self._found
+        connection.send_packed_command(connection.pack_commands([wait, fetch] if self._waits else [fetch]))
 
     def _commands(self, queues: list[str]) -> tuple[list[Any], list[Any]]:
         prefix = self.global_keyprefix or ""
@@ -155,7 +160,7 @@ class OwnedChannel(_Base):
         keys = fixed + [key for key, _ in rows]
         words = [self._tag_in_flight, time(), queues[0], *[queue for _, queue in rows]]
         wait = ["BLMOVE", first, arriving, "RIGHT", "LEFT", PATIENCE]
-        return wait, ["EVAL", _FETCH, len(keys), *keys, *words]
+        return wait, ["EVALSHA", self._script, len(keys), *keys, *words]
 
     def _brpop_read(self, **options: Any) -> Any:
         if not self._fetches:
@@ -174,21 +179,35 @@ class OwnedChannel(_Base):
     def _fetched(self) -> tuple[str, str]:
         connection = self.client.connection
         try:
-            with suppress(self.ResponseError):  # the second reply is on its way all the same
-                self.client.parse_response(connection, "BLMOVE")
-            reply = self.client.parse_response(connection, "EVAL")
+            if self._waits:
+                with suppress(self.ResponseError):  # the second reply is on its way all the same
+                    self.client.parse_response(connection, "BLMOVE")
+            reply = self.client.parse_response(connection, "EVALSHA")
+        except NoScriptError:  # somebody flushed the scripts
+            self._load_script()
+            raise Empty from None
         except self.connection_errors:
             connection.disconnect()
             raise
+        finally:
+            self._found = False
         if not reply:
             raise Empty
+        self._found = True
         queue, item = reply
         return _text(queue), _text(item)
 
     @cached_property
     def _is_able(self) -> bool:
         with self.conn_or_acquire() as client:
-            return _is_able(client)
+            able = _is_able(client)
+        if able:
+            self._load_script()
+        return able
+
+    def _load_script(self) -> None:
+        with self.conn_or_acquire() as client:
+            self._script = client.execute_command("SCRIPT LOAD", _FETCH)
 
     def _next_tag(self) -> str:
         return f"{self.boot_id}-{next(self.numbers)}"
