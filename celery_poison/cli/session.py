@@ -14,6 +14,7 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonEr
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.filters import BadFilter
 from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.publish import bounded_options
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,6 +73,9 @@ def open_quarantine(ctx: click.Context) -> Quarantine:
         ConfigurationError: a setting is wrong, or the ledger belongs to another app.
         LedgerUnavailable: Redis is away.
     """
-    quarantine = Quarantine(app_of(ctx))
-    check_owner(app_of(ctx), quarantine.queries)
+    app = app_of(ctx)
+    # This process is ours: nothing in it, such as Celery's sending of errbacks, may wait for ever.
+    app.conf.update(broker_transport_options=bounded_options(app), task_publish_retry=False)
+    quarantine = Quarantine(app)
+    check_owner(app, quarantine.queries)
     return quarantine

@@ -39,12 +39,15 @@ _BOUNDS: dict[str, Any] = {
 _BROKERS_NOTES = ("redelivered", "x-delivery-count")
 
 
+def bounded_options(app: Celery) -> dict[str, Any]:
+    """Return the transport options of ``app``, with limits where it has set none."""
+    return {**_BOUNDS, **(app.conf.broker_transport_options or {})}
+
+
 def bounded_connection(app: Celery) -> Any:
     """Return a connection for publishing on which nothing waits for ever; not connected yet."""
-    configured = app.conf.broker_transport_options or {}
     # Confirmation makes publishing wait until RabbitMQ has the message.
-    options = {**_BOUNDS, **configured, "confirm_publish": True}
-    return app.connection_for_write(transport_options=options)
+    return app.connection_for_write(transport_options={**bounded_options(app), "confirm_publish": True})
 
 
 class PublishRefused(PoisonError):

@@ -24,7 +24,7 @@ class GivenUp(Exception):
 
 
 class ResultRefused(PoisonError):
-    """The result backend did not take the failure; the message stays in quarantine."""
+    """The result backend, or the broker for an errback, is away; the message stays in quarantine."""
 
 
 def store_failure(
@@ -47,7 +47,8 @@ def store_failure(
 
     Raises:
         IllegalTransition: the task's result is SUCCESS already, or its canvas cannot be known here.
-        ResultRefused: the result backend is away or refuses.
+        ResultRefused: the result backend is away or refuses, or the broker does with an errback. What was
+            told before that stays told: failing the message again tells it again.
     """
     known = _canvas(parcel, canvas, force)
     task = app.tasks.get(record.task)
@@ -60,7 +61,8 @@ def store_failure(
             record.id, error, request=request, store_result=_is_stored(task, request), call_errbacks=True
         )
     except (OSError, KombuError, *_errors_of(backend)) as refusal:
-        raise ResultRefused(f"the result backend did not take the failure: {refusal}") from refusal
+        told = f"the failure could not be stored, or an errback not be sent: {refusal}"
+        raise ResultRefused(told) from refusal
 
 
 def _canvas(parcel: Parcel, kept: Mapping[str, Any] | None, force: bool) -> dict[str, Any]:

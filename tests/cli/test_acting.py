@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from celery_poison.quarantine.actor import default_actor
+from celery_poison.quarantine.publish import _BOUNDS
 from celery_poison.testing import RedisServer
+from tests.apps.factory import build_app
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.quarantine.keeping import Keeper
@@ -173,3 +175,21 @@ def test_a_wrong_setting_is_exit_status_2_and_names_the_right_one(
     result = Console(fleet.app).run(verb, *arguments, status=2)
     assert "did you mean poison_max_crashes?" in result.stderr
     assert result.stdout == ""
+
+
+def test_a_broker_that_does_not_answer_holds_nobody_up_not_even_for_an_errback(
+    new_fleet: Any, new_server: Callable[..., RedisServer], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_BOUNDS, "socket_timeout", 0.5)
+    broker = new_server()
+    fleet = new_fleet(broker.url(), poison_redis_url=redis_url)
+    keeper = Keeper(fleet.app)
+    fleet.send("healthy", 1, link_error=fleet.app.tasks["fleet.healthy"].s())
+    mid = keeper.keep(keeper.receive())
+    keeper.close()
+    broker.pause()
+    operators = build_app(fleet.environ())
+    assert "an errback not be sent: Timeout" in Console(operators).run("fail", mid, status=1).stderr
+    broker.resume()
+    Console(operators).run("fail", mid)
+    operators.close()

@@ -251,6 +251,6 @@ def test_a_result_backend_that_does_not_take_the_failure_loses_nothing(
         backend.kill()
     else:
         backend.client().config_set("maxmemory", 1)
-    assert "the result backend did not take the failure" in refusal(app, mid)
+    assert "the failure could not be stored" in refusal(app, mid)
     keeper.close()
     app.close()
