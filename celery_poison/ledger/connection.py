@@ -89,6 +89,15 @@ def clear_errors(doing: str) -> Iterator[None]:
         raise LedgerUnavailable(f"{doing}: Redis is not reachable: {error}") from error
 
 
+def _saves(client: redis.Redis) -> bool:
+    """Whether snapshots are taken; yes where this user may not ask."""
+    try:
+        answer: Any = client.config_get("save")
+    except redis.RedisError:
+        return True
+    return bool(answer.get("save", "unknown"))
+
+
 def check_server(client: redis.Redis) -> list[str]:
     """Return what is wrong with the server for a ledger, most serious first; empty when all is well.
 
@@ -114,6 +123,6 @@ def check_server(client: redis.Redis) -> list[str]:
         warnings.append(f"maxmemory-policy {eviction} may evict what workers tell about themselves")
     if info.get("role") in ("slave", "replica"):
         warnings.append("this Redis is a replica: it refuses writes")
-    if not info.get("aof_enabled") and not info.get("rdb_last_save_time"):
+    if not info.get("aof_enabled") and not _saves(client):
         warnings.append("this Redis has no persistence: a restart forgets every count")
     return warnings

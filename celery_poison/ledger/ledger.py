@@ -28,7 +28,7 @@ class Sight:
     owner: str
     history: History
     kept: State | None
-    releases: int
+    release: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Ledger:
     def look(self, mid: str, id: str, activation_ms: int) -> Sight:
         """Return everything known about a message; changes nothing."""
         reply = self._call("look", self._of(mid, id), mid=mid, activation_ms=activation_ms)
-        _, raw, ended, owner, lineage, kept, releases = reply
+        _, raw, ended, owner, lineage, kept, release = reply
         return Sight(
             raw=raw,
             start=Start.decode(raw) if raw else None,
@@ -77,7 +77,7 @@ class Ledger:
             owner=owner.decode(),
             history=history_of(pairs(lineage)),
             kept=State(kept.decode()) if kept else None,
-            releases=max(int(releases), int(pairs(lineage).get("releases") or 0)),
+            release=max(int(release), int(pairs(lineage).get("release") or 0)),
         )
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
@@ -167,7 +167,7 @@ class Ledger:
     # --- a person's decision -------------------------------------------------------------------
 
     def decide(self, mid: str, verb: str, actor: str) -> int:
-        """Reserve a message in quarantine for one operator; return the number of its release.
+        """Reserve a message in quarantine for one operator; return the number of the decision.
 
         Raises:
             MessageNotFound, IllegalTransition: it is not in quarantine.
@@ -176,18 +176,23 @@ class Ledger:
         arguments: dict[str, Any] = {"verb": verb, "actor": actor, "patience_ms": DECISION_PATIENCE_MS}
         return int(self._call("decide", {"message": self.keys.message(mid)}, **arguments)[1])
 
-    def undecide(self, mid: str) -> None:
-        """Give a reserved message back after a failed attempt."""
-        self._call("undecide", {"message": self.keys.message(mid)})
+    def undecide(self, mid: str, number: int) -> None:
+        """Give a reserved message back after a failed attempt, unless somebody took it over."""
+        self._call("undecide", {"message": self.keys.message(mid)}, number=number)
 
     def released(self, mid: str, id: str, release: int, actor: str = "", note: str = "") -> None:
         """Complete a release whose message was published (TBDL, on probation). Idempotent."""
         arguments: dict[str, Any] = {"mid": mid, "release": release, "actor": actor, "note": note}
         self._call("released", self._of(mid, id), **arguments)
 
-    def give_up(self, mid: str, event: Event, actor: str, note: str) -> None:
-        """Complete a ``failed`` or ``discarded`` decision (FAIL)."""
-        arguments: dict[str, Any] = {"mid": mid, "event": event.value, "actor": actor, "note": note}
+    def give_up(self, mid: str, event: Event, actor: str, note: str, number: int = 0) -> None:
+        """Complete a ``failed`` or ``discarded`` decision (FAIL).
+
+        Raises:
+            StaleDelivery: somebody else took the decision over.
+        """
+        told = {"mid": mid, "event": event.value, "actor": actor, "note": note}
+        arguments: dict[str, Any] = {**told, "number": number}
         self._call("give_up", {"message": self.keys.message(mid)}, **arguments)
 
     # --- workers and monitors ------------------------------------------------------------------

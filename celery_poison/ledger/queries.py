@@ -177,7 +177,9 @@ class Queries:
             counts = pipe.execute()
         names = ("quarantined", "failed", "candidates", "running", "ended", "journal")
         found = dict(zip(names, counts, strict=True))
-        found["running"] -= found.pop("ended")  # acknowledged a moment ago, and not forgotten yet
+        found["running"] = max(
+            0, found["running"] - found.pop("ended")
+        )  # acknowledged a moment ago, and not forgotten yet
         return found
 
     def monitor(self) -> str:

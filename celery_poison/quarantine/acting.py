@@ -20,11 +20,11 @@ class Case:
     """One message that is reserved for one person's decision.
 
     Attributes:
-        release: the number that a release of it would bear.
+        number: of the decision; a released copy bears it.
     """
 
     record: MessageRecord
-    release: int
+    number: int
     actor: str
     note: str
 
@@ -68,7 +68,7 @@ class Acting:
         try:
             self.act(Case(record, number, self.actor, self.note))
         except BaseException:
-            self.ledger.undecide(record.mid)
+            self.ledger.undecide(record.mid, number)
             raise
 
 

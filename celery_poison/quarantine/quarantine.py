@@ -195,8 +195,8 @@ class Quarantine:
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"
             )
-        publisher.publish(self.parcel(record.mid), record.queue, case.release)
-        self._ledger.released(record.mid, record.id, case.release, case.actor, case.note)
+        publisher.publish(self.parcel(record.mid), record.queue, case.number)
+        self._ledger.released(record.mid, record.id, case.number, case.actor, case.note)
         told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
         signals.message_released.send(sender=None, **told)
 
@@ -205,12 +205,12 @@ class Quarantine:
         kept = self._kept(record.mid)
         self._is_registered(record.task)  # its own backend stores the result, if it has one
         store_failure(self._app, record, parcel_of(kept), canvas_of(kept), note=case.note, force=force)
-        self._ledger.give_up(record.mid, Event.FAILED, case.actor, case.note)
+        self._ledger.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
         told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
         signals.message_failed.send(sender=None, **told)
 
     def _discard(self, case: Case) -> None:
-        self._ledger.give_up(case.record.mid, Event.DISCARDED, case.actor, case.note)
+        self._ledger.give_up(case.record.mid, Event.DISCARDED, case.actor, case.note, case.number)
 
     def _kept(self, mid: str) -> dict[str, bytes]:
         raw = self.queries.message(mid)

@@ -80,7 +80,7 @@ class Door:
             ended=ended,
             kept=sight.kept,
             release=delivery.release,
-            last_release=sight.releases,
+            last_release=sight.release,
             payload_bytes=delivery.start.payload_bytes,
         )
         self._carry_out(delivery, sight, judge(facts, delivery.limits))
@@ -88,7 +88,7 @@ class Door:
     def _look(self, delivery: Delivery) -> Sight:
         ledger, start = self._runtime.ledger, delivery.start
         sight = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
-        if sight.kept is State.NDLV and delivery.release and delivery.release == sight.releases:
+        if sight.kept is State.NDLV and delivery.release and delivery.release == sight.release:
             # Published, and its operator did not live to say so: the release is a fact all the same.
             ledger.released(delivery.mid, start.id, delivery.release)
             sight = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)

@@ -21,6 +21,7 @@ from celery_poison.ledger import connection, meta
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.plugin import Plugin, plugin_of
+from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
 from celery_poison.task import FIRST
@@ -116,10 +117,7 @@ class Runtime:
             SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.meta.enroll`.
         """
         if not self._enrolled:
-            broker = self.app.connection_for_read()
-            identity = f"{broker.transport.driver_type}/{broker.virtual_host}"
-            name = self.app.main or "celery"
-            self.secret = meta.enroll(self.ledger.client, self.ledger.keys, name, identity)
+            self.secret = meta.enroll(self.ledger.client, self.ledger.keys, **identity_of(self.app))
             self._enrolled = True
 
     def complain(self, error: Exception) -> None:

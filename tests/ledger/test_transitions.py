@@ -180,6 +180,7 @@ class LedgerMachine(RuleBasedStateMachine):
         number = ledger.decide(mid, "release", "ann")
         with pytest.raises(PoisonError):
             self.ledger(1 - which).decide(mid, "fail", "bob")
+        self.ledger(1 - which).undecide(mid, number + 1)
         for client in self.ledgers:
             client.released(mid, f"id-{mid}", number, "ann", note)
         book.releases += 1
@@ -376,3 +377,22 @@ def test_NEW_2_while_another_delivery_is_under_way_only_the_flag_is_taken_back(l
     ledger.survived("m1", "t1", start.id)
     record = queries.lineage(start.id)
     assert record is not None and (record.crashes, record.strikes, record.candidate) == (1, 0, False)
+
+
+def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_more(
+    ledgers: list[Ledger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, quick = ledgers[:2]
+    slow.quarantine("m1", start_of("m1", "t1"), cause="x", reason="x", fields={"body": b"x"})
+    first = slow.decide("m1", "release", "ann")
+    monkeypatch.setattr("celery_poison.ledger.ledger.DECISION_PATIENCE_MS", 0)
+    second = quick.decide("m1", "discard", "bob")
+    slow.undecide("m1", first)
+    monkeypatch.setattr("celery_poison.ledger.ledger.DECISION_PATIENCE_MS", 30_000)
+    with pytest.raises(PoisonError, match="bob is deciding"):
+        slow.decide("m1", "release", "ann")
+    with pytest.raises(StaleDelivery):
+        slow.give_up("m1", Event.FAILED, "ann", "", first)
+    quick.give_up("m1", Event.DISCARDED, "bob", "", second)
+    with pytest.raises(IllegalTransition):
+        slow.released("m1", "id-m1", first, "ann", "")

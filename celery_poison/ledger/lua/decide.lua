@@ -3,13 +3,17 @@
 -- ARGV[1] verb     release | fail | discard
 -- ARGV[2] actor
 -- ARGV[3] patience_ms  after which an unfinished decision counts as abandoned
--- RETURNS OK, number of this release | MISSING | ILLEGAL, state | BUSY, actor
+-- RETURNS OK, number of this decision (and of the release, if it is one) | MISSING | ILLEGAL, state | BUSY, actor
 -- JOURNALS nothing (the outcome is journalled by released or give_up)
 local m = redis.call('HMGET', KEYS[1], 'state', 'deciding', 'deciding_at')
 if not m[1] then return {'MISSING'} end
 if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
 local now = now_ms()
 if m[2] and now - tonumber(m[3]) < tonumber(ARGV[3]) then return {'BUSY', m[2]} end
+local number = redis.call('HINCRBY', KEYS[1], 'decisions', 1)
 redis.call('HSET', KEYS[1], 'deciding', ARGV[2], 'deciding_at', now)
-if ARGV[1] == 'release' then return {'OK', redis.call('HINCRBY', KEYS[1], 'releases', 1)} end
-return {'OK', redis.call('HGET', KEYS[1], 'releases') or 0}
+if ARGV[1] == 'release' then
+  redis.call('HSET', KEYS[1], 'release', number)
+  redis.call('HINCRBY', KEYS[1], 'releases', 1)
+end
+return {'OK', number}

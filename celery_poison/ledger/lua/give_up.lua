@@ -8,11 +8,13 @@
 -- ARGV[3] event      failed | discarded
 -- ARGV[4] actor
 -- ARGV[5] note
--- RETURNS OK | MISSING | ILLEGAL, state
+-- ARGV[6] number  of the decision; 0 to decide here and now
+-- RETURNS OK | MISSING | ILLEGAL, state | STALE (somebody else took the decision over)
 -- JOURNALS failed | discarded
 local m = hash(KEYS[1])
 if not m.state then return {'MISSING'} end
 if m.state ~= 'NDLV' then return {'ILLEGAL', m.state} end
+if ARGV[6] ~= '0' and m.decisions ~= ARGV[6] then return {'STALE'} end
 local now = now_ms()
 redis.call('HSET', KEYS[1], 'state', 'FAIL', 'resolution', ARGV[3], 'actor', ARGV[4], 'note', ARGV[5],
   'last_seen', now)

@@ -7,7 +7,7 @@
 -- KEYS[6] message  hash
 -- ARGV[1] mid
 -- ARGV[2] activation_ms
--- RETURNS OK, start or '', how it ended or '', owner (none|alive|dead|unknown), lineage fields, state, releases
+-- RETURNS OK, start or '', how it ended or '', owner (none|alive|dead|unknown), lineage fields, state, release
 -- JOURNALS nothing
 local raw = redis.call('HGET', KEYS[1], ARGV[1])
 local ended, owner = '', 'none'
@@ -21,5 +21,5 @@ if entry then
     owner = redis.call('HEXISTS', KEYS[4], entry[3]) == 1 and 'dead' or 'unknown'
   end
 end
-local kept = redis.call('HMGET', KEYS[6], 'state', 'releases')
+local kept = redis.call('HMGET', KEYS[6], 'state', 'release')
 return {'OK', raw or '', ended, owner, redis.call('HGETALL', KEYS[5]), kept[1] or '', kept[2] or '0'}

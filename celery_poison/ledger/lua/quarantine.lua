@@ -29,7 +29,8 @@ redis.call('ZREM', KEYS[4], e[8])
 redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e[8], 'mid', ARGV[2], 'task', e[9], 'queue', e[10],
   'cause', ARGV[4], 'reason', ARGV[5], 'candidate', line.candidate or '0',
   'deliveries', line.deliveries or e[6], 'crashes', line.crashes or 0, 'strikes', line.strikes or 0,
-  'failures', line.failures or 0, 'releases', line.releases or 0, 'worker', line.worker or e[3],
+  'failures', line.failures or 0, 'releases', line.releases or 0,
+  'release', line.release or 0, 'decisions', line.release or 0, 'worker', line.worker or e[3],
   'incident', line.incident or '', 'first_seen', line.first_seen or now, 'last_seen', now,
   'quarantined_at', now, 'payload_bytes', e[13])
 redis.call('HSET', KEYS[5], unpack(ARGV, 6))

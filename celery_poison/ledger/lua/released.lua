@@ -9,18 +9,21 @@
 -- ARGV[3] release    number of the release that was published
 -- ARGV[4] actor
 -- ARGV[5] note
--- RETURNS OK | KEPT (somebody completed it already) | STALE (a newer release exists)
+-- RETURNS OK | KEPT (somebody completed it already) | ILLEGAL, state (given up) | STALE (a newer release exists)
 -- JOURNALS released
 local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
-  'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint')
-if m[1] ~= 'NDLV' then return {'KEPT'} end
-if m[2] ~= ARGV[3] then return {'STALE'} end
+  'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint', 'release')
+if not m[1] then return {'KEPT'} end
+if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
+if m[15] ~= ARGV[3] then return {'STALE'} end
+-- A record of an older version may lack a field; the copy is published, so nothing may fail here.
+for i = 1, 15 do m[i] = m[i] or '' end
 local now, id = now_ms(), m[3]
-local actor = ARGV[4] ~= '' and ARGV[4] or m[13] or ''
+local actor = ARGV[4] ~= '' and ARGV[4] or m[13]
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', m[4], 'queue', m[5], 'crashes', m[6],
   'deliveries', m[7], 'first_seen', m[8], 'cause', m[9], 'worker', m[10], 'incident', m[11],
-  'payload_bytes', m[12], 'fingerprint', m[14] or '', 'releases', m[2], 'strikes', '0', 'failures', '0', 'candidate', '1',
-  'probation', '1', 'last_seen', now)
+  'payload_bytes', m[12], 'fingerprint', m[14], 'releases', m[2], 'release', m[15], 'strikes', '0',
+  'failures', '0', 'candidate', '1', 'probation', '1', 'last_seen', now)
 redis.call('ZADD', KEYS[4], now, id)
 redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[2])

@@ -1,6 +1,9 @@
 -- undecide: the decision could not be carried out; the message stays in quarantine, open to everybody.
 -- KEYS[1] message hash
--- RETURNS OK
+-- ARGV[1] number  of the decision that is given up
+-- RETURNS OK (also when somebody else took the decision over)
 -- JOURNALS nothing
-redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at')
+if redis.call('HGET', KEYS[1], 'decisions') == ARGV[1] then
+  redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at')
+end
 return {'OK'}
