@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from celery_poison import Quarantine
 from celery_poison.demo import load, plain
 from celery_poison.demo.ink import Line
 from celery_poison.demo.interrupt import Interrupted, Interruptions
@@ -58,7 +59,9 @@ class Options:
 @click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout; progress goes to stderr.")
 @click.option("--keep", is_flag=True, help="Afterwards leave servers and workers running until Ctrl-C.")
 @click.option(
-    "--logs", type=click.Path(file_okay=False, path_type=Path), help="Keep the workers' logs there."
+    "--logs",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the workers' logs and the journal there.",
 )
 def demo(
     healthy: int, seed: int, plain_: bool, seconds: float, as_json: bool, keep: bool, logs: Path | None
@@ -106,6 +109,8 @@ def _play(options: Options, screen: Screen, stage: Stage, interruptions: Interru
     else:
         report = _told(Story(stage, sent, screen, interruptions), options.seed)
     _tell(report, options, screen, stage)
+    if options.logs is not None and not options.plain:
+        _save_journal(stage, options.logs / "journal.jsonl")
     if options.keep:
         _keep(screen, stage, interruptions)
     return 0 if report.ok else EXIT_BROKEN
@@ -136,6 +141,11 @@ def _tell(report: Report, options: Options, screen: Screen, stage: Stage) -> Non
             (("  The workers' last words:", "bad"),),
             *((("  " + w, "faint"),) for w in stage.last_words()),
         )
+
+
+def _save_journal(stage: Stage, path: Path) -> None:
+    entries = Quarantine(stage.app).queries.journal(count=1_000_000)
+    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
 
 
 def _keep(screen: Screen, stage: Stage, interruptions: Interruptions) -> None:

@@ -58,7 +58,7 @@ def open_stage(*, plain: bool, logs: Path | None = None) -> Iterator[Stage]:
 
     Args:
         plain: leave the plugin out.
-        logs: keep the workers' logs in this directory.
+        logs: write the workers' logs to this directory, which stays.
 
     Raises:
         FileNotFoundError: there is no redis-server.
