@@ -103,6 +103,8 @@ POISONS: dict[str, Callable[[], None]] = {
 TASK_OPTIONS: dict[str, dict[str, Any]] = {
     "hard_limit": {"time_limit": 1, "acks_on_timeout": False, "acks_on_failure_or_timeout": False}
 }
+
+
 def register(app: Celery) -> None:
     """Give the app all of them, as `fleet.<name>`.
 
