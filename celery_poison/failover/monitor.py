@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 from celery_poison import signals
 from celery_poison.errors import Fenced, LedgerUnavailable
 from celery_poison.failover.recovery import Flagged, Recovery
+from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
@@ -58,7 +59,8 @@ class Monitor:
     def _work(self) -> None:
         while not self._stop.wait(self._interval / 2):
             try:
-                self.round()
+                with no_fork():
+                    self.round()
             except (LedgerUnavailable, Fenced) as error:
                 self._hear_nothing()
                 logger.debug("celery_poison: the monitor pauses: %s", error)

@@ -12,6 +12,7 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.forking import no_fork
 
 logger = get_logger(__name__)
 
@@ -79,7 +80,8 @@ class Clerk:
 
     def _attempt(self, job: Any, unavailable: Any, pause: float) -> None:
         try:
-            job()
+            with no_fork():
+                job()
         except Again as again:
             self._put(again.pause, job, unavailable, FIRST_PAUSE)
         except LedgerUnavailable as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from celery.utils.log import get_logger
 
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
+from celery_poison.forking import no_fork
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime
@@ -46,8 +47,10 @@ class Pulse:
             tombstone = self._runtime.stopping and not self._told_stopping
             if tombstone or time.monotonic() >= due:
                 due = time.monotonic() + self._interval
-                self.beat()
-            self._settle()
+                with no_fork():
+                    self.beat()
+            with no_fork():
+                self._settle()
 
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""

@@ -1,0 +1,52 @@
+"""Keeps the pool's forks away from what this worker's own threads are doing.
+
+A process that is forked while another thread holds a lock inherits that lock for ever: a new pool
+process would hang before its first task, for example on the connection pool that a thread was using.
+So the threads work under one lock of ours, and a fork waits for it, though never for long.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+#: Seconds that a fork waits for a thread at most; a stalled Redis must not keep the pool from growing.
+PATIENCE = 1.0
+
+_changed = threading.Condition()
+_working = 0
+
+
+@contextmanager
+def no_fork() -> Iterator[None]:
+    """While any thread is in here, this process does not fork (but see ``PATIENCE``)."""
+    global _working
+    with _changed:
+        _working += 1
+    try:
+        yield
+    finally:
+        with _changed:
+            _working -= 1
+            _changed.notify_all()
+
+
+def _before_fork() -> None:
+    _changed.acquire()  # held until the fork is over, so that nobody begins meanwhile
+    _changed.wait_for(lambda: _working == 0, timeout=PATIENCE)
+
+
+def _after_fork_in_parent() -> None:
+    _changed.release()
+
+
+def _after_fork_in_child() -> None:
+    global _changed, _working
+    _changed, _working = threading.Condition(), 0
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)
