@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from celery import Celery
 
@@ -45,13 +46,16 @@ class Recovery:
         peaceful = known is not None and known.cause == causes.SHUTDOWN
         flagged = 0
         finished = []
-        for mid, start, raw in self._queries.running():
-            if start.worker != worker:
-                continue
+        starts = [row for row in self._queries.running() if row[1].worker == worker]
+        receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
+        for mid, start, raw in starts:
             if self._queries.ended(start.token) == Ended.DONE:
                 finished.append((mid, start.token))
+            elif peaceful or (receiving and start.alone and start.phase == Phase.RUNNING):
+                # Its trial was spoilt by a message that was being received: it is tried again.
+                self._interrupt(mid, start, known.cause if known else causes.UNKNOWN, incident)
             else:
-                flagged += self._end(mid, start, raw, incident, peaceful=peaceful)
+                flagged += self._end(mid, start, raw, incident)
         queues = known.queues.split(",") if known is not None and known.queues else []
         returned = put_back(self._app, worker.rpartition("/")[2], queues)
         if returned.mids is not None:
@@ -59,7 +63,11 @@ class Recovery:
             self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
         return flagged, returned.count
 
-    def _end(self, mid: str, start: Start, raw: bytes, incident: str, *, peaceful: bool) -> bool:
+    def _interrupt(self, mid: str, start: Start, cause: str, incident: str = "") -> None:
+        with suppress(StaleDelivery):
+            self._ledger.interrupt(mid, start, cause=cause, incident=incident)
+
+    def _end(self, mid: str, start: Start, raw: bytes, incident: str) -> bool:
         """End one start of a dead worker; return whether its message was flagged."""
         ended = self._queries.ended(start.token)
         try:
@@ -67,8 +75,8 @@ class Recovery:
                 self._ledger.claim(mid, raw, None)
             elif ended == Ended.ROLLED_BACK:
                 self._ledger.rollback(mid, start, cause="rejected")
-            elif peaceful or ended == Ended.INTERRUPTED:
-                self._ledger.interrupt(mid, start, cause=causes.SHUTDOWN, incident=incident)
+            elif ended == Ended.INTERRUPTED:
+                self._ledger.interrupt(mid, start, cause=causes.WORKER_LOST, incident=incident)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
             else:
@@ -101,7 +109,7 @@ class Recovery:
         known = set(self._queries.leases()) | set(self._queries.open_incidents())
         now, seen = time.monotonic(), self._orphans
         self._orphans = {}
-        for mid, start, raw in self._queries.running():
+        for mid, start, _ in self._queries.running():
             if start.worker in known:
                 continue
             since = self._orphans[start.token] = seen.get(start.token, now)
@@ -109,4 +117,4 @@ class Recovery:
                 if now - since > REMEMBER:
                     self._ledger.settle([(mid, start.token)])
             elif now - since > patience:
-                self._end(mid, start, raw, "", peaceful=True)
+                self._interrupt(mid, start, causes.UNKNOWN)

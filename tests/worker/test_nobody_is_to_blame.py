@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.apps.tasks import KillsItsReader
 from tests.worker.apps import build
 from tests.worker.conftest import Crew
 
@@ -188,3 +189,29 @@ def test_SAP_2_a_killed_main_process_takes_its_pool_along_and_its_messages_run_e
         crew.await_that(lambda: crew.marks.count("waits_for_repair", "end"), "done elsewhere")
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "cleared")
     assert crew.marks.count("waits_for_repair", "end") == {1: 1}
+
+
+def test_NEW_1_a_trial_that_is_spoilt_by_a_message_being_received_convicts_nobody(crew: Crew) -> None:
+    """Two candidates for the blame, one of them alone in the pool: only the one being opened is guilty."""
+    innocent = crew.send("waits_for_repair", 1)
+    with crew.worker() as first:
+        _begun(crew)
+        first.kill_group()
+        first.wait()
+    with crew.worker("w2") as second:
+        _begun(crew, 2)
+        crew.await_that(lambda: _on_trial(crew), "tried alone")
+        poison = crew.app.tasks["fleet.unpickled"].apply_async((KillsItsReader(),), serializer="pickle")
+        second.wait()
+    with crew.supervise_crew():
+        crew.await_that(lambda: crew.starts("waits_for_repair") >= 3, "tried again")
+        crew.await_that(crew.quarantine.list, "the guilty one in quarantine")
+        crew.marks.repair()
+        assert innocent.get(timeout=60) == 1
+        crew.await_that(lambda: not crew.quarantine.list(candidates=True), "cleared")
+    (kept,) = crew.quarantine.list()
+    assert (kept.id, kept.cause) == (poison.id, "receive")
+
+
+def _on_trial(crew: Crew) -> bool:
+    return any(start.alone and start.phase == "R" for _, start, _ in crew.quarantine.queries.running())
