@@ -24,6 +24,8 @@ class Gate:
         is_alone: tells whether a request must run alone.
         may_start: False while no task may be started at all (``poison_fail_open=False``).
         later: calls a function after some seconds, on the event loop.
+        bury: lets the pool notice processes that died. It does so by itself, but only every five
+            seconds in the worst case, and here everybody may be waiting for it.
     """
 
     def __init__(
@@ -32,11 +34,13 @@ class Gate:
         is_alone: Callable[[Any], bool],
         may_start: Callable[[], bool],
         later: Callable[[float, Callable[[], None]], Any],
+        bury: Callable[[], Any],
     ) -> None:
         self._dispatch = dispatch
         self._is_alone = is_alone
         self._may_start = may_start
         self._later = later
+        self._bury = bury
         self._waiting: deque[Any] = deque()
         self._alone: Any = None
         self._looking = False
@@ -57,6 +61,7 @@ class Gate:
 
     def _look_again(self) -> None:
         self._looking = False
+        self._bury()
         self.look()
 
     def _advance(self) -> None:

@@ -93,7 +93,8 @@ class Runtime:
     def _open_recorder(self) -> Recorder:
         journalled = self.settings.journal == "attempts"
         maxlen = self.settings.journal_maxlen if journalled else None
-        return Recorder(Wire(self.ledger.client), self.ledger.keys, self.worker, self.policies, maxlen)
+        # One connection for all notes of this process: Redis must see them in the order they were made.
+        return Recorder(self._wire, self.ledger.keys, self.worker, self.policies, maxlen)
 
     # --- the ledger's health -------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ class GuardStep(bootsteps.ConsumerStep):
             lambda request: getattr(request, "runs_alone", False),
             runtime.may_start,
             lambda seconds, call: consumer.timer.call_after(seconds, call),
+            lambda: consumer.pool.maintain_pool(),
         )
         consumer.on_task_request = self._gate
         create = consumer.create_task_handler
