@@ -6,8 +6,11 @@ import dataclasses
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_poison.errors import ConfigurationError
+from celery_poison.ledger.connection import open_redis
+from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 
@@ -108,3 +111,40 @@ def test_an_impossible_task_option_names_the_task() -> None:
 
     with pytest.raises(ConfigurationError, match=r"shop\.render.*max_crashes='two'"):
         Policy.of(Task(), Settings())
+
+
+def test_settings_are_read_in_the_spelling_of_djangos_namespace_too() -> None:
+    class DjangoSettings:
+        CELERY_POISON_MAX_CRASHES = 4
+        CELERY_POISON_GUARD_ALL = True
+        CELERY_TASK_ACKS_LATE = True
+
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(DjangoSettings(), namespace="CELERY")
+    plugin = plugin_of(app)
+    assert plugin.settings.max_crashes == 4
+    assert plugin.settings.guard_all and plugin.wants_everything
+
+
+def test_a_wrong_name_is_refused_in_djangos_spelling_too() -> None:
+    class DjangoSettings:
+        CELERY_POISON_MAX_CRASHS = 4
+
+    app = Celery("django", set_as_current=False)
+    app.config_from_object(DjangoSettings(), namespace="CELERY")
+    with pytest.raises(ConfigurationError, match="did you mean poison_max_crashes"):
+        _ = plugin_of(app).settings
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://a:1/2;redis://b:2/3", {"host": "a", "port": 1, "db": 2}),
+        ("rediss://a:1/2?ssl_cert_reqs=CERT_REQUIRED", {"host": "a", "ssl_cert_reqs": "required"}),
+        ("rediss://a:1/2?ssl_cert_reqs=none", {"ssl_cert_reqs": "none"}),
+        ("redis+socket:///run/redis.sock?virtual_host=4", {"path": "/run/redis.sock", "db": 4}),
+    ],
+)
+def test_a_ledger_url_may_be_spelt_as_celery_spells_its_broker(url: str, expected: dict[str, Any]) -> None:
+    found = open_redis(url).connection_pool.connection_kwargs
+    assert expected.items() <= found.items()
