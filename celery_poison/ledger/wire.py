@@ -56,7 +56,10 @@ class Wire:
                     self._reconnect()
                 self._connection._sock.sendall(commands)
                 return True
-            except (*REDIS_ERRORS, _Away):
+            except _Away:  # must not prolong the pause: a busy sender would never come back
+                self.failures += 1
+                return False
+            except REDIS_ERRORS:
                 self.failures += 1
                 self._drop()
                 return False
@@ -65,6 +68,7 @@ class Wire:
         # The parent's socket must not be shared, and its lock may have been held at the fork.
         self._lock = threading.Lock()
         self._connection = None
+        self._retry_at = 0.0  # the parent's pause is none of this process's business
         self._pid = os.getpid()
 
     def _reconnect(self) -> None:
