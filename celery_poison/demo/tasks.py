@@ -29,10 +29,6 @@ _TASK_OPTIONS: dict[str, dict[str, Any]] = {
     # The second name is the one that Celery knew before 5.7.
     HANG.name: {"time_limit": HARD_LIMIT, "acks_on_timeout": False, "acks_on_failure_or_timeout": False}
 }
-_GUARD_OPTIONS: dict[str, dict[str, Any]] = {
-    # A time limit that puts its message back is a failure, not a crash: the same bound here.
-    HANG.name: {"max_failures": 2}
-}
 
 
 def task_name(poison: Poison) -> str:
@@ -77,7 +73,7 @@ def _register_poison(app: Celery, tally: Tally, poison: Poison, guard: Callable[
         return "survived"
 
     task: Task = app.task(shared=False, name=task_name(poison), **_TASK_OPTIONS.get(poison.name, {}))(harmful)
-    guard(**_GUARD_OPTIONS.get(poison.name, {}))(task)
+    guard(task)
 
 
 def _reader(tally: Tally) -> Callable[[str], Any]:
