@@ -37,6 +37,7 @@ class Event(StrEnum):
     RELEASED = "released"
     FAILED = "failed"
     DISCARDED = "discarded"
+    STALE = "stale"
     WORKER_LOST = "worker_lost"
     FAILOVER_FINISHED = "failover_finished"
     WORKER_STARTED = "worker_started"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
@@ -127,6 +128,11 @@ class Queries:
         with clear_errors("reading an end"):
             raw: Any = self._client.hget(self._keys.done, token)
         return raw.decode() if raw else ""
+
+    def child_lives(self, start: Start) -> bool:
+        """Whether the pool process that runs ``start`` holds a lease of its own."""
+        with clear_errors("reading a lease"):
+            return bool(self._client.exists(self._keys.child(start.worker, start.pid)))
 
     def workers(self, activation_ms: int) -> list[WorkerRecord]:
         """Return every worker that holds a lease, the longest silent first."""
@@ -266,10 +272,13 @@ def _incident(raw: dict[str, str]) -> Incident:
         incident=raw["incident"],
         worker=raw["worker"],
         cause=raw["cause"],
+        how=raw.get("how", ""),
+        died_at=_seconds(raw.get("died_at")),
         noticed_at=_seconds(raw.get("noticed_at")),
         last_beat=_seconds(raw.get("last_beat")),
         finished_at=_seconds(raw.get("finished_at")),
         flagged=int(raw.get("flagged") or 0),
         put_back=int(raw.get("put_back") or 0),
+        returned=json.loads(raw.get("returned") or "{}"),
         queues=raw.get("queues", ""),
     )

@@ -4,11 +4,15 @@ Why no replies: a process killed while unread replies lie in its receive buffer 
 a reset, and Redis drops what it had not read yet. With CLIENT REPLY OFF there is nothing to read, and
 what was handed to the kernel survives the sender. What Redis refuses is lost in silence here; the
 worker's main process notices it when it settles the start, and counts it as unguarded.
+
+The same connection is a sign of life: it is subscribed to a channel of its worker, on which nobody ever
+publishes. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import threading
 import time
@@ -21,7 +25,9 @@ from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
 SEND_TIMEOUT = 0.5
 #: Seconds before the next attempt to connect after a failure.
-RETRY_PAUSE = 1.0
+RETRY_PAUSE = 0.2
+
+_RUN_ID = re.compile(rb"run_id:(\w+)")
 
 
 def command(*words: bytes) -> bytes:
@@ -35,10 +41,19 @@ class Wire:
     """Sends commands and never waits for an answer; one connection for each process.
 
     Thread-safe. Opens its connection at the first write, and again after a fork.
+
+    Args:
+        channel: to be subscribed to while connected; empty: none.
+
+    Attributes:
+        run_id: of the Redis server at which this process is subscribed; empty while it is not, or may
+            not be.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, channel: str = "") -> None:
         self._pool = client.connection_pool
+        self._channel = channel
+        self.run_id = ""
         self._lock = threading.Lock()
         self._connection: Any = None
         self._poll: Any = None
@@ -64,10 +79,28 @@ class Wire:
                 self._drop()
                 return False
 
+    def open(self) -> bool:
+        """Connect if need be; False when the ledger is away."""
+        return self.send(b"")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the connection breaks, at most ``seconds``; whether it still stands."""
+        connection = self._connection if self._pid == os.getpid() else None
+        if connection is None:
+            time.sleep(min(seconds, RETRY_PAUSE))
+            return False
+        poll = select.poll()
+        try:
+            poll.register(connection._sock, select.POLLIN)
+        except (TypeError, ValueError, AttributeError):  # closed at this very moment
+            return False
+        return not poll.poll(int(seconds * 1000))
+
     def _adopt_process(self) -> None:
         # The parent's socket must not be shared, and its lock may have been held at the fork.
         self._lock = threading.Lock()
         self._connection = None
+        self.run_id = ""
         self._retry_at = 0.0  # the parent's pause is none of this process's business
         self._pid = os.getpid()
 
@@ -78,16 +111,38 @@ class Wire:
         if time.monotonic() < self._retry_at:
             raise _Away
         self._retry_at = time.monotonic() + RETRY_PAUSE
-        connection = self._pool.connection_class(**self._pool.connection_kwargs)
-        connection.connect()
+        connection = self._connected()
         connection.send_command("CLIENT", "REPLY", "OFF")
         connection._sock.settimeout(SEND_TIMEOUT)
         self._connection = connection
         self._poll = select.poll()
         self._poll.register(connection._sock, select.POLLIN | select.POLLHUP | select.POLLERR)
 
+    def _connected(self) -> Any:
+        connect, options = self._pool.connection_class, self._pool.connection_kwargs
+        if self._channel:
+            connection = connect(**{**options, "protocol": 3})  # the newer protocol: subscribers may write
+            try:
+                connection.connect()
+                self.run_id = self._subscribe(connection)
+                return connection
+            except redis.ResponseError:  # no permission, or a proxy that knows no channels
+                connection.disconnect()
+                self._channel = ""
+        connection = connect(**options)
+        connection.connect()
+        return connection
+
+    def _subscribe(self, connection: Any) -> str:
+        connection.send_command("INFO", "server")
+        run_id = _RUN_ID.search(connection.read_response())
+        connection.send_command("SUBSCRIBE", self._channel)
+        connection.read_response(push_request=True)
+        return run_id[1].decode() if run_id else ""
+
     def _drop(self, pause: float = RETRY_PAUSE) -> None:
         connection, self._connection = self._connection, None
+        self.run_id = ""
         self._retry_at = time.monotonic() + pause
         if connection is not None:
             # A half-sent command must not be completed by the next one: the socket is done for.

@@ -13,6 +13,13 @@ from celery.utils.log import get_logger
 logger = get_logger(__name__)
 
 
+class StartAfresh(ConnectionResetError):
+    """Celery takes this for a lost connection: it drops what had not begun, and connects anew."""
+
+    def __init__(self) -> None:
+        super().__init__("celery_poison: this worker was taken for dead and begins afresh")
+
+
 class Bridge:
     """Runs callables on the event loop of the current consumer, in the order they were sent."""
 
@@ -53,5 +60,7 @@ class Bridge:
             function = self._calls.popleft()
             try:
                 function()
+            except StartAfresh:
+                raise  # the one error that is meant for the event loop
             except Exception:
                 logger.exception("celery_poison: a decision could not be carried out")
