@@ -37,6 +37,7 @@ class Event(StrEnum):
     RELEASED = "released"
     FAILED = "failed"
     DISCARDED = "discarded"
+    POLICY_CHANGED = "policy_changed"
     WORKER_LOST = "worker_lost"
     FAILOVER_FINISHED = "failover_finished"
     WORKER_STARTED = "worker_started"

@@ -19,6 +19,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:incident:IID`` | hash | one worker's death | 30 days |
 | ``{ns}:monitor`` | string | incarnation that holds the monitor's lock | activation interval |
 | ``{ns}:monitor_fence`` | string | fencing number of the newest monitor | for ever |
+| ``{ns}:policy`` | hash | policies overridden at run time, and their version | for ever |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """
@@ -42,6 +43,7 @@ class Keys:
         self.incidents = self.prefix + "incidents"
         self.monitor = self.prefix + "monitor"
         self.monitor_fence = self.prefix + "monitor_fence"
+        self.policy = self.prefix + "policy"
         self.journal = self.prefix + "journal"
         self.tally = self.prefix + "tally"
 

@@ -29,7 +29,7 @@ from celery_poison.worker import attempt
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.attempt import Recorder, Ticket
 from celery_poison.worker.bridge import Bridge
-from celery_poison.worker.clerk import Clerk
+from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.settler import Settler
 from celery_poison.worker.whereabouts import Whereabouts
@@ -55,7 +55,9 @@ class Runtime:
         self.app = app
         self.plugin: Plugin = plugin_of(app)
         self.settings = self.plugin.settings
+        #: Task name -> (policy, whether it diverts); updated in place, since others hold it too.
         self.policies = self.plugin.policies
+        self._policy_version = self.plugin.policy_overrides.version
         self.boot_id = uuid4().hex[:16]
         self.worker = f"{hostname}/{self.boot_id}"
         self.pid = os.getpid()
@@ -89,6 +91,7 @@ class Runtime:
         attempt.configure(self.recorder, contained=contained)
         app.amqp.Connection = guarded_connection(self.boot_id)
         self._check_ledger()
+        self.clerk.do(self._keep_policies_fresh)
 
     def _open_recorder(self) -> Recorder:
         journalled = self.settings.journal == "attempts"
@@ -130,6 +133,24 @@ class Runtime:
             known = isinstance(error, (LedgerUnavailable, ConfigurationError))
             sentence = "celery_poison: %s; tasks go on (logged once, counted in status)"
             logger.log(WARNING if known else ERROR, sentence, error, exc_info=None if known else error)
+
+    def refresh_policies(self) -> None:
+        """Put policies that somebody changed at run time into force here (EMS-9); never raises."""
+        if not self.ledger_is_up:
+            return  # the heartbeat asks for it; nobody else need wait for it too
+        try:
+            self.plugin.refresh_policies(self.ledger)
+            version = self.plugin.policy_overrides.version
+            if version != self._policy_version:
+                self.policies.update(self.plugin.policies)
+                self._policy_version = version
+                logger.info("celery_poison: policies of version %d are in force", version)
+        except Exception as error:
+            self.complain(error)
+
+    def _keep_policies_fresh(self) -> None:
+        self.refresh_policies()
+        raise Again(self.settings.heartbeat_interval)
 
     def is_being_recovered_from(self) -> bool:
         """Whether a monitor is putting back this worker's messages at this moment."""

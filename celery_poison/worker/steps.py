@@ -37,6 +37,7 @@ class LifeStep(bootsteps.StartStopStep):
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
         plugin_of(worker.app).runtime = runtime
+        runtime.refresh_policies()
         self._runtime = runtime
         signals.worker_shutting_down.connect(self._stopping)
         signals.worker_shutdown.connect(self._farewell)
