@@ -62,7 +62,7 @@ def test_EMS_9_a_change_from_an_older_version_is_refused_and_changes_nothing(led
 def test_EMS_9_a_version_that_redis_lost_is_not_given_out_again(ledger: Ledger) -> None:
     lost = ledger.set_policy("*", '{"max_crashes": 1}', 0, "ann", "")
     ledger.client.delete(ledger.keys.policy)
-    assert ledger.set_policy("*", '{"max_crashes": 2}', 0, "ann", "") > lost - 1
+    assert ledger.set_policy("*", '{"max_crashes": 2}', 0, "ann", "") >= lost > 10**12
     ahead = 10**14
     ledger.client.hset(ledger.keys.policy, "version", ahead)
     assert ledger.set_policy("*", '{"max_crashes": 3}', ahead, "ann", "") == ahead + 1
@@ -130,24 +130,22 @@ def test_a_task_that_the_hash_has_no_place_for_is_refused(app: Celery) -> None:
         Policies(app).set("version", {"max_crashes": 1}, force=True)
 
 
-def test_EMS_9_a_plugin_reads_again_only_what_has_changed(app: Celery, ledger: Ledger) -> None:
+def test_EMS_9_a_plugin_reads_again_only_what_has_changed(
+    app: Celery, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plugin = plugin_of(app)
+
+    def limits() -> tuple[int, int]:
+        policy = plugin.policies["shop.convert"][0]
+        return policy.max_crashes, policy.max_failures
+
     assert not plugin.refresh_policies(ledger)
     Policies(app).set("shop.convert", {"max_crashes": 1})
     assert plugin.refresh_policies(ledger)
-    assert (
-        plugin.policies["shop.convert"][0].max_crashes,
-        plugin.policies["shop.convert"][0].max_failures,
-    ) == (1, 7)
-    calls = _calls(ledger, "hgetall")
-    assert not plugin.refresh_policies(ledger)
-    assert _calls(ledger, "hgetall") == calls
+    assert limits() == (1, 7)
+    with monkeypatch.context() as patch:
+        patch.delattr(policies, "read")
+        assert not plugin.refresh_policies(ledger)
     Policies(app).unset("shop.convert")
     assert plugin.refresh_policies(ledger)
-    assert plugin.policies["shop.convert"][0].max_crashes == 2
-
-
-def _calls(ledger: Ledger, command: str) -> int:
-    stats = ledger.client.info("commandstats")
-    assert isinstance(stats, dict)
-    return int(stats.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+    assert limits() == (2, 7)

@@ -9,7 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from celery import Celery
-from hypothesis import given
+from hypothesis import given, settings
 
 from celery_poison import guarded
 from celery_poison.errors import ConfigurationError
@@ -44,6 +44,7 @@ def _policy(plugin: Plugin, task: str = "shop.convert") -> Policy:
     return plugin.policies[task][0]
 
 
+@settings(deadline=None, max_examples=50)
 @given(for_task=options, for_every=options, code=in_code)
 def test_EMS_9_the_tasks_override_goes_before_that_of_every_task_and_both_before_the_code(
     for_task: dict[str, Any], for_every: dict[str, Any], code: dict[str, Any]
@@ -52,11 +53,11 @@ def test_EMS_9_the_tasks_override_goes_before_that_of_every_task_and_both_before
     plugin.override({"poison_max_failures": 77})
     raw = {"shop.convert": json.dumps(for_task), "*": json.dumps(for_every)}
     assert plugin.apply_overrides(1, {name: text for name, text in raw.items() if text != "{}"})
-    settings = {"max_crashes": 2, "max_failures": 77, "max_payload_bytes": None}
+    set_up = {"max_crashes": 2, "max_failures": 77, "max_payload_bytes": None}
     for name in OVERRIDABLE:
-        (first, *_) = [layer[name] for layer in (for_task, for_every, code, settings) if name in layer]
+        (first, *_) = [layer[name] for layer in (for_task, for_every, code, set_up) if name in layer]
         assert getattr(_policy(plugin), name) == first
-        (other, *_) = [layer[name] for layer in (for_every, settings) if name in layer]
+        (other, *_) = [layer[name] for layer in (for_every, set_up) if name in layer]
         assert getattr(_policy(plugin, "shop.render"), name) == other
 
 
@@ -71,6 +72,7 @@ entries = (
 )
 
 
+@settings(deadline=None)
 @given(raw=st.dictionaries(task_names | st.text(), entries))
 def test_EMS_9_whatever_is_in_redis_the_policies_stay_possible(raw: dict[str, str | bytes]) -> None:
     overrides, complaints = Overrides.read(7, raw)
