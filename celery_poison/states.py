@@ -38,6 +38,7 @@ class Event(StrEnum):
     FAILED = "failed"
     DISCARDED = "discarded"
     STALE = "stale"
+    POLICY_CHANGED = "policy_changed"
     WORKER_LOST = "worker_lost"
     FAILOVER_FINISHED = "failover_finished"
     WORKER_STARTED = "worker_started"

@@ -18,6 +18,7 @@ VERBS = {
     "discard": "acts:discard",
     "workers": "workers:workers",
     "incidents": "workers:incidents",
+    "policy": "policy:policy",
     "journal": "journal:journal",
     "doctor": "doctor:doctor",
 }

@@ -23,6 +23,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:incident:IID`` | hash | one worker's death | 30 days |
 | ``{ns}:monitor`` | string | incarnation that holds the monitor's lock | activation interval |
 | ``{ns}:monitor_fence`` | string | fencing number of the newest monitor | for ever |
+| ``{ns}:policy`` | hash | policies overridden at run time, and their version | for ever |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """
@@ -62,6 +63,7 @@ class Keys:
         self.incidents = self.prefix + "incidents"
         self.monitor = self.prefix + "monitor"
         self.monitor_fence = self.prefix + "monitor_fence"
+        self.policy = self.prefix + "policy"
         self.journal = self.prefix + "journal"
         self.tally = self.prefix + "tally"
 
@@ -78,7 +80,7 @@ class Keys:
         """Return the channel of a worker's processes; they keep it when the worker is reborn."""
         return self.alive + life_of(incarnation)
 
-    def child(self, incarnation: str, pid: int) -> str:
+    def child(self, incarnation: str, pid: int | str) -> str:
         return f"{self.children}{life_of(incarnation)}#{pid}"
 
     def incident(self, incident: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import redis
 
+from celery_poison.errors import PolicyConflict
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import Code, Runner
@@ -268,6 +269,24 @@ class Ledger:
         told = {"mid": mid, "event": event.value, "actor": actor, "note": note}
         arguments: dict[str, Any] = {**told, "number": number}
         self._call("give_up", {"message": self.keys.message(mid)}, **arguments)
+
+    def set_policy(self, task: str, options: str, expected: int, actor: str, note: str) -> int:
+        """Override the policy of a task, or of every task (``*``), at run time; return the new version.
+
+        Args:
+            options: JSON object; the empty string takes the override away.
+            expected: the version from which the caller started.
+
+        Raises:
+            PolicyConflict: that is not the version any more.
+        """
+        told: dict[str, Any] = {"task": task, "options": options, "actor": actor, "note": note}
+        code, version = self._call("policy_set", {}, **told, expected=expected)
+        if code is Code.CONFLICT:
+            raise PolicyConflict(
+                f"a policy was changed meanwhile: the version is {version}, not {expected}; nothing was done"
+            )
+        return int(version)
 
     # --- workers and monitors ------------------------------------------------------------------
 

@@ -58,11 +58,13 @@ class Runtime:
         self.app = app
         self.plugin: Plugin = plugin_of(app)
         self.settings = self.plugin.settings
+        #: Task name -> (policy, whether it diverts); updated in place, since others hold it too.
         self.policies = self.plugin.policies
         self._life = uuid4().hex[:16]
         self._births = 0
         self._hostname = hostname
         self.boot_id = self._life
+        self._policy_version = self.plugin.policy_overrides.version
         self.worker = f"{hostname}/{self.boot_id}"
         self.pid = os.getpid()
         #: Whether tasks share this process.
@@ -176,6 +178,24 @@ class Runtime:
             raise StartAfresh
         self.consumer.connection.break_off(StartAfresh())
 
+    def refresh_policies(self) -> None:
+        """Put policies that somebody changed at run time into force here (EMS-9); never raises."""
+        if not self.ledger_is_up:
+            return  # the heartbeat asks for it; nobody else need wait for it too
+        try:
+            self.plugin.refresh_policies(self.ledger)
+            version = self.plugin.policy_overrides.version
+            if version != self._policy_version:
+                self.policies.update(self.plugin.policies)
+                self._policy_version = version
+                logger.info("celery_poison: policies of version %d are in force", version)
+        except Exception as error:
+            self.complain(error)
+
+    def _keep_policies_fresh(self) -> None:
+        self.refresh_policies()
+        raise Again(self.settings.heartbeat_interval)
+
     def about(self) -> dict[str, str | int]:
         """Return what a heartbeat tells about this worker."""
         return {
@@ -208,6 +228,7 @@ class Runtime:
             self._begun = True
             self.clerk.start()
             self.clerk.do(self._settle_for_ever)
+            self.clerk.do(self._keep_policies_fresh)
 
     # --- the life of a delivery ----------------------------------------------------------------
 

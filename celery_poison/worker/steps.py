@@ -37,6 +37,7 @@ class LifeStep(bootsteps.StartStopStep):
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
         plugin_of(worker.app).runtime = runtime
+        runtime.refresh_policies()
         self._runtime = runtime
         if not contained:
             signals.worker_process_init.connect(self._child_begins)
@@ -84,7 +85,12 @@ class GuardStep(bootsteps.ConsumerStep):
         consumer.create_task_handler = lambda *args, **kw: Door(runtime, create(*args, **kw))
         self._pulse = Pulse(runtime)
         self._monitor = Monitor(
-            consumer.app, runtime.ledger, runtime.settings, runtime.identity, self._announce_candidate
+            consumer.app,
+            runtime.ledger,
+            runtime.settings,
+            runtime.identity,
+            self._announce_candidate,
+            runtime.refresh_policies,
         )
 
     def _announce_candidate(self, *facts: Any) -> None:

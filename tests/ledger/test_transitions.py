@@ -375,7 +375,8 @@ def test_NEW_2_while_another_delivery_is_under_way_only_the_flag_is_taken_back(l
     ledger.claim("m1", b"", start)
     ledger.crash("m1", start, cause="worker_lost", shared=True)
     ledger.claim("m1", b"", start_of("m1", "t2", 2))
-    ledger.survived("m1", "t1", start.id)
+    with pytest.raises(StaleDelivery):
+        ledger.survived("m1", "t1", start.id)
     record = queries.lineage(start.id)
     assert record is not None and (record.crashes, record.strikes, record.candidate) == (1, 0, False)
 

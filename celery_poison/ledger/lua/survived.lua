@@ -13,13 +13,13 @@
 -- JOURNALS cleared (when it was a candidate for this), stale
 local line = hash(KEYS[3])
 local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
-local told = {id = ARGV[4], mid = ARGV[2], token = ARGV[3], worker = line.worker, state = 'DLVD',
-  task = line.task, queue = line.queue, cause = line.cause, deliveries = line.deliveries,
-  crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident}
 if line.last_token == ARGV[3] then
   if line.candidate == '1' then
-    told.event, told.note = 'cleared', 'ended alive after its worker was taken for dead'
-    journal(KEYS[5], ARGV[1], told)
+    journal(KEYS[5], ARGV[1], {event = 'cleared', id = ARGV[4], mid = ARGV[2], token = ARGV[3],
+      task = line.task, queue = line.queue, worker = line.worker, state = 'DLVD', cause = line.cause,
+      deliveries = line.deliveries, crashes = line.crashes, strikes = line.strikes,
+      failures = line.failures, incident = line.incident,
+      note = 'ended alive after its worker was taken for dead'})
     redis.call('ZREM', KEYS[4], ARGV[4])
   end
   if current then
@@ -31,6 +31,6 @@ if line.last_token == ARGV[3] then
 end
 if not current or current[2] == ARGV[3] then return {'OK'} end
 redis.call('HDEL', KEYS[2], ARGV[3])
-told.event, told.note, told.task, told.queue = 'stale', 'ended, but runs elsewhere by now', current[9], current[10]
-journal(KEYS[5], ARGV[1], told)
+journal(KEYS[5], ARGV[1], {event = 'stale', id = ARGV[4], mid = ARGV[2], token = ARGV[3],
+  task = current[9], queue = current[10], worker = line.worker, note = 'ended, but runs elsewhere by now'})
 return {'STALE'}
