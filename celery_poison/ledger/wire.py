@@ -16,6 +16,7 @@ import re
 import select
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -56,7 +57,7 @@ class Wire:
         self.run_id = ""
         self._lock = threading.Lock()
         self._connection: Any = None
-        self._poll: Any = None
+        self._has_news: Callable[[float], object] = lambda seconds: False
         self._pid = 0
         self._retry_at = 0.0
         self.failures = 0
@@ -67,7 +68,7 @@ class Wire:
             self._adopt_process()
         with self._lock:
             try:
-                if self._connection is None or self._poll.poll(0):
+                if self._connection is None or self._has_news(0):
                     self._reconnect()
                 self._connection._sock.sendall(commands)
                 return True
@@ -89,12 +90,10 @@ class Wire:
         if connection is None:
             time.sleep(min(seconds, RETRY_PAUSE))
             return False
-        poll = select.poll()
         try:
-            poll.register(connection._sock, select.POLLIN)
-        except (TypeError, ValueError, AttributeError):  # closed at this very moment
+            return not _watcher(connection._sock)(seconds)
+        except (TypeError, ValueError, AttributeError, OSError):  # closed at this very moment
             return False
-        return not poll.poll(int(seconds * 1000))
 
     def _adopt_process(self) -> None:
         # The parent's socket must not be shared, and its lock may have been held at the fork.
@@ -115,8 +114,7 @@ class Wire:
         connection.send_command("CLIENT", "REPLY", "OFF")
         connection._sock.settimeout(SEND_TIMEOUT)
         self._connection = connection
-        self._poll = select.poll()
-        self._poll.register(connection._sock, select.POLLIN | select.POLLHUP | select.POLLERR)
+        self._has_news = _watcher(connection._sock)
 
     def _connected(self) -> Any:
         connect, options = self._pool.connection_class, self._pool.connection_kwargs
@@ -147,6 +145,15 @@ class Wire:
         if connection is not None:
             # A half-sent command must not be completed by the next one: the socket is done for.
             connection.disconnect()
+
+
+def _watcher(sock: Any) -> Callable[[float], object]:
+    """Return what waits some seconds until ``sock`` is readable or broken, and tells whether it is."""
+    if not hasattr(select, "poll"):  # eventlet takes it away
+        return lambda seconds: select.select([sock], [], [], seconds)[0]
+    poll = select.poll()
+    poll.register(sock, select.POLLIN | select.POLLHUP | select.POLLERR)
+    return lambda seconds: poll.poll(int(seconds * 1000))
 
 
 class _Away(Exception):

@@ -42,10 +42,12 @@ class Bridge:
     def call(self, function: Callable[[], None]) -> None:
         """Run ``function`` on the event loop, soon."""
         self._calls.append(function)
-        if self._consumer is not None and self._consumer.hub is None:
-            self._consumer.call_soon(self.drain)
-        else:
+        if self._consumer is None or self._consumer.hub is not None:
             self._wake()
+        elif self._consumer.pool.is_green:
+            self.drain()  # all threads are greenlets of one thread
+        else:
+            self._consumer.call_soon(self.drain)
 
     def _wake(self) -> None:
         with suppress(OSError):  # the pipe is full: the loop is being woken up already

@@ -17,7 +17,7 @@ from celery.worker.state import active_requests
 
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
-from celery_poison.ledger import connection, meta
+from celery_poison.ledger import Ledger, connection, meta
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.plugin import Plugin, plugin_of
@@ -40,7 +40,7 @@ logger = get_logger("celery_poison")
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0
 #: Seconds between two settlings of what was acknowledged.
-SETTLE_PAUSE = 0.5
+TIDY_PAUSE = 0.25
 
 
 class Runtime:
@@ -73,6 +73,8 @@ class Runtime:
         self.ledger = self.plugin.open_ledger()
         self.epoch = 0
         self.stopping = False
+        #: It said farewell, and must not beat any more.
+        self.ended = False
         self.ledger_is_up = True
         self.fenced = False
         self.secret = b""
@@ -95,6 +97,9 @@ class Runtime:
         self._complained: set[str] = set()
         self._enrolled = False
         self._begun = False
+        self._taken_for_dead = False
+        #: Of the Redis at which this process is subscribed to its channel; empty while it is not.
+        self.run_id = ""
         self.consumer: Any = None
         self.recorder = self._open_recorder()
         self.bridge = Bridge()
@@ -118,21 +123,21 @@ class Runtime:
         try:
             for warning in connection.check_server(self.ledger.client):
                 logger.warning("celery_poison: %s", warning)
-            self.ensure_enrolled()
+            self.ensure_enrolled(self.ledger)
         except LedgerUnavailable as error:
             if not self.settings.fail_open:
                 raise
             self.ledger_is_up = False
             self.complain(error)
 
-    def ensure_enrolled(self) -> None:
-        """Check once that the ledger is ours.
+    def ensure_enrolled(self, ledger: Ledger) -> None:
+        """Check once that the ledger is ours, by the caller's own connection.
 
         Raises:
             SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.meta.enroll`.
         """
         if not self._enrolled:
-            self.secret = meta.enroll(self.ledger.client, self.ledger.keys, **identity_of(self.app))
+            self.secret = meta.enroll(ledger.client, ledger.keys, **identity_of(self.app))
             self._enrolled = True
 
     def complain(self, error: Exception) -> None:
@@ -162,12 +167,17 @@ class Runtime:
         self.worker = f"{self._hostname}/{self.boot_id}"
         self.app.amqp.Connection = guarded_connection(self.boot_id)
         self.lease.reborn()
+        self._taken_for_dead = True
+
+    def _return_from_the_dead(self) -> None:
+        """In the clerk's thread, since the heartbeat's may share no connection with it."""
+        self._taken_for_dead = False
         for request in self.whereabouts.in_pool():
             try:
                 self.ledger.reclaim(request.mid, request.start())
             except StaleDelivery:
-                logger.warning("celery_poison: %s is not this worker's any more", request.humaninfo())
                 self.bridge.call(request.end_stale)
+                self._ended_too_late(request)
             except LedgerUnavailable as error:
                 self.complain(error)
         self.bridge.call(self._start_afresh)
@@ -220,14 +230,14 @@ class Runtime:
 
         The name stays the same when the worker is reborn, as its connections do.
         """
-        return f"{self._hostname}/{self._life}", self.wire.run_id
+        return f"{self._hostname}/{self._life}", self.run_id
 
     def begin(self) -> None:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
         if not self._begun:
             self._begun = True
             self.clerk.start()
-            self.clerk.do(self._settle_for_ever)
+            self.clerk.do(self._tidy_for_ever)
             self.clerk.do(self._keep_policies_fresh)
 
     # --- the life of a delivery ----------------------------------------------------------------
@@ -253,7 +263,7 @@ class Runtime:
     def acknowledged(self, request: Any, ticket: Ticket, *, final: bool) -> None:
         """The broker was told that a delivery is done: forget its start."""
         if birth_of(ticket.token) < self._births:
-            self.clerk.do(partial(self._ended_after_rebirth, request, ticket))
+            self.clerk.do(partial(self._ended_too_late, request))
             return
         if request.epoch != self.epoch:
             return  # told on a lost connection: the copy to come is recognised by this start
@@ -262,16 +272,19 @@ class Runtime:
         else:
             self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
 
-    def _ended_after_rebirth(self, request: Any, ticket: Ticket) -> None:
+    def _ended_too_late(self, request: Any) -> None:
+        start = request.start()
         try:
-            self.ledger.survived(ticket.mid, ticket.token, request.id)
+            self.ledger.survived(request.mid, start.token, request.id)
         except StaleDelivery as error:
             self.stale += 1
-            logger.error("celery_poison: %s ended too late: %s", request.humaninfo(), error)
+            logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
 
-    def _settle_for_ever(self) -> None:
+    def _tidy_for_ever(self) -> None:
+        if self._taken_for_dead:
+            self._return_from_the_dead()
         self.settler.settle()
-        raise Again(SETTLE_PAUSE)
+        raise Again(TIDY_PAUSE)
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""
@@ -313,6 +326,7 @@ class Runtime:
         """Leave the books clean: what still runs was interrupted by the shutdown, nobody is to blame."""
         self.clerk.finish(FAREWELL)
         self.bridge.drain()
+        self.ended = True
         try:
             self.settler.settle(everything=True)
             self._take_back_starts()
