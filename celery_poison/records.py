@@ -147,7 +147,11 @@ def history_of(raw: Mapping[str, str]) -> History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """One incarnation of a worker, as its last heartbeat described it."""
+    """One incarnation of a worker, as its last heartbeat described it.
+
+    Attributes:
+        noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
+    """
 
     worker: str
     node: str = ""
@@ -161,6 +165,7 @@ class WorkerRecord:
     stopping: bool = False
     unguarded: int = 0
     ledger_errors: int = 0
+    noticed_by: str = "heartbeat"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -198,4 +203,4 @@ class Incident:
         return self.finished_at - self.died_at if known else None  # type: ignore[operator]
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "took": self.took}

@@ -19,6 +19,7 @@ VERBS = {
     "workers": "workers:workers",
     "incidents": "workers:incidents",
     "policy": "policy:policy",
+    "monitor": "monitor:monitor",
     "journal": "journal:journal",
     "doctor": "doctor:doctor",
 }

@@ -51,7 +51,7 @@ class Monitor:
         settings: Settings,
         identity: Callable[[], tuple[str, str]],
         flagged: Flagged,
-        took_over: Callable[[], None] = lambda: None,
+        took_over: Callable[[], object] = lambda: None,
     ) -> None:
         self._ledger = ledger
         self._queries = Queries(ledger)

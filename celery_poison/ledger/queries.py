@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -142,9 +143,13 @@ class Queries:
             pipe = self._client.pipeline(transaction=False)
             for worker, _ in leases:
                 pipe.hgetall(self._keys.worker(worker.decode()))
-            rows = pipe.execute()
-        pairs_ = zip(leases, rows, strict=True)
-        return [_worker(w.decode(), beat, now - beat < activation_ms, row) for (w, beat), row in pairs_]
+            pipe.hgetall(self._keys.presence)
+            *rows, presence = pipe.execute()
+        found = []
+        for (name, beat), row in zip(leases, rows, strict=True):
+            worker = _worker(name.decode(), beat, now - beat < activation_ms, row)
+            found.append(replace(worker, noticed_by="connection") if presence.get(name) else worker)
+        return found
 
     def leases(self) -> dict[str, int]:
         """Return the last heartbeat of every worker, in ms of Redis' clock."""
