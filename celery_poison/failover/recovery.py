@@ -94,6 +94,8 @@ class Recovery:
         flagged = unfinished = 0
         finished = []
         starts = [row for row in self._queries.running() if row[1].worker == worker]
+        # What was being received last: while its mark is there, a monitor that begins again sees it too.
+        starts.sort(key=lambda row: row[1].phase == Phase.ADMITTING)
         receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
         for mid, start, raw in starts:
             if self._queries.ended(start.token) == Ended.DONE:
