@@ -24,6 +24,7 @@ from celery_poison.policy import Policy
 from celery_poison.requests import DiscardRequested, MemoryExhausted, QuarantineRequested, TaskDied
 from celery_poison.task import FIRST, Attempt, attempts
 from celery_poison.verdict import Ended
+from celery_poison.worker.durable import Durable
 
 Told = tuple[str, str, str, tuple[Any, ...] | None]
 
@@ -48,7 +49,10 @@ class Ticket(NamedTuple):
 
 
 class Recorder:
-    """Writes starts and ends, unanswered; one for each worker, inherited by its pool processes."""
+    """Writes starts and ends; one for each worker, inherited by its pool processes.
+
+    Both are unanswered, but for starts that must survive Redis itself (``durable``).
+    """
 
     def __init__(
         self,
@@ -57,8 +61,10 @@ class Recorder:
         worker: str,
         policies: Mapping[str, tuple[Policy, bool]],
         journal_maxlen: int | None,
+        durable: Durable | None = None,
     ) -> None:
         self._wire = wire
+        self._write_start = wire.send if durable is None else durable.write
         self._policies = policies
         self._worker = json.dumps(worker)
         self._hset = b"*4\r\n" + _bulk(b"HSET") + _bulk(keys.running.encode())
@@ -70,14 +76,14 @@ class Recorder:
         self._statics: dict[tuple[str, str], tuple[str, str]] = {}
 
     def start(self, ticket: Ticket, id: str, task: str, size: int) -> bool:
-        """Send the start of ``ticket``; False when the ledger is away."""
+        """Write the start of ``ticket``; False when the ledger is away, or does not promise to keep it."""
         head, tail = self._statics.get((task, ticket.queue)) or self._static(task, ticket.queue)
         attempt = ticket.attempt
         entry = (
             f'["R","{ticket.token}",{self._worker},{os.getpid()},{int(time.time() * 1000)},'
             f"{attempt.deliveries},{int(attempt.on_trial)},{_quoted(id)},{head}{size}{tail}"
         )
-        return self._wire.send(self._hset + _bulk(ticket.mid.encode()) + _bulk(entry.encode()))
+        return self._write_start(self._hset + _bulk(ticket.mid.encode()) + _bulk(entry.encode()))
 
     def finish(
         self, ticket: Ticket, id: str, task: str, how: Ended, outcome: str, runtime: float, note: str = ""

@@ -31,6 +31,7 @@ from celery_poison.worker.attempt import Recorder, Ticket
 from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.delivery import Delivery
+from celery_poison.worker.durable import Durable
 from celery_poison.worker.settler import Settler
 from celery_poison.worker.whereabouts import Whereabouts
 
@@ -44,8 +45,8 @@ class Runtime:
     """One incarnation of a worker.
 
     Raises:
-        ConfigurationError: a setting is wrong, Redis is too old or may evict keys at will, or the
-            ledger belongs to another app.
+        ConfigurationError: a setting is wrong, Redis is too old, may evict keys at will or cannot
+            promise what ``poison_durability`` asks for, or the ledger belongs to another app.
         LedgerUnavailable: only with ``poison_fail_open=False``.
     """
 
@@ -81,6 +82,7 @@ class Runtime:
         self._complained: set[str] = set()
         self._enrolled = False
         self.consumer: Any = None
+        self._durable = self._open_durable()
         self.recorder = self._open_recorder()
         self.bridge = Bridge()
         self.clerk = Clerk(self.complain)
@@ -90,11 +92,17 @@ class Runtime:
         app.amqp.Connection = guarded_connection(self.boot_id)
         self._check_ledger()
 
+    def _open_durable(self) -> Durable | None:
+        if self.settings.durability != "sync":
+            return None
+        key = self.ledger.keys.worker(self.worker)
+        return Durable(self.ledger.client, self._wire, key, fail_open=self.settings.fail_open)
+
     def _open_recorder(self) -> Recorder:
         journalled = self.settings.journal == "attempts"
         maxlen = self.settings.journal_maxlen if journalled else None
         # One connection for all notes of this process: Redis must see them in the order they were made.
-        return Recorder(self._wire, self.ledger.keys, self.worker, self.policies, maxlen)
+        return Recorder(self._wire, self.ledger.keys, self.worker, self.policies, maxlen, self._durable)
 
     # --- the ledger's health -------------------------------------------------------------------
 
@@ -104,12 +112,17 @@ class Runtime:
         try:
             for warning in connection.check_server(self.ledger.client):
                 logger.warning("celery_poison: %s", warning)
+            if self._durable is not None:
+                self._durable.decide()
             self.ensure_enrolled()
         except LedgerUnavailable as error:
             if not self.settings.fail_open:
                 raise
             self.ledger_is_up = False
             self.complain(error)
+            if self._durable is not None:
+                sentence = "celery_poison: poison_durability='sync': every pool process asks what Redis can"
+                logger.warning("%s promise as soon as it is there", sentence)
 
     def ensure_enrolled(self) -> None:
         """Check once that the ledger is ours.
