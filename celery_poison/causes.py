@@ -16,6 +16,7 @@ PAYLOAD: Final = "payload"
 FAILURES: Final = "failures"
 REJECTED: Final = "rejected"
 REQUESTED: Final = "requested"
+FROZEN: Final = "frozen"
 SHUTDOWN: Final = "shutdown"
 UNKNOWN: Final = "unknown"
 
@@ -30,6 +31,7 @@ _SENTENCES: Final = {
     FAILURES: "was put back more often than max_failures allows",
     REJECTED: "failed and its task does not acknowledge failures",
     REQUESTED: "was sent to quarantine by its own task",
+    FROZEN: "was running when its worker fell silent",
     SHUTDOWN: "was interrupted by a shutdown",
     UNKNOWN: "was lost for an unknown reason",
 }

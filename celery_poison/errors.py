@@ -31,6 +31,10 @@ class DecisionPending(PoisonError):
     """Another operator is deciding about this message at this moment."""
 
 
+class PolicyConflict(PoisonError):
+    """Somebody else changed a policy since it was read; nothing was changed (EMS-9)."""
+
+
 class StaleDelivery(PoisonError):
     """The start that reports here no longer owns its message (EMS-8)."""
 

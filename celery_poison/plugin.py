@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Lock
 from typing import Any
 from uuid import uuid4
 from weakref import WeakSet
 
 from celery import Celery
 from celery.signals import before_task_publish
+from celery.utils.log import get_logger
 
 from celery_poison import headers as names
 from celery_poison.errors import ConfigurationError
 from celery_poison.guard import guard_task, marked, on_guarded, watch
-from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
+from celery_poison.overrides import Overrides
 from celery_poison.policy import Policy
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.task import FIRST, PoisonTask, attempts
+
+logger = get_logger("celery_poison")
 
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+socket://", "sentinel://")
 
@@ -32,6 +37,10 @@ class Plugin:
         self.app = app
         self.overrides: dict[str, Any] = {}
         self._settings: Settings | None = None
+        #: What was overridden in Redis at run time, as of the last look.
+        self.policy_overrides = Overrides()
+        self._ignored_version = -1
+        self._overriding = Lock()
         #: The running worker of this app in this process, if there is one.
         self.runtime: Any = None
 
@@ -81,10 +90,45 @@ class Plugin:
     def policies(self) -> dict[str, tuple[Policy, bool]]:
         """Task name -> (policy, whether its messages can be diverted), of every guarded task."""
         found = {}
-        for name, task in self.app.tasks.items():
+        for name, task in list(self.app.tasks.items()):
             if isinstance(task, PoisonTask):
-                found[name] = (Policy.of(task, self.settings), bool(task.acks_late))
+                policy = Policy.of(task, self.settings, self.policy_overrides.of(name))
+                found[name] = (policy, bool(task.acks_late))
         return found
+
+    def refresh_policies(self, ledger: Ledger) -> bool:
+        """Read the run-time overrides again if they changed; True if newer ones apply now (EMS-9).
+
+        Raises:
+            LedgerUnavailable: Redis is away; those in force stay.
+        """
+        if policies.version(ledger) == self.policy_overrides.version:
+            return False
+        return self.apply_overrides(*policies.read(ledger))
+
+    def apply_overrides(self, version: int, overrides: Mapping[str, str | bytes]) -> bool:
+        """Lay overrides (task name or ``*`` -> JSON object) over the policies; the newest version wins.
+
+        What is not usable of them is ignored, counted and logged. Returns False, and changes nothing,
+        unless ``version`` is newer than the one in force.
+        """
+        with self._overriding:
+            current = self.policy_overrides.version
+            if version <= current:
+                if version < current and version != self._ignored_version:
+                    self._ignored_version = version
+                    self._complain(_lost(version, current))
+                return False
+            self.policy_overrides, complaints = Overrides.read(version, overrides)
+        for complaint in complaints:
+            self._complain(complaint)
+        return True
+
+    def _complain(self, error: ConfigurationError) -> None:
+        if self.runtime is not None:
+            self.runtime.complain(error)
+        else:
+            logger.warning("celery_poison: %s", error)
 
     @property
     def wants_everything(self) -> bool:
@@ -100,6 +144,13 @@ class Plugin:
         for name, task in list(self.app._tasks.items()):
             if not isinstance(task, PoisonTask) and not name.startswith("celery."):
                 guard_task(task, marked(task) or {}, keep_acks=True)
+
+
+def _lost(version: int, current: int) -> ConfigurationError:
+    return ConfigurationError(
+        "Redis has older policies than those in force, which stay until somebody changes one"
+        f" (`celery poison policy`): its version is {version}, {current} is in force"
+    )
 
 
 def _poison_settings(conf: Any) -> dict[str, Any]:

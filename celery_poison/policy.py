@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.settings import PREFIX, Settings, did_you_mean
+
+#: Options that can be overridden at run time: those that are plain data.
+OVERRIDABLE = ("max_crashes", "max_failures", "max_payload_bytes")
+
+_NONE: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +37,36 @@ class Policy:
         return [f.name for f in fields(cls)]
 
     @classmethod
-    def of(cls, task: object, settings: Settings) -> Self:
-        """Return the policy of ``task``: its own attributes, else the app's settings.
+    def of(cls, task: object, settings: Settings, overrides: Mapping[str, Any] = _NONE) -> Self:
+        """Return the policy of ``task``: ``overrides``, else its own attributes, else the app's settings.
+
+        Args:
+            overrides: options that somebody changed at run time, checked already (EMS-9).
 
         Raises:
             ConfigurationError: a task attribute has an impossible value.
         """
-        own = {name: value for name in cls.option_names() if (value := _own(task, name)) is not None}
+        own = own_options(task)
         check_options(own, where=f"task {getattr(task, 'name', task)!r}")
-        return cls(**{name: own.get(name, getattr(settings, name)) for name in cls.option_names()})
+        found = {name: getattr(settings, name) for name in cls.option_names()}
+        return cls(**{**found, **own, **overrides})
 
 
-def check_options(options: Mapping[str, Any], where: str) -> None:
+def own_options(task: object) -> dict[str, Any]:
+    """Return the policy options that the code gives to ``task`` itself."""
+    return {name: value for name in Policy.option_names() if (value := _own(task, name)) is not None}
+
+
+def check_options(options: Mapping[str, Any], where: str, names: Sequence[str] = ()) -> None:
     """Check the names and values of policy options.
+
+    Args:
+        names: those that are allowed; default all.
 
     Raises:
         ConfigurationError: unknown option or impossible value; names ``where`` it was given.
     """
-    names = Policy.option_names()
+    names = names or Policy.option_names()
     for name in options:
         if name not in names:
             raise ConfigurationError(f"{where}: unknown option {name}{did_you_mean(name, names)}")

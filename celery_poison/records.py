@@ -147,7 +147,11 @@ def history_of(raw: Mapping[str, str]) -> History:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
-    """One incarnation of a worker, as its last heartbeat described it."""
+    """One incarnation of a worker, as its last heartbeat described it.
+
+    Attributes:
+        noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
+    """
 
     worker: str
     node: str = ""
@@ -161,6 +165,7 @@ class WorkerRecord:
     stopping: bool = False
     unguarded: int = 0
     ledger_errors: int = 0
+    noticed_by: str = "heartbeat"
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -168,17 +173,34 @@ class WorkerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """The death of one worker and what was done about it."""
+    """The death of one worker and what was done about it.
+
+    Attributes:
+        how: how it was noticed: ``gone`` (its connections), ``silent`` or ``frozen`` (connected, and silent).
+        died_at: when it was last known to live, in seconds of Redis' clock.
+        flagged: messages that became candidates.
+        returned: queue -> number of messages that were put back into it; what a broker puts back itself,
+            as RabbitMQ does, is not counted.
+    """
 
     incident: str
     worker: str
     cause: str
+    how: str = ""
+    died_at: float | None = None
     noticed_at: float | None = None
     last_beat: float | None = None
     finished_at: float | None = None
     flagged: int = 0
     put_back: int = 0
+    returned: Mapping[str, int] = field(default_factory=dict)
     queues: str = ""
 
+    @property
+    def took(self) -> float | None:
+        """Seconds from the death to the end of the recovery; None while it goes on."""
+        known = self.finished_at is not None and self.died_at is not None
+        return self.finished_at - self.died_at if known else None  # type: ignore[operator]
+
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "took": self.took}

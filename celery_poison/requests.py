@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from celery.exceptions import Ignore, Reject
 
+from celery_poison.errors import StaleDelivery
+
 
 class RollbackRequested(Reject):
     """Put the message back to the front of its queue and count one failure."""
@@ -18,6 +20,10 @@ class QuarantineRequested(Ignore):
 
 class DiscardRequested(Ignore):
     """Acknowledge and forget the message; the journal keeps the reason."""
+
+
+class StaleCompletion(Ignore, StaleDelivery):
+    """The start that ends here has lost its message to another one: nothing of it is stored (EMS-8)."""
 
 
 class TaskDied(Exception):

@@ -17,9 +17,11 @@ message_candidate: Any = Signal(name="message_candidate", providing_args=_MESSAG
 message_quarantined: Any = Signal(name="message_quarantined", providing_args=_MESSAGE | {"cause", "reason"})
 message_released: Any = Signal(name="message_released", providing_args=_MESSAGE | {"actor", "note"})
 message_failed: Any = Signal(name="message_failed", providing_args=_MESSAGE | {"actor", "note"})
-worker_lost: Any = Signal(name="worker_lost", providing_args=_WORKER | {"cause"})
+worker_lost: Any = Signal(name="worker_lost", providing_args=_WORKER | {"cause", "how"})
 failover_started: Any = Signal(name="failover_started", providing_args=_WORKER)
-failover_finished: Any = Signal(name="failover_finished", providing_args=_WORKER | {"put_back", "flagged"})
+failover_finished: Any = Signal(
+    name="failover_finished", providing_args=_WORKER | {"put_back", "flagged", "returned"}
+)
 monitor_changed: Any = Signal(name="monitor_changed", providing_args={"worker", "fence"})
 endpoint_suspended: Any = Signal(name="endpoint_suspended", providing_args={"worker", "queue"})
 endpoint_resumed: Any = Signal(name="endpoint_resumed", providing_args={"worker", "queue"})

@@ -37,6 +37,8 @@ class Event(StrEnum):
     RELEASED = "released"
     FAILED = "failed"
     DISCARDED = "discarded"
+    STALE = "stale"
+    POLICY_CHANGED = "policy_changed"
     WORKER_LOST = "worker_lost"
     FAILOVER_FINISHED = "failover_finished"
     WORKER_STARTED = "worker_started"

@@ -73,12 +73,19 @@ class PoisonTask(Task):
 
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False
+    #: Raises StaleCompletion; set in processes that run tasks.
+    _check_ownership: ClassVar[Callable[[Task], None]] = staticmethod(lambda task: None)
     _install: ClassVar[Callable[[Celery], object]]
 
     @classmethod
     def bound_by(cls, install: Callable[[Celery], object]) -> None:
         """Let every class of guarded tasks install the plugin on the app it is bound to."""
         cls._install = staticmethod(install)
+
+    @staticmethod
+    def checked_by(check: Callable[[Task], None]) -> None:
+        """Let ``check`` raise when a task has ended whose message has a new owner."""
+        PoisonTask._check_ownership = staticmethod(check)
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
@@ -97,6 +104,9 @@ class PoisonTask(Task):
             if self.request.id not in attempts:
                 raise  # called directly or eagerly: the caller's own business
             raise MemoryExhausted(repr(error)) from None
+        finally:
+            # Before Celery stores a result: another start may own the message by now.
+            PoisonTask._check_ownership(self)
 
     def rollback(self, reason: str = "rolled back by the task") -> NoReturn:
         """Put the message back to the front of its queue; past ``max_failures`` it is quarantined.

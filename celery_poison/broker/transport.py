@@ -51,6 +51,17 @@ def guarded_connection(boot_id: str) -> type[Connection]:
         return transport
 
     class GuardedConnection(Connection):
+        _broken_off: Exception | None = None
+
+        def break_off(self, error: Exception) -> None:
+            """Let whoever waits for events next meet ``error``."""
+            self._broken_off = error
+
+        def drain_events(self, **kwargs: Any) -> Any:
+            if self._broken_off is not None:
+                raise self._broken_off
+            return super().drain_events(**kwargs)
+
         def get_transport_cls(self) -> Any:
             return guarded(super().get_transport_cls())
 

@@ -18,6 +18,8 @@ VERBS = {
     "discard": "acts:discard",
     "workers": "workers:workers",
     "incidents": "workers:incidents",
+    "policy": "policy:policy",
+    "monitor": "monitor:monitor",
     "journal": "journal:journal",
     "doctor": "doctor:doctor",
 }

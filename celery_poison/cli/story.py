@@ -99,6 +99,9 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "released": _decided("released"),
     "failed": _decided("failed"),
     "discarded": _decided("discarded"),
+    "policy_changed": lambda entry: (
+        f"policy of {entry['task']} changed by {entry['actor'] or 'somebody'}{_noted(entry)}"
+    ),
     "worker_lost": lambda entry: f"worker {entry['worker']} died ({entry['cause']})",
     "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{_noted(entry)}",
     "worker_started": lambda entry: f"worker {entry['worker']} started",

@@ -21,7 +21,9 @@ from celery_poison.records import Incident, WorkerRecord
 def workers(ctx: click.Context, as_json: bool, **kwargs: Any) -> None:
     """List the workers that guard messages, the longest silent first.
 
-    UNGUARDED counts tasks whose start or end never reached the ledger, ERRORS what went wrong with it.
+    NOTICED BY says how soon its death would be noticed: by its connection in about a second, or by its
+    heartbeat after poison_activation_interval. UNGUARDED counts tasks whose start or end never reached the
+    ledger, ERRORS what went wrong with it.
 
     \b
     celery -A proj poison workers
@@ -43,6 +45,7 @@ def workers(ctx: click.Context, as_json: bool, **kwargs: Any) -> None:
             "QUEUES",
             "UNGUARDED",
             "ERRORS",
+            "NOTICED BY",
             "STARTED",
         )
         print_table(headings, (_worker_row(worker, now) for worker in found))
@@ -62,6 +65,7 @@ def _worker_row(worker: WorkerRecord, now: float) -> tuple[object, ...]:
         worker.queues or "-",
         worker.unguarded,
         worker.ledger_errors,
+        worker.noticed_by,
         when(worker.started_at),
     )
 
@@ -75,17 +79,21 @@ def _worker_row(worker: WorkerRecord, now: float) -> tuple[object, ...]:
 def incidents(ctx: click.Context, limit: int, as_json: bool, **kwargs: Any) -> None:
     """List the deaths of whole workers, newest first.
 
-    FLAGGED counts messages that were running and became candidates, PUT BACK all that the worker held.
+    NOTICED says how: gone (all its connections broke), silent (no heartbeat), frozen (connected, and no
+    heartbeat). TOOK is the time from the death to the end of the recovery. FLAGGED counts messages that were
+    running and became candidates, PUT BACK what the worker held and where it went; RabbitMQ puts back by
+    itself, so that nothing is counted there.
 
     \b
     celery -A proj poison incidents
+    celery -A proj poison incidents --json | jq '.[] | {worker, how, took, returned}'
     celery -A proj poison list --filter incident=3f2a9c0d11ee
     """
     found = open_quarantine(ctx).queries.incidents(limit)
     if as_json:
         print_json([incident.as_dict() for incident in found])
     elif found:
-        headings = ("INCIDENT", "NOTICED", "STATE", "CAUSE", "FLAGGED", "PUT BACK", "WORKER", "QUEUES")
+        headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
         print_table(headings, map(_incident_row, found))
     else:
         click.echo("no worker has died", err=True)
@@ -94,11 +102,11 @@ def incidents(ctx: click.Context, limit: int, as_json: bool, **kwargs: Any) -> N
 def _incident_row(incident: Incident) -> tuple[object, ...]:
     return (
         incident.incident,
-        when(incident.noticed_at),
-        "closed" if incident.finished_at else "open",
+        when(incident.died_at),
+        incident.how or "-",
+        f"{incident.took:.1f} s" if incident.took is not None else "open",
         incident.cause,
         incident.flagged,
-        incident.put_back,
+        ", ".join(f"{queue}: {count}" for queue, count in incident.returned.items()) or incident.put_back,
         incident.worker,
-        incident.queues or "-",
     )

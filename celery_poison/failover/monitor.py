@@ -1,9 +1,10 @@
-"""Every worker carries a monitor; the one that holds the lock declares silent workers dead (EMS-3)."""
+"""Every worker carries a monitor; the one that holds the lock declares workers dead (EMS-1 to EMS-4)."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from uuid import uuid4
 
 from celery import Celery
@@ -11,38 +12,58 @@ from celery.utils.log import get_logger
 
 from celery_poison import signals
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.failover.recovery import Flagged, Recovery
+from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.ledger import GONE_PATIENCE_MS, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
 
+#: Seconds between two rounds of the monitor that holds the lock, and of one that only tries to get it.
+ACTIVE_PAUSE = 0.25
+STANDBY_PAUSE = 0.5
+
+#: Seconds for which a monitor must have heard Redis again before it believes that connections are gone:
+#: what cut its own connection may have cut everybody's.
+EARS_OPEN = 3 * GONE_PATIENCE_MS / 1000
+
 
 class Monitor:
-    """Watches the leases of all workers.
+    """Watches all workers.
 
     A silence counts only if this monitor could have heard a sound: after Redis was away, or after this
-    process was paused, it listens for a whole activation interval before it believes in any death.
+    process was paused, it listens for a whole activation interval before it believes in any silence.
 
     Args:
         app: the Celery app, whose broker the messages are put back on.
-        worker: the incarnation in whose name the lock is taken.
+        identity: returns the incarnation in whose name the lock is taken, and the run id of the Redis at
+            which its process is subscribed (empty: it is not).
         flagged: is told of every message that becomes a candidate.
+        took_over: called when this monitor becomes the active one (EMS-9).
     """
 
     def __init__(
-        self, app: Celery, ledger: Ledger, settings: Settings, worker: str, flagged: Flagged
+        self,
+        app: Celery,
+        ledger: Ledger,
+        settings: Settings,
+        identity: Callable[[], tuple[str, str]],
+        flagged: Flagged,
+        took_over: Callable[[], object] = lambda: None,
     ) -> None:
         self._ledger = ledger
         self._queries = Queries(ledger)
-        self._worker = worker
-        self._interval = settings.heartbeat_interval
+        self._identity = identity
         self._activation = settings.activation_interval
+        self._activation_ms = int(settings.activation_interval * 1000)
         self._recovery = Recovery(app, ledger, flagged)
-        self._listening_since = time.monotonic()
-        self._last_round = time.monotonic()
+        self._took_over = took_over
+        #: What was done so far about deaths that are not finished with.
+        self._recovered: dict[str, Recovered] = {}
+        self._listening_since = self._last_round = time.monotonic()
+        self._deaf_until = 0.0
         self._next_sweep = 0.0
         self._fence: int | None = None
         self._stop = threading.Event()
@@ -50,14 +71,19 @@ class Monitor:
 
     def start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="poison-monitor", daemon=True)
+            self._thread = threading.Thread(target=self.work, name="poison-monitor", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
 
-    def _work(self) -> None:
-        while not self._stop.wait(self._interval / 2):
+    @property
+    def is_active(self) -> bool:
+        return self._fence is not None
+
+    def work(self) -> None:
+        """Watch until :meth:`stop` is called."""
+        while not self._stop.wait(ACTIVE_PAUSE if self.is_active else STANDBY_PAUSE):
             try:
                 with no_fork():
                     self.round()
@@ -69,54 +95,91 @@ class Monitor:
                 logger.exception("celery_poison: the monitor failed; it goes on with its next round")
 
     def _hear_nothing(self) -> None:
+        self._fence = None
         self._listening_since = time.monotonic()
+        self._deaf_until = self._listening_since + EARS_OPEN
 
     def round(self) -> None:
-        """One look at all leases; acts only while this monitor holds the lock."""
+        """One look at all workers; acts only while this monitor holds the lock."""
         now = time.monotonic()
         if now - self._last_round > self._activation:
             self._hear_nothing()  # this process itself was paused
         self._last_round = now
-        if not self._take_lock() or now - self._listening_since < self._activation:
+        fence = self._take_lock()
+        if fence is None:
             return
-        for worker in self._silent_workers():
-            self._bury(worker)
+        for worker, how in self._unwell(now).items():
+            self._bury(worker, how, fence)
         for worker, incident in self._queries.open_incidents().items():
-            self._recover(worker, incident)
-        if now >= self._next_sweep:
+            self._recover(worker, incident, fence)
+        if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2
-            self._recovery.sweep_orphans(self._activation)
+            self._recovery.sweep_orphans(self._activation, fence)
 
-    def _take_lock(self) -> bool:
-        led = self._ledger.lead(self._worker, int(self._activation * 1000))
+    def _listened(self, now: float) -> bool:
+        return now - self._listening_since >= self._activation
+
+    def _take_lock(self) -> int | None:
+        me, run_id = self._identity()
+        led = self._ledger.lead(me, self._activation_ms, run_id)
         if led is None:
             self._fence = None
-            return False
-        self._fence, changed = led
+            return None
+        fence, changed = led
         if changed:
-            logger.info("celery_poison: this worker's monitor is the active one now (fence %d)", self._fence)
-            signals.monitor_changed.send(sender=None, worker=self._worker, fence=self._fence)
-        return True
+            logger.info("celery_poison: the monitor of %s is the active one now (fence %d)", me, fence)
+            self._took_over()
+            signals.monitor_changed.send(sender=None, worker=me, fence=fence)
+        self._fence = fence
+        return fence
 
-    def _silent_workers(self) -> list[str]:
-        horizon = self._queries.now_ms() - int(self._activation * 1000)
-        return [worker for worker, beat in self._queries.leases().items() if beat <= horizon]
+    def _unwell(self, now: float) -> dict[str, Silence]:
+        fleet = self._ledger.watch(self._activation_ms)
+        gone = [worker for worker, how in fleet.unwell.items() if how is Silence.GONE]
+        # When most of a fleet vanishes at once, the network is more likely than as many deaths.
+        massive = len(gone) >= 3 and 2 * len(gone) > fleet.counted
+        believed: dict[str, Silence] = {}
+        for worker, how in fleet.unwell.items():
+            if how is Silence.GONE and not massive:
+                if now >= self._deaf_until:
+                    believed[worker] = how
+            elif self._listened(now):
+                believed[worker] = Silence.SILENT if how is Silence.GONE else how
+        return believed
 
-    def _bury(self, worker: str) -> None:
-        assert self._fence is not None
+    def _bury(self, worker: str, how: Silence, fence: int) -> None:
         incident = uuid4().hex[:12]
-        cause = self._ledger.bury(worker, incident, int(self._activation * 1000), self._fence)
+        cause = self._ledger.bury(worker, incident, how, self._activation_ms, fence)
         if cause is not None:
-            logger.error("celery_poison: worker %s is dead (%s), incident %s", worker, cause, incident)
-            signals.worker_lost.send(sender=None, worker=worker, incident=incident, cause=cause)
+            story = "celery_poison: worker %s is lost (%s, noticed as %s), incident %s"
+            logger.error(story, worker, cause, how, incident)
+            told = {"worker": worker, "incident": incident, "cause": cause, "how": how.value}
+            signals.worker_lost.send(sender=None, **told)
 
-    def _recover(self, worker: str, incident: str) -> None:
-        signals.failover_started.send(sender=None, worker=worker, incident=incident)
-        flagged, put_back = self._recovery.recover(worker, incident)
-        self._ledger.close(worker, incident, flagged=flagged, put_back=put_back)
+    def _recover(self, worker: str, incident: str, fence: int) -> None:
+        if incident not in self._recovered:
+            signals.failover_started.send(sender=None, worker=worker, incident=incident)
+        done = self._recovered.get(incident, Recovered()) + self._recovery.recover(worker, incident, fence)
+        self._recovered[incident] = done
+        if done.unfinished:
+            return  # looked at again in the next round
+        del self._recovered[incident]
+        self._ledger.close(
+            worker,
+            incident,
+            flagged=done.flagged,
+            put_back=done.put_back,
+            returned=done.returned,
+            fence=fence,
+        )
         logger.warning(
-            "celery_poison: worker %s: %d messages flagged, %d put back", worker, flagged, put_back
+            "celery_poison: worker %s: %d messages flagged, %d put back", worker, done.flagged, done.put_back
         )
         signals.failover_finished.send(
-            sender=None, worker=worker, incident=incident, put_back=put_back, flagged=flagged
+            sender=None,
+            worker=worker,
+            incident=incident,
+            put_back=done.put_back,
+            flagged=done.flagged,
+            returned=done.returned,
         )

@@ -7,8 +7,9 @@ which begins again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 from celery import Celery
 
@@ -16,8 +17,9 @@ from celery_poison import causes
 from celery_poison.broker.putback import put_back
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.ledger import Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.records import Incident, Start
 from celery_poison.results import success_was_stored
 from celery_poison.verdict import Ended, Phase
 
@@ -27,6 +29,47 @@ REMEMBER = 6 * 3600.0
 
 #: Is told (task id, task name, cause, deaths so far) of every message that was flagged.
 Flagged = Callable[[str, str, str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was done about one death.
+
+    Attributes:
+        flagged: messages that became candidates.
+        put_back: messages put back; 0 where the broker does that itself.
+        returned: the same by queue.
+        unfinished: starts whose pool process lives on without its main process, and may finish.
+    """
+
+    flagged: int = 0
+    put_back: int = 0
+    returned: Mapping[str, int] = field(default_factory=dict)
+    unfinished: int = 0
+
+    def __add__(self, later: Recovered) -> Recovered:
+        queues = {*self.returned, *later.returned}
+        returned = {queue: self.returned.get(queue, 0) + later.returned.get(queue, 0) for queue in queues}
+        return Recovered(
+            self.flagged + later.flagged, self.put_back + later.put_back, returned, later.unfinished
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Death:
+    """The death that is being recovered from, and the right to do so."""
+
+    incident: Incident
+    fence: int
+
+    @property
+    def children_may_live(self) -> bool:
+        """Whether only the main process may be lost; else the connections of all processes were gone."""
+        return self.incident.how != Silence.GONE
+
+    @property
+    def is_nobodys_fault(self) -> bool:
+        return self.incident.cause in (causes.SHUTDOWN, causes.FROZEN)
 
 
 class Recovery:
@@ -40,56 +83,74 @@ class Recovery:
         #: Starts of workers that nobody knows, and when they were first seen here.
         self._orphans: dict[str, float] = {}
 
-    def recover(self, worker: str, incident: str) -> tuple[int, int]:
-        """Flag what ``worker`` was running and put back what it held; return both numbers."""
-        known = self._queries.incident(incident)
-        peaceful = known is not None and known.cause == causes.SHUTDOWN
-        flagged = 0
+    def recover(self, worker: str, incident: str, fence: int) -> Recovered:
+        """Flag what ``worker`` was running and put back what it held.
+
+        Raises:
+            Fenced: another monitor took over, and goes on with this.
+        """
+        known = self._queries.incident(incident) or _unheard_of(worker, incident)
+        death = _Death(known, fence)
+        flagged = unfinished = 0
         finished = []
         starts = [row for row in self._queries.running() if row[1].worker == worker]
         receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
         for mid, start, raw in starts:
             if self._queries.ended(start.token) == Ended.DONE:
                 finished.append((mid, start.token))
-            elif peaceful or (receiving and start.alone and start.phase == Phase.RUNNING):
+            elif death.children_may_live and self._queries.child_lives(start):
+                unfinished += 1
+            elif death.is_nobodys_fault or (receiving and start.alone and start.phase == Phase.RUNNING):
                 # Its trial was spoilt by a message that was being received: it is tried again.
-                self._interrupt(mid, start, known.cause if known else causes.UNKNOWN, incident)
+                self._interrupt(mid, start, death)
             else:
-                flagged += self._end(mid, start, raw, incident)
-        queues = known.queues.split(",") if known is not None and known.queues else []
+                flagged += self._end(mid, start, raw, death)
+        queues = known.queues.split(",") if known.queues else []
         returned = put_back(self._app, worker.rpartition("/")[2], queues)
         if returned.mids is not None:
             # What finished and did not come back was acknowledged: nobody will ask for it again.
             self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
-        return flagged, returned.count
+        return Recovered(flagged, returned.count, {}, unfinished)
 
-    def _interrupt(self, mid: str, start: Start, cause: str, incident: str = "") -> None:
+    def _interrupt(self, mid: str, start: Start, death: _Death) -> None:
+        frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
-            self._ledger.interrupt(mid, start, cause=cause, incident=incident)
+            self._ledger.interrupt(
+                mid,
+                start,
+                cause=death.incident.cause,
+                # Nobody knows why it fell silent; it must not go on like that for ever.
+                failure=frozen and start.diverts == 1,
+                incident=death.incident.incident,
+                fence=death.fence,
+            )
 
-    def _end(self, mid: str, start: Start, raw: bytes, incident: str) -> bool:
+    def _end(self, mid: str, start: Start, raw: bytes, death: _Death) -> bool:
         """End one start of a dead worker; return whether its message was flagged."""
         ended = self._queries.ended(start.token)
         try:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended == Ended.ROLLED_BACK:
-                self._ledger.rollback(mid, start, cause="rejected")
+                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence)
             elif ended == Ended.INTERRUPTED:
-                self._ledger.interrupt(mid, start, cause=causes.WORKER_LOST, incident=incident)
+                self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
             else:
-                return self._crash(mid, start, incident)
+                return self._crash(mid, start, death)
         except StaleDelivery:
             pass
         return False
 
-    def _crash(self, mid: str, start: Start, incident: str) -> bool:
+    def _crash(self, mid: str, start: Start, death: _Death) -> bool:
         receiving = start.phase == Phase.ADMITTING
         cause = causes.RECEIVE if receiving else causes.WORKER_LOST
         shared = not (receiving or start.alone)
-        recorded = self._ledger.crash(mid, start, cause=cause, shared=shared, incident=incident)
+        incident = death.incident.incident
+        recorded = self._ledger.crash(
+            mid, start, cause=cause, shared=shared, incident=incident, fence=death.fence
+        )
         if recorded.finished:
             return False
         if start.diverts:
@@ -100,12 +161,16 @@ class Recovery:
         task = self._app.tasks.get(start.task)
         return task is not None and success_was_stored(task, start.id)
 
-    def sweep_orphans(self, patience: float) -> None:
+    def sweep_orphans(self, patience: float, fence: int) -> None:
         """End starts whose worker nobody knows (Redis lost its lease): unknown, so nobody's fault.
 
         Args:
             patience: seconds for which such a worker may still come back.
+
+        Raises:
+            Fenced: another monitor took over.
         """
+        unknown = _Death(_unheard_of(), fence)
         known = set(self._queries.leases()) | set(self._queries.open_incidents())
         now, seen = time.monotonic(), self._orphans
         self._orphans = {}
@@ -116,5 +181,9 @@ class Recovery:
             if self._queries.ended(start.token) == Ended.DONE:
                 if now - since > REMEMBER:
                     self._ledger.settle([(mid, start.token)])
-            elif now - since > patience:
-                self._interrupt(mid, start, causes.UNKNOWN)
+            elif now - since > patience and not self._queries.child_lives(start):
+                self._interrupt(mid, start, unknown)
+
+
+def _unheard_of(worker: str = "", incident: str = "") -> Incident:
+    return Incident(incident=incident, worker=worker, cause=causes.UNKNOWN)

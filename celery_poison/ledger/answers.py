@@ -6,8 +6,8 @@ by that socket meanwhile.
 
 from __future__ import annotations
 
-import select
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -16,12 +16,16 @@ import redis
 class Answers:
     """What one connection still has to answer; for one reader at a time.
 
+    Args:
+        wait: waits some seconds until the socket is readable, and tells whether it is.
+
     Attributes:
         owed: how many answers. They stay owed when they do not come in time.
     """
 
-    def __init__(self, sock: Any) -> None:
+    def __init__(self, sock: Any, wait: Callable[[float], object]) -> None:
         self._sock = sock
+        self._wait = wait
         self._text = b""
         self.owed = 0
 
@@ -32,11 +36,9 @@ class Answers:
             redis.TimeoutError: they are not complete before ``deadline`` (monotonic seconds).
             redis.ConnectionError, OSError: they never will be.
         """
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
         while (found := parse(self._text, self.owed)) is None:
             left = deadline - time.monotonic()
-            if not self._is_decrypted() and (left <= 0 or not poll.poll(left * 1000)):
+            if not self._is_decrypted() and (left <= 0 or not self._wait(left)):
                 raise redis.TimeoutError("no answer in time")
             self._receive()
         self._text, self.owed = b"", 0

@@ -17,6 +17,10 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable
 CONNECT_TIMEOUT = 2.0
 ANSWER_TIMEOUT = 5.0
 
+#: For connections to a Sentinel: there are others to ask, and without these one that does not answer is
+#: waited for a minute.
+_SENTINEL_OPTIONS = {"socket_connect_timeout": 0.5, "socket_timeout": 0.5, "retry": None}
+
 MINIMUM_VERSION = (6, 2)
 
 #: What redis-py raises when the server is away, overloaded, read-only or out of memory.
@@ -61,7 +65,7 @@ def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]
     password = unquote(parts[0].password) if parts[0].password else None
     sentinel: Any = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
         hosts,
-        sentinel_kwargs=options.get("sentinel_kwargs") or {},
+        sentinel_kwargs={**_SENTINEL_OPTIONS, **(options.get("sentinel_kwargs") or {})},
         db=db,
         username=unquote(parts[0].username) if parts[0].username else None,
         password=password,

@@ -13,17 +13,31 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:quarantine:NAME`` | zset | mids in quarantine (NDLV), by time | a person's decision |
 | ``{ns}:failed`` | zset | mids given up (FAIL), by time | purge |
 | ``{ns}:leases`` | zset | worker incarnations, by last heartbeat (ms) | retirement or death |
+| ``{ns}:presence`` | hash | incarnation -> run id of the Redis it is subscribed at | retirement or death |
+| ``{ns}:gone`` | hash | incarnation -> since when nobody is on its channel (ms) | return, or death |
+| ``{ns}:buried`` | zset | incarnations declared dead, by time; they never come back | a week |
+| ``{ns}:child:INC#PID`` | string | the lease of one pool process | activation interval |
 | ``{ns}:worker:INC`` | hash | what a worker told about itself | retirement, or a day |
 | ``{ns}:open`` | hash | dead incarnation -> its incident, while recovered | end of the recovery |
 | ``{ns}:incidents`` | zset | incident ids, by time noticed | the newest 1000 |
 | ``{ns}:incident:IID`` | hash | one worker's death | 30 days |
 | ``{ns}:monitor`` | string | incarnation that holds the monitor's lock | activation interval |
 | ``{ns}:monitor_fence`` | string | fencing number of the newest monitor | for ever |
+| ``{ns}:policy`` | hash | policies overridden at run time, and their version | for ever |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """
 
 from __future__ import annotations
+
+import re
+
+_REBIRTH = re.compile(r"r\d+$")
+
+
+def life_of(incarnation: str) -> str:
+    """Return what stays the same of an incarnation when its worker is reborn."""
+    return _REBIRTH.sub("", incarnation)
 
 
 class Keys:
@@ -38,10 +52,18 @@ class Keys:
         self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
         self.failed = self.prefix + "failed"
         self.leases = self.prefix + "leases"
+        self.presence = self.prefix + "presence"
+        self.gone = self.prefix + "gone"
+        self.buried = self.prefix + "buried"
+        #: Prefix of the channels that a worker's processes are subscribed to.
+        self.alive = self.prefix + "alive:"
+        #: Prefix of the leases of pool processes.
+        self.children = self.prefix + "child:"
         self.open = self.prefix + "open"
         self.incidents = self.prefix + "incidents"
         self.monitor = self.prefix + "monitor"
         self.monitor_fence = self.prefix + "monitor_fence"
+        self.policy = self.prefix + "policy"
         self.journal = self.prefix + "journal"
         self.tally = self.prefix + "tally"
 
@@ -53,6 +75,13 @@ class Keys:
 
     def worker(self, incarnation: str) -> str:
         return f"{self.prefix}worker:{incarnation}"
+
+    def channel(self, incarnation: str) -> str:
+        """Return the channel of a worker's processes; they keep it when the worker is reborn."""
+        return self.alive + life_of(incarnation)
+
+    def child(self, incarnation: str, pid: int | str) -> str:
+        return f"{self.children}{life_of(incarnation)}#{pid}"
 
     def incident(self, incident: str) -> str:
         return f"{self.prefix}incident:{incident}"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import redis
 
+from celery_poison.errors import PolicyConflict
+from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import Code, Runner
 from celery_poison.records import Start, history_of
@@ -16,6 +20,30 @@ from celery_poison.verdict import Ended, History
 
 #: After this long an operator's unfinished decision counts as abandoned.
 DECISION_PATIENCE_MS = 30_000
+
+
+#: For so long all connections of a worker must be gone before it counts as dead. A live process whose
+#: connection was cut is back within milliseconds.
+GONE_PATIENCE_MS = 1000
+
+
+class Silence(StrEnum):
+    """In what way a worker is not well."""
+
+    GONE = "gone"
+    """The connections of all its processes are gone, and stayed gone."""
+    SILENT = "silent"
+    """No heartbeat for the activation interval, and nobody can count its connections."""
+    FROZEN = "frozen"
+    """No heartbeat for the activation interval, though its connections stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What ``watch`` saw: how many workers' connections can be counted, and who is not well."""
+
+    counted: int
+    unwell: dict[str, Silence]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +96,8 @@ class Ledger:
 
     def look(self, mid: str, id: str, activation_ms: int) -> Sight:
         """Return everything known about a message; changes nothing."""
-        reply = self._call("look", self._of(mid, id), mid=mid, activation_ms=activation_ms)
+        arguments: dict[str, Any] = {"mid": mid, "activation_ms": activation_ms}
+        reply = self._call("look", self._of(mid, id), children=self.keys.children, **arguments)
         _, raw, ended, owner, lineage, kept, release = reply
         return Sight(
             raw=raw,
@@ -86,12 +115,24 @@ class Ledger:
         return bool(self._call("claim", {}, mid=mid, seen=seen, start=new)[0] is Code.OK)
 
     def crash(
-        self, mid: str, start: Start, *, cause: str, shared: bool, failure: bool = False, incident: str = ""
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        shared: bool,
+        failure: bool = False,
+        incident: str = "",
+        fence: int | None = None,
     ) -> Recorded:
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
 
+        Args:
+            fence: of the monitor that tells it; None when the start's own worker does.
+
         Raises:
             StaleDelivery: the message has a newer start.
+            Fenced: another monitor took over.
         """
         reply = self._call(
             "crash",
@@ -103,26 +144,48 @@ class Ledger:
             failure=int(failure),
             incident=incident,
             observe=int(not start.diverts),
+            fence=_fence(fence),
         )
         return _recorded(reply)
 
-    def interrupt(self, mid: str, start: Start, *, cause: str, incident: str = "") -> None:
+    def interrupt(
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        failure: bool = False,
+        incident: str = "",
+        fence: int | None = None,
+    ) -> None:
         """Take back a start that ended through nobody's fault; adds no strike.
+
+        Args:
+            failure: count it as a failure, so that it cannot go on for ever.
+            fence: of the monitor that tells it; None when the start's own worker does.
 
         Raises:
             StaleDelivery: the message has no such start any more.
+            Fenced: another monitor took over.
         """
         arguments: dict[str, Any] = {
             "mid": mid,
             "start": start.encode(),
             "cause": cause,
+            "failure": int(failure),
             "incident": incident,
+            "fence": _fence(fence),
         }
         self._call("interrupt", self._of(mid, start.id), **arguments)
 
-    def rollback(self, mid: str, start: Start, *, cause: str) -> Recorded:
+    def rollback(self, mid: str, start: Start, *, cause: str, fence: int | None = None) -> Recorded:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
-        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause}
+        arguments: dict[str, Any] = {
+            "mid": mid,
+            "start": start.encode(),
+            "cause": cause,
+            "fence": _fence(fence),
+        }
         return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
 
     def settle(self, starts: Iterable[tuple[str, str]]) -> list[int]:
@@ -131,8 +194,20 @@ class Ledger:
         return [int(number) for number in self._call("settle", {}, rest=flat)[1:]] if flat else []
 
     def survived(self, mid: str, token: str, id: str) -> None:
-        """Take back the strike of a start that was taken for dead and ended alive."""
+        """Take back the strike of a start that was taken for dead and ended alive.
+
+        Raises:
+            StaleDelivery: the message has a new owner, of whose nothing was touched (EMS-8).
+        """
         self._call("survived", self._of(mid, id), mid=mid, token=token, id=id)
+
+    def reclaim(self, mid: str, start: Start) -> None:
+        """Put a start that still runs on record again, after its worker was taken for dead.
+
+        Raises:
+            StaleDelivery: the message has a new owner, or has ended elsewhere.
+        """
+        self._call("reclaim", self._of(mid, start.id), mid=mid, start=start.encode())
 
     def acquit(self, mid: str, start: Start, *, final: bool) -> None:
         """Clear the flag of a message that ended alive; after its last run its record goes too."""
@@ -195,29 +270,68 @@ class Ledger:
         arguments: dict[str, Any] = {**told, "number": number}
         self._call("give_up", {"message": self.keys.message(mid)}, **arguments)
 
-    # --- workers and monitors ------------------------------------------------------------------
+    def set_policy(self, task: str, options: str, expected: int, actor: str, note: str) -> int:
+        """Override the policy of a task, or of every task (``*``), at run time; return the new version.
 
-    def beat(self, worker: str, fields: Mapping[str, str | int], *, first: bool) -> None:
-        """Renew the lease of a worker.
+        Args:
+            options: JSON object; the empty string takes the override away.
+            expected: the version from which the caller started.
 
         Raises:
-            Fenced: it had been declared dead; it is registered anew by this very beat.
+            PolicyConflict: that is not the version any more.
+        """
+        told: dict[str, Any] = {"task": task, "options": options, "actor": actor, "note": note}
+        code, version = self._call("policy_set", {}, **told, expected=expected)
+        if code is Code.CONFLICT:
+            raise PolicyConflict(
+                f"a policy was changed meanwhile: the version is {version}, not {expected}; nothing was done"
+            )
+        return int(version)
+
+    # --- workers and monitors ------------------------------------------------------------------
+
+    def beat(
+        self, worker: str, fields: Mapping[str, str | int], *, first: bool = False, run_id: str = ""
+    ) -> None:
+        """Renew the lease of a worker.
+
+        Args:
+            run_id: of the Redis at which its processes are subscribed to its channel; empty: they are not.
+
+        Raises:
+            Fenced: it had been declared dead, and this incarnation never comes back.
         """
         flat = [word for pair in fields.items() for word in pair]
         keys = {"worker": self.keys.worker(worker)}
-        self._call("beat", keys, rest=flat, worker=worker, first=int(first))
+        self._call("beat", keys, rest=flat, worker=worker, first=int(first), run_id=run_id)
 
     def retire(self, worker: str) -> None:
         """Take a worker off the books that ends in peace."""
         self._call("retire", {"worker": self.keys.worker(worker)}, worker=worker)
 
-    def lead(self, worker: str, ttl_ms: int) -> tuple[int, bool] | None:
-        """Take or keep the monitor's lock; return its fencing number and whether it changed hands."""
-        reply = self._call("lead", {}, worker=worker, ttl_ms=ttl_ms)
+    def lead(self, worker: str, ttl_ms: int, run_id: str = "") -> tuple[int, bool] | None:
+        """Take or keep the monitor's lock; return its fencing number and whether it changed hands.
+
+        It is free when its holder's connections are gone, or when it was not renewed for ``ttl_ms``.
+        """
+        arguments: dict[str, Any] = {"worker": worker, "ttl_ms": ttl_ms, "run_id": run_id}
+        reply = self._call("lead", {}, patience_ms=GONE_PATIENCE_MS, alive=self.keys.alive, **arguments)
         return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
 
-    def bury(self, worker: str, incident: str, activation_ms: int, fence: int) -> str | None:
-        """Declare a silent worker dead; return the cause, or None when it lives or is gone already.
+    def is_buried(self, worker: str) -> bool:
+        """Whether this incarnation was declared dead."""
+        with clear_errors("asking whether a worker was declared dead"):
+            return self.client.zscore(self.keys.buried, worker) is not None
+
+    def watch(self, activation_ms: int) -> Fleet:
+        """Look at all workers once, and note whose connections are gone."""
+        words = {"activation_ms": activation_ms, "patience_ms": GONE_PATIENCE_MS, "alive": self.keys.alive}
+        reply = self._call("watch", {}, **words)
+        flat = [word.decode() for word in reply[2:]]
+        return Fleet(int(reply[1]), dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
+
+    def bury(self, worker: str, incident: str, how: Silence, activation_ms: int, fence: int) -> str | None:
+        """Declare a worker dead; return the cause, or None when it lives or is gone already.
 
         Raises:
             Fenced: another monitor took over.
@@ -226,22 +340,47 @@ class Ledger:
         arguments: dict[str, Any] = {
             "worker": worker,
             "incident": incident,
+            "how": how.value,
             "activation_ms": activation_ms,
+            "patience_ms": GONE_PATIENCE_MS,
+            "alive": self.keys.alive,
             "fence": fence,
         }
         reply = self._call("bury", keys, **arguments)
         return reply[1].decode() if reply[0] is Code.OK else None
 
-    def close(self, worker: str, incident: str, *, flagged: int, put_back: int) -> None:
-        """Finish an incident."""
+    def close(
+        self,
+        worker: str,
+        incident: str,
+        *,
+        flagged: int,
+        put_back: int,
+        returned: Mapping[str, int],
+        fence: int,
+    ) -> None:
+        """Finish an incident.
+
+        Args:
+            returned: queue -> number of messages put back into it.
+
+        Raises:
+            Fenced: another monitor took over.
+        """
         keys = {"incident": self.keys.incident(incident)}
         arguments: dict[str, Any] = {
             "worker": worker,
             "incident": incident,
             "flagged": flagged,
             "put_back": put_back,
+            "returned": json.dumps(returned),
+            "fence": fence,
         }
         self._call("close", keys, **arguments)
+
+
+def _fence(number: int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def _recorded(reply: list[Any]) -> Recorded:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -128,6 +130,11 @@ class Queries:
             raw: Any = self._client.hget(self._keys.done, token)
         return raw.decode() if raw else ""
 
+    def child_lives(self, start: Start) -> bool:
+        """Whether the pool process that runs ``start`` holds a lease of its own."""
+        with clear_errors("reading a lease"):
+            return bool(self._client.exists(self._keys.child(start.worker, start.pid)))
+
     def workers(self, activation_ms: int) -> list[WorkerRecord]:
         """Return every worker that holds a lease, the longest silent first."""
         now = self.now_ms()
@@ -136,9 +143,13 @@ class Queries:
             pipe = self._client.pipeline(transaction=False)
             for worker, _ in leases:
                 pipe.hgetall(self._keys.worker(worker.decode()))
-            rows = pipe.execute()
-        pairs_ = zip(leases, rows, strict=True)
-        return [_worker(w.decode(), beat, now - beat < activation_ms, row) for (w, beat), row in pairs_]
+            pipe.hgetall(self._keys.presence)
+            *rows, presence = pipe.execute()
+        found = []
+        for (name, beat), row in zip(leases, rows, strict=True):
+            worker = _worker(name.decode(), beat, now - beat < activation_ms, row)
+            found.append(replace(worker, noticed_by="connection") if presence.get(name) else worker)
+        return found
 
     def leases(self) -> dict[str, int]:
         """Return the last heartbeat of every worker, in ms of Redis' clock."""
@@ -266,10 +277,13 @@ def _incident(raw: dict[str, str]) -> Incident:
         incident=raw["incident"],
         worker=raw["worker"],
         cause=raw["cause"],
+        how=raw.get("how", ""),
+        died_at=_seconds(raw.get("died_at")),
         noticed_at=_seconds(raw.get("noticed_at")),
         last_beat=_seconds(raw.get("last_beat")),
         finished_at=_seconds(raw.get("finished_at")),
         flagged=int(raw.get("flagged") or 0),
         put_back=int(raw.get("put_back") or 0),
+        returned=json.loads(raw.get("returned") or "{}"),
         queues=raw.get("queues", ""),
     )

@@ -5,6 +5,9 @@ a reset, and Redis drops what it had not read yet. With CLIENT REPLY OFF there i
 what was handed to the kernel survives the sender. What Redis refuses is lost in silence here; the
 worker's main process notices it when it settles the start, and counts it as unguarded.
 
+The same connection is a sign of life: it is subscribed to a channel of its worker, on which nobody ever
+publishes. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2).
+
 With ``poison_durability="sync"`` starts are asked about, on the same connection: so they keep their
 place among the notes of this process, and an end can never overtake its start.
 """
@@ -12,9 +15,11 @@ place among the notes of this process, and an end can never overtake its start.
 from __future__ import annotations
 
 import os
+import re
 import select
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -25,7 +30,9 @@ from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
 SEND_TIMEOUT = 0.5
 #: Seconds before the next attempt to connect after a failure.
-RETRY_PAUSE = 1.0
+RETRY_PAUSE = 0.2
+
+_RUN_ID = re.compile(rb"run_id:(\w+)")
 
 
 def command(*words: bytes) -> bytes:
@@ -36,25 +43,33 @@ def command(*words: bytes) -> bytes:
 
 
 _REPLY_ON, _REPLY_OFF = (command(b"CLIENT", b"REPLY", word) for word in (b"ON", b"OFF"))
-_GONE = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
 class Wire:
     """Sends commands and waits for no answer unless asked to; one connection for each process.
 
     Thread-safe. Opens its connection at the first write, and again after a fork.
+
+    Args:
+        channel: to be subscribed to while connected; empty: none.
+
+    Attributes:
+        run_id: of the Redis server at which this process is subscribed; empty while it is not, or may
+            not be.
+        connects: counts connections; another number may mean another server.
     """
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, channel: str = "") -> None:
         self._pool = client.connection_pool
+        self._channel = channel
+        self.run_id = ""
         self._lock = threading.Lock()
         self._asking = threading.Lock()
         self._connection: Any = None
         self._answers: Any = None
-        self._poll: Any = None
-        self._pid = 0
-        #: Counts connections: another number may mean another server.
         self.connects = 0
+        self._has_news: Callable[[float], object] = lambda seconds: False
+        self._pid = 0
         self._retry_at = 0.0
         self.failures = 0
 
@@ -75,8 +90,23 @@ class Wire:
                 self._drop()
                 return False
 
+    def open(self) -> bool:
+        """Connect if need be; False when the ledger is away."""
+        return self.send(b"")
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the connection breaks, at most ``seconds``; whether it still stands."""
+        connection = self._connection if self._pid == os.getpid() else None
+        if connection is None:
+            time.sleep(min(seconds, RETRY_PAUSE))
+            return False
+        try:
+            return not _watcher(connection._sock, unread=not _tells_broken())(seconds)
+        except (TypeError, ValueError, AttributeError, OSError):  # closed at this very moment
+            return False
+
     def reach(self) -> int:
-        """Connect unless there is a connection; return its number.
+        """Connect if need be; return the number of the connection.
 
         Raises:
             LedgerUnavailable: Redis is away.
@@ -104,8 +134,8 @@ class Wire:
                 with self._lock:
                     self._ready()
                     connection, answers = self._connection, self._answers
-                    connection._sock.sendall(_REPLY_ON + commands + _REPLY_OFF)
                     answers.owed += 1 + count
+                    connection._sock.sendall(_REPLY_ON + commands + _REPLY_OFF)
                 told: list[bytes] = answers.take(time.monotonic() + timeout)[-count:]
                 _raise_refusal(told)
                 return told
@@ -129,13 +159,15 @@ class Wire:
 
     def _is_closed(self) -> bool:
         # A readable socket that expects no replies has been closed by the server.
-        found = self._poll.poll(0)
-        return bool(found) and (not self._answers.owed or bool(found[0][1] & _GONE))
+        if self._answers.owed:
+            return bool(_watcher(self._connection._sock, unread=False)(0))
+        return bool(self._has_news(0))
 
     def _adopt_process(self) -> None:
         # The parent's socket must not be shared, and its locks may have been held at the fork.
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self._connection = None
+        self.run_id = ""
         self._retry_at = 0.0  # the parent's pause is none of this process's business
         self._pid = os.getpid()
 
@@ -145,21 +177,59 @@ class Wire:
         if time.monotonic() < self._retry_at:
             raise _Away
         self._retry_at = time.monotonic() + RETRY_PAUSE
-        connection = self._pool.connection_class(**self._pool.connection_kwargs)
-        connection.connect()
+        connection = self._connected()
         connection.send_command("CLIENT", "REPLY", "OFF")
         connection._sock.settimeout(SEND_TIMEOUT)
-        self._connection, self._answers = connection, Answers(connection._sock)
-        self._poll = select.poll()
-        self._poll.register(connection._sock, select.POLLIN | _GONE)
+        self._connection = connection
+        self._answers = Answers(connection._sock, _watcher(connection._sock))
+        self._has_news = _watcher(connection._sock)
         self.connects += 1
+
+    def _connected(self) -> Any:
+        connect, options = self._pool.connection_class, self._pool.connection_kwargs
+        if self._channel:
+            connection = connect(**{**options, "protocol": 3})  # the newer protocol: subscribers may write
+            try:
+                connection.connect()
+                self.run_id = self._subscribe(connection)
+                return connection
+            except redis.ResponseError:  # no permission, or a proxy that knows no channels
+                connection.disconnect()
+                self._channel = ""
+        connection = connect(**options)
+        connection.connect()
+        return connection
+
+    def _subscribe(self, connection: Any) -> str:
+        connection.send_command("INFO", "server")
+        run_id = _RUN_ID.search(connection.read_response())
+        connection.send_command("SUBSCRIBE", self._channel)
+        connection.read_response(push_request=True)
+        return run_id[1].decode() if run_id else ""
 
     def _drop(self, pause: float = RETRY_PAUSE) -> None:
         connection, self._connection = self._connection, None
+        self.run_id = ""
         self._retry_at = time.monotonic() + pause
         if connection is not None:
             # A half-sent command must not be completed by the next one: the socket is done for.
             connection.disconnect()
+
+
+def _tells_broken() -> bool:
+    """Whether a connection that the server closed can be told from one with something to read."""
+    return hasattr(select, "poll") and hasattr(select, "POLLRDHUP")
+
+
+def _watcher(sock: Any, *, unread: bool = True) -> Callable[[float], object]:
+    """Return what waits some seconds until ``sock`` is readable (``unread``) or broken, and tells
+    whether it is."""
+    if not hasattr(select, "poll"):  # eventlet takes it away
+        return lambda seconds: unread and select.select([sock], [], [], seconds)[0]
+    poll = select.poll()
+    broken = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+    poll.register(sock, broken | (select.POLLIN if unread else 0))
+    return lambda seconds: poll.poll(int(seconds * 1000))
 
 
 class _Away(redis.ConnectionError):

@@ -12,7 +12,9 @@ Nothing in this room knows the plugin, and nothing in it needs pytest.
 """
 
 from .processes import Worker
+from .proxy import TcpProxy
 from .rabbit import RabbitServer
+from .sentinel import SentinelSet
 from .servers import RedisServer, find_redis_binary
 from .supervisor import Death, Supervisor
 from .waiting import WaitTimeout, wait_until
@@ -21,6 +23,8 @@ __all__ = [
     "RedisServer",
     "RabbitServer",
     "find_redis_binary",
+    "SentinelSet",
+    "TcpProxy",
     "Worker",
     "Supervisor",
     "Death",

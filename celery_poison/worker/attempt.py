@@ -13,18 +13,29 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from celery.app.task import Task
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 
 from celery_poison import causes
+from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.policy import Policy
-from celery_poison.requests import DiscardRequested, MemoryExhausted, QuarantineRequested, TaskDied
-from celery_poison.task import FIRST, Attempt, attempts
+from celery_poison.records import Start
+from celery_poison.requests import (
+    DiscardRequested,
+    MemoryExhausted,
+    QuarantineRequested,
+    StaleCompletion,
+    TaskDied,
+)
+from celery_poison.task import FIRST, Attempt, PoisonTask, attempts
 from celery_poison.verdict import Ended
 from celery_poison.worker.durable import Durable
+from celery_poison.worker.lease import Lease
 
 Told = tuple[str, str, str, tuple[Any, ...] | None]
 
@@ -58,32 +69,50 @@ class Recorder:
         self,
         wire: Wire,
         keys: Keys,
-        worker: str,
+        node: str,
         policies: Mapping[str, tuple[Policy, bool]],
         journal_maxlen: int | None,
         durable: Durable | None = None,
     ) -> None:
         self._wire = wire
-        self._write_start = wire.send if durable is None else durable.write
+        self._durable = durable
+        self._worker_key = keys.worker
         self._policies = policies
-        self._worker = json.dumps(worker)
+        self._node = node
         self._hset = b"*4\r\n" + _bulk(b"HSET") + _bulk(keys.running.encode())
         done = b"*4\r\n" + _bulk(b"HSET") + _bulk(keys.done.encode())
         self._multi = command(b"MULTI") + done
         self._done = done
-        self._end = b"" if journal_maxlen is None else self._xadd(keys, worker, journal_maxlen)
+        self._end = b"" if journal_maxlen is None else self._xadd(keys, journal_maxlen)
         self._tally = b"*4\r\n" + _bulk(b"HINCRBY") + _bulk(keys.tally.encode())
         self._statics: dict[tuple[str, str], tuple[str, str]] = {}
+        #: The worker's names, by the boot ids in its tokens: it is reborn when it was taken for dead.
+        self._workers: dict[str, str] = {}
 
-    def start(self, ticket: Ticket, id: str, task: str, size: int) -> bool:
-        """Write the start of ``ticket``; False when the ledger is away, or does not promise to keep it."""
+    def start(self, ticket: Ticket, id: str, task: str, size: int) -> bytes:
+        """Send the start of ``ticket`` and return its entry, whether the ledger is away or not.
+
+        Raises:
+            StaleCompletion: its message was put back while the start waited to be safe (``durable``).
+        """
         head, tail = self._statics.get((task, ticket.queue)) or self._static(task, ticket.queue)
         attempt = ticket.attempt
         entry = (
-            f'["R","{ticket.token}",{self._worker},{os.getpid()},{int(time.time() * 1000)},'
-            f"{attempt.deliveries},{int(attempt.on_trial)},{_quoted(id)},{head}{size}{tail}"
-        )
-        return self._write_start(self._hset + _bulk(ticket.mid.encode()) + _bulk(entry.encode()))
+            f'["R","{ticket.token}",{_quoted(self.worker_of(ticket))},{os.getpid()},'
+            f"{int(time.time() * 1000)},{attempt.deliveries},{int(attempt.on_trial)},"
+            f"{_quoted(id)},{head}{size}{tail}"
+        ).encode()
+        write = self._hset + _bulk(ticket.mid.encode()) + _bulk(entry)
+        if self._durable is None:
+            self._wire.send(write)
+        else:
+            worker_key = self._worker_key(self.worker_of(ticket))
+            self._durable.write(write, worker_key, lambda: _is_lost(self, ticket))
+        return entry
+
+    def worker_of(self, ticket: Ticket) -> str:
+        boot = ticket.token.partition(".")[0]
+        return self._workers.get(boot) or self._workers.setdefault(boot, f"{self._node}/{boot}")
 
     def finish(
         self, ticket: Ticket, id: str, task: str, how: Ended, outcome: str, runtime: float, note: str = ""
@@ -103,6 +132,7 @@ class Recorder:
             token,
             _bulk(task.encode()),
             _bulk(ticket.queue.encode()),
+            _bulk(self.worker_of(ticket).encode()),
             _bulk(b"%d" % os.getpid()),
             _bulk(outcome.encode()),
             _bulk(b"%d" % attempt.deliveries),
@@ -117,9 +147,10 @@ class Recorder:
         found = self._statics[task, queue] = (head, f",{int(diverts)}]")
         return found
 
-    def _xadd(self, keys: Keys, worker: str, maxlen: int) -> bytes:
-        fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "worker": worker, "state": "DLVD"}
-        moving = {"id", "mid", "token", "task", "queue", "pid", "outcome", "deliveries", "runtime_ms", "note"}
+    def _xadd(self, keys: Keys, maxlen: int) -> bytes:
+        fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD"}
+        moving = {"id", "mid", "token", "task", "queue", "worker", "pid", "outcome", "deliveries"}
+        moving |= {"runtime_ms", "note"}
         words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % maxlen, b"*"]
         text = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(_bulk, words))
         for name in FIELDS:
@@ -132,7 +163,7 @@ class Recorder:
 NOTE_LENGTH = 500
 
 _EXEC = command(b"EXEC")
-_SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:")
+_SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:@/")
 
 
 def _bulk(word: bytes) -> bytes:
@@ -145,14 +176,48 @@ def _quoted(text: str) -> str:
 
 #: Set once in the worker's main process, before its pool forks.
 _recorder: Recorder | None = None
+_ledger: Ledger
+_lease: Lease
 #: True where tasks share the main process, which SystemExit and MemoryError must not reach.
 _contained = False
 
+#: What runs in this process: task id -> its ticket and its entry in the ledger.
+_running: dict[str, tuple[Ticket, bytes]] = {}
 
-def configure(recorder: Recorder, *, contained: bool) -> None:
+
+def configure(recorder: Recorder, ledger: Ledger, lease: Lease, *, contained: bool) -> None:
     """Make this process and its future children record through ``recorder``."""
-    global _recorder, _contained
-    _recorder, _contained = recorder, contained
+    global _recorder, _ledger, _lease, _contained
+    _recorder, _ledger, _lease, _contained = recorder, ledger, lease, contained
+    PoisonTask.checked_by(_check_ownership)
+
+
+def _check_ownership(task: Task) -> None:
+    """Raise StaleCompletion when the message of ``task``, which has just ended, has a new owner (EMS-8)."""
+    found = _running.get(task.request.id or "")
+    if found is None or not _lease.is_doubtful(found[0].token):
+        return
+    ticket, entry = found
+    try:
+        _ledger.reclaim(ticket.mid, Start.decode(entry))
+    except StaleDelivery as error:
+        raise StaleCompletion(str(error)) from None
+    except LedgerUnavailable:
+        return  # nobody can know
+
+
+def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
+    """Whether the message of a start that has not begun was put back, because the worker seemed dead."""
+    try:
+        return _lease.is_doubtful(ticket.token) and _ledger.is_buried(recorder.worker_of(ticket))
+    except LedgerUnavailable:
+        return False  # nobody can know
+
+
+def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str, body: Any) -> bytes:
+    if _is_lost(recorder, ticket):
+        raise StaleCompletion("its message was put back before it began")
+    return recorder.start(ticket, id, task, len(body) if isinstance(body, (bytes, str)) else 0)
 
 
 def run_guarded(
@@ -170,8 +235,11 @@ def run_guarded(
     if recorder is None:
         return tracer(task, uuid, request, body, content_type, content_encoding)
     ticket = Ticket.told(told)
+    try:
+        _running[uuid] = ticket, _begin(recorder, ticket, uuid, task, body)
+    except StaleCompletion as error:
+        return _failed(error)
     begun = time.monotonic()
-    recorder.start(ticket, uuid, task, len(body) if isinstance(body, (bytes, str)) else 0)
     attempts[uuid] = ticket.attempt
     try:
         result = tracer(task, uuid, request, body, content_type, content_encoding)
@@ -192,7 +260,10 @@ def run_guarded(
         raise
     finally:
         attempts.pop(uuid, None)
+        _running.pop(uuid, None)
     how, outcome, note = _outcome(result)
+    if how is Ended.NOT:
+        return result  # another start owns the message: this one leaves nothing behind
     recorder.finish(ticket, uuid, task, how, outcome, time.monotonic() - begun, note)
     return result
 
@@ -200,9 +271,13 @@ def run_guarded(
 def _died(cause: str, error: BaseException) -> Any:
     if not _contained:
         raise error
+    return _failed(TaskDied(cause, repr(error)))
+
+
+def _failed(error: Exception) -> Any:
     try:
-        raise TaskDied(cause, repr(error))
-    except TaskDied:
+        raise error
+    except Exception:
         return 1, ExceptionInfo(internal=True), 0.0
 
 
@@ -220,6 +295,8 @@ def _outcome(result: Any) -> tuple[Ended, str, str]:
 def outcome_of(error: BaseException) -> tuple[Ended, str]:
     """Return how a start ended that raised ``error``, and the journal's word for it."""
     match error:
+        case StaleDelivery():
+            return Ended.NOT, "stale"
         case QuarantineRequested():
             return Ended.INTERRUPTED, "quarantined"
         case DiscardRequested():

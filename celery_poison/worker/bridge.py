@@ -13,6 +13,13 @@ from celery.utils.log import get_logger
 logger = get_logger(__name__)
 
 
+class StartAfresh(ConnectionResetError):
+    """Celery takes this for a lost connection: it drops what had not begun, and connects anew."""
+
+    def __init__(self) -> None:
+        super().__init__("celery_poison: this worker was taken for dead and begins afresh")
+
+
 class Bridge:
     """Runs callables on the event loop of the current consumer, in the order they were sent."""
 
@@ -35,10 +42,12 @@ class Bridge:
     def call(self, function: Callable[[], None]) -> None:
         """Run ``function`` on the event loop, soon."""
         self._calls.append(function)
-        if self._consumer is not None and self._consumer.hub is None:
-            self._consumer.call_soon(self.drain)
-        else:
+        if self._consumer is None or self._consumer.hub is not None:
             self._wake()
+        elif self._consumer.pool.is_green:
+            self.drain()  # all threads are greenlets of one thread
+        else:
+            self._consumer.call_soon(self.drain)
 
     def _wake(self) -> None:
         with suppress(OSError):  # the pipe is full: the loop is being woken up already
@@ -53,5 +62,7 @@ class Bridge:
             function = self._calls.popleft()
             try:
                 function()
+            except StartAfresh:
+                raise  # the one error that is meant for the event loop
             except Exception:
                 logger.exception("celery_poison: a decision could not be carried out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import redis
 from celery.utils.log import get_logger
@@ -10,6 +11,7 @@ from celery.utils.log import get_logger
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger.durability import PATIENCE, Means, find_means
 from celery_poison.ledger.wire import Wire, command
+from celery_poison.requests import StaleCompletion
 
 logger = get_logger("celery_poison")
 
@@ -20,6 +22,9 @@ GRACE = 1.0
 LEAST_DOUBT, DOUBT = 1.0, 4
 #: Seconds between two attempts where a task may not begin without the promise.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+
+#: Said where Redis cannot be asked when the worker starts.
+LATER = "every pool process asks what Redis can promise as soon as it is there"
 
 _BROKEN = (LedgerUnavailable, ConfigurationError)
 
@@ -33,15 +38,13 @@ class Durable:
 
     Args:
         wire: the notes of this process; starts keep their place among them.
-        worker_key: the worker's hash, where starts that nobody promised to keep are counted.
         fail_open: what is done without the promise: True runs the task, False tries again and again.
     """
 
-    def __init__(self, client: redis.Redis, wire: Wire, worker_key: str, *, fail_open: bool) -> None:
+    def __init__(self, client: redis.Redis, wire: Wire, *, fail_open: bool) -> None:
         self._client = client
         self._wire = wire
         self._fail_open = fail_open
-        self._count = command(b"HINCRBY", worker_key.encode(), b"unpromised", b"1")
         self._means: Means | None = None
         self._said: Means | None = None
         self._decided_for: int | None = None
@@ -64,36 +67,43 @@ class Durable:
                 logger.warning("celery_poison: poison_durability='sync': %s", means.slow)
         return means
 
-    def write(self, start: bytes) -> bool:
-        """Write a start and wait until it is safe; False when its task runs without the promise."""
-        return self._once(start) if self._fail_open else self._insist(start)
+    def write(self, start: bytes, worker_key: str, is_lost: Callable[[], bool]) -> bool:
+        """Write a start and wait until it is safe; False when its task runs without the promise.
 
-    def _once(self, start: bytes) -> bool:
-        if time.monotonic() < self._doubted_until:
-            self._wire.send(start + self._count)
+        Args:
+            worker_key: the worker's hash, where starts that nobody promised to keep are counted.
+            is_lost: whether the message was put back, because this worker seemed dead.
+
+        Raises:
+            StaleCompletion: it was put back while its start waited.
+        """
+        pause = FIRST_PAUSE
+        while not (safe := self._once(start, worker_key)) and not self._fail_open:
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            if is_lost():  # what a new owner has written must not be overwritten
+                break
+        if is_lost():
+            raise StaleCompletion("its message was put back before it began")
+        return safe
+
+    def _once(self, start: bytes, worker_key: str) -> bool:
+        if self._fail_open and time.monotonic() < self._doubted_until:
+            self._wire.send(start + _counted(worker_key))
             return False
         begun = time.monotonic()
         try:
             self._promise(start)
         except _BROKEN as error:
-            self._broken(error, "tasks run without the promise, and are counted as unguarded")
+            self._broken(error)
             self._doubted_until = time.monotonic() + max(LEAST_DOUBT, DOUBT * (time.monotonic() - begun))
-            # What never arrived is counted by the main process, when it settles it.
-            self._wire.send(self._count if isinstance(error, NotKept) else start + self._count)
+            if self._fail_open:
+                # What never arrives is counted by the main process, when it settles it.
+                self._wire.send(
+                    _counted(worker_key) if isinstance(error, NotKept) else start + _counted(worker_key)
+                )
             return False
         return True
-
-    def _insist(self, start: bytes) -> bool:
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                self._promise(start)
-            except _BROKEN as error:
-                self._broken(error, "the task waits")
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            else:
-                return True
 
     def _promise(self, start: bytes) -> None:
         server = None
@@ -114,7 +124,13 @@ class Durable:
             self._decided_for = None  # the replica is gone, or the settings have changed
             raise NotKept(f"no start is {means.said}: not within {PATIENCE:g} s")
 
-    def _broken(self, error: Exception, so: str) -> None:
+    def _broken(self, error: Exception) -> None:
         if self._broken_by is not type(error):
             self._broken_by = type(error)
+            so = "tasks run without the promise" if self._fail_open else "the task waits"
             logger.warning("celery_poison: poison_durability='sync': %s; %s (said once)", error, so)
+
+
+def _counted(worker_key: str) -> bytes:
+    key = worker_key.encode()
+    return command(b"HINCRBY", key, b"unpromised", b"1") + command(b"EXPIRE", key, b"86400")

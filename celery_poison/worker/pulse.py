@@ -1,83 +1,104 @@
-"""The worker's heartbeat: renews its lease, settles what was acknowledged, reports its health."""
+"""How a worker's processes show that they live: heartbeats, and a subscribed connection each (EMS-2)."""
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING
 
-from celery.utils.log import get_logger
-
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.forking import no_fork
+from celery_poison.ledger.wire import Wire, command
+from celery_poison.worker import native
+from celery_poison.worker.lease import clock
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime
 
-logger = get_logger(__name__)
-
-#: Seconds between two settlings; heartbeats may be rarer.
+#: Seconds after which a shutdown is told at the latest.
 TICK = 0.5
+#: Seconds for which a starting worker waits for its first heartbeat at most.
+FIRST_BEAT = 5.0
 
 
 class Pulse:
-    """A thread that beats; solo pools block the event loop, so that it cannot live there."""
+    """The main process's thread that beats; solo pools block the event loop, so that it cannot live there.
+
+    It has connections of its own: with gevent and eventlet, a thread may share none with greenlets.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._ledger = runtime.plugin.open_ledger()
+        self._wire = Wire(self._ledger.client, self._ledger.keys.channel(runtime.worker))
         self._interval = runtime.settings.heartbeat_interval
         self._first = True
+        self._due = 0.0
+        self._told_run_id = ""
         self._told_stopping = False
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._started = False
 
     def start(self) -> None:
-        if self._thread is None:
-            self.beat()
-            self._thread = threading.Thread(target=self._work, name="poison-pulse", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
+        if not self._started:
+            self._started = True
+            native.start(self._work, "poison-pulse")
+            # A death before the first heartbeat would be nobody's: no task may run before it.
+            patience = clock() + FIRST_BEAT
+            while not self._due and clock() < patience:
+                time.sleep(0.01)
 
     def _work(self) -> None:
-        due = time.monotonic() + self._interval
-        while not self._stop.wait(min(TICK, self._interval)):
-            # A shutdown is told at once: dying under its tombstone is no crash.
-            tombstone = self._runtime.stopping and not self._told_stopping
-            if tombstone or time.monotonic() >= due:
-                due = time.monotonic() + self._interval
-                with no_fork():
-                    self.beat()
+        while not self._runtime.ended:
             with no_fork():
-                self._settle()
+                self._wire.open()  # at once when it broke: a connection that stays away means death
+                self._runtime.run_id = self._wire.run_id
+                if self._is_due():
+                    self.beat()
+            self._wire.wait(min(TICK, max(0.0, self._due - clock())))
+
+    def _is_due(self) -> bool:
+        # A shutdown is told at once: dying under its tombstone is no crash.
+        tombstone = self._runtime.stopping and not self._told_stopping
+        moved = self._wire.run_id != self._told_run_id
+        return tombstone or moved or clock() >= self._due
 
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""
         runtime = self._runtime
-        stopping = runtime.stopping
+        began, stopping, run_id = clock(), runtime.stopping, self._wire.run_id
         try:
-            runtime.ensure_enrolled()
-            runtime.ledger.beat(runtime.worker, runtime.about(), first=self._first)
+            runtime.ensure_enrolled(self._ledger)
+            self._ledger.beat(runtime.worker, runtime.about(), first=self._first, run_id=run_id)
         except Fenced:
-            runtime.fenced = runtime.is_being_recovered_from()
-            logger.critical(
-                "celery_poison: this worker was silent for longer than poison_activation_interval=%s s"
-                " and was taken for dead; its messages run elsewhere",
-                runtime.settings.activation_interval,
-            )
+            self._first = True
+            if not runtime.ended:
+                runtime.taken_for_dead()
+                self.beat()
+            return
         except (LedgerUnavailable, ConfigurationError) as error:
             runtime.complain(error)
             runtime.ledger_is_up = False
-            return
+            runtime.lease.unknown()
         else:
-            runtime.fenced = False
-        self._first = False
-        self._told_stopping = stopping
-        runtime.ledger_is_up = True
+            self._first = False
+            self._told_stopping, self._told_run_id = stopping, run_id
+            runtime.ledger_is_up = True
+            runtime.lease.confirmed(began)
+        self._due = began + self._interval
 
-    def _settle(self) -> None:
-        try:
-            self._runtime.settler.settle()
-        except LedgerUnavailable as error:
-            self._runtime.complain(error)
+
+def keep_child_alive(wire: Wire, lease_key: str, heartbeat: float, activation: float) -> None:
+    """Start the thread of a pool process that keeps its own lease and its connection.
+
+    Args:
+        lease_key: key that lives while this process does.
+        heartbeat, activation: seconds.
+    """
+    renewal = command(b"SET", lease_key.encode(), b"1", b"PX", b"%d" % int(activation * 1000))
+
+    def work() -> None:
+        while True:
+            with no_fork():
+                wire.send(renewal)
+            wire.wait(heartbeat)  # shorter when the connection breaks: then it is opened anew at once
+
+    native.start(work, "poison-pulse")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 from weakref import ref
 
@@ -32,10 +33,12 @@ class GuardedRequest(Request):
     Attributes:
         poison: notes about a delivery that needed care, or None.
         is_on_record: its end is in the ledger already; nothing is left to settle.
+        is_stale: another start owns the message by now; nothing of this one counts.
         epoch: number of the broker connection by which it was sent to the pool.
     """
 
     is_on_record = False
+    is_stale = False
     epoch = -1
     _ticket: Ticket | None = None
     _ended_well = False
@@ -158,6 +161,10 @@ class GuardedRequest(Request):
             return super().on_failure(exc_info, send_failed_event, return_ok)
         if self._is_open:
             return None
+        if self.is_stale:
+            state.task_ready(self)
+            self._left_pool()
+            return None
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
@@ -196,6 +203,13 @@ class GuardedRequest(Request):
         self.runtime.whereabouts.left_pool(self._ticket.token, ended_well=self._ended_well)
         if not self.diverts:
             self._settle()
+
+    def end_stale(self) -> None:
+        """Stop running: the message has a new owner, and nothing of this start would be kept (EMS-8)."""
+        self.is_stale = self.is_on_record = True
+        pool = self.runtime.consumer.pool
+        if self.worker_pid and hasattr(pool, "terminate_job") and not self.runtime.contained:
+            pool.terminate_job(self.worker_pid, signal.SIGKILL)
 
     # --- its fate ------------------------------------------------------------------------------
 

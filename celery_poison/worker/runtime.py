@@ -17,7 +17,7 @@ from celery.worker.state import active_requests
 
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
-from celery_poison.ledger import connection, meta
+from celery_poison.ledger import Ledger, connection, meta
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.plugin import Plugin, plugin_of
@@ -25,13 +25,14 @@ from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
 from celery_poison.task import FIRST
-from celery_poison.worker import attempt
+from celery_poison.worker import attempt, durable
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.attempt import Recorder, Ticket
-from celery_poison.worker.bridge import Bridge
-from celery_poison.worker.clerk import Clerk
+from celery_poison.worker.bridge import Bridge, StartAfresh
+from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.durable import Durable
+from celery_poison.worker.lease import Lease, birth_of
 from celery_poison.worker.settler import Settler
 from celery_poison.worker.whereabouts import Whereabouts
 
@@ -39,6 +40,8 @@ logger = get_logger("celery_poison")
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0
+#: Seconds between two settlings of what was acknowledged.
+TIDY_PAUSE = 0.25
 
 
 class Runtime:
@@ -56,14 +59,23 @@ class Runtime:
         self.app = app
         self.plugin: Plugin = plugin_of(app)
         self.settings = self.plugin.settings
+        #: Task name -> (policy, whether it diverts); updated in place, since others hold it too.
         self.policies = self.plugin.policies
-        self.boot_id = uuid4().hex[:16]
+        self._life = uuid4().hex[:16]
+        self._births = 0
+        self._hostname = hostname
+        self.boot_id = self._life
+        self._policy_version = self.plugin.policy_overrides.version
         self.worker = f"{hostname}/{self.boot_id}"
         self.pid = os.getpid()
+        #: Whether tasks share this process.
+        self.contained = contained
         self.activation_ms = int(self.settings.activation_interval * 1000)
         self.ledger = self.plugin.open_ledger()
         self.epoch = 0
         self.stopping = False
+        #: It said farewell, and must not beat any more.
+        self.ended = False
         self.ledger_is_up = True
         self.fenced = False
         self.secret = b""
@@ -76,11 +88,19 @@ class Runtime:
             "concurrency": concurrency,
             "started_at": int(time.time() * 1000),
         }
+        #: Starts that ended when their messages had new owners.
+        self.stale = 0
         self._tokens = count(1)
         self.whereabouts = Whereabouts()
-        self._wire = Wire(self.ledger.client)
+        # One connection for all notes of a process: Redis must see them in the order they were made.
+        self.wire = Wire(self.ledger.client, self.ledger.keys.channel(self.worker))
+        self.lease = Lease(self.settings.activation_interval)
         self._complained: set[str] = set()
         self._enrolled = False
+        self._begun = False
+        self._taken_for_dead = False
+        #: Of the Redis at which this process is subscribed to its channel; empty while it is not.
+        self.run_id = ""
         self.consumer: Any = None
         self._durable = self._open_durable()
         self.recorder = self._open_recorder()
@@ -88,21 +108,19 @@ class Runtime:
         self.clerk = Clerk(self.complain)
         self.settler = Settler(self.ledger)
         self.announce = Announcer(lambda: self.consumer)
-        attempt.configure(self.recorder, contained=contained)
+        attempt.configure(self.recorder, self.ledger, self.lease, contained=contained)
         app.amqp.Connection = guarded_connection(self.boot_id)
         self._check_ledger()
 
     def _open_durable(self) -> Durable | None:
         if self.settings.durability != "sync":
             return None
-        key = self.ledger.keys.worker(self.worker)
-        return Durable(self.ledger.client, self._wire, key, fail_open=self.settings.fail_open)
+        return Durable(self.ledger.client, self.wire, fail_open=self.settings.fail_open)
 
     def _open_recorder(self) -> Recorder:
         journalled = self.settings.journal == "attempts"
         maxlen = self.settings.journal_maxlen if journalled else None
-        # One connection for all notes of this process: Redis must see them in the order they were made.
-        return Recorder(self._wire, self.ledger.keys, self.worker, self.policies, maxlen, self._durable)
+        return Recorder(self.wire, self.ledger.keys, self._hostname, self.policies, maxlen, self._durable)
 
     # --- the ledger's health -------------------------------------------------------------------
 
@@ -114,24 +132,23 @@ class Runtime:
                 logger.warning("celery_poison: %s", warning)
             if self._durable is not None:
                 self._durable.decide()
-            self.ensure_enrolled()
+            self.ensure_enrolled(self.ledger)
         except LedgerUnavailable as error:
             if not self.settings.fail_open:
                 raise
             self.ledger_is_up = False
             self.complain(error)
             if self._durable is not None:
-                sentence = "celery_poison: poison_durability='sync': every pool process asks what Redis can"
-                logger.warning("%s promise as soon as it is there", sentence)
+                logger.warning("celery_poison: poison_durability='sync': %s", durable.LATER)
 
-    def ensure_enrolled(self) -> None:
-        """Check once that the ledger is ours.
+    def ensure_enrolled(self, ledger: Ledger) -> None:
+        """Check once that the ledger is ours, by the caller's own connection.
 
         Raises:
             SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.meta.enroll`.
         """
         if not self._enrolled:
-            self.secret = meta.enroll(self.ledger.client, self.ledger.keys, **identity_of(self.app))
+            self.secret = meta.enroll(ledger.client, ledger.keys, **identity_of(self.app))
             self._enrolled = True
 
     def complain(self, error: Exception) -> None:
@@ -144,9 +161,61 @@ class Runtime:
             sentence = "celery_poison: %s; tasks go on (logged once, counted in status)"
             logger.log(WARNING if known else ERROR, sentence, error, exc_info=None if known else error)
 
-    def is_being_recovered_from(self) -> bool:
-        """Whether a monitor is putting back this worker's messages at this moment."""
-        return self.worker in Queries(self.ledger).open_incidents()
+    def taken_for_dead(self) -> None:
+        """Be reborn: others have put back what this worker held, and may be running it.
+
+        What waits here is dropped. What runs goes on, and is this worker's again unless somebody else has
+        started it meanwhile.
+        """
+        logger.critical(
+            "celery_poison: this worker was silent for longer than poison_activation_interval=%s s,"
+            " or cut off, and was taken for dead; its messages run elsewhere",
+            self.settings.activation_interval,
+        )
+        self.fenced = True
+        self._births += 1
+        self.boot_id = f"{self._life}r{self._births}"
+        self.worker = f"{self._hostname}/{self.boot_id}"
+        self.app.amqp.Connection = guarded_connection(self.boot_id)
+        self.lease.reborn()
+        self._taken_for_dead = True
+
+    def _return_from_the_dead(self) -> None:
+        """In the clerk's thread, since the heartbeat's may share no connection with it."""
+        self._taken_for_dead = False
+        for request in self.whereabouts.in_pool():
+            try:
+                self.ledger.reclaim(request.mid, request.start())
+            except StaleDelivery:
+                self.bridge.call(request.end_stale)
+                self._ended_too_late(request)
+            except LedgerUnavailable as error:
+                self.complain(error)
+        self.bridge.call(self._start_afresh)
+
+    def _start_afresh(self) -> None:
+        """Leave the broker and come back under the new name (on the event loop)."""
+        if self.consumer.hub is not None:
+            raise StartAfresh
+        self.consumer.connection.break_off(StartAfresh())
+
+    def refresh_policies(self) -> None:
+        """Put policies that somebody changed at run time into force here (EMS-9); never raises."""
+        if not self.ledger_is_up:
+            return  # the heartbeat asks for it; nobody else need wait for it too
+        try:
+            self.plugin.refresh_policies(self.ledger)
+            version = self.plugin.policy_overrides.version
+            if version != self._policy_version:
+                self.policies.update(self.plugin.policies)
+                self._policy_version = version
+                logger.info("celery_poison: policies of version %d are in force", version)
+        except Exception as error:
+            self.complain(error)
+
+    def _keep_policies_fresh(self) -> None:
+        self.refresh_policies()
+        raise Again(self.settings.heartbeat_interval)
 
     def about(self) -> dict[str, str | int]:
         """Return what a heartbeat tells about this worker."""
@@ -164,13 +233,30 @@ class Runtime:
         Not while the ledger is away (``poison_fail_open=False``), and not while this worker, taken for
         dead, is still being recovered from: what it started now would be taken for dead too.
         """
-        return not self.fenced and (self.ledger_is_up or self.settings.fail_open)
+        known_to_live = not self.fenced and not self.lease.is_doubtful()
+        return known_to_live and (self.ledger_is_up or self.settings.fail_open)
+
+    def identity(self) -> tuple[str, str]:
+        """Return the name under which this worker's monitor competes, and where it is subscribed.
+
+        The name stays the same when the worker is reborn, as its connections do.
+        """
+        return f"{self._hostname}/{self._life}", self.run_id
+
+    def begin(self) -> None:
+        """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
+        if not self._begun:
+            self._begun = True
+            self.clerk.start()
+            self.clerk.do(self._tidy_for_ever)
+            self.clerk.do(self._keep_policies_fresh)
 
     # --- the life of a delivery ----------------------------------------------------------------
 
     def connected(self, consumer: Any) -> None:
         """A broker connection begins; deliveries of earlier ones are void."""
         self.epoch += 1
+        self.fenced = False
         self.consumer = consumer
         self.whereabouts.connection_lost(active_requests)
         self.settler.connection_lost()
@@ -183,16 +269,33 @@ class Runtime:
     def note(self, mid: str, start: Start) -> None:
         """Overwrite the entry of a delivery that this process is letting in, without waiting."""
         words = (b"HSET", self.ledger.keys.running.encode(), mid.encode(), start.encode())
-        self._wire.send(command(*words))
+        self.wire.send(command(*words))
 
     def acknowledged(self, request: Any, ticket: Ticket, *, final: bool) -> None:
         """The broker was told that a delivery is done: forget its start."""
+        if birth_of(ticket.token) < self._births:
+            self.clerk.do(partial(self._ended_too_late, request))
+            return
         if request.epoch != self.epoch:
             return  # told on a lost connection: the copy to come is recognised by this start
         if request.poison is None:
             self.settler.add(ticket.mid, ticket.token, request.id)
         else:
             self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
+
+    def _ended_too_late(self, request: Any) -> None:
+        start = request.start()
+        try:
+            self.ledger.survived(request.mid, start.token, request.id)
+        except StaleDelivery as error:
+            self.stale += 1
+            logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
+
+    def _tidy_for_ever(self) -> None:
+        if self._taken_for_dead:
+            self._return_from_the_dead()
+        self.settler.settle()
+        raise Again(TIDY_PAUSE)
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""
@@ -234,10 +337,13 @@ class Runtime:
         """Leave the books clean: what still runs was interrupted by the shutdown, nobody is to blame."""
         self.clerk.finish(FAREWELL)
         self.bridge.drain()
+        self.ended = True
         try:
             self.settler.settle(everything=True)
             self._take_back_starts()
             self.ledger.retire(self.worker)
+            if self._births:
+                self.ledger.retire(self.identity()[0])
         except LedgerUnavailable as error:
             self.complain(error)
 

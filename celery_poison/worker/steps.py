@@ -18,7 +18,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.worker import control as _control  # noqa: F401 - registers the remote command
 from celery_poison.worker.door import Door
 from celery_poison.worker.gate import Gate
-from celery_poison.worker.pulse import Pulse
+from celery_poison.worker.pulse import Pulse, keep_child_alive
 from celery_poison.worker.runtime import Runtime
 
 logger = get_logger("celery_poison")
@@ -37,11 +37,23 @@ class LifeStep(bootsteps.StartStopStep):
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
         plugin_of(worker.app).runtime = runtime
+        runtime.refresh_policies()
         self._runtime = runtime
+        if not contained:
+            signals.worker_process_init.connect(self._child_begins)
         signals.worker_shutting_down.connect(self._stopping)
         signals.worker_shutdown.connect(self._farewell)
         # Celery sends no signal at the end of a cold shutdown.
         atexit.register(self._farewell)
+
+    def _child_begins(self, **_: Any) -> None:
+        runtime = self._runtime
+        keep_child_alive(
+            runtime.wire,
+            runtime.ledger.keys.child(runtime.worker, os.getpid()),
+            runtime.settings.heartbeat_interval,
+            runtime.settings.activation_interval,
+        )
 
     def _stopping(self, **_: Any) -> None:
         # Called from a signal handler: nothing but this may be done here.
@@ -73,7 +85,12 @@ class GuardStep(bootsteps.ConsumerStep):
         consumer.create_task_handler = lambda *args, **kw: Door(runtime, create(*args, **kw))
         self._pulse = Pulse(runtime)
         self._monitor = Monitor(
-            consumer.app, runtime.ledger, runtime.settings, runtime.worker, self._announce_candidate
+            consumer.app,
+            runtime.ledger,
+            runtime.settings,
+            runtime.identity,
+            self._announce_candidate,
+            runtime.refresh_policies,
         )
 
     def _announce_candidate(self, *facts: Any) -> None:
@@ -84,7 +101,7 @@ class GuardStep(bootsteps.ConsumerStep):
 
     def start(self, consumer: Any) -> None:
         self._runtime.connected(consumer)
-        self._runtime.clerk.start()
+        self._runtime.begin()
         self._pulse.start()
         self._monitor.start()
 

@@ -38,6 +38,10 @@ class Whereabouts:
         self._let_in.discard(token)
         self._in_pool[token] = request
 
+    def in_pool(self) -> list[Any]:
+        """Return the requests that run, or were handed to the pool to run."""
+        return list(self._in_pool.values())
+
     def left_pool(self, token: str, *, ended_well: bool) -> None:
         self._in_pool.pop(token, None)
         self._ended[token] = ended_well

@@ -9,6 +9,7 @@ from dataclasses import fields
 import pytest
 from kombu.compression import compress
 
+from celery_poison.ledger.ledger import Silence
 from celery_poison.records import MessageRecord
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
@@ -202,13 +203,14 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     assert (worker["node"], worker["alive"]) == ("w1@test", True)
     assert "alive" in console.out("workers")
     fence, _ = keeper.ledger.lead("w2@test/b00t", 10_000) or (0, False)
-    keeper.ledger.bury("w1@test/b00t", "i1", 0, fence)
+    keeper.ledger.bury("w1@test/b00t", "i1", Silence.SILENT, 0, fence)
     assert console.json("workers") == []
     assert "open" in console.out("incidents")
-    keeper.ledger.close("w1@test/b00t", "i1", flagged=2, put_back=5)
+    keeper.ledger.close("w1@test/b00t", "i1", flagged=2, put_back=5, returned={"celery": 5}, fence=fence)
     (incident,) = console.json("incidents")
     assert (incident["incident"], incident["flagged"], incident["put_back"]) == ("i1", 2, 5)
-    assert "closed" in console.out("incidents")
+    assert incident["how"] == "silent" and incident["took"] >= 0
+    assert "celery: 5" in console.out("incidents")
 
 
 def test_journal_tail_prints_a_sentence_or_a_json_object_in_each_line(

@@ -39,10 +39,11 @@ def test_a_verb_is_told_with_exactly_its_options(verb: str) -> None:
 def _options(verb: str) -> set[str]:
     command = poison.get_command(click.Context(poison), verb)
     assert command is not None
-    # A group is told by the one command it has.
-    (command,) = getattr(command, "commands", {"": command}).values()
-    found = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
-    return {max(option.opts, key=len) for option in found} - {"--help"}
+    # The commands of a group are told together.
+    commands = getattr(command, "commands", {"": command}).values()
+    found = [parameter for each in commands for parameter in each.params]
+    options = [parameter for parameter in found if isinstance(parameter, click.Option)]
+    return {max(option.opts, key=len) for option in options} - {"--help"}
 
 
 def test_the_message_object_is_told_field_by_field() -> None:

@@ -12,6 +12,7 @@ import redis
 from kombu.message import Message
 
 from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.ledger import Silence
 from celery_poison.policy import Policy
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
@@ -85,8 +86,8 @@ def test_the_fields_of_an_incident_are_told(ledger: Ledger) -> None:
     ledger.beat(WORKER, {"node": "w1@host"}, first=True)
     led = ledger.lead("other", 1000)
     assert led is not None
-    ledger.bury(WORKER, INCIDENT, 0, led[0])
-    ledger.close(WORKER, INCIDENT, flagged=0, put_back=0)
+    ledger.bury(WORKER, INCIDENT, Silence.SILENT, 0, led[0])
+    ledger.close(WORKER, INCIDENT, flagged=0, put_back=0, returned={}, fence=led[0])
     assert _fields_of(ledger, ledger.keys.incident(INCIDENT)) == _documented("incident:IID")
 
 

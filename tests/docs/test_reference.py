@@ -88,15 +88,24 @@ def test_no_page_speaks_of_a_setting_that_does_not_exist() -> None:
 
 # --- keys.md -----------------------------------------------------------------------------------------
 
-_PLACEHOLDERS = {"lineage": "ID", "message": "MID", "worker": "INC", "incident": "IID"}
+_PLACEHOLDERS = {
+    "lineage": ["ID"],
+    "message": ["MID"],
+    "worker": ["INC"],
+    "incident": ["IID"],
+    "child": ["INC", "PID"],
+}
+#: Prefixes and channels, which are no keys.
+_NO_KEYS = {"prefix", "alive", "children", "channel"}
 
 
 def _keys() -> dict[str, str]:
     """Attribute or method of Keys -> the name of its key."""
     keys = Keys("ns", "NAME")
-    names = {name: key for name, key in vars(keys).items() if name != "prefix"}
+    names = {name: key for name, key in vars(keys).items() if name not in _NO_KEYS}
     made = {name for name, _ in inspect.getmembers(Keys, inspect.isfunction) if not name.startswith("_")}
-    return names | {name: getattr(keys, name)(_PLACEHOLDERS[name]) for name in made}
+    made -= _NO_KEYS
+    return names | {name: getattr(keys, name)(*_PLACEHOLDERS[name]) for name in made}
 
 
 def test_the_keys_table_lists_exactly_the_keys_of_the_code() -> None:

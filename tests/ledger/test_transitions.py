@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError, StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.ledger import Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 from celery_poison.states import Event, State
@@ -318,7 +319,7 @@ def test_EMS_4_a_monitor_that_lost_its_fence_buries_nobody(ledgers: list[Ledger]
     ledger.retire("old")
     assert ledger.lead("new", 60_000) is not None
     with pytest.raises(PoisonError, match="took over"):
-        ledger.bury("silent", "i1", 0, led[0])
+        ledger.bury("silent", "i1", Silence.SILENT, 0, led[0])
     assert "silent" in Queries(ledger).leases()
 
 
@@ -327,9 +328,9 @@ def test_EMS_1_a_worker_that_beat_in_time_cannot_be_buried(ledgers: list[Ledger]
     ledger.beat("lively", {"node": "n"}, first=True)
     led = ledger.lead("monitor", 60_000)
     assert led is not None
-    assert ledger.bury("lively", "i1", 60_000, led[0]) is None
-    assert ledger.bury("lively", "i1", 0, led[0]) == "worker_lost"
-    assert ledger.bury("lively", "i2", 0, led[0]) is None, "buried once"
+    assert ledger.bury("lively", "i1", Silence.SILENT, 60_000, led[0]) is None
+    assert ledger.bury("lively", "i1", Silence.SILENT, 0, led[0]) == "worker_lost"
+    assert ledger.bury("lively", "i2", Silence.SILENT, 0, led[0]) is None, "buried once"
 
 
 def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
@@ -374,7 +375,8 @@ def test_NEW_2_while_another_delivery_is_under_way_only_the_flag_is_taken_back(l
     ledger.claim("m1", b"", start)
     ledger.crash("m1", start, cause="worker_lost", shared=True)
     ledger.claim("m1", b"", start_of("m1", "t2", 2))
-    ledger.survived("m1", "t1", start.id)
+    with pytest.raises(StaleDelivery):
+        ledger.survived("m1", "t1", start.id)
     record = queries.lineage(start.id)
     assert record is not None and (record.crashes, record.strikes, record.candidate) == (1, 0, False)
 

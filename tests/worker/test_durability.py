@@ -65,7 +65,7 @@ def test_EMS_10_a_worker_refuses_to_start_on_a_redis_that_can_promise_nothing(
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 def test_EMS_10_tasks_run_and_leave_nothing_behind(pool: str, synced: Build, start_server: Start) -> None:
     crew = synced(start_server(**ALWAYS))
     with crew.worker(pool=pool):
@@ -112,11 +112,11 @@ def test_EMS_10_with_fail_open_false_a_task_waits_for_its_promise(synced: Build,
     )
     with crew.worker(concurrency=1):
         assert crew.send("healthy", 0).get(timeout=30) == 0
-        server.kill()
+        server.pause()
         crew.send("healthy", 1)
         crew.await_that(lambda: "the task waits" in crew.log_text(), "waits, and says so")
         assert not crew.marks.count("healthy", "start")[1]
-        server.start()
+        server.resume()
         crew.await_that(lambda: _done(crew) == 2, "run when it is safe")
         assert "starts are safe again" in crew.log_text()
         assert crew.log_text().count("the task waits") == 1

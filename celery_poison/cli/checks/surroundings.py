@@ -67,7 +67,8 @@ def broker(app: Celery) -> Finding:
                 return _redis_broker(channel)
             if isinstance(channel, pyamqp.Channel):
                 about = connection.connection.server_properties
-                return Finding("broker", "ok", f"{about.get('product', 'AMQP')} {about.get('version', '')}")
+                product = f"{about.get('product', 'AMQP')} {about.get('version', '')}"
+                return Finding("broker", "ok", f"{product}; {_heartbeat(app)}")
             kind = connection.transport.driver_type
     except Exception as error:  # each transport has errors of its own
         return Finding("broker", "FAIL", f"not usable: {error}", "start it, or correct broker_url")
@@ -75,6 +76,14 @@ def broker(app: Celery) -> Finding:
         f"{kind}: neither Redis nor RabbitMQ; bodies are kept after unpacking, failover is the broker's own"
     )
     return Finding("broker", "warn", said, "use Redis or RabbitMQ for all that celery_poison promises")
+
+
+def _heartbeat(app: Celery) -> str:
+    """Tell when a broker that puts back by itself gives up a worker that is frozen, and still connected."""
+    seconds = app.conf.broker_heartbeat
+    if not seconds:
+        return "broker_heartbeat is off: it keeps what a frozen worker holds until that worker ends"
+    return f"broker_heartbeat={seconds}: it keeps what a frozen worker holds for up to {2 * seconds} s"
 
 
 def _redis_broker(channel: Any) -> Finding:

@@ -1,24 +1,23 @@
 -- beat: a worker says that it lives. The first beat registers it.
--- KEYS[1] leases  zset
--- KEYS[2] worker  hash
--- KEYS[3] open    hash
--- KEYS[4] journal stream
+-- KEYS[1] leases   zset
+-- KEYS[2] worker   hash
+-- KEYS[3] buried   zset
+-- KEYS[4] presence hash
+-- KEYS[5] gone     hash
+-- KEYS[6] journal  stream
 -- ARGV[1] maxlen
 -- ARGV[2] worker  its incarnation
 -- ARGV[3] first   1 for the first beat
--- ARGV[4] fields  field, value, ... from here on
--- RETURNS OK, now in ms | FENCED (it was declared dead while it was silent; it is registered anew as
---   soon as everything it held has been put back)
+-- ARGV[4] run_id  of the server at which its main process is subscribed, '' for none
+-- ARGV[5] fields  field, value, ... from here on
+-- RETURNS OK, now in ms | FENCED (it was declared dead, and is so for ever: it must be reborn)
 -- JOURNALS worker_started (first beat)
 local now = now_ms()
-local code = 'OK'
-if redis.call('HEXISTS', KEYS[3], ARGV[2]) == 1 then return {'FENCED'} end
-if ARGV[3] == '1' then
-  journal(KEYS[4], ARGV[1], {event = 'worker_started', worker = ARGV[2]})
-elseif not redis.call('ZSCORE', KEYS[1], ARGV[2]) then
-  code = 'FENCED'
-end
+if redis.call('ZSCORE', KEYS[3], ARGV[2]) then return {'FENCED'} end
+if ARGV[3] == '1' then journal(KEYS[6], ARGV[1], {event = 'worker_started', worker = ARGV[2]}) end
 redis.call('ZADD', KEYS[1], now, ARGV[2])
-redis.call('HSET', KEYS[2], unpack(ARGV, 4))
+redis.call('HSET', KEYS[4], ARGV[2], ARGV[4])
+redis.call('HDEL', KEYS[5], ARGV[2])
+redis.call('HSET', KEYS[2], unpack(ARGV, 5))
 redis.call('EXPIRE', KEYS[2], 86400)
-return {code, now}
+return {'OK', now}

@@ -1,33 +1,53 @@
--- bury: declare one silent worker dead. Re-checks its last heartbeat and the monitor's fencing number.
+-- bury: declare one worker dead, for good: this incarnation never comes back. Re-checks the evidence and
+-- the monitor's fencing number.
 -- KEYS[1] leases        zset
--- KEYS[2] worker        hash
--- KEYS[3] open          hash
--- KEYS[4] incidents     zset
--- KEYS[5] incident      hash
--- KEYS[6] monitor_fence string
--- KEYS[7] journal       stream
+-- KEYS[2] presence      hash
+-- KEYS[3] gone          hash
+-- KEYS[4] buried        zset
+-- KEYS[5] worker        hash
+-- KEYS[6] open          hash
+-- KEYS[7] incidents     zset
+-- KEYS[8] incident      hash
+-- KEYS[9] monitor_fence string
+-- KEYS[10] journal      stream
 -- ARGV[1] maxlen
 -- ARGV[2] worker
 -- ARGV[3] incident
--- ARGV[4] activation_ms
--- ARGV[5] fence
--- RETURNS OK, cause (worker_lost | shutdown) | FENCED | ALIVE (or gone already)
+-- ARGV[4] how           gone (its connections) | silent | frozen (connected, and silent)
+-- ARGV[5] activation_ms
+-- ARGV[6] patience_ms
+-- ARGV[7] alive
+-- ARGV[8] fence
+-- RETURNS OK, cause (worker_lost | frozen | shutdown) | FENCED | ALIVE (or gone already)
 -- JOURNALS worker_lost
-if redis.call('GET', KEYS[6]) ~= ARGV[5] then return {'FENCED'} end
-local beat = redis.call('ZSCORE', KEYS[1], ARGV[2])
+if redis.call('GET', KEYS[9]) ~= ARGV[8] then return {'FENCED'} end
+local worker, now = ARGV[2], now_ms()
+local beat = tonumber(redis.call('ZSCORE', KEYS[1], worker) or nil)
 if not beat then return {'ALIVE'} end
-local now = now_ms()
-if now - tonumber(beat) < tonumber(ARGV[4]) then return {'ALIVE'} end
-local stopping = redis.call('HGET', KEYS[2], 'stopping') == '1'
-local cause = stopping and 'shutdown' or 'worker_lost'
-local queues = redis.call('HGET', KEYS[2], 'queues') or ''
-redis.call('ZREM', KEYS[1], ARGV[2])
-redis.call('DEL', KEYS[2])
-redis.call('HSET', KEYS[3], ARGV[2], ARGV[3])
-redis.call('ZADD', KEYS[4], now, ARGV[3])
-redis.call('ZREMRANGEBYRANK', KEYS[4], 0, -1001)
-redis.call('HSET', KEYS[5], 'incident', ARGV[3], 'worker', ARGV[2], 'cause', cause, 'noticed_at', now,
-  'last_beat', math.floor(tonumber(beat)), 'queues', queues)
-redis.call('EXPIRE', KEYS[5], 2592000)
-journal(KEYS[7], ARGV[1], {event = 'worker_lost', worker = ARGV[2], cause = cause, incident = ARGV[3]})
+local processes = connected(ARGV[7], redis.call('HGET', KEYS[2], worker), worker, run_id())
+local since = gone_since(KEYS[3], worker, processes, now)
+local died_at = beat
+if ARGV[4] == 'gone' then
+  if not since or now - since < tonumber(ARGV[6]) then return {'ALIVE'} end
+  died_at = math.max(since, beat)
+elseif now - beat < tonumber(ARGV[5]) then
+  return {'ALIVE'}
+end
+local cause = ARGV[4] == 'frozen' and 'frozen' or 'worker_lost'
+if redis.call('HGET', KEYS[5], 'stopping') == '1' then cause = 'shutdown' end
+local queues = redis.call('HGET', KEYS[5], 'queues') or ''
+redis.call('ZREM', KEYS[1], worker)
+redis.call('HDEL', KEYS[2], worker)
+redis.call('HDEL', KEYS[3], worker)
+redis.call('ZADD', KEYS[4], now, worker)
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now - 604800000)
+redis.call('DEL', KEYS[5])
+redis.call('HSET', KEYS[6], worker, ARGV[3])
+redis.call('ZADD', KEYS[7], now, ARGV[3])
+redis.call('ZREMRANGEBYRANK', KEYS[7], 0, -1001)
+redis.call('HSET', KEYS[8], 'incident', ARGV[3], 'worker', worker, 'cause', cause, 'how', ARGV[4],
+  'died_at', math.floor(died_at), 'noticed_at', now, 'last_beat', math.floor(beat), 'queues', queues)
+redis.call('EXPIRE', KEYS[8], 2592000)
+journal(KEYS[10], ARGV[1], {event = 'worker_lost', worker = worker, cause = cause, incident = ARGV[3],
+  note = ARGV[4]})
 return {'OK', cause}

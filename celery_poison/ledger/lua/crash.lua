@@ -3,7 +3,8 @@
 -- KEYS[2] done       hash
 -- KEYS[3] lineage    hash
 -- KEYS[4] candidates zset
--- KEYS[5] journal    stream
+-- KEYS[5] monitor_fence string
+-- KEYS[6] journal    stream
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the start that died, as its owner knows it
@@ -12,15 +13,18 @@
 -- ARGV[6] failure    1 when the death also counts as a failure (time limit)
 -- ARGV[7] incident
 -- ARGV[8] observe    1 when the message is gone anyway and is only journalled
--- RETURNS OK, raw lineage | DONE (it had finished) | STALE (the message has a newer start)
+-- ARGV[9] fence      of the monitor that tells it, '' when its own worker does
+-- RETURNS OK, raw lineage | DONE (it had finished) | STALE (the message has a newer start; for a monitor:
+--   or none) | FENCED
 -- JOURNALS crashed
 local e = cjson.decode(ARGV[3])
 local token, id = e[2], e[8]
+if fenced(KEYS[5], ARGV[9]) then return {'FENCED'} end
 local known = redis.call('HGET', KEYS[3], 'last_token')
 if known == token then return {'OK', redis.call('HGETALL', KEYS[3])} end
 local raw = redis.call('HGET', KEYS[1], ARGV[2])
 local current = entry_of(raw)
-if current and current[2] ~= token then return {'STALE'} end
+if is_stale(current, e, ARGV[9]) then return {'STALE'} end
 if redis.call('HGET', KEYS[2], token) == 'D' then return {'DONE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], token)
@@ -31,7 +35,7 @@ local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e
 if ARGV[8] == '1' then
   line.state = 'DLVD'
   line.note = 'observed'
-  journal(KEYS[5], ARGV[1], line)
+  journal(KEYS[6], ARGV[1], line)
   return {'OK', {}}
 end
 line.crashes = redis.call('HINCRBY', KEYS[3], 'crashes', 1)
@@ -40,7 +44,7 @@ line.failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'candidate', '1',
   'cause', ARGV[4], 'blame', ARGV[5], 'worker', e[3], 'incident', ARGV[7], 'last_seen', now,
-  'last_token', token, 'deliveries', e[6], 'payload_bytes', e[13])
+  'last_token', token, 'charged', 'strike', 'deliveries', e[6], 'payload_bytes', e[13])
 redis.call('ZADD', KEYS[4], 'NX', now, id)
-journal(KEYS[5], ARGV[1], line)
+journal(KEYS[6], ARGV[1], line)
 return {'OK', redis.call('HGETALL', KEYS[3])}

@@ -1,19 +1,31 @@
 -- lead: take or keep the monitor's lock. Every change of hands raises the fencing number.
 -- KEYS[1] monitor       string
 -- KEYS[2] monitor_fence string
--- KEYS[3] journal       stream
+-- KEYS[3] presence      hash
+-- KEYS[4] gone          hash
+-- KEYS[5] leases        zset
+-- KEYS[6] journal       stream
 -- ARGV[1] maxlen
 -- ARGV[2] worker
 -- ARGV[3] ttl_ms
+-- ARGV[4] patience_ms  for which the holder's connections must be gone
+-- ARGV[5] run_id       of the server at which the taker is subscribed, '' for none
+-- ARGV[6] alive
 -- RETURNS OK, fence, 1 if the lock changed hands | HELD, holder
 -- JOURNALS monitor_changed
-local holder = redis.call('GET', KEYS[1])
-if holder == ARGV[2] then
-  redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  return {'OK', tonumber(redis.call('GET', KEYS[2]) or '0'), 0}
+local holder, now = redis.call('GET', KEYS[1]), now_ms()
+if holder and holder ~= ARGV[2] then
+  local presence = redis.call('HGET', KEYS[3], holder)
+  local since = gone_since(KEYS[4], holder, connected(ARGV[6], presence, holder, run_id()), now)
+  if not since or now - since < tonumber(ARGV[4]) then return {'HELD', holder} end
 end
-if holder then return {'HELD', holder} end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+redis.call('HSET', KEYS[3], ARGV[2], ARGV[5])
+if holder == ARGV[2] then return {'OK', tonumber(redis.call('GET', KEYS[2]) or '0'), 0} end
+if holder and not redis.call('ZSCORE', KEYS[5], holder) then -- a standalone monitor that died
+  redis.call('HDEL', KEYS[3], holder)
+  redis.call('HDEL', KEYS[4], holder)
+end
 local fence = redis.call('INCR', KEYS[2])
-journal(KEYS[3], ARGV[1], {event = 'monitor_changed', worker = ARGV[2], note = tostring(fence)})
+journal(KEYS[6], ARGV[1], {event = 'monitor_changed', worker = ARGV[2], note = tostring(fence)})
 return {'OK', fence, 1}

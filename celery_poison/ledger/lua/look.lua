@@ -7,6 +7,7 @@
 -- KEYS[6] message  hash
 -- ARGV[1] mid
 -- ARGV[2] activation_ms
+-- ARGV[3] children  prefix of the leases of pool processes
 -- RETURNS OK, start or '', how it ended or '', owner (none|alive|dead|unknown), lineage fields, state, release
 -- JOURNALS nothing
 local raw = redis.call('HGET', KEYS[1], ARGV[1])
@@ -15,10 +16,10 @@ local entry = entry_of(raw)
 if entry then
   ended = redis.call('HGET', KEYS[2], entry[2]) or ''
   local beat = redis.call('ZSCORE', KEYS[3], entry[3])
-  if beat then
-    owner = now_ms() - tonumber(beat) < tonumber(ARGV[2]) and 'alive' or 'dead'
+  if beat and now_ms() - tonumber(beat) < tonumber(ARGV[2]) or child_lives(ARGV[3], entry) then
+    owner = 'alive'
   else
-    owner = redis.call('HEXISTS', KEYS[4], entry[3]) == 1 and 'dead' or 'unknown'
+    owner = (beat or redis.call('HEXISTS', KEYS[4], entry[3]) == 1) and 'dead' or 'unknown'
   end
 end
 local kept = redis.call('HMGET', KEYS[6], 'state', 'release')

@@ -2,17 +2,20 @@
 -- KEYS[1] running hash
 -- KEYS[2] done    hash
 -- KEYS[3] lineage hash
--- KEYS[4] journal stream
+-- KEYS[4] monitor_fence string
+-- KEYS[5] journal stream
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start
 -- ARGV[4] cause
--- RETURNS OK, raw lineage | STALE (the message has a newer start)
+-- ARGV[5] fence   of the monitor that tells it, '' when its own worker does
+-- RETURNS OK, raw lineage | STALE (the message has a newer start; for a monitor: or none) | FENCED
 -- JOURNALS rolled_back
+if fenced(KEYS[4], ARGV[5]) then return {'FENCED'} end
 local e = cjson.decode(ARGV[3])
 if redis.call('HGET', KEYS[3], 'last_token') == e[2] then return {'OK', redis.call('HGETALL', KEYS[3])} end
 local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
-if current and current[2] ~= e[2] then return {'STALE'} end
+if is_stale(current, e, ARGV[5]) then return {'STALE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], e[2])
 local now = now_ms()
@@ -20,7 +23,7 @@ local failures = redis.call('HINCRBY', KEYS[3], 'failures', 1)
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', e[8], 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'worker', e[3],
   'deliveries', e[6], 'last_seen', now, 'last_token', e[2], 'payload_bytes', e[13])
-journal(KEYS[4], ARGV[1], {event = 'rolled_back', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
+journal(KEYS[5], ARGV[1], {event = 'rolled_back', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
   queue = e[10], worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], deliveries = e[6],
   failures = failures, runtime_ms = e[5] > 0 and math.max(0, now - e[5]) or ''})
 return {'OK', redis.call('HGETALL', KEYS[3])}

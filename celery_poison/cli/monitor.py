@@ -1,0 +1,57 @@
+"""``celery poison monitor``: the standalone standby."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import click
+from celery.bin.base import CeleryCommand, handle_preload_options
+
+from celery_poison import signals
+from celery_poison.cli.output import json_option
+from celery_poison.cli.session import app_of, plainly
+from celery_poison.failover.standalone import StandaloneMonitor
+
+#: Signal -> how it is told.
+_STORIES: dict[str, str] = {
+    "monitor_changed": "active since now, with fencing number {fence}",
+    "worker_lost": "worker {worker} is lost ({cause}, noticed as {how}), incident {incident}",
+    "failover_finished": "worker {worker}: {flagged} flagged, {put_back} put back, incident {incident}",
+    "message_candidate": "task {message[task]}[{message[id]}] is a candidate now ({cause})",
+}
+
+
+@click.command(cls=CeleryCommand)
+@json_option
+@click.pass_context
+@handle_preload_options
+@plainly
+def monitor(ctx: click.Context, as_json: bool, **kwargs: Any) -> None:
+    """Watch the workers from a process of its own, until SIGTERM or Ctrl-C.
+
+    Every worker carries a monitor already; one of them is active, the others stand by. A fleet of one worker
+    has no standby: this is one. Any number of them may run.
+
+    \b
+    celery -A proj poison monitor
+    celery -A proj poison monitor --json | tee -a incidents.jsonl
+    """
+    standalone = StandaloneMonitor(app_of(ctx))
+    tellers = [_tell(name, story, as_json) for name, story in _STORIES.items()]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: standalone.stop())
+    click.echo(f"celery poison: {standalone.name} watches", err=True)
+    standalone.run()
+    del tellers  # signals hold them weakly
+    click.echo("celery poison: the monitor has left", err=True)
+
+
+def _tell(name: str, story: str, as_json: bool) -> Callable[..., None]:
+    def told(sender: object = None, signal: object = None, **facts: Any) -> None:
+        click.echo(json.dumps({"event": name, **facts}) if as_json else story.format(**facts))
+
+    getattr(signals, name).connect(told)
+    return told

@@ -1,0 +1,77 @@
+"""A monitor in a process of its own: a standby for fleets of one worker (EMS-3)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from uuid import uuid4
+
+from celery import Celery
+from celery.utils.log import get_logger
+
+from celery_poison import causes, signals
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.failover.monitor import Monitor
+from celery_poison.ledger import connection, meta
+from celery_poison.ledger.wire import Wire
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.owner import identity_of
+
+logger = get_logger("celery_poison")
+
+#: Seconds after which a broken connection is looked at again at the latest.
+TICK = 5.0
+
+
+class StandaloneMonitor:
+    """Watches the workers of one app until :meth:`stop`.
+
+    Raises:
+        ConfigurationError: a setting is wrong, or the ledger belongs to another app.
+        LedgerUnavailable: Redis is away at the start; later it is waited for.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        plugin = plugin_of(app)
+        self.name = f"monitor@{socket.gethostname()}/{uuid4().hex[:16]}"
+        self._ledger = plugin.open_ledger()
+        for warning in connection.check_server(self._ledger.client):
+            logger.warning("celery_poison: %s", warning)
+        meta.enroll(self._ledger.client, self._ledger.keys, **identity_of(app))
+        self._wire = Wire(self._ledger.client, self._ledger.keys.channel(self.name))
+        self._monitor = Monitor(
+            app,
+            self._ledger,
+            plugin.settings,
+            lambda: (self.name, self._wire.run_id),
+            _flagged,
+            lambda: plugin.refresh_policies(self._ledger),
+        )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it holds the lock; else it is the standby of the one that does."""
+        return self._monitor.is_active
+
+    def run(self) -> None:
+        """Watch until :meth:`stop` is called from a signal handler or another thread."""
+        threading.Thread(target=self._stay_connected, name="poison-presence", daemon=True).start()
+        self._monitor.work()
+        try:
+            self._ledger.retire(self.name)
+        except LedgerUnavailable as error:
+            logger.warning("celery_poison: %s", error)
+
+    def stop(self) -> None:
+        self._monitor.stop()
+
+    def _stay_connected(self) -> None:
+        while True:
+            self._wire.open()
+            self._wire.wait(TICK)
+
+
+def _flagged(id: str, task: str, cause: str, crashes: int) -> None:
+    story = causes.describe(cause)
+    logger.error("Task %s[%s] %s; it is a blacklist candidate now (death %d)", task, id, story, crashes)
+    signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)

@@ -1,0 +1,47 @@
+-- Shared by every script that asks who is alive.
+
+-- What stays the same of an incarnation when its worker is reborn.
+local function life_of(worker)
+  return (string.gsub(worker, 'r%d+$', ''))
+end
+
+-- The run id of this server, '' where it may not be asked.
+local function run_id()
+  local info = redis.pcall('INFO', 'server')
+  return type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+end
+
+-- How many processes of a worker are connected, or nil when nobody can know: it may not subscribe, or it
+-- was subscribed at a server that has been restarted since.
+local function connected(alive, presence, worker, run)
+  if run == '' or presence ~= run then return nil end
+  local answer = redis.pcall('PUBSUB', 'NUMSUB', alive .. life_of(worker))
+  return not answer.err and answer[2] or nil
+end
+
+-- The time since which none of its processes is connected, or nil while there is one.
+local function gone_since(key, worker, processes, now)
+  if processes ~= 0 then
+    redis.call('HDEL', key, worker)
+    return nil
+  end
+  redis.call('HSETNX', key, worker, now)
+  return tonumber(redis.call('HGET', key, worker))
+end
+
+-- Whether the pool process that runs a start holds a lease of its own.
+local function child_lives(children, entry)
+  return redis.call('EXISTS', children .. life_of(entry[3]) .. '#' .. string.format('%d', entry[4])) == 1
+end
+
+-- Whether a start may not be ended any more: the message has a newer one, or, for a monitor, none that
+-- still belongs to the dead worker.
+local function is_stale(current, e, fence)
+  if fence == '' then return current and current[2] ~= e[2] end
+  return not current or current[2] ~= e[2] or current[3] ~= e[3]
+end
+
+-- Whether the monitor that acts has lost its lock meanwhile; '' stands for a worker's own doing.
+local function fenced(key, fence)
+  return fence ~= '' and redis.call('GET', key) ~= fence
+end

@@ -1,0 +1,63 @@
+"""What the processes of one worker know about its lease, without asking Redis.
+
+The main process writes it at every heartbeat into memory that it shares with its pool processes. A
+process that was stopped for a while, or that a message reached late, finds the lease doubtful, and asks
+before it does anything that only the owner of a message may do (EMS-8).
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+
+_LAYOUT = struct.Struct("=dq")
+
+#: Runs on while a machine sleeps, and is the same for all its processes.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def clock() -> float:
+    return time.clock_gettime(_CLOCK)
+
+
+class Lease:
+    """The lease of one worker.
+
+    Args:
+        activation: seconds of silence after which others take the worker for dead.
+    """
+
+    def __init__(self, activation: float) -> None:
+        # Others count from the moment when Redis heard the heartbeat; here it is doubted a little earlier.
+        self._trust = activation - min(1.0, activation / 10)
+        self._memory = mmap.mmap(-1, _LAYOUT.size)
+        self._births = 0
+        self.confirmed(clock())
+
+    def confirmed(self, asked_at: float) -> None:
+        """Redis heard a heartbeat that was sent at ``asked_at`` of :func:`clock`."""
+        self._write(asked_at)
+
+    def unknown(self) -> None:
+        """Redis is away: nobody can know, and nobody needs to ask."""
+        self._write(float("inf"))
+
+    def reborn(self) -> None:
+        """The worker was taken for dead: every earlier start of it is doubtful from now on."""
+        self._births += 1
+        self._write(clock())
+
+    def _write(self, confirmed_at: float) -> None:
+        _LAYOUT.pack_into(self._memory, 0, confirmed_at, self._births)
+
+    def is_doubtful(self, token: str | None = None) -> bool:
+        """Whether the lease may have run out, or ``token`` is older than the worker's last rebirth."""
+        confirmed_at, births = _LAYOUT.unpack_from(self._memory, 0)
+        outdated = token is not None and births > 0 and birth_of(token) < births
+        return outdated or bool(clock() - confirmed_at > self._trust)
+
+
+def birth_of(token: str) -> int:
+    """Return how often the worker had been reborn when it made this start."""
+    return int(token.partition(".")[0].partition("r")[2] or 0)

@@ -1,0 +1,44 @@
+"""The ledger behind Sentinels: it follows the master."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from celery_poison.ledger.connection import ANSWER_TIMEOUT, CONNECT_TIMEOUT, open_redis
+from celery_poison.ledger.wire import Wire, command
+from celery_poison.testing import SentinelSet, wait_until
+
+#: For its word on whether there is a Redis to start.
+pytestmark = pytest.mark.usefixtures("redis_server")
+
+
+def test_answered_and_unanswered_writes_reach_the_new_master_after_a_failover() -> None:
+    with SentinelSet() as redises:
+        client = open_redis(redises.url(2), redises.transport_options)
+        wire = Wire(client)
+        client.set("before", "1")
+        assert wire.send(command(b"RPUSH", b"words", b"before"))
+        with redises.replica.client(2) as replica:
+            wait_until(lambda: replica.get("before") and replica.llen("words"), what="the replica has both")
+        redises.fail_over()
+        wait_until(lambda: wire.send(command(b"RPUSH", b"words", b"after")), what="the wire finds the master")
+        assert client.get("before") == b"1"
+        client.set("after", "1")
+        with redises.client(2) as master:
+            wait_until(lambda: master.lrange("words", 0, -1) == ["before", "after"], what="both words")
+            assert master.get("after") == "1"
+
+
+def test_a_sentinel_that_does_not_answer_is_passed_over() -> None:
+    with SentinelSet(3) as redises:
+        frozen = redises.sentinels[0].pid
+        assert frozen is not None
+        os.kill(frozen, signal.SIGSTOP)
+        began = time.monotonic()
+        assert open_redis(redises.url(), redises.transport_options).ping()
+        # As long as Redis itself may take, and not that for each of several attempts.
+        assert time.monotonic() - began < CONNECT_TIMEOUT + ANSWER_TIMEOUT
