@@ -107,6 +107,20 @@ def test_EMS_10_answers_that_come_too_late_are_not_taken_for_those_of_the_next_q
         assert _words(server.url()) == [b"one", b"two", b"three", b"four"]
 
 
+def test_EMS_2_an_answer_that_nobody_reads_is_not_taken_for_a_broken_connection() -> None:
+    with RedisServer() as server:
+        wire = Wire(open_redis(server.url()), "channel")
+        wire.ask(_push("one"), 1, timeout=5)
+        server.pause()
+        with pytest.raises(LedgerUnavailable):
+            wire.ask(_push("two"), 1, timeout=0.1)
+        server.resume()
+        _arrived(server.url(), 2)
+        assert wire.wait(0.2), "it still stands"
+        server.kill()
+        assert not wire.wait(20), "it is noticed all the same"
+
+
 def test_EMS_10_a_write_passes_while_somebody_waits_for_an_answer(redis_url: str) -> None:
     wire = Wire(open_redis(redis_url))
     blocked = command(b"BLPOP", b"nothing", b"30")

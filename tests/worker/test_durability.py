@@ -11,7 +11,10 @@ import pytest
 
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.durability import EVERYSEC, REPLICA, find_means
+from celery_poison.ledger.wire import Wire, command
+from celery_poison.requests import StaleCompletion
 from celery_poison.testing import RedisServer, wait_until
+from celery_poison.worker.durable import Durable
 from tests.worker.conftest import Crew
 
 Start = Callable[..., RedisServer]
@@ -103,6 +106,17 @@ def test_EMS_10_a_start_survives_a_redis_that_the_first_line_of_its_task_kills(
             crew.await_that(lambda: crew.events("crashed"), "attributed")
             assert result.get(timeout=60) is None
     assert [(event["id"], event["cause"]) for event in crew.events("crashed")] == [(result.id, "worker_lost")]
+
+
+def test_EMS_8_a_task_that_was_put_back_while_its_start_waited_does_not_begin(start_server: Start) -> None:
+    server = start_server(**ALWAYS)
+    client, begin = open_redis(server.url()), command(b"HSET", b"running", b"mid", b"entry")
+    durable = Durable(client, Wire(client), fail_open=False)
+    server.kill()
+    with pytest.raises(StaleCompletion):
+        durable.write(begin, "worker", is_lost=lambda: True)
+    server.start()
+    assert durable.write(begin, "worker", is_lost=lambda: False)
 
 
 def test_EMS_10_with_fail_open_false_a_task_waits_for_its_promise(synced: Build, start_server: Start) -> None:
