@@ -11,6 +11,7 @@ from typing import Any
 
 from kombu.utils import json as kombu_json
 
+from celery_poison.broker.publish import to_bytes
 from celery_poison.policy import Policy
 from celery_poison.records import Parcel
 
@@ -60,16 +61,6 @@ def canvas_of(raw: Mapping[str, bytes]) -> dict[str, Any] | None:
     """Return the canvas that a worker kept beside the body, or None where none was kept."""
     kept = raw.get("canvas")
     return dict(json.loads(kept)) if kept else None
-
-
-def to_bytes(text: str) -> bytes:
-    """Encode a body that its transport handed over as text; lone surrogates survive the way back."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def to_text(body: bytes) -> str:
-    """Undo :func:`to_bytes`."""
-    return body.decode("utf-8", "surrogatepass")
 
 
 def parcel_of(raw: Mapping[str, bytes]) -> Parcel:

@@ -9,6 +9,7 @@ from itertools import islice
 from celery import Celery
 
 from celery_poison import signals
+from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
@@ -21,7 +22,7 @@ from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.outcome import Listener, Outcome
 from celery_poison.quarantine.owner import check_owner
 from celery_poison.quarantine.parcel import canvas_of, parcel_of
-from celery_poison.quarantine.publish import Publisher
+from celery_poison.quarantine.publish import publish_release
 from celery_poison.quarantine.result import store_failure
 from celery_poison.records import MessageRecord, Parcel
 from celery_poison.states import Event, State
@@ -195,7 +196,7 @@ class Quarantine:
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"
             )
-        publisher.publish(self.parcel(record.mid), record.queue, case.number)
+        publish_release(publisher, self.parcel(record.mid), record.queue, case.number)
         self._ledger.released(record.mid, record.id, case.number, case.actor, case.note)
         told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
         signals.message_released.send(sender=None, **told)
