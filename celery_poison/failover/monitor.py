@@ -11,6 +11,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import signals
 from celery_poison.errors import Fenced, LedgerUnavailable
+from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
@@ -41,6 +42,7 @@ class Monitor:
         self._interval = settings.heartbeat_interval
         self._activation = settings.activation_interval
         self._recovery = Recovery(app, ledger, flagged)
+        self._parking = Parking(app, ledger, settings)
         self._listening_since = time.monotonic()
         self._last_round = time.monotonic()
         self._next_sweep = 0.0
@@ -86,6 +88,7 @@ class Monitor:
         if now >= self._next_sweep:
             self._next_sweep = now + self._activation / 2
             self._recovery.sweep_orphans(self._activation)
+        self._parking.round()
 
     def _take_lock(self) -> bool:
         led = self._ledger.lead(self._worker, int(self._activation * 1000))

@@ -63,6 +63,20 @@ def canvas_of(raw: Mapping[str, bytes]) -> dict[str, Any] | None:
     return dict(json.loads(kept)) if kept else None
 
 
+def pack(fields: Mapping[str, str | bytes | int]) -> bytes:
+    """Return the fields of :func:`parcel_fields` as one value."""
+    body = fields["body"]
+    assert isinstance(body, bytes)
+    told = {name: value for name, value in fields.items() if name != "body"}
+    return json.dumps(told).encode() + b"\n" + body
+
+
+def unpack(packed: bytes) -> dict[str, bytes]:
+    """Undo :func:`pack`."""
+    told, _, body = packed.partition(b"\n")
+    return {**{name: str(value).encode() for name, value in json.loads(told).items()}, "body": body}
+
+
 def parcel_of(raw: Mapping[str, bytes]) -> Parcel:
     """Return the original message from a ``message`` hash."""
     return Parcel(

@@ -70,7 +70,7 @@ class Quarantine:
 
         Args:
             state: NDLV (in quarantine), FAIL (given up), DLNG (running at this moment) or TBDL (waiting;
-                only flagged and released ones, since the others are not on record).
+                only flagged, released and parked ones, since the others are not on record).
             candidates: what is flagged as a candidate instead, oldest flag first.
             where: only messages that match.
             limit, offset: paging; None: all.
@@ -86,7 +86,15 @@ class Quarantine:
             return self.queries.kept(state)
         if state is State.DLNG:
             return self.queries.live()
-        return (record for record in self.queries.candidates() if record.state == state)
+        return self._to_be_delivered()
+
+    def _to_be_delivered(self) -> Iterator[MessageRecord]:
+        seen = set()
+        for record in self.queries.candidates():
+            if record.state == State.TBDL:
+                seen.add(record.mid)
+                yield record
+        yield from (record for record in self.queries.waiting() if record.mid not in seen)
 
     def get(self, id: str) -> MessageRecord:
         """Return the record of a message, by its mid or its task id; see :meth:`Lookup.find`.
