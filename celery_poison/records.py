@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 from celery_poison.causes import describe
@@ -46,6 +47,33 @@ class Start(NamedTuple):
 
     def in_phase(self, phase: Phase) -> Start:
         return self._replace(phase=phase.value)
+
+
+class ParkingState(StrEnum):
+    """Where a parking stands."""
+
+    WAITING = "waiting"
+    PUBLISHED = "published"
+    FINISHED = "finished"
+    KEPT = "kept"
+
+
+class Parked(NamedTuple):
+    """One message that was parked: the value of its field in the ``parked`` hash, as a JSON array.
+
+    Attributes:
+        number: the newest parking's, raised each time; copies that earlier ones published are void.
+        start: of the copy that was parked; it never began.
+    """
+
+    state: ParkingState
+    number: int
+    start: Start
+
+    @classmethod
+    def decode(cls, raw: bytes | str) -> Self:
+        state, number, start = json.loads(raw)
+        return cls(ParkingState(state), int(number), Start(*start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

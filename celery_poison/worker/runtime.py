@@ -25,6 +25,7 @@ from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
 from celery_poison.task import FIRST
+from celery_poison.verdict import Phase
 from celery_poison.worker import attempt
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.attempt import Recorder, Ticket
@@ -247,9 +248,16 @@ class Runtime:
         self.epoch += 1
         self.fenced = False
         self.consumer = consumer
-        self.whereabouts.connection_lost(active_requests)
+        if void := self.whereabouts.connection_lost(active_requests):
+            self.clerk.do(partial(self._take_back_claims, void))
         self.settler.connection_lost()
         self.bridge.attach(consumer)
+
+    def _take_back_claims(self, tokens: set[str]) -> None:
+        """Their copies may come to another worker, and would wait there for as long as this one lives."""
+        for mid, start, raw in Queries(self.ledger).running():
+            if start.token in tokens and start.phase == Phase.CLAIMED:
+                self.ledger.claim(mid, raw, None)
 
     def next_token(self) -> str:
         """Return the fencing token of a new start."""
