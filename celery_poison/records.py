@@ -207,6 +207,7 @@ class Incident:
         how: how it was noticed: ``gone`` (its connections), ``silent`` or ``frozen`` (connected, and silent).
         died_at: when it was last known to live, in seconds of Redis' clock.
         flagged: messages that became candidates.
+        reconnected: the worker had lost its broker connection once.
         returned: queue -> number of messages that were put back into it; what a broker puts back itself,
             as RabbitMQ does, is not counted.
     """
@@ -223,6 +224,7 @@ class Incident:
     put_back: int = 0
     returned: Mapping[str, int] = field(default_factory=dict)
     queues: str = ""
+    reconnected: bool = False
 
     @property
     def took(self) -> float | None:

@@ -305,5 +305,6 @@ def _incident(raw: dict[str, str]) -> Incident:
         flagged=int(raw.get("flagged") or 0),
         put_back=int(raw.get("put_back") or 0),
         returned=json.loads(raw.get("returned") or "{}"),
+        reconnected=raw.get("reconnected") == "1",
         queues=raw.get("queues", ""),
     )

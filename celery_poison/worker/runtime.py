@@ -213,6 +213,7 @@ class Runtime:
             **self._about,
             "queues": ",".join(sorted(self.app.amqp.queues.consume_from)),
             "stopping": int(self.stopping),
+            "reconnected": int(self.epoch > 1),
             "unguarded": self.settler.missing,
             "ledger_errors": self.ledger_errors,
         }
