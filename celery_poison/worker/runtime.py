@@ -15,6 +15,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 from celery.worker.state import active_requests
 
+from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import connection, meta
@@ -88,6 +89,8 @@ class Runtime:
         self.announce = Announcer(lambda: self.consumer)
         attempt.configure(self.recorder, contained=contained)
         app.amqp.Connection = guarded_connection(self.boot_id)
+        channels = app.amqp.Connection.channels
+        self.renewal = Renewal(channels, self.settings.heartbeat_interval, self.complain)
         self._check_ledger()
 
     def _open_recorder(self) -> Recorder:
@@ -162,6 +165,7 @@ class Runtime:
         self.whereabouts.connection_lost(active_requests)
         self.settler.connection_lost()
         self.bridge.attach(consumer)
+        self.renewal.start()
 
     def next_token(self) -> str:
         """Return the fencing token of a new start."""
