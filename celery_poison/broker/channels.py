@@ -8,10 +8,15 @@ from weakref import WeakSet
 
 
 class Channels:
-    """All of one process's channels on one broker connection class."""
+    """All of one process's channels on one broker connection class.
+
+    Attributes:
+        lost: the tags of what a closed channel could not put back because Redis was away, the oldest first.
+    """
 
     def __init__(self) -> None:
         self._open: WeakSet[Any] = WeakSet()
+        self.lost: list[str] = []
 
     def add(self, channel: Any) -> None:
         self._open.add(channel)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from celery import Celery
 from kombu.transport import redis
@@ -53,3 +54,19 @@ def put_back(app: Celery, boot_id: str, queues: Iterable[str]) -> PutBack:
             dict(restored.queues + arriving),
             restored.refused,
         )
+
+
+def put_back_lost(connection: Any, keep: Container[str]) -> int:
+    """Put back what a lost connection could not, because Redis was away: else it waits for the timeout.
+
+    Args:
+        connection: the new one, of :func:`~celery_poison.broker.transport.guarded_connection`.
+        keep: the tags of what this worker still has in hand.
+    """
+    channels = connection.channels
+    tags = [tag for tag in channels.lost if tag not in keep]
+    if not tags:
+        return 0
+    count = Unacked(connection.default_channel).restore(reversed(tags)).count
+    channels.lost = []
+    return count

@@ -55,7 +55,12 @@ class OwnedQoS(redis.QoS):
 
     def restore_unacked(self, client: Any = None) -> None:
         """As in kombu (shutdown, lost connection), but the oldest is the first in line again."""
-        self.unacked.restore(reversed(list(self._delivered)))
+        tags = list(self._delivered)
+        try:
+            self.unacked.restore(reversed(tags))
+        except self.channel.connection_errors:
+            self.channel.opened.lost += tags
+            raise
         self._delivered.clear()
 
     def restore_visible(self, start: int = 0, num: int | None = 10, interval: int = 10) -> None:

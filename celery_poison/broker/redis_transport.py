@@ -112,9 +112,12 @@ class OwnedChannel(_Base):
         if self._in_poll:
             with suppress(*lost):
                 self._brpop_read()
-        with suppress(*lost):
-            if self._tag_in_flight:
+        if self._tag_in_flight:
+            try:
                 self.qos.restore_by_tag(self._tag_in_flight)
+            except lost:
+                self.opened.lost.append(self._tag_in_flight)
+        with suppress(*lost):
             put_back_arriving(self, self.boot_id)
 
     @property

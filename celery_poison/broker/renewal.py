@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from celery_poison.broker.channels import Channels
 from celery_poison.forking import no_fork
@@ -44,17 +43,15 @@ class Renewal:
     @property
     def interval(self) -> float:
         """Seconds until the next renewal."""
-        shares = [float(channel.visibility_timeout) / 4 for channel in self._holding()]
+        shares = [float(channel.visibility_timeout) / 4 for channel in self._channels.snapshot()]
         return max(0.05, min([self._interval, *shares]))
 
     def renew(self) -> None:
         """Renew everything that is held at this moment."""
-        for channel in self._holding():
+        for channel in self._channels.snapshot():
             try:
-                channel.qos.renew()
+                if channel.acknowledges:
+                    channel.qos.renew()
             except Exception as error:
                 if not channel.closed:  # else there is nothing to renew any more
                     self._complain(error)
-
-    def _holding(self) -> list[Any]:
-        return [channel for channel in self._channels.snapshot() if channel.acknowledges]

@@ -15,6 +15,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 from celery.worker.state import active_requests
 
+from celery_poison.broker.putback import put_back_lost
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
@@ -166,6 +167,15 @@ class Runtime:
         self.settler.connection_lost()
         self.bridge.attach(consumer)
         self.renewal.start()
+        self._put_back_lost(consumer)
+
+    def _put_back_lost(self, consumer: Any) -> None:
+        if self._about["pool"] != "prefork":
+            return  # other pools run what had not begun all the same
+        try:
+            put_back_lost(consumer.connection, {request.message.delivery_tag for request in active_requests})
+        except Exception as error:
+            self.complain(error)
 
     def next_token(self) -> str:
         """Return the fencing token of a new start."""
