@@ -15,13 +15,13 @@ from celery_poison.broker.unacked import Unacked
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What was put back, where the broker leaves that to us.
+    """What was put back, where the broker leaves that to us; by earlier calls and by others too.
 
     Attributes:
         count: the number of messages.
         mids: which; None if the broker did it, and nobody can say.
         queues: the number of messages by queue.
-        refused: the number of those that stay unacknowledged: nobody can read them, or Redis refused.
+        refused: the number of those that stay unacknowledged: nobody can read them, or place them.
     """
 
     count: int = 0
@@ -35,28 +35,32 @@ def put_back(app: Celery, boot_id: str, queues: Iterable[str]) -> PutBack:
 
     Each message moves in one step, to the front of the queue it came from, the oldest first in line. Its
     redelivered flag is set, so that it is looked up before it runs. Whoever is killed in between is
-    followed by the next call, which moves the rest; two calls at once share the work.
+    followed by the next call, which moves the rest and says the same; two calls at once share the work.
 
     Args:
         queues: the queues that worker consumed, as far as they are known.
+
+    Raises:
+        redis.exceptions.RedisError: Redis is away, or takes no messages at the moment; call again.
     """
     with app.connection_for_read() as connection:
         channel = connection.default_channel
         if not isinstance(channel, redis.Channel):
             return PutBack()
         # What was arriving is younger than all that had arrived: it goes back first, and is behind it then.
-        arriving = put_back_arriving(channel, boot_id, queues)
+        by_queue = put_back_arriving(channel, boot_id, queues)
+        count = by_queue.total()
         unacked = Unacked(channel)
-        restored = unacked.restore(unacked.tags_of(boot_id))
-        return PutBack(
-            restored.count + arriving.total(),
-            frozenset(restored.mids),
-            dict(restored.queues + arriving),
-            restored.refused,
-        )
+        refused = unacked.restore(unacked.tags_of(boot_id), record=True)
+        mids: set[str] = set()
+        for mid, places in unacked.returned(boot_id):
+            count += 1
+            by_queue.update(places)
+            mids.update({mid} if mid else ())
+        return PutBack(count, frozenset(mids), dict(by_queue), refused)
 
 
-def put_back_lost(connection: Any, keep: Container[str]) -> int:
+def put_back_lost(connection: Any, keep: Container[str]) -> None:
     """Put back what a lost connection could not, because Redis was away: else it waits for the timeout.
 
     Args:
@@ -65,8 +69,6 @@ def put_back_lost(connection: Any, keep: Container[str]) -> int:
     """
     channels = connection.channels
     tags = [tag for tag in channels.lost if tag not in keep]
-    if not tags:
-        return 0
-    count = Unacked(connection.default_channel).restore(reversed(tags)).count
+    if tags:
+        Unacked(connection.default_channel).restore(reversed(tags))
     channels.lost = []
-    return count

@@ -58,7 +58,7 @@ class OwnedQoS(redis.QoS):
         tags = list(self._delivered)
         try:
             self.unacked.restore(reversed(tags))
-        except self.channel.connection_errors:
+        except (self.channel.ResponseError, *self.channel.connection_errors):
             self.channel.opened.lost += tags
             raise
         self._delivered.clear()
@@ -72,7 +72,7 @@ class OwnedQoS(redis.QoS):
             before = time() - self.visibility_timeout
             with Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire):
                 lost = self._lost(self.unacked.expired(before))
-                self.unacked.restore(lost[start : start + num] if num else lost)
+                self.unacked.restore(lost[start : start + num] if num else lost, record=True)
 
     def _lost(self, tags: Iterable[str]) -> list[str]:
         is_alive = cache(self.channel.owner_is_alive)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from time import time
 from typing import Any, NamedTuple
@@ -30,16 +28,24 @@ BATCH = 100
 #: Bytes of them at most, so that large messages do not fill the memory of who puts them back.
 BATCH_BYTES = 8_000_000
 
-#: Puts one message back. KEYS: unacked, index, a queue for each copy.
-#: ARGV: tag, the entry as it was read, RPUSH or LPUSH, then a payload for each queue.
+#: Seconds for which it is remembered what came back from a dead worker.
+MEMORY = 6 * 3600
+
+#: Puts one message back. KEYS: unacked, index, returned, a queue for each copy.
+#: ARGV: tag, the entry as it was read, RPUSH or LPUSH, what to remember ('' for nothing), for how many
+#: seconds, then a payload for each queue.
 #: RETURNS 1 (moved) | 0 (acknowledged or moved by somebody else meanwhile).
 #: It pushes first: a push that Redis refuses ends the script and leaves the message where it was.
 _PUT_BACK = """
 local entry = redis.call('HGET', KEYS[1], ARGV[1])
 if entry and entry ~= ARGV[2] then return 0 end
 if entry then
-  for i = 3, #KEYS do redis.call(ARGV[3], KEYS[i], ARGV[i + 1]) end
+  for i = 4, #KEYS do redis.call(ARGV[3], KEYS[i], ARGV[i + 2]) end
   redis.call('HDEL', KEYS[1], ARGV[1])
+  if ARGV[4] ~= '' then
+    redis.call('HSET', KEYS[3], ARGV[1], ARGV[4])
+    redis.call('EXPIRE', KEYS[3], ARGV[5])
+  end
 end
 redis.call('ZREM', KEYS[2], ARGV[1])
 return entry and 1 or 0
@@ -57,30 +63,17 @@ def owner_of(tag: str) -> str | None:
     return match[1] if match else None
 
 
-@dataclass(slots=True)
-class Restored:
-    """What went back.
-
-    Attributes:
-        count: the number of messages.
-        queues: the same by queue.
-        mids: which, as far as they are messages of tasks.
-        refused: the number of those that stay where they are: nobody can read them, or Redis refused.
-    """
-
-    count: int = 0
-    queues: Counter[str] = field(default_factory=Counter)
-    mids: set[str] = field(default_factory=set)
-    refused: int = 0
+def returned_key(boot_id: str) -> str:
+    """Return the hash that remembers what came back from a dead worker: tag → mid and queues, as JSON."""
+    return f"poison.returned.{boot_id}"
 
 
 class _Move(NamedTuple):
     tag: str
     entry: bytes | str
-    queues: list[str]
     keys: list[str]
     payloads: list[str]
-    mid: str | None
+    note: str
 
 
 class Unacked:
@@ -124,7 +117,7 @@ class Unacked:
         for start in range(0, len(tags), 1000):
             client.zadd(self.index, dict.fromkeys(tags[start : start + 1000], now), xx=True)
 
-    def restore(self, tags: Iterable[str], *, leftmost: bool = False) -> Restored:
+    def restore(self, tags: Iterable[str], *, leftmost: bool = False, record: bool = False) -> int:
         """Put messages back into their queues, each in one step and under a fresh tag.
 
         The one put back last is delivered first: name the oldest last. What is killed in between can be
@@ -132,8 +125,15 @@ class Unacked:
 
         Args:
             leftmost: behind everything that waits, instead of before it.
+            record: remember it, for whoever recovers from the death of their owner.
+
+        Returns:
+            the number of those that stay where they are: nobody can read them, or place them.
+
+        Raises:
+            redis.exceptions.RedisError: Redis is away, or takes no messages at the moment.
         """
-        restored = Restored()
+        refused = 0
         routes: dict[tuple[str, str], list[str]] = {}
         for batch in self._batches(tags):
             moves = []
@@ -144,9 +144,14 @@ class Unacked:
                     raise
                 except Exception as error:  # whatever a foreign entry is made of
                     _complain(tag, error)
-                    restored.refused += 1
-            self._execute(moves, "LPUSH" if leftmost else "RPUSH", restored)
-        return restored
+                    refused += 1
+            refused += self._execute(moves, "LPUSH" if leftmost else "RPUSH", record)
+        return refused
+
+    def returned(self, boot_id: str) -> list[tuple[str | None, list[str]]]:
+        """Return mid and queues of every message that came back from ``boot_id``, whoever did it."""
+        rows: Any = self.client.hvals(self._prefix + returned_key(boot_id))
+        return [tuple(json.loads(row)) for row in rows]
 
     def _batches(self, tags: Iterable[str]) -> Iterator[list[str]]:
         rest = iter(tags)
@@ -167,7 +172,7 @@ class Unacked:
 
     def _move(self, tag: str, entry: bytes | str | None, routes: dict[tuple[str, str], list[str]]) -> _Move:
         if entry is None:
-            return _Move(tag, b"", [], [], [], None)  # the index alone: it forgets the tag
+            return _Move(tag, b"", [], [], "")  # the index alone: it forgets the tag
         message, exchange, routing_key = json.loads(text(entry))
         properties = message["properties"]
         headers = message.get("headers")
@@ -183,7 +188,7 @@ class Unacked:
         for _ in queues:
             properties["delivery_tag"] = str(uuid4())
             payloads.append(json.dumps(message))
-        return _Move(tag, entry, queues, keys, payloads, _mid(headers))
+        return _Move(tag, entry, keys, payloads, json.dumps([_mid(headers), queues]))
 
     def _queues(self, exchange: str, routing_key: str) -> list[str]:
         queues = [queue for queue in self._channel._lookup(exchange, routing_key) if queue]
@@ -191,37 +196,48 @@ class Unacked:
             raise LookupError(f"no queue is bound to exchange {exchange!r} with key {routing_key!r}")
         return queues
 
-    def _execute(self, moves: Sequence[_Move], push: str, restored: Restored) -> None:
+    def _execute(self, moves: Sequence[_Move], push: str, record: bool) -> int:
         with self.client.pipeline(transaction=False) as pipe:
             for move in moves:
-                keys = [self.key, self.index, *move.keys]
-                pipe.eval(_PUT_BACK, len(keys), *keys, move.tag, move.entry, push, *move.payloads)
+                returned, note = self._memory(move, record)
+                keys = [self.key, self.index, returned, *move.keys]
+                words = [move.tag, move.entry, push, note, MEMORY, *move.payloads]
+                pipe.eval(_PUT_BACK, len(keys), *keys, *words)
             replies = pipe.execute(raise_on_error=False)
+        refused = 0
         for move, reply in zip(moves, replies, strict=True):
-            moved = self._by_watching(move, push) if isinstance(reply, NoPermissionError) else reply
-            if isinstance(moved, Exception):
-                _complain(move.tag, moved)
-                restored.refused += 1
-            elif moved:
-                restored.count += 1
-                restored.queues.update(move.queues)
-                restored.mids.update({move.mid} if move.mid else ())
+            if isinstance(reply, NoPermissionError):
+                self._by_watching(move, push, record)
+            elif isinstance(reply, Exception):
+                if "WRONGTYPE" not in str(reply):
+                    raise reply  # out of memory, a replica: no fault of this message
+                _complain(move.tag, reply)
+                refused += 1
+        return refused
 
-    def _by_watching(self, move: _Move, push: str) -> Any:
+    def _memory(self, move: _Move, record: bool) -> tuple[str, str]:
+        owner = owner_of(move.tag) if record else None
+        return self._prefix + returned_key(owner or ""), move.note if owner else ""
+
+    def _by_watching(self, move: _Move, push: str, record: bool) -> None:
         """kombu's way, where scripts are not allowed."""
 
-        def step(pipe: Any) -> Any:
+        returned, note = self._memory(move, record)
+
+        def step(pipe: Any) -> None:
             found = pipe.hget(self.key, move.tag)
             pipe.multi()
             if found is not None and found != move.entry:
-                return False
+                return
             for key, payload in zip(move.keys, move.payloads, strict=True):
                 pipe.execute_command(push, key, payload)
             pipe.hdel(self.key, move.tag)
             pipe.zrem(self.index, move.tag)
-            return found is not None
+            if note and found is not None:
+                pipe.hset(returned, move.tag, note)
+                pipe.expire(returned, MEMORY)
 
-        return self.client.transaction(step, self.key, value_from_callable=True)
+        self.client.transaction(step, self.key)
 
 
 def text(word: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -134,7 +135,7 @@ class Site:
         return found
 
     def keys(self) -> set[str]:
-        return {key.decode() for key in self.raw.keys("*") if b"_kombu" not in key}
+        return {key.decode() for key in self.raw.keys("*") if not re.search(rb"_kombu|poison\.returned", key)}
 
     def entries(self) -> dict[str, Any]:
         return {tag.decode(): json.loads(entry) for tag, entry in self.raw.hgetall(self.unacked).items()}
