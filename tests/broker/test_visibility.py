@@ -112,6 +112,7 @@ def test_TP1_8_our_sweep_takes_a_message_only_from_a_worker_that_is_known_to_be_
         (returned,) = site.waiting()["a"]
         assert returned["properties"]["delivery_tag"] not in ("", message.delivery_tag)
         assert returned["headers"]["redelivered"] is True and not site.scores()
+        assert site.put_back(owner.boot_id).mids == {"mowned"}, "whoever recovers learns of it"
 
 
 def test_TP1_8_our_sweep_leaves_what_is_not_stale_even_of_the_dead(new_site: NewSite) -> None:
