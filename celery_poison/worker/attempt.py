@@ -28,6 +28,7 @@ from celery_poison.records import Start
 from celery_poison.requests import (
     DiscardRequested,
     MemoryExhausted,
+    NeverBegan,
     QuarantineRequested,
     StaleCompletion,
     TaskDied,
@@ -93,7 +94,7 @@ class Recorder:
         """Send the start of ``ticket`` and return its entry, whether the ledger is away or not.
 
         Raises:
-            StaleCompletion: its message was put back while the start waited to be safe (``durable``).
+            NeverBegan: its message was put back while the start waited to be safe (``durable``).
         """
         head, tail = self._statics.get((task, ticket.queue)) or self._static(task, ticket.queue)
         attempt = ticket.attempt
@@ -206,8 +207,25 @@ def _check_ownership(task: Task) -> None:
         return  # nobody can know
 
 
+#: Tokens of starts that wait in a pool of threads or greenlets, and were delivered again meanwhile.
+_refused: set[str] = set()
+
+
+def refuse(tokens: set[str]) -> None:
+    """Let none of these begin in this process."""
+    _refused.update(tokens)
+
+
+def admit(tokens: set[str]) -> None:
+    """Take back the refusal of these."""
+    _refused.difference_update(tokens)
+
+
 def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
-    """Whether the message of a start that has not begun was put back, because the worker seemed dead."""
+    """Whether the message of a start that has not begun was put back: its connection or lease was lost."""
+    if ticket.token in _refused:
+        _refused.discard(ticket.token)
+        return True
     try:
         return _lease.is_doubtful(ticket.token) and _ledger.is_buried(recorder.worker_of(ticket))
     except LedgerUnavailable:
@@ -216,7 +234,7 @@ def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
 
 def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str, body: Any) -> bytes:
     if _is_lost(recorder, ticket):
-        raise StaleCompletion("its message was put back before it began")
+        raise NeverBegan("its message was put back before it began")
     return recorder.start(ticket, id, task, len(body) if isinstance(body, (bytes, str)) else 0)
 
 
@@ -237,7 +255,7 @@ def run_guarded(
     ticket = Ticket.told(told)
     try:
         _running[uuid] = ticket, _begin(recorder, ticket, uuid, task, body)
-    except StaleCompletion as error:
+    except NeverBegan as error:
         return _failed(error)
     begun = time.monotonic()
     attempts[uuid] = ticket.attempt

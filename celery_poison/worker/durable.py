@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger.durability import PATIENCE, Means, find_means
 from celery_poison.ledger.wire import Wire, command
-from celery_poison.requests import StaleCompletion
+from celery_poison.requests import NeverBegan
 
 logger = get_logger("celery_poison")
 
@@ -75,7 +75,7 @@ class Durable:
             is_lost: whether the message was put back, because this worker seemed dead.
 
         Raises:
-            StaleCompletion: it was put back while its start waited.
+            NeverBegan: it was put back while its start waited.
         """
         pause = FIRST_PAUSE
         while not (safe := self._once(start, worker_key)) and not self._fail_open:
@@ -84,7 +84,7 @@ class Durable:
             if is_lost():  # what a new owner has written must not be overwritten
                 break
         if is_lost():
-            raise StaleCompletion("its message was put back before it began")
+            raise NeverBegan("its message was put back before it began")
         return safe
 
     def _once(self, start: bytes, worker_key: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.durability import EVERYSEC, REPLICA, find_means
 from celery_poison.ledger.wire import Wire, command
-from celery_poison.requests import StaleCompletion
+from celery_poison.requests import NeverBegan
 from celery_poison.testing import RedisServer, wait_until
 from celery_poison.worker.durable import Durable
 from tests.worker.conftest import Crew
@@ -113,7 +113,7 @@ def test_EMS_8_a_task_that_was_put_back_while_its_start_waited_does_not_begin(st
     client, begin = open_redis(server.url()), command(b"HSET", b"running", b"mid", b"entry")
     durable = Durable(client, Wire(client), fail_open=False)
     server.kill()
-    with pytest.raises(StaleCompletion):
+    with pytest.raises(NeverBegan):
         durable.write(begin, "worker", is_lost=lambda: True)
     server.start()
     assert durable.write(begin, "worker", is_lost=lambda: False)
