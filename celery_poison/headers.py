@@ -11,8 +11,10 @@ MID = "poison_mid"
 RELEASE = "poison_release"
 #: On a message that must be looked up although it is delivered for the first time.
 MARK = "poison_mark"
+#: On a copy that was parked and published again: the number of that parking.
+PARK = "poison_park"
 
-OURS = (MID, RELEASE, MARK)
+OURS = (MID, RELEASE, MARK, PARK)
 
 
 def mid_of(headers: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 from celery_poison.causes import describe
@@ -46,6 +47,33 @@ class Start(NamedTuple):
 
     def in_phase(self, phase: Phase) -> Start:
         return self._replace(phase=phase.value)
+
+
+class ParkingState(StrEnum):
+    """Where a parking stands."""
+
+    WAITING = "waiting"
+    PUBLISHED = "published"
+    FINISHED = "finished"
+    KEPT = "kept"
+
+
+class Parked(NamedTuple):
+    """One message that was parked: the value of its field in the ``parked`` hash, as a JSON array.
+
+    Attributes:
+        number: the newest parking's, raised each time; copies that earlier ones published are void.
+        start: of the copy that was parked; it never began.
+    """
+
+    state: ParkingState
+    number: int
+    start: Start
+
+    @classmethod
+    def decode(cls, raw: bytes | str) -> Self:
+        state, number, start = json.loads(raw)
+        return cls(ParkingState(state), int(number), Start(*start))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +207,7 @@ class Incident:
         how: how it was noticed: ``gone`` (its connections), ``silent`` or ``frozen`` (connected, and silent).
         died_at: when it was last known to live, in seconds of Redis' clock.
         flagged: messages that became candidates.
+        reconnected: the worker had lost its broker connection once.
         returned: queue -> number of messages that were put back into it; what a broker puts back itself,
             as RabbitMQ does, is not counted.
     """
@@ -195,6 +224,7 @@ class Incident:
     put_back: int = 0
     returned: Mapping[str, int] = field(default_factory=dict)
     queues: str = ""
+    reconnected: bool = False
 
     @property
     def took(self) -> float | None:

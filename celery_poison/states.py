@@ -33,6 +33,8 @@ class Event(StrEnum):
     ROLLED_BACK = "rolled_back"
     CLEARED = "cleared"
     DUPLICATE = "duplicate"
+    PARKED = "parked"
+    UNPARKED = "unparked"
     QUARANTINED = "quarantined"
     RELEASED = "released"
     FAILED = "failed"

@@ -77,6 +77,9 @@ class Facts:
         kept: state of the record in quarantine, if there is one.
         release: number of the release that published this copy (0: none).
         last_release: number of the newest release of this message (0: never released).
+        park: number of the parking that published this copy (0: none).
+        last_park: number of the newest parking of this message, raised when it is over (0: unknown).
+        finished: the message was parked, and a start of it has finished since.
         payload_bytes: size of the body as received.
     """
 
@@ -86,6 +89,9 @@ class Facts:
     kept: State | None = None
     release: int = 0
     last_release: int = 0
+    park: int = 0
+    last_park: int = 0
+    finished: bool = False
     payload_bytes: int = 0
 
 
@@ -128,7 +134,7 @@ def convict(history: History, limits: Limits) -> Verdict | None:
 
 
 def _stray(facts: Facts) -> Verdict | None:
-    if facts.foreign_start and facts.ended is Ended.DONE:
+    if facts.finished or (facts.foreign_start and facts.ended is Ended.DONE):
         return Verdict(Action.DROP, reason="an earlier start of this message already finished")
     if facts.kept is State.FAIL:
         return Verdict(Action.DROP, reason="this message was given up")
@@ -136,6 +142,10 @@ def _stray(facts: Facts) -> Verdict | None:
         return Verdict(Action.DROP, reason="this message is in quarantine")
     if facts.release and facts.release < facts.last_release:
         return Verdict(Action.DROP, reason="a newer release of this message was published")
+    if facts.park and facts.park < facts.last_park:
+        return Verdict(
+            Action.DROP, reason="this message was parked again, or has ended, since this copy was published"
+        )
     return None
 
 

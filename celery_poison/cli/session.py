@@ -9,12 +9,12 @@ from typing import IO, Any, ParamSpec, TypeVar
 import click
 from celery import Celery
 
+from celery_poison.broker.publish import bounded_options
 from celery_poison.cli.output import clean
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.filters import BadFilter
 from celery_poison.quarantine.owner import check_owner
-from celery_poison.quarantine.publish import bounded_options
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -49,6 +49,7 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         ("given up", count_of(seen.failed, "message") + " (FAIL)"),
         ("candidates", str(seen.candidates)),
         ("running", f"{seen.running} (DLNG)"),
+        ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
         ("workers", workers),
         ("monitor", seen.monitor or "nobody"),
         ("unguarded", unguarded),

@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import signals
 from celery_poison.errors import Fenced, LedgerUnavailable
+from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
@@ -59,6 +60,7 @@ class Monitor:
         self._activation = settings.activation_interval
         self._activation_ms = int(settings.activation_interval * 1000)
         self._recovery = Recovery(app, ledger, flagged)
+        self._parking = Parking(app, ledger, settings)
         self._took_over = took_over
         #: What was done so far about deaths that are not finished with.
         self._recovered: dict[str, Recovered] = {}
@@ -112,6 +114,7 @@ class Monitor:
             self._bury(worker, how, fence)
         for worker, incident in self._queries.open_incidents().items():
             self._recover(worker, incident, fence)
+        self._parking.round()
         if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2
             self._recovery.sweep_orphans(self._activation, fence)

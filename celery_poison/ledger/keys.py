@@ -7,6 +7,8 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:meta`` | hash | schema, app, broker identity, fingerprint secret | for ever |
 | ``{ns}:running`` | hash | mid -> start (JSON array, see ``records.Start``) | its acknowledgement |
 | ``{ns}:done`` | hash | token -> how that start ended (D, B, I) | its acknowledgement |
+| ``{ns}:parked`` | hash | mid -> its parking (JSON, see ``records.Parked``) | a day after its end |
+| ``{ns}:parcels`` | hash | mid -> the original of a message that is parked now | it is published again |
 | ``{ns}:lineage:ID`` | hash | counts of a task id that gave trouble | success, or quarantine |
 | ``{ns}:candidates`` | zset | ids flagged as candidates, by time flagged | cleared or quarantined |
 | ``{ns}:message:MID`` | hash | the original message and its record | release; failed ones: purge |
@@ -48,6 +50,8 @@ class Keys:
         self.meta = self.prefix + "meta"
         self.running = self.prefix + "running"
         self.done = self.prefix + "done"
+        self.parked = self.prefix + "parked"
+        self.parcels = self.prefix + "parcels"
         self.candidates = self.prefix + "candidates"
         self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
         self.failed = self.prefix + "failed"

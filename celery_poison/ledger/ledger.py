@@ -14,9 +14,9 @@ from celery_poison.errors import PolicyConflict
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import Code, Runner
-from celery_poison.records import Start, history_of
+from celery_poison.records import Parked, Start, history_of
 from celery_poison.states import Event, State
-from celery_poison.verdict import Ended, History
+from celery_poison.verdict import Ended, History, Phase
 
 #: After this long an operator's unfinished decision counts as abandoned.
 DECISION_PATIENCE_MS = 30_000
@@ -48,7 +48,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What ``look`` saw: the newest start of a message, its lineage, and what quarantine keeps of it."""
+    """What ``look`` saw: a message's newest start, lineage, record in quarantine and parking."""
 
     raw: bytes
     start: Start | None
@@ -57,6 +57,13 @@ class Sight:
     history: History
     kept: State | None
     release: int
+    parked: Parked | None
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Whether the start on record forbids another one; a claim of a worker that is gone does not."""
+        start = self.start
+        return start is not None and not (start.phase == Phase.CLAIMED and self.owner != "alive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,7 @@ class Ledger:
         """Return everything known about a message; changes nothing."""
         arguments: dict[str, Any] = {"mid": mid, "activation_ms": activation_ms}
         reply = self._call("look", self._of(mid, id), children=self.keys.children, **arguments)
-        _, raw, ended, owner, lineage, kept, release = reply
+        _, raw, ended, owner, lineage, kept, release, parked = reply
         return Sight(
             raw=raw,
             start=Start.decode(raw) if raw else None,
@@ -107,6 +114,7 @@ class Ledger:
             history=history_of(pairs(lineage)),
             kept=State(kept.decode()) if kept else None,
             release=max(int(release), int(pairs(lineage).get("release") or 0)),
+            parked=Parked.decode(parked) if parked else None,
         )
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
@@ -238,6 +246,27 @@ class Ledger:
             reason=reason,
         )
         return bool(reply[0] is Code.OK)
+
+    # --- a message that has to wait ------------------------------------------------------------
+
+    def park(self, mid: str, seen: bytes, start: Start, *, number: int, parcel: bytes) -> bool:
+        """Keep a copy that may not run now; when this returns True it may be acknowledged (TP1-8).
+
+        Args:
+            seen: the raw start that stands in its way; False when that has changed.
+            number: of the parking that published this copy, 0 for none.
+            parcel: the original message, packed.
+        """
+        arguments = {"mid": mid, "seen": seen, "start": start.encode(), "number": number, "parcel": parcel}
+        return self._call("park", {}, **arguments)[0] is not Code.CONFLICT
+
+    def unpark(self, mid: str, number: int) -> bool:
+        """Note that a parked message was published again; False when that parking is none any more."""
+        return bool(self._call("unpark", {}, mid=mid, number=number)[0] is Code.OK)
+
+    def forget(self, mid: str, seen: bytes) -> None:
+        """Take a parking off the books that ended long ago, unless it has changed."""
+        self._call("forget", {}, mid=mid, seen=seen)
 
     # --- a person's decision -------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.history import entry
 from celery_poison.ledger.ledger import Ledger
-from celery_poison.records import Incident, MessageRecord, Start, WorkerRecord
+from celery_poison.records import Incident, MessageRecord, Parked, ParkingState, Start, WorkerRecord
 from celery_poison.states import State
 from celery_poison.verdict import Phase
 
@@ -124,6 +124,25 @@ class Queries:
             for mid, raw in self._client.hscan_iter(self._keys.running, count=_PAGE):
                 yield mid.decode(), Start.decode(raw), raw
 
+    def parked(self) -> Iterator[tuple[str, Parked, bytes]]:
+        """Yield (mid, parking, raw parking) of everything that was parked and is not forgotten yet."""
+        with clear_errors("reading the parked messages"):
+            for mid, raw in self._client.hscan_iter(self._keys.parked, count=_PAGE):
+                yield mid.decode(), Parked.decode(raw), raw
+
+    def waiting(self) -> Iterator[MessageRecord]:
+        """Yield what is parked until an earlier start ends (TBDL)."""
+        for mid, parked, _ in self.parked():
+            if parked.state is ParkingState.WAITING:
+                told = {"last_seen": str(parked.number), "reason": "parked until its earlier start ends"}
+                yield MessageRecord.from_hash({**_running(mid, parked.start, {}), **told}, State.TBDL)
+
+    def parcel(self, mid: str) -> bytes | None:
+        """Return the packed original of a message that is parked."""
+        with clear_errors("reading a parked message"):
+            found: Any = self._client.hget(self._keys.parcels, mid)
+        return found if found is None else bytes(found)
+
     def ended(self, token: str) -> str:
         """Return how a start ended: ``D``, ``B``, ``I``, or the empty string."""
         with clear_errors("reading an end"):
@@ -176,7 +195,7 @@ class Queries:
         return [incident for incident in found if incident]
 
     def totals(self) -> dict[str, int]:
-        """Return how many messages are in quarantine, failed, candidates and running."""
+        """Return how many messages are in quarantine, failed, candidates, running and parked."""
         with clear_errors("counting"):
             pipe = self._client.pipeline(transaction=False)
             pipe.zcard(self._keys.quarantine)
@@ -185,8 +204,9 @@ class Queries:
             pipe.hlen(self._keys.running)
             pipe.hlen(self._keys.done)
             pipe.xlen(self._keys.journal)
+            pipe.hlen(self._keys.parcels)
             counts = pipe.execute()
-        names = ("quarantined", "failed", "candidates", "running", "ended", "journal")
+        names = ("quarantined", "failed", "candidates", "running", "ended", "journal", "parked")
         found = dict(zip(names, counts, strict=True))
         found["running"] = max(
             0, found["running"] - found.pop("ended")
@@ -267,7 +287,7 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         last_beat=beat / 1000,
         alive=alive,
         stopping=raw.get("stopping") == "1",
-        unguarded=int(raw.get("unguarded") or 0),
+        unguarded=int(raw.get("unguarded") or 0) + int(raw.get("unpromised") or 0),
         ledger_errors=int(raw.get("ledger_errors") or 0),
     )
 
@@ -285,5 +305,6 @@ def _incident(raw: dict[str, str]) -> Incident:
         flagged=int(raw.get("flagged") or 0),
         put_back=int(raw.get("put_back") or 0),
         returned=json.loads(raw.get("returned") or "{}"),
+        reconnected=raw.get("reconnected") == "1",
         queues=raw.get("queues", ""),
     )

@@ -63,7 +63,7 @@ class Script:
 
 @cache
 def _prelude() -> str:
-    return _read("_journal") + _read("_presence")
+    return _read("_journal") + _read("_presence") + _read("_parking")
 
 
 def _read(name: str) -> str:

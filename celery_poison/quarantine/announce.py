@@ -8,8 +8,8 @@ from typing import Any, Self
 from celery import Celery
 from celery.utils.log import get_logger
 
+from celery_poison.broker.publish import bounded_connection
 from celery_poison.ledger.queries import Queries
-from celery_poison.quarantine.publish import bounded_connection
 from celery_poison.records import MessageRecord
 
 logger = get_logger(__name__)

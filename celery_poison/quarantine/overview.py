@@ -31,6 +31,7 @@ class Overview:
     Attributes:
         ledger: where it lives, without secrets.
         running: messages that a worker has in its hands at this moment (DLNG).
+        parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
         inactive_settings: set, and without effect in this version.
@@ -43,6 +44,7 @@ class Overview:
     failed: int
     candidates: int
     running: int
+    parked: int
     journal: int
     workers: list[WorkerRecord]
     monitor: str
@@ -114,6 +116,7 @@ def overview(app: Celery) -> Overview:
         failed=totals["failed"],
         candidates=totals["candidates"],
         running=max(0, totals["running"]),
+        parked=totals["parked"],
         journal=totals["journal"],
         workers=workers,
         monitor=monitor,
@@ -146,6 +149,6 @@ def _worker_warnings(workers: list[WorkerRecord], monitor: str, incidents: dict[
     for dead, incident in incidents.items():
         yield f"worker {dead} died and its messages are still being put back (incident {incident})"
     if unguarded := sum(worker.unguarded for worker in workers):
-        yield f"{unguarded} tasks ran unguarded: their starts or ends never reached the ledger"
+        yield f"{unguarded} tasks ran unguarded: their starts or ends did not reach the ledger safely"
     if errors := sum(worker.ledger_errors for worker in workers):
         yield f"workers counted {errors} errors of the ledger; their logs say which"

@@ -11,6 +11,7 @@ from typing import Any
 
 from kombu.utils import json as kombu_json
 
+from celery_poison.broker.publish import to_bytes
 from celery_poison.policy import Policy
 from celery_poison.records import Parcel
 
@@ -62,14 +63,18 @@ def canvas_of(raw: Mapping[str, bytes]) -> dict[str, Any] | None:
     return dict(json.loads(kept)) if kept else None
 
 
-def to_bytes(text: str) -> bytes:
-    """Encode a body that its transport handed over as text; lone surrogates survive the way back."""
-    return text.encode("utf-8", "surrogatepass")
+def pack(fields: Mapping[str, str | bytes | int]) -> bytes:
+    """Return the fields of :func:`parcel_fields` as one value."""
+    body = fields["body"]
+    assert isinstance(body, bytes)
+    told = {name: value for name, value in fields.items() if name != "body"}
+    return json.dumps(told).encode() + b"\n" + body
 
 
-def to_text(body: bytes) -> str:
-    """Undo :func:`to_bytes`."""
-    return body.decode("utf-8", "surrogatepass")
+def unpack(packed: bytes) -> dict[str, bytes]:
+    """Undo :func:`pack`."""
+    told, _, body = packed.partition(b"\n")
+    return {**{name: str(value).encode() for name, value in json.loads(told).items()}, "body": body}
 
 
 def parcel_of(raw: Mapping[str, bytes]) -> Parcel:

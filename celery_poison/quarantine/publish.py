@@ -1,139 +1,30 @@
-"""Publishing a stored original again: body, properties and foreign headers as they were received."""
+"""Publishing what quarantine keeps: the original under the number of its release."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
-
-import amqp.exceptions
-import redis
-from celery import Celery
-from kombu.exceptions import KombuError
-from kombu.transport import virtual
-
+from celery_poison.broker.publish import NoAnswer, NotPublished, Publisher
 from celery_poison.errors import PoisonError
-from celery_poison.headers import MARK, RELEASE
-from celery_poison.quarantine.parcel import to_text
+from celery_poison.headers import MARK, PARK, RELEASE
 from celery_poison.records import Parcel
-
-#: Seconds; an operator is told after these that the broker does not answer. Together they stay below the
-#: time after which another operator may take the decision over.
-CONNECT_TIMEOUT = 4.0
-ANSWER_TIMEOUT = 10.0
-
-#: Time limits and few attempts, in the words of each transport; the app's own options win.
-_BOUNDS: dict[str, Any] = {
-    "max_retries": 3,
-    "interval_start": 0.2,
-    "interval_step": 0.2,
-    "socket_timeout": ANSWER_TIMEOUT,
-    "socket_connect_timeout": CONNECT_TIMEOUT,
-    "read_timeout": ANSWER_TIMEOUT,
-    "write_timeout": ANSWER_TIMEOUT,
-}
-
-#: What brokers note on a copy that they deliver again. It was true of that copy, not of the original.
-_BROKERS_NOTES = ("redelivered", "x-delivery-count")
-
-
-def bounded_options(app: Celery) -> dict[str, Any]:
-    """Return the transport options of ``app``, with limits where it has set none."""
-    return {**_BOUNDS, **(app.conf.broker_transport_options or {})}
-
-
-def bounded_connection(app: Celery) -> Any:
-    """Return a connection for publishing on which nothing waits for ever; not connected yet."""
-    # Confirmation makes publishing wait until RabbitMQ has the message.
-    return app.connection_for_write(transport_options={**bounded_options(app), "confirm_publish": True})
 
 
 class PublishRefused(PoisonError):
     """The broker did not take the message; it stays in quarantine."""
 
 
-class Publisher:
-    """Puts messages into queues by their names, past all exchanges, so that each copy goes to one queue."""
+def publish_release(publisher: Publisher, parcel: Parcel, queue: str, release: int) -> None:
+    """Publish the original with the headers of others as they were, and the number of its release.
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-        self._connection: Any = None
-
-    def __enter__(self) -> Self:
-        self._connection = bounded_connection(self._app)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.release()
-
-    def publish(self, parcel: Parcel, queue: str, release: int) -> None:
-        """Publish the original, stamped with the number of its release.
-
-        Raises:
-            PublishRefused: the queue does not exist, or the broker is away or refuses.
-        """
-        headers = {**_original_headers(parcel), RELEASE: release}
-        try:
-            with self._clear_errors(queue):
-                channel = self._connection.default_channel
-                put = self._put if isinstance(channel, virtual.Channel) else self._send
-                put(channel, parcel, headers, queue)
-        except PublishRefused:
-            # A late confirmation on the old channel must not be taken for that of the next message.
-            self._connection.collect()
-            raise
-
-    @contextmanager
-    def _clear_errors(self, queue: str) -> Iterator[None]:
-        try:
-            yield
-        except amqp.exceptions.NotFound:
-            sentence = f"the broker knows no queue {queue!r}: start a worker that consumes it"
-            raise PublishRefused(sentence) from None
-        except (TimeoutError, redis.TimeoutError) as error:
-            raise PublishRefused(
-                f"the broker did not answer within {ANSWER_TIMEOUT:.0f} seconds. If it has the message all"
-                " the same, the first worker that receives it completes this release"
-            ) from error
-        except (*self._connection.connection_errors, *self._connection.channel_errors, KombuError) as error:
-            raise PublishRefused(f"the broker did not take the message: {error}") from error
-
-    def _put(self, channel: Any, parcel: Parcel, headers: dict[str, Any], queue: str) -> None:
-        properties = dict(parcel.properties)
-        properties["delivery_tag"] = channel._next_delivery_tag()
-        info = {**properties.get("delivery_info", {})}
-        info.pop("redelivered", None)
-        properties["delivery_info"] = info
-        packed = str(properties.get("body_encoding") or "").lower() == "base64"
-        body = base64.b64encode(parcel.body).decode() if packed else to_text(parcel.body)
-        message = {
-            "body": body,
-            "content-encoding": parcel.content_encoding or None,
-            "content-type": parcel.content_type or None,
-            "headers": headers,
-            "properties": properties,
-        }
-        channel._put(queue, message)
-
-    def _send(self, channel: Any, parcel: Parcel, headers: dict[str, Any], queue: str) -> None:
-        channel.queue_declare(queue, passive=True)
-        properties = dict(parcel.properties)
-        message = channel.prepare_message(
-            parcel.body,
-            content_type=parcel.content_type or None,
-            content_encoding=parcel.content_encoding or None,
-            headers=headers,
-            properties=properties,
-            priority=properties.pop("priority", None),
-        )
-        channel.basic_publish(message, exchange="", routing_key=queue, confirm_timeout=ANSWER_TIMEOUT)
-
-
-def _original_headers(parcel: Parcel) -> dict[str, Any]:
-    """Return the headers as they were published: without our marks and the broker's notes."""
-    stale = (MARK, *_BROKERS_NOTES)
-    return {name: value for name, value in parcel.headers.items() if name not in stale}
+    Raises:
+        PublishRefused: the queue does not exist, or the broker is away or refuses.
+    """
+    foreign = {name: value for name, value in parcel.headers.items() if name not in (MARK, PARK)}
+    try:
+        publisher.publish(parcel, queue, {**foreign, RELEASE: release})
+    except NoAnswer as error:
+        raise PublishRefused(
+            f"{error}. If it has the message all the same, the first worker that receives it completes this"
+            " release"
+        ) from error
+    except NotPublished as error:
+        raise PublishRefused(str(error)) from error

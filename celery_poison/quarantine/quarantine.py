@@ -9,6 +9,7 @@ from itertools import islice
 from celery import Celery
 
 from celery_poison import signals
+from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
@@ -21,7 +22,7 @@ from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.outcome import Listener, Outcome
 from celery_poison.quarantine.owner import check_owner
 from celery_poison.quarantine.parcel import canvas_of, parcel_of
-from celery_poison.quarantine.publish import Publisher
+from celery_poison.quarantine.publish import publish_release
 from celery_poison.quarantine.result import store_failure
 from celery_poison.records import MessageRecord, Parcel
 from celery_poison.states import Event, State
@@ -69,7 +70,7 @@ class Quarantine:
 
         Args:
             state: NDLV (in quarantine), FAIL (given up), DLNG (running at this moment) or TBDL (waiting;
-                only flagged and released ones, since the others are not on record).
+                only flagged, released and parked ones, since the others are not on record).
             candidates: what is flagged as a candidate instead, oldest flag first.
             where: only messages that match.
             limit, offset: paging; None: all.
@@ -85,7 +86,15 @@ class Quarantine:
             return self.queries.kept(state)
         if state is State.DLNG:
             return self.queries.live()
-        return (record for record in self.queries.candidates() if record.state == state)
+        return self._to_be_delivered()
+
+    def _to_be_delivered(self) -> Iterator[MessageRecord]:
+        seen = set()
+        for record in self.queries.candidates():
+            if record.state == State.TBDL:
+                seen.add(record.mid)
+                yield record
+        yield from (record for record in self.queries.waiting() if record.mid not in seen)
 
     def get(self, id: str) -> MessageRecord:
         """Return the record of a message, by its mid or its task id; see :meth:`Lookup.find`.
@@ -195,7 +204,7 @@ class Quarantine:
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"
             )
-        publisher.publish(self.parcel(record.mid), record.queue, case.number)
+        publish_release(publisher, self.parcel(record.mid), record.queue, case.number)
         self._ledger.released(record.mid, record.id, case.number, case.actor, case.note)
         told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
         signals.message_released.send(sender=None, **told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from celery_poison.headers import MARK, RELEASE, mid_of
+from celery_poison.headers import MARK, MID, PARK, RELEASE, mid_of
 from celery_poison.policy import Policy
 from celery_poison.records import Start
 from celery_poison.verdict import NO_HISTORY, History, Limits, Phase
@@ -16,7 +16,11 @@ class Delivery:
     """One delivery on its way in.
 
     Attributes:
-        look: it must be looked up in the ledger first (redelivered, released or marked).
+        look: it must be looked up in the ledger first (redelivered, released, marked or parked).
+        park: number of the parking that published this copy; 0 for none.
+        redelivered: it was delivered before, be it as this copy or as the one that was parked.
+        stamped: its mid belongs to this one message, since its producer stamped it.
+        waits_since: when it was first found to have to wait, by this process's clock.
         epoch: number of the broker connection it came by.
         start: its entry in the ledger; ``start.phase`` tells what it is doing.
         alone: it must run with nothing beside it.
@@ -29,9 +33,12 @@ class Delivery:
     epoch: int
     look: bool
     release: int
+    park: int
     redelivered: bool
+    stamped: bool
     history: History = NO_HISTORY
     alone: bool = False
+    waits_since: float | None = None
 
     @property
     def limits(self) -> Limits:
@@ -54,6 +61,7 @@ def needs_care(message: Any, policy: Policy) -> bool:
         message.delivery_info.get("redelivered")
         or RELEASE in headers
         or MARK in headers
+        or PARK in headers
         or getattr(message, "sealed", False)
         or message.content_type != "application/json"
         or (policy.max_payload_bytes is not None and size_of(message) > policy.max_payload_bytes)
@@ -72,8 +80,8 @@ def note_delivery(
 ) -> Delivery:
     """Make the notes about a message that needs care."""
     headers = message.headers
-    redelivered = bool(message.delivery_info.get("redelivered"))
-    release = headers.get(RELEASE)
+    release, park = headers.get(RELEASE), headers.get(PARK)
+    redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
     queue = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
     start = Start(
         phase=Phase.CLAIMED.value,
@@ -99,5 +107,7 @@ def note_delivery(
         epoch=epoch,
         look=redelivered or release is not None or MARK in headers,
         release=release if isinstance(release, int) else 0,
+        park=park if isinstance(park, int) else 0,
         redelivered=redelivered,
+        stamped=MID in headers,
     )

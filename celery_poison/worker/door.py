@@ -1,17 +1,22 @@
 """The first gate: judges what is redelivered, marked, packed or too large, before anything opens it.
 
 A healthy first delivery passes with three dictionary look-ups. Everything else waits in memory while
-the clerk looks it up; the event loop never does.
+the clerk looks it up; the event loop never does. What has to wait for an earlier start is parked in the
+ledger after a moment, and its delivery is acknowledged (TP1-8).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from celery_poison import causes
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.ledger import Sight
+from celery_poison.quarantine.parcel import pack, parcel_fields
+from celery_poison.records import ParkingState
 from celery_poison.states import State
 from celery_poison.task import Attempt
 from celery_poison.verdict import Action, Ended, Facts, Phase, Verdict, judge
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two look-ups of a message whose earlier start has not ended.
 PATIENCE = 0.25
+#: Seconds for which such a message is held in memory before it is parked.
+PARK_AFTER = 2.0
 
 
 class Door:
@@ -74,15 +81,7 @@ class Door:
             return  # its connection is gone; the broker delivers it again
         sight = self._look(delivery)
         foreign, ended = self._earlier_start(sight)
-        facts = Facts(
-            history=sight.history,
-            foreign_start=foreign,
-            ended=ended,
-            kept=sight.kept,
-            release=delivery.release,
-            last_release=sight.release,
-            payload_bytes=delivery.start.payload_bytes,
-        )
+        facts = facts_of(delivery, sight, foreign, ended)
         self._carry_out(delivery, sight, judge(facts, delivery.limits))
 
     def _look(self, delivery: Delivery) -> Sight:
@@ -101,25 +100,47 @@ class Door:
             return False, Ended.NOT
         if start.worker == self._runtime.worker:
             return self._runtime.whereabouts.of(start, sight.ended)
-        if start.phase == Phase.CLAIMED and sight.owner != "alive":
-            return False, Ended.NOT
-        return True, sight.ended
+        return (True, sight.ended) if sight.is_in_the_way else (False, Ended.NOT)
 
     def _carry_out(self, delivery: Delivery, sight: Sight, verdict: Verdict) -> None:
         runtime = self._runtime
         match verdict.action:
             case Action.WAIT:
-                raise Again(PATIENCE)
+                self._wait(delivery, sight)
             case Action.DROP:
                 runtime.ledger.duplicate(delivery.mid, delivery.start, reason=verdict.reason)
-                runtime.bridge.call(delivery.message.ack)
+                self._acknowledge(delivery)
             case Action.QUARANTINE:
                 self._quarantine(delivery, verdict)
             case _:
                 self._claim(delivery, sight, alone=verdict.action is Action.RUN_ALONE)
 
+    def _wait(self, delivery: Delivery, sight: Sight) -> None:
+        """Hold the message for a moment, since most starts end soon; then park it."""
+        now = time.monotonic()
+        if delivery.waits_since is None:
+            delivery.waits_since = now
+        if now - delivery.waits_since < PARK_AFTER:
+            raise Again(PATIENCE)
+        try:
+            self._park(delivery, sight)
+        except LedgerUnavailable as error:  # it stays in memory: letting it in would run it twice
+            self._runtime.complain(error)
+            raise Again(PATIENCE) from error
+
+    def _park(self, delivery: Delivery, sight: Sight) -> None:
+        """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
+        runtime, start = self._runtime, delivery.start
+        fields = parcel_fields(delivery.message, start.task, runtime.secret, delivery.policy)
+        if not runtime.ledger.park(delivery.mid, sight.raw, start, number=delivery.park, parcel=pack(fields)):
+            raise Again(0.0)
+        self._acknowledge(delivery)
+
     def _quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
         self._runtime.keep(delivery.message, delivery.mid, delivery.start, verdict.cause, verdict.reason)
+        self._acknowledge(delivery)
+
+    def _acknowledge(self, delivery: Delivery) -> None:
         self._runtime.bridge.call(delivery.message.ack)
 
     def _claim(self, delivery: Delivery, sight: Sight, *, alone: bool) -> None:
@@ -141,6 +162,8 @@ class Door:
     def _let_in(self, delivery: Delivery) -> None:
         """Unpack, decode and hand over, under an open admit mark: dying here is a crash of its own."""
         if delivery.epoch != self._runtime.epoch:
+            # Its copy may come to another worker, and must not wait there for this claim.
+            self._runtime.never_started(delivery, put_back=True)
             return
         message = delivery.message
         message.poison = delivery
@@ -164,6 +187,24 @@ class Door:
     def _refuse(self, delivery: Delivery, reason: str) -> None:
         verdict = Verdict(Action.QUARANTINE, causes.PAYLOAD, reason)
         self._runtime.clerk.do(partial(self._quarantine, delivery, verdict))
+
+
+def facts_of(delivery: Delivery, sight: Sight, foreign_start: bool, ended: Ended) -> Facts:
+    """Put together what the verdict is made on."""
+    parked = sight.parked
+    return Facts(
+        history=sight.history,
+        foreign_start=foreign_start,
+        ended=ended,
+        kept=sight.kept,
+        release=delivery.release,
+        last_release=sight.release,
+        park=delivery.park,
+        last_park=parked.number if parked else 0,
+        # A mid that was derived from the task id may come again, on another message.
+        finished=delivery.stamped and parked is not None and parked.state is ParkingState.FINISHED,
+        payload_bytes=delivery.start.payload_bytes,
+    )
 
 
 def attempt_of(delivery: Delivery | None) -> Attempt:

@@ -15,6 +15,8 @@ from celery import Celery
 from celery.utils.log import get_logger
 from celery.worker.state import active_requests
 
+from celery_poison.broker.putback import put_back_lost
+from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger, connection, meta
@@ -25,13 +27,16 @@ from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
 from celery_poison.task import FIRST
-from celery_poison.worker import attempt
+from celery_poison.verdict import Phase
+from celery_poison.worker import attempt, durable
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.attempt import Recorder, Ticket
 from celery_poison.worker.bridge import Bridge, StartAfresh
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.delivery import Delivery
+from celery_poison.worker.durable import Durable
 from celery_poison.worker.lease import Lease, birth_of
+from celery_poison.worker.owners import Owners
 from celery_poison.worker.settler import Settler
 from celery_poison.worker.whereabouts import Whereabouts
 
@@ -47,8 +52,8 @@ class Runtime:
     """One incarnation of a worker.
 
     Raises:
-        ConfigurationError: a setting is wrong, Redis is too old or may evict keys at will, or the
-            ledger belongs to another app.
+        ConfigurationError: a setting is wrong, Redis is too old, may evict keys at will or cannot
+            promise what ``poison_durability`` asks for, or the ledger belongs to another app.
         LedgerUnavailable: only with ``poison_fail_open=False``.
     """
 
@@ -101,19 +106,33 @@ class Runtime:
         #: Of the Redis at which this process is subscribed to its channel; empty while it is not.
         self.run_id = ""
         self.consumer: Any = None
+        self._durable = self._open_durable()
         self.recorder = self._open_recorder()
         self.bridge = Bridge()
         self.clerk = Clerk(self.complain)
         self.settler = Settler(self.ledger)
         self.announce = Announcer(lambda: self.consumer)
         attempt.configure(self.recorder, self.ledger, self.lease, contained=contained)
-        app.amqp.Connection = guarded_connection(self.boot_id)
+        self._owners = Owners(self.ledger)
+        self._connect_as_myself()
+        self.renewal = Renewal(
+            lambda: app.amqp.Connection.channels, self.settings.heartbeat_interval, self.complain
+        )
         self._check_ledger()
+
+    def _open_durable(self) -> Durable | None:
+        if self.settings.durability != "sync":
+            return None
+        return Durable(self.ledger.client, self.wire, fail_open=self.settings.fail_open)
+
+    def _connect_as_myself(self) -> None:
+        """Let every broker connection from now on carry this incarnation's boot id."""
+        self.app.amqp.Connection = guarded_connection(self.boot_id, self._owners.is_alive)
 
     def _open_recorder(self) -> Recorder:
         journalled = self.settings.journal == "attempts"
         maxlen = self.settings.journal_maxlen if journalled else None
-        return Recorder(self.wire, self.ledger.keys, self._hostname, self.policies, maxlen)
+        return Recorder(self.wire, self.ledger.keys, self._hostname, self.policies, maxlen, self._durable)
 
     # --- the ledger's health -------------------------------------------------------------------
 
@@ -123,12 +142,16 @@ class Runtime:
         try:
             for warning in connection.check_server(self.ledger.client):
                 logger.warning("celery_poison: %s", warning)
+            if self._durable is not None:
+                self._durable.decide()
             self.ensure_enrolled(self.ledger)
         except LedgerUnavailable as error:
             if not self.settings.fail_open:
                 raise
             self.ledger_is_up = False
             self.complain(error)
+            if self._durable is not None:
+                logger.warning("celery_poison: poison_durability='sync': %s", durable.LATER)
 
     def ensure_enrolled(self, ledger: Ledger) -> None:
         """Check once that the ledger is ours, by the caller's own connection.
@@ -165,7 +188,7 @@ class Runtime:
         self._births += 1
         self.boot_id = f"{self._life}r{self._births}"
         self.worker = f"{self._hostname}/{self.boot_id}"
-        self.app.amqp.Connection = guarded_connection(self.boot_id)
+        self._connect_as_myself()
         self.lease.reborn()
         self._taken_for_dead = True
 
@@ -177,7 +200,7 @@ class Runtime:
                 self.ledger.reclaim(request.mid, request.start())
             except StaleDelivery:
                 self.bridge.call(request.end_stale)
-                self._ended_too_late(request)
+                self.ended_too_late(request)
             except LedgerUnavailable as error:
                 self.complain(error)
         self.bridge.call(self._start_afresh)
@@ -212,6 +235,7 @@ class Runtime:
             **self._about,
             "queues": ",".join(sorted(self.app.amqp.queues.consume_from)),
             "stopping": int(self.stopping),
+            "reconnected": int(self.epoch > 1),
             "unguarded": self.settler.missing,
             "ledger_errors": self.ledger_errors,
         }
@@ -247,9 +271,33 @@ class Runtime:
         self.epoch += 1
         self.fenced = False
         self.consumer = consumer
-        self.whereabouts.connection_lost(active_requests)
+        self._drop_what_had_not_begun()
         self.settler.connection_lost()
         self.bridge.attach(consumer)
+        self.renewal.start()
+        self._put_back_lost(consumer)
+
+    def _drop_what_had_not_begun(self) -> None:
+        if self.contained:
+            # Celery empties the queue of a prefork pool only. All are refused first: one that begins at this
+            # moment may be refused for nothing, but none begins that was delivered again.
+            attempt.refuse(self.whereabouts.tokens_in_pool())
+        if void := self.whereabouts.connection_lost(active_requests):
+            self.clerk.do(partial(self._take_back_claims, void))
+        if self.contained:
+            attempt.admit(self.whereabouts.tokens_in_pool())
+
+    def _put_back_lost(self, consumer: Any) -> None:
+        try:
+            put_back_lost(consumer.connection, {request.message.delivery_tag for request in active_requests})
+        except Exception as error:
+            self.complain(error)
+
+    def _take_back_claims(self, tokens: set[str]) -> None:
+        """Their copies may come to another worker, and would wait there for as long as this one lives."""
+        for mid, start, raw in Queries(self.ledger).running():
+            if start.token in tokens and start.phase == Phase.CLAIMED:
+                self.ledger.claim(mid, raw, None)
 
     def next_token(self) -> str:
         """Return the fencing token of a new start."""
@@ -263,7 +311,7 @@ class Runtime:
     def acknowledged(self, request: Any, ticket: Ticket, *, final: bool) -> None:
         """The broker was told that a delivery is done: forget its start."""
         if birth_of(ticket.token) < self._births:
-            self.clerk.do(partial(self._ended_too_late, request))
+            self.clerk.do(partial(self.ended_too_late, request))
             return
         if request.epoch != self.epoch:
             return  # told on a lost connection: the copy to come is recognised by this start
@@ -272,7 +320,8 @@ class Runtime:
         else:
             self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
 
-    def _ended_too_late(self, request: Any) -> None:
+    def ended_too_late(self, request: Any) -> None:
+        """A start ended, or is ended, that has lost its message (in the clerk's thread)."""
         start = request.start()
         try:
             self.ledger.survived(request.mid, start.token, request.id)
@@ -283,6 +332,7 @@ class Runtime:
     def _tidy_for_ever(self) -> None:
         if self._taken_for_dead:
             self._return_from_the_dead()
+        self._owners.read()
         self.settler.settle()
         raise Again(TIDY_PAUSE)
 

@@ -48,10 +48,17 @@ class Whereabouts:
         if len(self._ended) > MEMORY:
             self._ended.popitem(last=False)
 
-    def connection_lost(self, active: Container[Any]) -> None:
-        """Forget what had not begun: Celery drops it, and the broker delivers it again."""
-        self._let_in.clear()
+    def tokens_in_pool(self) -> set[str]:
+        return set(self._in_pool)
+
+    def connection_lost(self, active: Container[Any]) -> set[str]:
+        """Forget what had not begun: it is dropped, and the broker delivers it again.
+
+        Returns the tokens of what was let in and not sent to the pool yet.
+        """
+        void, self._let_in = self._let_in, set()
         self._in_pool = {token: request for token, request in self._in_pool.items() if request in active}
+        return void
 
     def of(self, start: Start, ended: Ended) -> tuple[bool, Ended]:
         """Return whether an entry of this worker stands in the way of a copy, and how it ended."""

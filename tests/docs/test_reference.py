@@ -161,12 +161,13 @@ _EXAMPLES: dict[str, Facts] = {
     "2": Facts(kept=State.FAIL),
     "3": Facts(kept=State.NDLV),
     "4": Facts(release=1, last_release=2),
-    "5": Facts(foreign_start=True),
-    "6": Facts(payload_bytes=11),
-    "7": Facts(history=_STRIKES),
-    "8": Facts(history=History(failures=5)),
-    "9": Facts(history=History(candidate=True)),
-    "10": Facts(),
+    "5": Facts(park=1, last_park=2),
+    "6": Facts(foreign_start=True),
+    "7": Facts(payload_bytes=11),
+    "8": Facts(history=_STRIKES),
+    "9": Facts(history=History(failures=5)),
+    "10": Facts(history=History(candidate=True)),
+    "11": Facts(),
 }
 _LIMITS = Limits(max_crashes=2, max_failures=5, max_payload_bytes=10)
 
@@ -197,18 +198,22 @@ def test_an_earlier_row_of_the_verdict_table_goes_before_a_later_one() -> None:
         kept=State.FAIL,
         release=1,
         last_release=2,
+        park=1,
+        last_park=2,
+        finished=True,
         payload_bytes=11,
     )
     weaker: dict[str, dict[str, Any]] = {
-        "1": {"foreign_start": False, "ended": Ended.NOT},
+        "1": {"foreign_start": False, "ended": Ended.NOT, "finished": False},
         "2": {"kept": State.NDLV},
         "3": {"kept": None},
-        "4": {"release": 0, "foreign_start": True},
-        "5": {"foreign_start": False},
-        "6": {"payload_bytes": 0},
-        "7": {"history": History(failures=9, candidate=True)},
-        "8": {"history": History(candidate=True)},
-        "9": {"history": History()},
+        "4": {"release": 0},
+        "5": {"park": 0, "foreign_start": True},
+        "6": {"foreign_start": False},
+        "7": {"payload_bytes": 0},
+        "8": {"history": History(failures=9, candidate=True)},
+        "9": {"history": History(candidate=True)},
+        "10": {"history": History()},
     }
     facts = everything
     for number, row in _judge_rows().items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -20,9 +21,10 @@ HISTORIES = [
 LIMITS = [Limits(crashes, failures) for crashes in (1, 2, 3) for failures in (1, 2, 3)]
 FACTS = [
     Facts(foreign_start=foreign, ended=ended, kept=kept, release=release, last_release=last,
-          payload_bytes=size)
-    for foreign, ended, kept, release, last, size in itertools.product(
-        (False, True), Ended, (None, State.NDLV, State.FAIL), range(3), range(3), (0, 11)
+          park=park, last_park=last_park, finished=finished, payload_bytes=size)
+    for foreign, ended, kept, release, last, park, last_park, finished, size in itertools.product(
+        (False, True), Ended, (None, State.NDLV, State.FAIL), range(3), range(3), range(3), range(3),
+        (False, True), (0, 11)
     )
 ]  # fmt: skip
 
@@ -89,6 +91,25 @@ def test_TP1_8_nothing_runs_or_is_quarantined_beside_an_earlier_start_that_has_n
             assert judge(facts, Limits()).action in (Action.WAIT, Action.DROP)
 
 
+def test_TP1_8_a_copy_of_an_earlier_parking_never_runs_and_one_of_the_newest_is_no_worse_off() -> None:
+    for facts in FACTS:
+        if 0 < facts.park < facts.last_park:
+            assert judge(facts, Limits()).action is Action.DROP
+        else:
+            unparked = replace(facts, park=0, last_park=0)
+            assert judge(facts, Limits()) == judge(unparked, Limits())
+
+
+def test_TP1_8_a_message_that_finished_after_it_was_parked_never_runs_again() -> None:
+    for facts in FACTS:
+        if facts.finished:
+            assert judge(facts, Limits()).action is Action.DROP
+
+
+def test_TP1_8_a_published_copy_of_which_the_ledger_knows_nothing_is_run_rather_than_lost() -> None:
+    assert judge(Facts(park=7), Limits()).action is Action.RUN
+
+
 def test_SAP_6_a_payload_above_its_limit_is_quarantined_and_one_at_it_is_not() -> None:
     assert judge(Facts(payload_bytes=11), Limits(max_payload_bytes=10)).cause == causes.PAYLOAD
     assert judge(Facts(payload_bytes=10), Limits(max_payload_bytes=10)).action is Action.RUN
@@ -105,8 +126,6 @@ def test_SAP_2_candidates_and_released_messages_run_alone_and_all_others_do_not(
 
 
 def test_every_decision_that_keeps_a_message_from_running_gives_a_reason() -> None:
-    for facts, history in itertools.product(FACTS, HISTORIES[::7]):
-        full = Facts(history, facts.foreign_start, facts.ended, facts.kept, facts.release,
-                     facts.last_release, facts.payload_bytes)  # fmt: skip
-        verdict = judge(full, Limits(max_payload_bytes=10))
+    for facts, history in itertools.product(FACTS[::5], HISTORIES[::7]):
+        verdict = judge(replace(facts, history=history), Limits(max_payload_bytes=10))
         assert verdict.reason or verdict.action in (Action.RUN, Action.RUN_ALONE)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import redis
 
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 from celery_poison.verdict import Ended
+from celery_poison.worker.runtime import Runtime
 from celery_poison.worker.whereabouts import MEMORY, Whereabouts
 
 NOBODY = 2**22 + 1  # above the largest pid of Linux
@@ -60,3 +66,21 @@ def test_the_memory_of_ended_starts_is_bounded() -> None:
         known.left_pool(f"x{number}", ended_well=True)
     assert known.of(_start()._replace(token="x0"), Ended.NOT)[0] is False
     assert known.of(_start()._replace(token=f"x{MEMORY}"), Ended.NOT)[0] is True
+
+
+def test_TP1_8_claims_of_a_lost_connection_are_taken_back_so_that_no_other_worker_waits_for_them(
+    redis_url: str,
+) -> None:
+    """Another worker cannot know that this one dropped them, and would park their copies for ever."""
+    with redis.Redis.from_url(redis_url) as client:
+        ledger = Ledger(client, Keys())
+        for mid, phase in (("dropped", "C"), ("kept", "C"), ("runs", "R")):
+            ledger.claim(mid, b"", _start(phase)._replace(token=mid))
+        known = Whereabouts()
+        known.let_in("dropped")
+        known.let_in("runs")
+        known.let_in("kept")
+        known.went_to_pool("kept", object())
+        runtime: Any = SimpleNamespace(ledger=ledger)
+        Runtime._take_back_claims(runtime, known.connection_lost(()))
+        assert {mid for mid, _, _ in Queries(ledger).running()} == {"kept", "runs"}

@@ -10,13 +10,13 @@ from celery.backends.base import DisabledBackend
 from kombu.transport import pyamqp
 from kombu.transport import redis as kombu_redis
 
+from celery_poison.broker.publish import bounded_connection
 from celery_poison.cli.checks.finding import Finding
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin
 from celery_poison.quarantine.overview import without_secrets
 from celery_poison.quarantine.owner import check_owner
-from celery_poison.quarantine.publish import bounded_connection
 
 
 def settings(plugin: Plugin) -> Finding:

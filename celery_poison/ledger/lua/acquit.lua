@@ -3,21 +3,26 @@
 -- KEYS[2] done       hash
 -- KEYS[3] lineage    hash
 -- KEYS[4] candidates zset
--- KEYS[5] journal    stream
+-- KEYS[5] parked     hash
+-- KEYS[6] parcels    hash
+-- KEYS[7] journal    stream
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start
 -- ARGV[4] final      1 when the lineage ends here, 0 when it goes on as a retry
 -- RETURNS OK
--- JOURNALS cleared (only for a candidate or a released message)
+-- JOURNALS cleared (only for a candidate or a released message), duplicate (for a parked copy)
 local e = cjson.decode(ARGV[3])
 local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
 if current and current[2] == e[2] then redis.call('HDEL', KEYS[1], ARGV[2]) end
+if not current or current[2] == e[2] then
+  end_parking_and_journal(KEYS[5], KEYS[6], KEYS[7], ARGV[1], ARGV[2], 'finished')
+end
 redis.call('HDEL', KEYS[2], e[2])
 local line = hash(KEYS[3])
 if not line.id then return {'OK'} end
 if line.candidate == '1' or line.probation == '1' then
-  journal(KEYS[5], ARGV[1], {event = 'cleared', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
+  journal(KEYS[7], ARGV[1], {event = 'cleared', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
     queue = e[10], worker = e[3], state = 'DLVD', cause = line.cause, deliveries = e[6],
     crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident})
 end

@@ -5,10 +5,12 @@
 -- KEYS[4] open     hash
 -- KEYS[5] lineage  hash
 -- KEYS[6] message  hash
+-- KEYS[7] parked   hash
 -- ARGV[1] mid
 -- ARGV[2] activation_ms
 -- ARGV[3] children  prefix of the leases of pool processes
--- RETURNS OK, start or '', how it ended or '', owner (none|alive|dead|unknown), lineage fields, state, release
+-- RETURNS OK, start or '', how it ended or '', owner (none|alive|dead|unknown), lineage fields, state, release,
+--   parking or ''
 -- JOURNALS nothing
 local raw = redis.call('HGET', KEYS[1], ARGV[1])
 local ended, owner = '', 'none'
@@ -23,4 +25,5 @@ if entry then
   end
 end
 local kept = redis.call('HMGET', KEYS[6], 'state', 'release')
-return {'OK', raw or '', ended, owner, redis.call('HGETALL', KEYS[5]), kept[1] or '', kept[2] or '0'}
+return {'OK', raw or '', ended, owner, redis.call('HGETALL', KEYS[5]), kept[1] or '', kept[2] or '0',
+  redis.call('HGET', KEYS[7], ARGV[1]) or ''}

@@ -6,7 +6,9 @@
 -- KEYS[5] message    hash
 -- KEYS[6] quarantine zset
 -- KEYS[7] failed     zset
--- KEYS[8] journal    stream
+-- KEYS[8] parked     hash
+-- KEYS[9] parcels    hash
+-- KEYS[10] journal   stream
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the delivery that hands the message over
@@ -14,7 +16,7 @@
 -- ARGV[5] reason
 -- ARGV[6] fields     field, value, ... of the original message, from here on
 -- RETURNS OK | KEPT (it is there already) | ILLEGAL, state (it was given up) | STALE (it runs elsewhere)
--- JOURNALS quarantined
+-- JOURNALS quarantined, duplicate (for a parked copy: the one in quarantine is the one truth)
 local e = cjson.decode(ARGV[3])
 local state = redis.call('HGET', KEYS[5], 'state')
 if state == 'NDLV' then return {'KEPT'} end
@@ -35,7 +37,8 @@ redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e[8], 'mid', ARGV[2], 'task',
   'quarantined_at', now, 'payload_bytes', e[13])
 redis.call('HSET', KEYS[5], unpack(ARGV, 6))
 redis.call('ZADD', KEYS[6], now, ARGV[2])
-journal(KEYS[8], ARGV[1], {event = 'quarantined', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
+end_parking_and_journal(KEYS[8], KEYS[9], KEYS[10], ARGV[1], ARGV[2], 'kept')
+journal(KEYS[10], ARGV[1], {event = 'quarantined', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
   queue = e[10], worker = line.worker or e[3], state = 'NDLV', cause = ARGV[4],
   deliveries = line.deliveries or e[6], crashes = line.crashes or 0, strikes = line.strikes or 0,
   failures = line.failures or 0, incident = line.incident, note = ARGV[5]})

@@ -1,0 +1,146 @@
+"""Publishing a stored original again, into its queue by name: body and properties as they were received."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import amqp.exceptions
+import redis
+from celery import Celery
+from kombu.exceptions import KombuError
+from kombu.transport import virtual
+
+from celery_poison.errors import PoisonError
+from celery_poison.records import Parcel
+
+#: Seconds; whoever publishes is told after these that the broker does not answer. Together they stay below
+#: the time after which another operator may take a decision over.
+CONNECT_TIMEOUT = 4.0
+ANSWER_TIMEOUT = 10.0
+
+#: Time limits and few attempts, in the words of each transport; the app's own options win.
+_BOUNDS: dict[str, Any] = {
+    "max_retries": 3,
+    "interval_start": 0.2,
+    "interval_step": 0.2,
+    "socket_timeout": ANSWER_TIMEOUT,
+    "socket_connect_timeout": CONNECT_TIMEOUT,
+    "read_timeout": ANSWER_TIMEOUT,
+    "write_timeout": ANSWER_TIMEOUT,
+}
+
+#: What brokers note on a copy that they deliver again. It was true of that copy, not of the original.
+_BROKERS_NOTES = ("redelivered", "x-delivery-count")
+
+
+def bounded_options(app: Celery) -> dict[str, Any]:
+    """Return the transport options of ``app``, with limits where it has set none."""
+    return {**_BOUNDS, **(app.conf.broker_transport_options or {})}
+
+
+def bounded_connection(app: Celery) -> Any:
+    """Return a connection for publishing on which nothing waits for ever; not connected yet."""
+    # Confirmation makes publishing wait until RabbitMQ has the message.
+    return app.connection_for_write(transport_options={**bounded_options(app), "confirm_publish": True})
+
+
+class NotPublished(PoisonError):
+    """The broker did not take a message: it is away or refuses."""
+
+
+class NoSuchQueue(NotPublished):
+    """The broker knows no queue of that name."""
+
+
+class NoAnswer(NotPublished):
+    """The broker did not answer in time. It may have the message all the same."""
+
+
+class Publisher:
+    """Puts messages into queues by their names, past all exchanges, so that each copy goes to one queue."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._connection: Any = None
+
+    def __enter__(self) -> Self:
+        self._connection = bounded_connection(self._app)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.release()
+
+    def publish(self, parcel: Parcel, queue: str, headers: Mapping[str, Any]) -> None:
+        """Publish the original under ``headers``, but for what a broker noted there.
+
+        Raises:
+            NotPublished: the queue does not exist, or the broker is away or refuses.
+        """
+        clean = {name: value for name, value in headers.items() if name not in _BROKERS_NOTES}
+        try:
+            with self._clear_errors(queue):
+                channel = self._connection.default_channel
+                put = self._put if isinstance(channel, virtual.Channel) else self._send
+                put(channel, parcel, clean, queue)
+        except NotPublished:
+            # A late confirmation on the old channel must not be taken for that of the next message.
+            self._connection.collect()
+            raise
+
+    @contextmanager
+    def _clear_errors(self, queue: str) -> Iterator[None]:
+        try:
+            yield
+        except amqp.exceptions.NotFound:
+            sentence = f"the broker knows no queue {queue!r}: start a worker that consumes it"
+            raise NoSuchQueue(sentence) from None
+        except (TimeoutError, redis.TimeoutError) as error:
+            raise NoAnswer(f"the broker did not answer within {ANSWER_TIMEOUT:.0f} seconds") from error
+        except (*self._connection.connection_errors, *self._connection.channel_errors, KombuError) as error:
+            raise NotPublished(f"the broker did not take the message: {error}") from error
+
+    def _put(self, channel: Any, parcel: Parcel, headers: dict[str, Any], queue: str) -> None:
+        properties = dict(parcel.properties)
+        properties["delivery_tag"] = channel._next_delivery_tag()
+        info = {**properties.get("delivery_info", {})}
+        info.pop("redelivered", None)
+        properties["delivery_info"] = info
+        packed = str(properties.get("body_encoding") or "").lower() == "base64"
+        body = base64.b64encode(parcel.body).decode() if packed else to_text(parcel.body)
+        message = {
+            "body": body,
+            "content-encoding": parcel.content_encoding or None,
+            "content-type": parcel.content_type or None,
+            "headers": headers,
+            "properties": properties,
+        }
+        channel._put(queue, message)
+
+    def _send(self, channel: Any, parcel: Parcel, headers: dict[str, Any], queue: str) -> None:
+        channel.queue_declare(queue, passive=True)
+        properties = dict(parcel.properties)
+        message = channel.prepare_message(
+            parcel.body,
+            content_type=parcel.content_type or None,
+            content_encoding=parcel.content_encoding or None,
+            headers=headers,
+            properties=properties,
+            priority=properties.pop("priority", None),
+        )
+        channel.basic_publish(message, exchange="", routing_key=queue, confirm_timeout=ANSWER_TIMEOUT)
+
+
+def to_bytes(text: str) -> bytes:
+    """Encode a body that its transport handed over as text; lone surrogates survive the way back."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def to_text(body: bytes) -> str:
+    """Undo :func:`to_bytes`."""
+    return body.decode("utf-8", "surrogatepass")

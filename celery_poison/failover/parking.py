@@ -1,0 +1,97 @@
+"""Looks after parked messages: those whose earlier start came to grief are published again (TP1-8).
+
+Every step can be repeated. A monitor that dies between publishing a message and noting it is followed by
+another, which publishes it again under the same number: whichever copy is second waits, is parked again
+or is told by the number that the message is over.
+"""
+
+from __future__ import annotations
+
+import time
+
+from celery import Celery
+from celery.utils.log import get_logger
+
+from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
+from celery_poison.headers import PARK
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.quarantine.parcel import parcel_of, unpack
+from celery_poison.records import Parked, ParkingState
+from celery_poison.settings import Settings
+from celery_poison.verdict import Ended
+
+logger = get_logger("celery_poison")
+
+#: Seconds for which a finished start is left to the worker that ran it, which forgets it by itself.
+COURTESY = 4.0
+#: Milliseconds for which the end of a parking is remembered, for copies that come late.
+REMEMBER_MS = 24 * 3600 * 1000
+
+
+class Parking:
+    """The parked messages of one ledger, on one app's broker."""
+
+    def __init__(self, app: Celery, ledger: Ledger, settings: Settings) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._queries = Queries(ledger)
+        self._activation_ms = int(settings.activation_interval * 1000)
+        #: Tokens that parked messages waited for and that have finished, and since when that is known here.
+        self._finished: dict[str, float] = {}
+        self._complained: set[str] = set()
+
+    def round(self) -> int:
+        """Look at every parked message once; return how many were published again.
+
+        Raises:
+            LedgerUnavailable: Redis is away; nothing is lost.
+        """
+        before, self._finished = self._finished, {}
+        horizon = self._queries.now_ms() - REMEMBER_MS
+        due = []
+        for mid, parked, raw in self._queries.parked():
+            if parked.state is ParkingState.WAITING:
+                if self._is_due(mid, parked, before):
+                    due.append((mid, parked))
+            elif parked.state is not ParkingState.PUBLISHED and parked.number < horizon:
+                self._ledger.forget(mid, raw)
+        return self._publish(due) if due else 0
+
+    def _is_due(self, mid: str, parked: Parked, finished: dict[str, float]) -> bool:
+        """Whether no start of it is left: those that finish take its parking along."""
+        sight = self._ledger.look(mid, parked.start.id, self._activation_ms)
+        if sight.start is not None and sight.ended is Ended.DONE:
+            token, now = sight.start.token, time.monotonic()
+            since = self._finished[token] = finished.get(token, now)
+            if now - since > COURTESY:  # its acknowledgement was lost with its connection
+                self._ledger.settle([(mid, token)])
+            return False
+        return not sight.is_in_the_way
+
+    def _publish(self, due: list[tuple[str, Parked]]) -> int:
+        published = 0
+        with Publisher(self._app) as publisher:
+            for mid, parked in due:
+                try:
+                    published += self._publish_one(publisher, mid, parked)
+                except NoSuchQueue as error:
+                    self._complain(error)
+                except NotPublished as error:
+                    self._complain(error)
+                    break
+        return published
+
+    def _publish_one(self, publisher: Publisher, mid: str, parked: Parked) -> bool:
+        packed = self._queries.parcel(mid)
+        if packed is None:
+            return False  # it is over, since a moment ago
+        original = parcel_of(unpack(packed))
+        publisher.publish(original, parked.start.queue, {**original.headers, PARK: parked.number})
+        return self._ledger.unpark(mid, parked.number)
+
+    def _complain(self, error: NotPublished) -> None:
+        """Say once that a message stays parked; every round tries again."""
+        if str(error) not in self._complained:
+            self._complained.add(str(error))
+            logger.warning("celery_poison: a parked message cannot be published again yet: %s", error)

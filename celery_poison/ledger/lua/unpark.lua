@@ -1,0 +1,17 @@
+-- unpark: a parked message was published again. Its parking stays on record, so that stale copies are told.
+-- KEYS[1] parked  hash
+-- KEYS[2] parcels hash
+-- KEYS[3] journal stream
+-- ARGV[1] maxlen
+-- ARGV[2] mid
+-- ARGV[3] number  of the parking, as it was published
+-- RETURNS OK | CONFLICT (it was parked again, or is over)
+-- JOURNALS unparked
+local p = parking_of(KEYS[1], ARGV[2])
+if not p or p[1] ~= 'waiting' or p[2] ~= tonumber(ARGV[3]) then return {'CONFLICT'} end
+local e = p[3]
+redis.call('HSET', KEYS[1], ARGV[2], cjson.encode({'published', p[2], e}))
+redis.call('HDEL', KEYS[2], ARGV[2])
+journal(KEYS[3], ARGV[1], {event = 'unparked', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
+  queue = e[10], worker = e[3], state = 'TBDL'})
+return {'OK'}

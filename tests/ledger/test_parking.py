@@ -1,0 +1,226 @@
+"""The scripts that park a message, and those that end one that is parked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.queries import Queries
+from celery_poison.records import ParkingState, Start
+
+MID = "m1"
+
+
+def start_of(token: str, phase: str = "R", deliveries: int = 1) -> Start:
+    return Start(
+        phase, token, "node/boot", 1, 1_763_000_000_123, deliveries, 0, "id/ü", "t", "q", 2, 5, 10, 1
+    )
+
+
+RUNNING, COPY = start_of("t1"), start_of("t2", "C")
+
+
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    with open_redis(redis_url) as client:
+        yield Ledger(client, Keys("parking"))
+
+
+@pytest.fixture
+def queries(ledger: Ledger) -> Queries:
+    return Queries(ledger)
+
+
+def _runs(ledger: Ledger, start: Start = RUNNING) -> None:
+    ledger.client.hset(ledger.keys.running, MID, start.encode())
+
+
+def _finishes(ledger: Ledger, start: Start = RUNNING) -> None:
+    ledger.client.hset(ledger.keys.done, start.token, "D")
+
+
+def _park(ledger: Ledger, number: int = 0, parcel: bytes = b"\x00original") -> bool:
+    return ledger.park(MID, RUNNING.encode(), COPY, number=number, parcel=parcel)
+
+
+def _parked(ledger: Ledger) -> tuple[ParkingState, int]:
+    parked = ledger.look(MID, "id/ü", 1000).parked
+    assert parked is not None
+    return parked.state, parked.number
+
+
+def _events(queries: Queries) -> list[str]:
+    return [entry["event"] for entry in queries.journal()]
+
+
+def test_TP1_8_a_copy_of_a_running_message_is_kept_byte_for_byte(ledger: Ledger, queries: Queries) -> None:
+    _runs(ledger)
+    assert _park(ledger)
+    ((mid, parked, _),) = queries.parked()
+    assert (mid, parked.state, parked.start) == (MID, "waiting", COPY)
+    assert queries.parcel(MID) == b"\x00original"
+    assert queries.totals()["parked"] == 1
+    (record,) = queries.waiting()
+    assert (record.mid, record.id, record.task, record.state) == (MID, "id/ü", "t", "TBDL")
+    (entry,) = queries.journal()
+    assert (entry["event"], entry["token"], entry["note"]) == ("parked", "t2", "t1")
+
+
+def test_TP1_8_nothing_is_parked_behind_a_start_that_has_ended_or_changed(
+    ledger: Ledger, queries: Queries
+) -> None:
+    assert not _park(ledger), "gone"
+    _runs(ledger, start_of("t9"))
+    assert not _park(ledger), "another one"
+    _runs(ledger)
+    _finishes(ledger)
+    assert not _park(ledger), "finished"
+    assert not [*queries.parked()] and not _events(queries)
+
+
+def test_TP1_8_one_copy_is_enough(ledger: Ledger, queries: Queries) -> None:
+    _runs(ledger)
+    assert _park(ledger)
+    before = _parked(ledger)
+    assert _park(ledger, parcel=b"another"), "it may be acknowledged"
+    assert _parked(ledger) == before and queries.parcel(MID) == b"\x00original"
+    assert _events(queries) == ["parked"]
+
+
+def test_TP1_8_each_parking_has_a_higher_number_and_a_copy_of_an_earlier_one_is_not_parked(
+    ledger: Ledger,
+) -> None:
+    _runs(ledger)
+    _park(ledger)
+    _, first = _parked(ledger)
+    assert ledger.unpark(MID, first)
+    assert _park(ledger, number=first)
+    state, second = _parked(ledger)
+    assert (state, second > first) == ("waiting", True)
+    assert not _park(ledger, number=first), "look again: it is void"
+    assert _park(ledger, number=second), "published, and its monitor did not live to say so"
+    assert _parked(ledger) == ("waiting", second)
+
+
+def test_TP1_8_the_number_grows_though_the_clock_of_Redis_goes_back(ledger: Ledger) -> None:
+    _runs(ledger)
+    future = 10**13
+    raw = f'["published",{future},{COPY.encode().decode()}]'
+    ledger.client.hset(ledger.keys.parked, MID, raw)
+    assert _park(ledger)
+    assert _parked(ledger) == ("waiting", future + 1)
+
+
+def test_TP1_8_only_the_parking_that_was_published_is_noted_as_published(
+    ledger: Ledger, queries: Queries
+) -> None:
+    _runs(ledger)
+    _park(ledger)
+    _, number = _parked(ledger)
+    assert not ledger.unpark(MID, number - 1)
+    assert queries.totals()["parked"] == 1
+    assert ledger.unpark(MID, number)
+    assert not ledger.unpark(MID, number), "once"
+    assert _parked(ledger) == ("published", number)
+    assert queries.parcel(MID) is None and queries.totals()["parked"] == 0
+    assert _events(queries) == ["parked", "unparked"]
+
+
+def _settle(ledger: Ledger) -> None:
+    _finishes(ledger)
+    assert ledger.settle([("other", "t0"), (MID, "t1")]) == [0]
+
+
+def _settle_without_entry(ledger: Ledger) -> None:
+    ledger.crash(MID, RUNNING, cause="worker_lost", shared=True)
+    ledger.settle([(MID, "t1")])
+
+
+def _acquit(ledger: Ledger) -> None:
+    _finishes(ledger)
+    ledger.acquit(MID, RUNNING, final=True)
+
+
+def _duplicate(ledger: Ledger) -> None:
+    _finishes(ledger)
+    ledger.duplicate(MID, start_of("t3", "C"), reason="x")
+
+
+ENDS = pytest.mark.parametrize("end", [_settle, _settle_without_entry, _acquit, _duplicate])
+
+
+@ENDS
+@pytest.mark.parametrize("published", [False, True])
+def test_TP1_8_whatever_ends_a_message_ends_its_parking_in_the_same_step(
+    ledger: Ledger, queries: Queries, end: Callable[[Ledger], None], published: bool
+) -> None:
+    _runs(ledger)
+    _park(ledger)
+    _, number = _parked(ledger)
+    if published:
+        ledger.unpark(MID, number)
+    end(ledger)
+    state, last = _parked(ledger)
+    assert (state, last > number) == ("finished", True), "so that late copies are told"
+    assert queries.parcel(MID) is None and not ledger.unpark(MID, number)
+    assert not [*queries.running()]
+    told = [e for e in queries.journal() if e["event"] == "duplicate" and e["token"] == COPY.token]
+    assert len(told) == (not published), "a copy that was published is told when it is dropped"
+
+
+def test_TP1_8_quarantine_keeps_the_one_original(ledger: Ledger, queries: Queries) -> None:
+    _runs(ledger)
+    _park(ledger)
+    _, number = _parked(ledger)
+    ledger.quarantine(MID, RUNNING, cause="requested", reason="x", fields={"body": b"x"})
+    state, last = _parked(ledger)
+    assert (state, last > number) == ("kept", True)
+    assert queries.parcel(MID) is None
+    ledger.settle([(MID, "t1")])
+    assert _parked(ledger) == ("kept", last), "a release is no copy of a finished message"
+
+
+@pytest.mark.parametrize("by", ["crash", "interrupt", "rollback"])
+def test_TP1_8_what_came_to_grief_stays_parked(ledger: Ledger, queries: Queries, by: str) -> None:
+    _runs(ledger)
+    _park(ledger)
+    before = _parked(ledger)
+    arguments = {"cause": "x"} | ({"shared": False} if by == "crash" else {})
+    getattr(ledger, by)(MID, RUNNING, **arguments)
+    assert _parked(ledger) == before and queries.parcel(MID)
+
+
+def test_EMS_8_a_start_that_lost_its_message_does_not_end_the_parking(
+    ledger: Ledger, queries: Queries
+) -> None:
+    _runs(ledger)
+    _park(ledger)
+    before = _parked(ledger)
+    ledger.settle([(MID, "old")])
+    ledger.acquit(MID, start_of("old"), final=True)
+    ledger.duplicate(MID, start_of("t3", "C"), reason="x")
+    assert _parked(ledger) == before and queries.parcel(MID)
+
+
+def test_a_parking_is_forgotten_only_as_it_was_read(ledger: Ledger, queries: Queries) -> None:
+    _runs(ledger)
+    _park(ledger)
+    ((_, _, raw),) = queries.parked()
+    ledger.unpark(MID, _parked(ledger)[1])
+    ledger.forget(MID, raw)
+    ((_, _, raw),) = queries.parked()
+    ledger.forget(MID, raw)
+    assert not [*queries.parked()]
+
+
+def test_a_claim_stands_in_the_way_only_while_its_worker_lives(ledger: Ledger) -> None:
+    _runs(ledger, COPY)
+    assert not ledger.look(MID, "id", 1000).is_in_the_way, "nobody knows that worker"
+    ledger.beat(COPY.worker, {"node": "n"}, first=True)
+    assert ledger.look(MID, "id", 60_000).is_in_the_way
+    assert not ledger.look(MID, "id", 0).is_in_the_way, "it is silent"
+    _runs(ledger)
+    assert ledger.look(MID, "id", 0).is_in_the_way, "it ran: its monitor decides when it is over"
