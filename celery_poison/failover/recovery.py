@@ -48,11 +48,8 @@ class Recovered:
     unfinished: int = 0
 
     def __add__(self, later: Recovered) -> Recovered:
-        queues = {*self.returned, *later.returned}
-        returned = {queue: self.returned.get(queue, 0) + later.returned.get(queue, 0) for queue in queues}
-        return Recovered(
-            self.flagged + later.flagged, self.put_back + later.put_back, returned, later.unfinished
-        )
+        # Of what was put back the later look tells all: by whomever, and whenever.
+        return Recovered(self.flagged + later.flagged, later.put_back, later.returned, later.unfinished)
 
 
 @dataclass(frozen=True, slots=True)
