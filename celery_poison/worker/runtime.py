@@ -200,7 +200,6 @@ class Runtime:
                 self.ledger.reclaim(request.mid, request.start())
             except StaleDelivery:
                 self.bridge.call(request.end_stale)
-                self.ended_too_late(request)
             except LedgerUnavailable as error:
                 self.complain(error)
         self.bridge.call(self._start_afresh)
@@ -320,11 +319,16 @@ class Runtime:
         else:
             self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
 
-    def ended_too_late(self, request: Any) -> None:
-        """A start ended, or is ended, that has lost its message (in the clerk's thread)."""
+    def ended_too_late(self, request: Any, *, lost: bool = False) -> None:
+        """A start ended after its worker was taken for dead (in the clerk's thread).
+
+        Args:
+            lost: it is known to have lost its message, which may have ended elsewhere by now.
+        """
         start = request.start()
+        start = start._replace(worker=self.recorder.worker_of(start.token))
         try:
-            self.ledger.survived(request.mid, start.token, request.id)
+            self.ledger.survived(request.mid, start.token, request.id, start if lost else None)
         except StaleDelivery as error:
             self.stale += 1
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
