@@ -215,7 +215,6 @@ class GuardedRequest(Request):
         if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
         self.is_stale = self.is_on_record = True
-        self.runtime.clerk.do(partial(self.runtime.ended_too_late, self, lost=True))
         pool = self.runtime.consumer.pool
         if hasattr(pool, "terminate_job") and not self.runtime.contained:
             pool.terminate_job(self.worker_pid, signal.SIGKILL)
@@ -223,7 +222,7 @@ class GuardedRequest(Request):
     def _leave_to_its_owner(self, error: BaseException) -> None:
         """Neither acknowledge nor put back: the message was put back already, and may run elsewhere."""
         state.task_ready(self)
-        if not self.is_stale and not isinstance(error, NeverBegan):
+        if not isinstance(error, NeverBegan):
             self.runtime.clerk.do(partial(self.runtime.ended_too_late, self, lost=True))
         self.is_stale = self.is_on_record = True
         self._left_pool()

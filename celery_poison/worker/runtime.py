@@ -208,7 +208,8 @@ class Runtime:
         """Leave the broker and come back under the new name (on the event loop)."""
         if self.consumer.hub is not None:
             raise StartAfresh
-        self.consumer.connection.break_off(StartAfresh())
+        if self.consumer.connection is not None:  # else it is about to come back already
+            self.consumer.connection.break_off(StartAfresh())
 
     def refresh_policies(self) -> None:
         """Put policies that somebody changed at run time into force here (EMS-9); never raises."""
@@ -318,6 +319,16 @@ class Runtime:
             self.settler.add(ticket.mid, ticket.token, request.id)
         else:
             self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
+
+    def still_owns(self, mid: str, start: Start) -> bool:
+        """Whether the message of a start that has ended is still this worker's (in the clerk's thread)."""
+        if not self.lease.is_doubtful(start.token):
+            return True
+        try:
+            self.ledger.reclaim(mid, start)
+        except StaleDelivery:
+            return False
+        return True
 
     def ended_too_late(self, request: Any, *, lost: bool = False) -> None:
         """A start ended after its worker was taken for dead (in the clerk's thread).
