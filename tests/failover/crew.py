@@ -70,7 +70,8 @@ class Watched(Crew):
         """Return the journal and the logs, for the message of a failed assertion."""
         fields = ("at", "event", "id", "token", "worker", "cause", "outcome", "note")
         lines = (" ".join(entry[name] for name in fields if entry[name]) for entry in self.events())
-        return "\n".join([*lines, f"marks {self.marks.all()}", _telling(self.log_text())[-5000:]])
+        left = f"left behind: {self.left_behind()}"
+        return "\n".join([*lines, left, f"marks {self.marks.all()}", _telling(self.log_text())[-5000:]])
 
     # --- how it stands -------------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ class Watched(Crew):
         """
         results = list(results)
         self.await_that(lambda: all(r.state == "SUCCESS" for r in results), "every message done")
-        self.await_that(lambda: not self.left_behind(), f"nothing left: {self.left_behind()}")
+        self.await_that(lambda: not self.left_behind(), "nothing left")
         done = Counter(e["id"] for e in self.events("finished"))
         ended = Counter(mark.id for mark in self.marks.all("holds", "end"))
         story = self.story()
