@@ -43,7 +43,7 @@ def test_SAP_2_a_child_killed_while_its_main_process_is_stopped_for_a_moment_alo
 def test_SAP_2_a_child_killed_while_its_main_process_is_taken_for_dead_blames_nobody_else(
     crew: Watched,
 ) -> None:
-    """Nobody saw how it died. Its sibling lives on by a lease of its own, and is neither run again nor blamed."""
+    """Nobody saw how it died. Its sibling lives on by its own lease, and is neither run again nor blamed."""
     results = crew.hold(4)
     with crew.worker() as old:
         held = crew.await_held(old, 2)
