@@ -217,7 +217,7 @@ class Wire:
     def _drop(self, pause: float = RETRY_PAUSE) -> None:
         connection, self._connection = self._connection, None
         self.run_id = ""
-        self._retry_at = max(self._retry_at, time.monotonic() + pause)
+        self._retry_at = max(self._retry_at, time.monotonic() + pause) if pause else 0.0
         if connection is not None:
             # A half-sent command must not be completed by the next one: the socket is done for.
             connection.disconnect()
