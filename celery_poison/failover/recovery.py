@@ -48,11 +48,8 @@ class Recovered:
     unfinished: int = 0
 
     def __add__(self, later: Recovered) -> Recovered:
-        queues = {*self.returned, *later.returned}
-        returned = {queue: self.returned.get(queue, 0) + later.returned.get(queue, 0) for queue in queues}
-        return Recovered(
-            self.flagged + later.flagged, self.put_back + later.put_back, returned, later.unfinished
-        )
+        # Of what was put back the later look tells all: by whomever, and whenever.
+        return Recovered(self.flagged + later.flagged, later.put_back, later.returned, later.unfinished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +91,8 @@ class Recovery:
         flagged = unfinished = 0
         finished = []
         starts = [row for row in self._queries.running() if row[1].worker == worker]
+        # What was being received last: while its mark is there, a monitor that begins again sees it too.
+        starts.sort(key=lambda row: row[1].phase == Phase.ADMITTING)
         receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
         for mid, start, raw in starts:
             if self._queries.ended(start.token) == Ended.DONE:
