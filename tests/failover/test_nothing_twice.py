@@ -17,6 +17,9 @@ from tests.broker.kit import Site
 
 NewFleet = Callable[..., Fleet]
 
+#: Ten workers start at once, and none of them is to be taken for dead.
+UNHURRIED = {"poison_heartbeat_interval": 1.0, "poison_activation_interval": 5.0}
+
 POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
 
 
@@ -124,7 +127,7 @@ class Street:
 def test_TP1_8_a_task_many_times_longer_than_the_visibility_timeout_starts_once_on_every_pool(
     new_fleet: NewFleet, new_redis_url: Callable[[], str], visibility: float, seconds: float
 ) -> None:
-    settings = {"broker_transport_options": eager(visibility), "worker_prefetch_multiplier": 2}
+    settings = {"broker_transport_options": eager(visibility), "worker_prefetch_multiplier": 2, **UNHURRIED}
     with ExitStack() as stack:
         streets = {}
         for pool in POOLS:
