@@ -29,6 +29,8 @@ from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
 SEND_TIMEOUT = 0.5
+#: Seconds for each answer while connecting; whoever writes waits for it.
+HANDSHAKE = 1.0
 #: Seconds before the next attempt to connect after a failure.
 RETRY_PAUSE = 0.2
 
@@ -176,8 +178,12 @@ class Wire:
             self._drop(pause=0.0)
         if time.monotonic() < self._retry_at:
             raise _Away
-        self._retry_at = time.monotonic() + RETRY_PAUSE
-        connection = self._connected()
+        began = time.monotonic()
+        try:
+            connection = self._connected()
+        finally:  # a stalled Redis must not cost every caller the same time again
+            now = time.monotonic()
+            self._retry_at = now + max(RETRY_PAUSE, 4 * (now - began))
         connection.send_command("CLIENT", "REPLY", "OFF")
         connection._sock.settimeout(SEND_TIMEOUT)
         self._connection = connection
@@ -186,7 +192,8 @@ class Wire:
         self.connects += 1
 
     def _connected(self) -> Any:
-        connect, options = self._pool.connection_class, self._pool.connection_kwargs
+        connect = self._pool.connection_class
+        options = {**self._pool.connection_kwargs, "socket_timeout": HANDSHAKE}
         if self._channel:
             connection = connect(**{**options, "protocol": 3})  # the newer protocol: subscribers may write
             try:
@@ -210,7 +217,7 @@ class Wire:
     def _drop(self, pause: float = RETRY_PAUSE) -> None:
         connection, self._connection = self._connection, None
         self.run_id = ""
-        self._retry_at = time.monotonic() + pause
+        self._retry_at = max(self._retry_at, time.monotonic() + pause) if pause else 0.0
         if connection is not None:
             # A half-sent command must not be completed by the next one: the socket is done for.
             connection.disconnect()

@@ -260,6 +260,7 @@ class Runtime:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
         if not self._begun:
             self._begun = True
+            self.wire.open()  # now, and not when the event loop has something to note
             self.clerk.start()
             self.clerk.do(self._tidy_for_ever)
             self.clerk.do(self._keep_policies_fresh)
