@@ -57,7 +57,7 @@ def test_SAP_3_SAP_7_every_promise_holds_and_the_summary_says_so(start_demo: Sta
 
 
 def test_without_the_plugin_the_poison_is_started_again_and_again(start_demo: Start) -> None:
-    demo = start_demo("--plain", "--json", "--healthy", str(HEALTHY), "--seconds", "8")
+    demo = start_demo("--plain", "--json", "--healthy", str(HEALTHY), "--seconds", "16")
     status, out, err = demo.finish()
     summary = json.loads(out)
 

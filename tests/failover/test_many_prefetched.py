@@ -76,7 +76,9 @@ def test_EMS_6_all_that_killed_workers_had_prefetched_runs_and_nothing_twice_at_
         for incident in _recovered(fleet):
             assert incident.put_back == held[incident.worker.rpartition("/")[2]]
             assert incident.how == "gone"
-            assert incident.flagged == crowd.concurrency
+            # A broker gives the first victim's messages to the next before that one dies, too: it may be
+            # receiving one of them.
+            assert crowd.concurrency <= incident.flagged <= crowd.concurrency + 1
 
         fleet.marks.open_gate()
         _wait(fleet, lambda: len(fleet.marks.all("gated", "end")) >= crowd.messages, "all ended", 200)
