@@ -20,11 +20,14 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
+import redis.sentinel
 
 from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
 SEND_TIMEOUT = 0.5
+#: Seconds for which connecting may wait for each answer; whoever wants to write waits meanwhile.
+CONNECT_PATIENCE = 1.0
 #: Seconds before the next attempt to connect after a failure.
 RETRY_PAUSE = 0.2
 
@@ -45,15 +48,22 @@ class Wire:
 
     Args:
         channel: to be subscribed to while connected; empty: none.
+        remind: returns the commands that come first on every new connection: what a Redis may not know, or
+            not know any more.
 
     Attributes:
+        follows_master: a Sentinel tells where to connect.
         run_id: of the Redis server at which this process is subscribed; empty while it is not, or may
             not be.
     """
 
-    def __init__(self, client: redis.Redis, channel: str = "") -> None:
-        self._pool = client.connection_pool
+    def __init__(
+        self, client: redis.Redis, channel: str = "", remind: Callable[[], bytes] = lambda: b""
+    ) -> None:
+        self._pool: Any = client.connection_pool
+        self.follows_master = isinstance(self._pool, redis.sentinel.SentinelConnectionPool)
         self._channel = channel
+        self._remind = remind
         self.run_id = ""
         self._lock = threading.Lock()
         self._connection: Any = None
@@ -84,6 +94,26 @@ class Wire:
         """Connect if need be; False when the ledger is away."""
         return self.send(b"")
 
+    def follow(self) -> tuple[str, int] | None:
+        """Leave a Redis that is not the master any more; return the address of the one that was left.
+
+        A Sentinel tells of a new master long before the old one knows, which takes writes until then, and
+        loses them. The client's connections are left too.
+        """
+        if not self.follows_master:
+            return None
+        try:
+            master = self._pool.get_master_address()
+        except REDIS_ERRORS:
+            return None  # nobody knows at this moment
+        connection = self._connection if self._pid == os.getpid() else None
+        if connection is None or (connection.host, connection.port) == master:
+            return None
+        with self._lock:
+            if self._connection is connection:
+                self._drop(pause=0.0)
+        return connection.host, connection.port
+
     def wait(self, seconds: float) -> bool:
         """Wait until the connection breaks, at most ``seconds``; whether it still stands."""
         connection = self._connection if self._pid == os.getpid() else None
@@ -113,11 +143,13 @@ class Wire:
         connection = self._connected()
         connection.send_command("CLIENT", "REPLY", "OFF")
         connection._sock.settimeout(SEND_TIMEOUT)
+        connection._sock.sendall(self._remind())
         self._connection = connection
         self._has_news = _watcher(connection._sock)
 
     def _connected(self) -> Any:
-        connect, options = self._pool.connection_class, self._pool.connection_kwargs
+        connect, options = self._pool.connection_class, dict(self._pool.connection_kwargs)
+        options.update(socket_connect_timeout=CONNECT_PATIENCE, socket_timeout=CONNECT_PATIENCE)
         if self._channel:
             connection = connect(**{**options, "protocol": 3})  # the newer protocol: subscribers may write
             try:

@@ -57,6 +57,10 @@ class Whereabouts:
         self._in_pool = {token: request for token, request in self._in_pool.items() if request in active}
         return void
 
+    def how_ended(self, token: str) -> bool | None:
+        """Return whether a start ended well here; None if it did not end, or that is long ago."""
+        return None if token in self._in_pool or token in self._let_in else self._ended.get(token)
+
     def of(self, start: Start, ended: Ended) -> tuple[bool, Ended]:
         """Return whether an entry of this worker stands in the way of a copy, and how it ended."""
         if ended is not Ended.NOT:
