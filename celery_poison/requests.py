@@ -26,6 +26,10 @@ class StaleCompletion(Ignore, StaleDelivery):
     """The start that ends here has lost its message to another one: nothing of it is stored (EMS-8)."""
 
 
+class NeverBegan(StaleCompletion):
+    """The same, before it began."""
+
+
 class TaskDied(Exception):
     """A task asked its process to end (SystemExit) or broke it (MemoryError) where others run too.
 

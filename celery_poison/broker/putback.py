@@ -2,68 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from celery import Celery
 from kombu.transport import redis
-from kombu.utils.json import loads
 
-from celery_poison.broker.redis_transport import arriving_key
-from celery_poison.headers import mid_of
+from celery_poison.broker.arriving import put_back_arriving
+from celery_poison.broker.publish import bounded_options
+from celery_poison.broker.unacked import Unacked
 
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """What was put back: how many messages, and which, where the broker leaves that to us."""
+    """What was put back, where the broker leaves that to us; by earlier calls and by others too.
+
+    Attributes:
+        count: the number of messages.
+        mids: which; None if the broker did it, and nobody can say.
+        queues: the number of messages by queue.
+        refused: the number of those that stay unacknowledged: nobody can read them, or place them.
+    """
 
     count: int = 0
     mids: frozenset[str] | None = None
+    queues: Mapping[str, int] = field(default_factory=dict)
+    refused: int = 0
 
 
 def put_back(app: Celery, boot_id: str, queues: Iterable[str]) -> PutBack:
-    """Put back every message that the worker process ``boot_id`` received from Redis.
+    """Put back every message that the worker process ``boot_id`` received from Redis (EMS-6).
 
-    Each message moves in one step, to the front of the queue it came from. Its redelivered flag is
-    set, so that it is looked up before it runs.
+    Each message moves in one step, to the front of the queue it came from, the oldest first in line. Its
+    redelivered flag is set, so that it is looked up before it runs. Whoever is killed in between is
+    followed by the next call, which moves the rest and says the same; two calls at once share the work.
 
     Args:
-        queues: the queues that worker consumed.
+        queues: the queues that worker consumed, as far as they are known.
+
+    Raises:
+        redis.exceptions.RedisError: Redis is away, or takes no messages at the moment; call again.
     """
-    with app.connection_for_read() as connection:
+    with app.connection_for_read(transport_options=bounded_options(app)) as connection:
         channel = connection.default_channel
         if not isinstance(channel, redis.Channel):
             return PutBack()
-        with channel.conn_or_acquire() as client:
-            tags = _tags_of(channel, client, boot_id)
-            mids = [_mid(client.hget(channel.unacked_key, tag)) for tag in tags]
-            for tag in tags:
-                channel.qos.restore_by_tag(tag, client)
-            unseen = sum(_put_back_arriving(channel, client, boot_id, queue) for queue in queues)
-        return PutBack(len(tags) + unseen, frozenset(mids))
+        # What was arriving is younger than all that had arrived: it goes back first, and is behind it then.
+        by_queue = put_back_arriving(channel, boot_id, queues)
+        count = by_queue.total()
+        unacked = Unacked(channel)
+        refused = unacked.restore(unacked.tags_of(boot_id), record=True)
+        mids: set[str] = set()
+        for mid, places in unacked.returned(boot_id):
+            count += 1
+            by_queue.update(places)
+            mids.update({mid} if mid else ())
+        return PutBack(count, frozenset(mids), dict(by_queue), refused)
 
 
-def _tags_of(channel: Any, client: Any, boot_id: str) -> list[str]:
-    found = client.zrange(channel.unacked_index_key, 0, -1)
-    names = (tag.decode() if isinstance(tag, bytes) else tag for tag in found)
-    mine = [name for name in names if name.startswith(f"{boot_id}-")]
-    # The one pushed last is delivered first, so the oldest goes last.
-    return sorted(mine, key=lambda tag: int(tag.rpartition("-")[2]), reverse=True)
+def put_back_lost(connection: Any, keep: Container[str]) -> None:
+    """Put back what a lost connection could not, because Redis was away: else it waits for the timeout.
 
-
-def _mid(entry: bytes | None) -> str:
-    try:
-        return mid_of(loads(entry)[0]["headers"])
-    except (TypeError, KeyError, ValueError, AttributeError):
-        return ""  # not a task message of ours: nothing on record depends on it
-
-
-def _put_back_arriving(channel: Any, client: Any, boot_id: str, queue: str) -> int:
-    """Put back what was between its queue and its registration; it was seen by nobody."""
-    prefix = channel.global_keyprefix or ""
-    source, target = prefix + arriving_key(boot_id, queue), prefix + queue
-    moved = 0
-    while client.execute_command("LMOVE", source, target, "LEFT", "RIGHT"):
-        moved += 1
-    return moved
+    Args:
+        connection: the new one, of :func:`~celery_poison.broker.transport.guarded_connection`.
+        keep: the tags of what this worker still has in hand.
+    """
+    channels = connection.channels
+    tags = [tag for tag in channels.lost if tag not in keep]
+    if tags:
+        Unacked(connection.default_channel).restore(reversed(tags))
+    channels.lost = []

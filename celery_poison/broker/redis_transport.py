@@ -25,10 +25,14 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 from kombu.transport import redis, virtual
 from kombu.transport.redis import Empty
-from kombu.utils.json import dumps, loads
+from kombu.utils.json import loads
 from redis.exceptions import NoScriptError
 
+from celery_poison.broker.arriving import announce, arriving_key, put_back_arriving
+from celery_poison.broker.channels import Channels
+from celery_poison.broker.qos import OwnedQoS, OwnerIsAlive
 from celery_poison.broker.sealed import Sealed
+from celery_poison.broker.unacked import text
 
 logger = get_logger(__name__)
 
@@ -50,11 +54,6 @@ return {queue, item}
 """
 
 
-def arriving_key(boot_id: str, queue: str) -> str:
-    """Return the list that holds a message between its queue and its registration."""
-    return f"poison.arriving.{boot_id}.{queue}"
-
-
 class RedisMessage(virtual.Message, Sealed):
     """A message from Redis, tagged as its receiver's own."""
 
@@ -73,24 +72,6 @@ class RedisMessage(virtual.Message, Sealed):
             super().reject(requeue=requeue)
 
 
-class OwnedQoS(redis.QoS):
-    """Unacked entries that name the queue they came from."""
-
-    def append(self, message: Any, delivery_tag: str) -> None:
-        if not message.registered:
-            entry = dumps([message._raw, "", message.queue_name])
-            with self.pipe_or_acquire() as pipe:
-                pipe.zadd(self.unacked_index_key, {delivery_tag: time()})
-                pipe.hset(self.unacked_key, delivery_tag, entry)
-                pipe.execute()
-        virtual.QoS.append(self, message, delivery_tag)
-
-    def put_first(self, delivery_tag: str) -> None:
-        """Put an unacked message back to the front of its queue."""
-        self.restore_by_tag(delivery_tag)
-        virtual.QoS.ack(self, delivery_tag)
-
-
 #: kombu's own channel at run time is the class this is mixed into.
 _Base: Any = redis.Channel if TYPE_CHECKING else object
 
@@ -100,6 +81,8 @@ class OwnedChannel(_Base):
 
     boot_id: str
     numbers: Iterator[int]
+    opened: Channels
+    owner_is_alive: OwnerIsAlive
 
     QoS = OwnedQoS
     Message = RedisMessage
@@ -111,6 +94,42 @@ class OwnedChannel(_Base):
     _script: Any = None
     _waits = True
     _found = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._announced: set[tuple[str, str]] = set()
+        super().__init__(*args, **kwargs)
+        self.opened.add(self)
+
+    def close(self) -> None:
+        self.opened.discard(self)
+        if self._announced and not self.closed:
+            self._leave()
+        super().close()
+
+    def _leave(self) -> None:
+        """Put back what was on its way to this channel and did not get here."""
+        lost = (Empty, self.ResponseError, *self.connection_errors)
+        if self._in_poll:
+            with suppress(*lost):
+                self._brpop_read()
+        if self._tag_in_flight:
+            try:
+                self.qos.restore_by_tag(self._tag_in_flight)
+            except lost:
+                self.opened.lost.append(self._tag_in_flight)
+        with suppress(*lost):
+            put_back_arriving(self, self.boot_id)
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether this channel has received anything that is to be acknowledged."""
+        return isinstance(self._qos, OwnedQoS)
+
+    def held_by_process(self) -> set[str]:
+        """Return the tags of what all channels of this process hold or are about to receive."""
+        channels = self.opened.snapshot()
+        flying = {channel._tag_in_flight for channel in channels}
+        return flying.union(*(channel.qos.held() for channel in channels if channel.acknowledges))
 
     def take_tag(self) -> tuple[str, bool]:
         """Return the tag for a message that arrives, and whether it is registered already."""
@@ -143,6 +162,7 @@ class OwnedChannel(_Base):
         queues = self._queue_cycle.consume(len(self.active_queues))
         if not queues:
             return
+        self._announce(queues[0])
         connection = self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
         self._tag_in_flight = self._next_tag()
@@ -150,6 +170,11 @@ class OwnedChannel(_Base):
         # After a message there is probably another: it is fetched without waiting for it first.
         self._waits = not self._found
         connection.send_packed_command(connection.pack_commands([wait, fetch] if self._waits else [fetch]))
+
+    def _announce(self, queue: str) -> None:
+        if (self.boot_id, queue) not in self._announced:
+            announce(self, self.boot_id, queue)
+            self._announced.add((self.boot_id, queue))
 
     def _commands(self, queues: list[str]) -> tuple[list[Any], list[Any]]:
         prefix = self.global_keyprefix or ""
@@ -168,7 +193,7 @@ class OwnedChannel(_Base):
         try:
             queue, item = self._fetched()
             self._queue_cycle.rotate(queue)
-            self._fetched_tag = self._tag_in_flight
+            self._fetched_tag, self._tag_in_flight = self._tag_in_flight, ""
             self.connection._deliver(loads(item), queue)
             return True
         finally:
@@ -195,15 +220,24 @@ class OwnedChannel(_Base):
             raise Empty
         self._found = True
         queue, item = reply
-        return _text(queue), _text(item)
+        return text(queue), text(item)
 
     @cached_property
     def _is_able(self) -> bool:
-        with self.conn_or_acquire() as client:
-            able = _is_able(client)
-        if able:
+        """Whether the broker's Redis knows BLMOVE (6.2) and lets this user run scripts."""
+        try:
+            with self.conn_or_acquire() as client:
+                client.execute_command("EVAL", "return redis.call('EXISTS', 'poison.probe')", 0)
+                version = client.info("server")["redis_version"]
             self._load_script()
-        return able
+            return tuple(int(part) for part in version.split(".")[:2]) >= (6, 2)
+        except Exception as error:
+            logger.warning(
+                "celery_poison: the broker's Redis does not allow receiving in one step (%s): a worker that"
+                " is killed while it receives may lose that message, as with plain Celery",
+                error,
+            )
+            return False
 
     def _load_script(self) -> None:
         with self.conn_or_acquire() as client:
@@ -213,25 +247,14 @@ class OwnedChannel(_Base):
         return f"{self.boot_id}-{next(self.numbers)}"
 
 
-def owned_channel(base: type[redis.Channel], boot_id: str) -> type[redis.Channel]:
+def owned_channel(
+    base: type[redis.Channel], boot_id: str, opened: Channels, owner_is_alive: OwnerIsAlive
+) -> type[redis.Channel]:
     """Return the channel class of one worker process."""
-    return type("OwnedChannel", (OwnedChannel, base), {"boot_id": boot_id, "numbers": count(1)})
-
-
-def _text(word: Any) -> str:
-    return word.decode("utf-8") if isinstance(word, bytes) else word
-
-
-def _is_able(client: Any) -> bool:
-    """Whether the broker's Redis knows BLMOVE (6.2) and lets this user run scripts."""
-    try:
-        client.execute_command("EVAL", "return redis.call('EXISTS', 'poison.probe')", 0)
-        version = client.info("server")["redis_version"]
-        return tuple(int(part) for part in version.split(".")[:2]) >= (6, 2)
-    except Exception as error:
-        logger.warning(
-            "celery_poison: the broker's Redis does not allow receiving in one step (%s): a worker that is"
-            " killed while it receives may lose that message, as with plain Celery",
-            error,
-        )
-        return False
+    own = {
+        "boot_id": boot_id,
+        "numbers": count(1),
+        "opened": opened,
+        "owner_is_alive": staticmethod(owner_is_alive),
+    }
+    return type("OwnedChannel", (OwnedChannel, base), own)

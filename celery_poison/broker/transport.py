@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from kombu import Connection
 from kombu.transport import pyamqp, redis
 
+from celery_poison.broker.channels import Channels
+from celery_poison.broker.qos import OwnerIsAlive
 from celery_poison.broker.redis_transport import owned_channel
 from celery_poison.broker.sealed import Sealed
 
@@ -37,32 +40,54 @@ class AmqpConnection(pyamqp.Connection):
     Channel = AmqpChannel
 
 
+class GuardedConnection(Connection):
+    """A connection on our channels.
+
+    Attributes:
+        channels: the open Redis channels of this process.
+    """
+
+    channels: Channels
+    guarded: Callable[[Any], Any]
+    _broken_off: Exception | None = None
+
+    def break_off(self, error: Exception) -> None:
+        """Let whoever waits for events next meet ``error``."""
+        self._broken_off = error
+
+    def drain_events(self, **kwargs: Any) -> Any:
+        if self._broken_off is not None:
+            raise self._broken_off
+        return super().drain_events(**kwargs)
+
+    def get_transport_cls(self) -> Any:
+        return self.guarded(super().get_transport_cls())
+
+
+def _nobody_can_say(boot_id: str) -> None:
+    return None
+
+
 @cache
-def guarded_connection(boot_id: str) -> type[Connection]:
-    """Return the connection class for one worker process; the user's broker URL stays as it is."""
+def guarded_connection(
+    boot_id: str, owner_is_alive: OwnerIsAlive = _nobody_can_say
+) -> type[GuardedConnection]:
+    """Return the connection class for one worker process; the user's broker URL stays as it is.
+
+    Args:
+        owner_is_alive: is asked about the boot ids of other workers, in the event loop's thread. Whatever is
+            not known to be dead keeps its messages.
+    """
+    channels = Channels()
 
     @cache
     def guarded(transport: Any) -> Any:
         if issubclass(transport, redis.Transport):
-            channel = owned_channel(transport.Channel, boot_id)
+            channel = owned_channel(transport.Channel, boot_id, channels, owner_is_alive)
             return type("Transport", (transport,), {"Channel": channel})
         if issubclass(transport, pyamqp.Transport):
             return type("Transport", (transport,), {"Connection": AmqpConnection})
         return transport
 
-    class GuardedConnection(Connection):
-        _broken_off: Exception | None = None
-
-        def break_off(self, error: Exception) -> None:
-            """Let whoever waits for events next meet ``error``."""
-            self._broken_off = error
-
-        def drain_events(self, **kwargs: Any) -> Any:
-            if self._broken_off is not None:
-                raise self._broken_off
-            return super().drain_events(**kwargs)
-
-        def get_transport_cls(self) -> Any:
-            return guarded(super().get_transport_cls())
-
-    return GuardedConnection
+    own = {"channels": channels, "guarded": staticmethod(guarded)}
+    return type("GuardedConnection", (GuardedConnection,), own)

@@ -116,10 +116,10 @@ class Monitor:
             self._bury(worker, how, fence)
         for worker, incident in self._queries.open_incidents().items():
             self._recover(worker, incident, fence)
+        self._parking.round()
         if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2
             self._recovery.sweep_orphans(self._activation, fence)
-        self._parking.round()
 
     def _listened(self, now: float) -> bool:
         return now - self._listening_since >= self._activation

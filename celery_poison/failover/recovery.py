@@ -111,7 +111,7 @@ class Recovery:
             # What finished and did not come back was acknowledged: nobody will ask for it again. Not so if
             # the worker had lost its broker once: then a copy may be on its way.
             self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
-        return Recovered(flagged, returned.count, {}, unfinished)
+        return Recovered(flagged, returned.count, returned.queues, unfinished)
 
     def _interrupt(self, mid: str, start: Start, death: _Death) -> None:
         frozen = death.incident.cause == causes.FROZEN

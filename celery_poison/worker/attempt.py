@@ -29,6 +29,7 @@ from celery_poison.records import Start
 from celery_poison.requests import (
     DiscardRequested,
     MemoryExhausted,
+    NeverBegan,
     QuarantineRequested,
     StaleCompletion,
     TaskDied,
@@ -206,8 +207,25 @@ def _check_ownership(task: Task) -> None:
         return  # nobody can know
 
 
+#: Tokens of starts that wait in a pool of threads or greenlets, and were delivered again meanwhile.
+_refused: set[str] = set()
+
+
+def refuse(tokens: set[str]) -> None:
+    """Let none of these begin in this process."""
+    _refused.update(tokens)
+
+
+def admit(tokens: set[str]) -> None:
+    """Take back the refusal of these."""
+    _refused.difference_update(tokens)
+
+
 def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
-    """Whether the message of a start that has not begun was put back, because the worker seemed dead."""
+    """Whether the message of a start that has not begun was put back: its connection or lease was lost."""
+    if ticket.token in _refused:
+        _refused.discard(ticket.token)
+        return True
     try:
         return _lease.is_doubtful(ticket.token) and _ledger.is_buried(recorder.worker_of(ticket))
     except LedgerUnavailable:
@@ -230,7 +248,7 @@ def run_guarded(
         return tracer(task, uuid, request, body, content_type, content_encoding)
     ticket = Ticket.told(told)
     if _is_lost(recorder, ticket):
-        return _failed(StaleCompletion("its message was put back before it began"))
+        return _failed(NeverBegan("its message was put back before it began"))
     begun = time.monotonic()
     size = len(body) if isinstance(body, (bytes, str)) else 0
     _running[uuid] = ticket, recorder.start(ticket, uuid, task, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -13,10 +14,11 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from celery_poison import causes
+from celery_poison.errors import StaleDelivery
 from celery_poison.headers import mid_of
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.records import Start
-from celery_poison.requests import QuarantineRequested, RollbackRequested
+from celery_poison.requests import NeverBegan, QuarantineRequested, RollbackRequested
 from celery_poison.verdict import Ended, Phase
 from celery_poison.worker.attempt import Ticket, run_fast, run_plain
 from celery_poison.worker.delivery import Delivery, size_of
@@ -161,13 +163,11 @@ class GuardedRequest(Request):
             return super().on_failure(exc_info, send_failed_event, return_ok)
         if self._is_open:
             return None
-        if self.is_stale:
-            state.task_ready(self)
-            self._left_pool()
-            return None
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
+        if self.is_stale or isinstance(error, StaleDelivery):
+            return self._leave_to_its_owner(error)
         try:
             if not self._is_ending_with_worker and self._divert(error):
                 return None
@@ -210,6 +210,14 @@ class GuardedRequest(Request):
         pool = self.runtime.consumer.pool
         if self.worker_pid and hasattr(pool, "terminate_job") and not self.runtime.contained:
             pool.terminate_job(self.worker_pid, signal.SIGKILL)
+
+    def _leave_to_its_owner(self, error: BaseException) -> None:
+        """Neither acknowledge nor put back: the message was put back already, and may run elsewhere."""
+        state.task_ready(self)
+        if not self.is_stale and not isinstance(error, NeverBegan):
+            self.runtime.clerk.do(partial(self.runtime.ended_too_late, self))
+        self.is_stale = self.is_on_record = True
+        self._left_pool()
 
     # --- its fate ------------------------------------------------------------------------------
 

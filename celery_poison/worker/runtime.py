@@ -15,6 +15,8 @@ from celery import Celery
 from celery.utils.log import get_logger
 from celery.worker.state import active_requests
 
+from celery_poison.broker.putback import put_back_lost
+from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger, connection, meta
@@ -35,6 +37,7 @@ from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.lease import Lease, birth_of
 from celery_poison.worker.memory import Memory
+from celery_poison.worker.owners import Owners
 from celery_poison.worker.settler import Acknowledged, Settler
 from celery_poison.worker.whereabouts import Whereabouts
 
@@ -114,8 +117,16 @@ class Runtime:
         self.memory = Memory(self.ledger, hostname, self.amnesia, self.settler, self.whereabouts, self.clerk)
         self.announce = Announcer(lambda: self.consumer)
         attempt.configure(self.recorder, self.ledger, self.lease, contained=contained)
-        app.amqp.Connection = guarded_connection(self.boot_id)
+        self._owners = Owners(self.ledger)
+        self._connect_as_myself()
+        self.renewal = Renewal(
+            lambda: app.amqp.Connection.channels, self.settings.heartbeat_interval, self.complain
+        )
         self._check_ledger()
+
+    def _connect_as_myself(self) -> None:
+        """Let every broker connection from now on carry this incarnation's boot id."""
+        self.app.amqp.Connection = guarded_connection(self.boot_id, self._owners.is_alive)
 
     def _open_recorder(self) -> Recorder:
         journalled = self.settings.journal == "attempts"
@@ -173,7 +184,7 @@ class Runtime:
         self._births += 1
         self.boot_id = f"{self._life}r{self._births}"
         self.worker = f"{self._hostname}/{self.boot_id}"
-        self.app.amqp.Connection = guarded_connection(self.boot_id)
+        self._connect_as_myself()
         self.lease.reborn()
         self._taken_for_dead = True
 
@@ -185,7 +196,7 @@ class Runtime:
                 self.ledger.reclaim(request.mid, request.start())
             except StaleDelivery:
                 self.bridge.call(request.end_stale)
-                self._ended_too_late(request)
+                self.ended_too_late(request)
             except LedgerUnavailable as error:
                 self.complain(error)
         self.bridge.call(partial(self._start_afresh, "it was taken for dead"))
@@ -259,12 +270,29 @@ class Runtime:
         self.fenced = False
         self.consumer = consumer
         self.amnesia.broker_forgets = consumer.connection.transport.driver_type == "redis"
-        if void := self.whereabouts.connection_lost(active_requests):
-            self.clerk.do(partial(self._take_back_claims, void))
         if self.epoch > 1:
             self.amnesia.reconnected()
+        self._drop_what_had_not_begun()
         self.memory.connection_lost()
         self.bridge.attach(consumer)
+        self.renewal.start()
+        self._put_back_lost(consumer)
+
+    def _drop_what_had_not_begun(self) -> None:
+        if self.contained:
+            # Celery empties the queue of a prefork pool only. All are refused first: one that begins at this
+            # moment may be refused for nothing, but none begins that was delivered again.
+            attempt.refuse(self.whereabouts.tokens_in_pool())
+        if void := self.whereabouts.connection_lost(active_requests):
+            self.clerk.do(partial(self._take_back_claims, void))
+        if self.contained:
+            attempt.admit(self.whereabouts.tokens_in_pool())
+
+    def _put_back_lost(self, consumer: Any) -> None:
+        try:
+            put_back_lost(consumer.connection, {request.message.delivery_tag for request in active_requests})
+        except Exception as error:
+            self.complain(error)
 
     def _take_back_claims(self, tokens: set[str]) -> None:
         """Their copies may come to another worker, and would wait there for as long as this one lives."""
@@ -284,7 +312,7 @@ class Runtime:
     def acknowledged(self, request: Any, ticket: Ticket, *, final: bool) -> None:
         """The broker was told that a delivery is done: forget its start."""
         if birth_of(ticket.token) < self._births:
-            self.clerk.do(partial(self._ended_too_late, request))
+            self.clerk.do(partial(self.ended_too_late, request))
             return
         if request.epoch != self.epoch:
             # Told on a lost connection: the copy to come is recognised by this start.
@@ -294,7 +322,8 @@ class Runtime:
         else:
             self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
 
-    def _ended_too_late(self, request: Any) -> None:
+    def ended_too_late(self, request: Any) -> None:
+        """A start ended, or is ended, that has lost its message (in the clerk's thread)."""
         start = request.start()
         try:
             self.ledger.survived(request.mid, start.token, request.id)
@@ -305,6 +334,7 @@ class Runtime:
     def _tidy_for_ever(self) -> None:
         if self._taken_for_dead:
             self._return_from_the_dead()
+        self._owners.read()
         # Nothing is forgotten here while Redis is away: it may come back having forgotten more than that.
         if self.wire.open():
             self.heard_from(self.wire.run_id)

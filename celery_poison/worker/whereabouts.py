@@ -48,8 +48,11 @@ class Whereabouts:
         if len(self._ended) > MEMORY:
             self._ended.popitem(last=False)
 
+    def tokens_in_pool(self) -> set[str]:
+        return set(self._in_pool)
+
     def connection_lost(self, active: Container[Any]) -> set[str]:
-        """Forget what had not begun: Celery drops it, and the broker delivers it again.
+        """Forget what had not begun: it is dropped, and the broker delivers it again.
 
         Returns the tokens of what was let in and not sent to the pool yet.
         """

@@ -1,0 +1,264 @@
+"""The unacknowledged messages on a Redis broker, and the one atomic step by which each goes back.
+
+kombu restores a message in a transaction that watches the hash of all unacknowledged messages: any other
+worker's delivery or acknowledgement makes it start again, under load without end. Here a script looks at
+the one entry only, and moves it if it is still the one that was read (EMS-6).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from time import time
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from celery.utils.log import get_logger
+from redis import Redis
+from redis.exceptions import ConnectionError, NoPermissionError, TimeoutError
+
+from celery_poison.headers import mid_of
+
+logger = get_logger(__name__)
+
+#: Messages that are read, and put back, in one exchange with Redis.
+BATCH = 100
+#: Bytes of them at most, so that large messages do not fill the memory of who puts them back.
+BATCH_BYTES = 8_000_000
+
+#: Seconds for which it is remembered what came back from a dead worker.
+MEMORY = 6 * 3600
+
+#: Puts one message back. KEYS: unacked, index, returned, a queue for each copy.
+#: ARGV: tag, the entry as it was read, RPUSH or LPUSH, what to remember ('' for nothing), for how many
+#: seconds, then a payload for each queue.
+#: RETURNS 1 (moved) | 0 (acknowledged or moved by somebody else meanwhile).
+#: It pushes first: a push that Redis refuses ends the script and leaves the message where it was.
+_PUT_BACK = """
+local entry = redis.call('HGET', KEYS[1], ARGV[1])
+if entry and entry ~= ARGV[2] then return 0 end
+if entry then
+  for i = 4, #KEYS do redis.call(ARGV[3], KEYS[i], ARGV[i + 2]) end
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  if ARGV[4] ~= '' then
+    redis.call('HSET', KEYS[3], ARGV[1], ARGV[4])
+    redis.call('EXPIRE', KEYS[3], ARGV[5])
+  end
+end
+redis.call('ZREM', KEYS[2], ARGV[1])
+return entry and 1 or 0
+"""
+
+_OWNED = re.compile(r"([0-9a-f]{16}(?:r\d+)?)-\d+")
+
+#: Tags of unreadable entries that were complained of.
+_told: set[str] = set()
+
+
+def owner_of(tag: str) -> str | None:
+    """Return the boot id in a delivery tag; None for a tag that plain kombu gave."""
+    match = _OWNED.fullmatch(tag)
+    return match[1] if match else None
+
+
+def returned_key(boot_id: str) -> str:
+    """Return the hash that remembers what came back from a dead worker: tag → mid and queues, as JSON."""
+    return f"poison.returned.{boot_id}"
+
+
+class _Move(NamedTuple):
+    tag: str
+    entry: bytes | str
+    keys: list[str]
+    payloads: list[str]
+    note: str
+
+
+class Unacked:
+    """The unacknowledged messages that a kombu Redis channel sees.
+
+    Args:
+        channel: its options say how the keys are called; its connections are used.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self._prefix = channel.global_keyprefix or ""
+        self.key = self._prefix + channel.unacked_key
+        self.index = self._prefix + channel.unacked_index_key
+
+    @property
+    def client(self) -> Redis:
+        """A client that writes keys in full: kombu's own prefixes those of some commands only."""
+        return Redis(connection_pool=self._channel.pool)
+
+    def tags_of(self, boot_id: str) -> list[str]:
+        """Return the tags of all messages that ``boot_id`` received, the newest first."""
+        found = self.client.zscan_iter(self.index, match=f"{boot_id}-*", count=1000)
+        mine = {text(tag) for tag, _ in found}
+        return sorted(mine, key=_number, reverse=True)
+
+    def expired(self, before: float) -> list[str]:
+        """Return the tags whose score is older than ``before`` (seconds since 1970), the newest first."""
+        found: Any = self.client.zrange(self.index, before, 0, desc=True, byscore=True)
+        return [text(tag) for tag in found]
+
+    def renew(self, tags: Sequence[str]) -> None:
+        """Let the visibility timeout of messages begin anew; what is gone stays gone.
+
+        Others compare with clocks of their own. So the later of this machine's time and Redis' is taken:
+        a clock that is behind must not give live work away.
+        """
+        client = self.client
+        answer: Any = client.time()
+        now = max(time(), answer[0] + answer[1] / 1e6)
+        for start in range(0, len(tags), 1000):
+            client.zadd(self.index, dict.fromkeys(tags[start : start + 1000], now), xx=True)
+
+    def restore(self, tags: Iterable[str], *, leftmost: bool = False, record: bool = False) -> int:
+        """Put messages back into their queues, each in one step and under a fresh tag.
+
+        The one put back last is delivered first: name the oldest last. What is killed in between can be
+        called again.
+
+        Args:
+            leftmost: behind everything that waits, instead of before it.
+            record: remember it, for whoever recovers from the death of their owner.
+
+        Returns:
+            the number of those that stay where they are: nobody can read them, or place them.
+
+        Raises:
+            redis.exceptions.RedisError: Redis is away, or takes no messages at the moment.
+        """
+        refused = 0
+        routes: dict[tuple[str, str], list[str]] = {}
+        for batch in self._batches(tags):
+            moves = []
+            for tag, entry in zip(batch, self.client.hmget(self.key, batch), strict=True):
+                try:
+                    moves.append(self._move(tag, entry, routes))
+                except (ConnectionError, TimeoutError, OSError):
+                    raise
+                except Exception as error:  # whatever a foreign entry is made of
+                    _complain(tag, error)
+                    refused += 1
+            refused += self._execute(moves, "LPUSH" if leftmost else "RPUSH", record)
+        return refused
+
+    def returned(self, boot_id: str) -> list[tuple[str | None, list[str]]]:
+        """Return mid and queues of every message that came back from ``boot_id``, whoever did it."""
+        rows: Any = self.client.hvals(self._prefix + returned_key(boot_id))
+        return [tuple(json.loads(row)) for row in rows]
+
+    def _batches(self, tags: Iterable[str]) -> Iterator[list[str]]:
+        rest = iter(tags)
+        while some := list(islice(rest, BATCH)):
+            with self.client.pipeline(transaction=False) as pipe:
+                for tag in some:
+                    pipe.hstrlen(self.key, tag)
+                sizes = pipe.execute()
+            batch: list[str] = []
+            weight = 0
+            for tag, size in zip(some, sizes, strict=True):
+                if batch and weight + size > BATCH_BYTES:
+                    yield batch
+                    batch, weight = [], 0
+                batch.append(tag)
+                weight += size
+            yield batch
+
+    def _move(self, tag: str, entry: bytes | str | None, routes: dict[tuple[str, str], list[str]]) -> _Move:
+        if entry is None:
+            return _Move(tag, b"", [], [], "")  # the index alone: it forgets the tag
+        message, exchange, routing_key = json.loads(text(entry))
+        properties = message["properties"]
+        headers = message.get("headers")
+        for flagged in (headers, properties.get("delivery_info")):
+            if isinstance(flagged, dict):
+                flagged["redelivered"] = True
+        queues = routes.get((exchange, routing_key))
+        if queues is None:
+            queues = routes[exchange, routing_key] = self._queues(exchange, routing_key)
+        priority = self._channel._get_message_priority(message, reverse=False)
+        keys = [self._prefix + self._channel._q_for_pri(queue, priority) for queue in queues]
+        payloads = []
+        for _ in queues:
+            properties["delivery_tag"] = str(uuid4())
+            payloads.append(json.dumps(message))
+        return _Move(tag, entry, keys, payloads, json.dumps([_mid(headers), queues]))
+
+    def _queues(self, exchange: str, routing_key: str) -> list[str]:
+        queues = [queue for queue in self._channel._lookup(exchange, routing_key) if queue]
+        if not queues:
+            raise LookupError(f"no queue is bound to exchange {exchange!r} with key {routing_key!r}")
+        return queues
+
+    def _execute(self, moves: Sequence[_Move], push: str, record: bool) -> int:
+        with self.client.pipeline(transaction=False) as pipe:
+            for move in moves:
+                returned, note = self._memory(move, record)
+                keys = [self.key, self.index, returned, *move.keys]
+                words = [move.tag, move.entry, push, note, MEMORY, *move.payloads]
+                pipe.eval(_PUT_BACK, len(keys), *keys, *words)
+            replies = pipe.execute(raise_on_error=False)
+        refused = 0
+        for move, reply in zip(moves, replies, strict=True):
+            if isinstance(reply, NoPermissionError):
+                self._by_watching(move, push, record)
+            elif isinstance(reply, Exception):
+                if "WRONGTYPE" not in str(reply):
+                    raise reply  # out of memory, a replica: no fault of this message
+                _complain(move.tag, reply)
+                refused += 1
+        return refused
+
+    def _memory(self, move: _Move, record: bool) -> tuple[str, str]:
+        owner = owner_of(move.tag) if record else None
+        return self._prefix + returned_key(owner or ""), move.note if owner else ""
+
+    def _by_watching(self, move: _Move, push: str, record: bool) -> None:
+        """kombu's way, where scripts are not allowed."""
+
+        returned, note = self._memory(move, record)
+
+        def step(pipe: Any) -> None:
+            found = pipe.hget(self.key, move.tag)
+            pipe.multi()
+            if found is not None and found != move.entry:
+                return
+            for key, payload in zip(move.keys, move.payloads, strict=True):
+                pipe.execute_command(push, key, payload)
+            pipe.hdel(self.key, move.tag)
+            pipe.zrem(self.index, move.tag)
+            if note and found is not None:
+                pipe.hset(returned, move.tag, note)
+                pipe.expire(returned, MEMORY)
+
+        self.client.transaction(step, self.key)
+
+
+def text(word: Any) -> str:
+    """Return what Redis said as a string."""
+    return word.decode("utf-8") if isinstance(word, bytes) else word
+
+
+def _number(tag: str) -> int:
+    number = tag.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
+
+
+def _mid(headers: Any) -> str | None:
+    try:
+        return mid_of(headers)
+    except (TypeError, KeyError, ValueError, AttributeError):
+        return None  # not a task message of ours: nothing on record depends on it
+
+
+def _complain(tag: str, error: Exception) -> None:
+    if tag not in _told:
+        _told.add(tag)
+        sentence = "celery_poison: unacknowledged message %s cannot be put back and stays where it is: %r"
+        logger.error(sentence, tag, error)
