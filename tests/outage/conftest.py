@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,11 +20,16 @@ from tests.apps.harness import ROOT, Fleet
 from tests.outage.apps import build
 
 
+#: Seconds of silence after which a worker is taken for dead here.
+ACTIVATION = 2.0
+
+
 @dataclass
 class Site(Fleet):
     """A fleet, and the questions that all these tests ask. Its marks are on a Redis that stays well."""
 
     killed: set[int] = field(default_factory=set)
+    _asked_at: float = 0.0
 
     @cached_property
     def app(self) -> Celery:
@@ -76,6 +82,12 @@ class Site(Fleet):
         """What ran on a worker: the first arguments of its tasks, in order."""
         mine = {worker.main_pid, *worker.child_pids()}
         return [mark.n for mark in self.marks.all("where", event) if mark.pid in mine]
+
+    def heard_for(self, seconds: float) -> bool:
+        """Whether so much time has passed since this was asked first."""
+        if not self._asked_at:
+            self._asked_at = time.monotonic()
+        return time.monotonic() - self._asked_at > seconds
 
     def kill(self, worker: Worker) -> None:
         self.killed |= {worker.main_pid, *worker.child_pids()}
@@ -131,7 +143,7 @@ def new_site(
     def make(broker_url: str, backend_url: str = "", **settings: Any) -> Site:
         directory = tmp_path / f"site{len(sites)}"
         directory.mkdir()
-        patient = {"poison_heartbeat_interval": 0.5, "poison_activation_interval": 2.0}
+        patient = {"poison_heartbeat_interval": ACTIVATION / 4, "poison_activation_interval": ACTIVATION}
         site = Site(
             broker_url=broker_url,
             backend_url=backend_url or new_redis_url(),
