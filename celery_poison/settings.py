@@ -152,7 +152,10 @@ class Settings:
         "cell", _one_of("cell", "queue", "off"), "How a suspect is tried alone.", acts=False
     )
     durability: Literal["process", "sync"] = _setting(
-        "process", _one_of("process", "sync"), "What a recorded start must survive.", acts=False
+        "process",
+        _one_of("process", "sync"),
+        "What a recorded start survives: the process that wrote it, or Redis too: it is on disk, or on a"
+        " replica, before the task begins.",
     )
     journal: Literal["attempts", "incidents"] = _setting(
         "attempts",

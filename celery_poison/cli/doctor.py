@@ -74,14 +74,15 @@ def examine(app: Celery) -> Iterator[Finding]:
     try:
         with clear_errors("examining Redis"):
             yield server.reachability(ledger.client, url)
-            yield from _ledger(app, ledger)
+            yield from _ledger(app, ledger, plugin.settings.durability)
     except LedgerUnavailable as error:
         yield Finding("reachable", "FAIL", str(error), "start Redis, or correct poison_redis_url")
     yield from _around(plugin)
 
 
-def _ledger(app: Celery, ledger: Ledger) -> Iterator[Finding]:
+def _ledger(app: Celery, ledger: Ledger, durability: str) -> Iterator[Finding]:
     yield from server.server(ledger.client)
+    yield server.durability(ledger.client, durability)
     yield from rights.rights(ledger.client, ledger.keys)
     yield from server.clock(ledger.client)
     yield surroundings.owner(app, Queries(ledger))

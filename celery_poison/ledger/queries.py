@@ -287,7 +287,7 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         last_beat=beat / 1000,
         alive=alive,
         stopping=raw.get("stopping") == "1",
-        unguarded=int(raw.get("unguarded") or 0),
+        unguarded=int(raw.get("unguarded") or 0) + int(raw.get("unpromised") or 0),
         ledger_errors=int(raw.get("ledger_errors") or 0),
     )
 

@@ -1,4 +1,4 @@
-"""The unanswered writes of the hot path: a socket told to send no replies.
+"""The writes of the hot path, unanswered unless asked about: a socket told to send no replies.
 
 Why no replies: a process killed while unread replies lie in its receive buffer closes its socket with
 a reset, and Redis drops what it had not read yet. With CLIENT REPLY OFF there is nothing to read, and
@@ -7,6 +7,9 @@ worker's main process notices it when it settles the start, and counts it as ung
 
 The same connection is a sign of life: it is subscribed to a channel of its worker, on which nobody ever
 publishes. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2).
+
+With ``poison_durability="sync"`` starts are asked about, on the same connection: so they keep their
+place among the notes of this process, and an end can never overtake its start.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from typing import Any
 import redis
 import redis.sentinel
 
+from celery_poison.ledger.answers import Answers
 from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
 SEND_TIMEOUT = 0.5
-#: Seconds for which connecting may wait for each answer; whoever wants to write waits meanwhile.
-CONNECT_PATIENCE = 1.0
+#: Seconds for each answer while connecting; whoever writes waits for it.
+HANDSHAKE = 1.0
 #: Seconds before the next attempt to connect after a failure.
 RETRY_PAUSE = 0.2
 
@@ -41,8 +45,11 @@ def command(*words: bytes) -> bytes:
     return b"".join(parts)
 
 
+_REPLY_ON, _REPLY_OFF = (command(b"CLIENT", b"REPLY", word) for word in (b"ON", b"OFF"))
+
+
 class Wire:
-    """Sends commands and never waits for an answer; one connection for each process.
+    """Sends commands and waits for no answer unless asked to; one connection for each process.
 
     Thread-safe. Opens its connection at the first write, and again after a fork.
 
@@ -55,6 +62,7 @@ class Wire:
         follows_master: a Sentinel tells where to connect.
         run_id: of the Redis server at which this process is subscribed; empty while it is not, or may
             not be.
+        connects: counts connections; another number may mean another server.
     """
 
     def __init__(
@@ -66,7 +74,10 @@ class Wire:
         self._remind = remind
         self.run_id = ""
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
         self._connection: Any = None
+        self._answers: Any = None
+        self.connects = 0
         self._has_news: Callable[[float], object] = lambda seconds: False
         self._pid = 0
         self._retry_at = 0.0
@@ -78,11 +89,10 @@ class Wire:
             self._adopt_process()
         with self._lock:
             try:
-                if self._connection is None or self._has_news(0):
-                    self._reconnect()
+                self._ready()
                 self._connection._sock.sendall(commands)
                 return True
-            except _Away:  # must not prolong the pause: a busy sender would never come back
+            except _Away:
                 self.failures += 1
                 return False
             except REDIS_ERRORS:
@@ -121,35 +131,98 @@ class Wire:
             time.sleep(min(seconds, RETRY_PAUSE))
             return False
         try:
-            return not _watcher(connection._sock)(seconds)
+            return not _watcher(connection._sock, unread=not _tells_broken())(seconds)
         except (TypeError, ValueError, AttributeError, OSError):  # closed at this very moment
             return False
 
+    def reach(self) -> int:
+        """Connect if need be; return the number of the connection.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        if self._pid != os.getpid():
+            self._adopt_process()
+        with self._lock, clear_errors("connecting to the ledger"):
+            self._ready()
+            return self.connects
+
+    def ask(self, commands: bytes, count: int, timeout: float) -> list[bytes]:
+        """Send ``commands`` and wait for their ``count`` answers; of an array the first element is told.
+
+        One asks at a time; what others send meanwhile goes out behind it, and they do not wait.
+
+        Raises:
+            LedgerUnavailable: Redis is away, silent for ``timeout`` seconds (the commands may still be
+                carried out, in their place), or refuses one of them.
+        """
+        if self._pid != os.getpid():
+            self._adopt_process()
+        with self._asking, clear_errors("waiting for a write"):
+            connection = None
+            try:
+                with self._lock:
+                    self._ready()
+                    connection, answers = self._connection, self._answers
+                    answers.owed += 1 + count
+                    connection._sock.sendall(_REPLY_ON + commands + _REPLY_OFF)
+                told: list[bytes] = answers.take(time.monotonic() + timeout)[-count:]
+                _raise_refusal(told)
+                return told
+            except redis.TimeoutError:
+                raise  # a stalled Redis answers in the end: whoever asks next skips these answers
+            except BaseException:  # a time limit too: half an answer may be lost
+                with self._lock:
+                    if connection is not None and self._connection is connection:
+                        self._drop(pause=0.0)
+                raise
+
+    def _ready(self) -> None:
+        if self._connection is None or self._is_closed():
+            try:
+                self._reconnect()
+            except _Away:  # must not prolong the pause: a busy sender would never come back
+                raise
+            except BaseException:
+                self._drop()
+                raise
+
+    def _is_closed(self) -> bool:
+        # A readable socket that expects no replies has been closed by the server.
+        if self._answers.owed:
+            return bool(_watcher(self._connection._sock, unread=False)(0))
+        return bool(self._has_news(0))
+
     def _adopt_process(self) -> None:
-        # The parent's socket must not be shared, and its lock may have been held at the fork.
-        self._lock = threading.Lock()
+        # The parent's socket must not be shared, and its locks may have been held at the fork.
+        self._lock, self._asking = threading.Lock(), threading.Lock()
         self._connection = None
         self.run_id = ""
         self._retry_at = 0.0  # the parent's pause is none of this process's business
         self._pid = os.getpid()
 
     def _reconnect(self) -> None:
-        # A readable socket that expects no replies has been closed by the server.
         if self._connection is not None:
             self._drop(pause=0.0)
         if time.monotonic() < self._retry_at:
             raise _Away
-        self._retry_at = time.monotonic() + RETRY_PAUSE
-        connection = self._connected()
+        began = time.monotonic()
+        try:
+            connection = self._connected()
+        finally:  # a stalled Redis must not cost every caller the same time again
+            now = time.monotonic()
+            self._retry_at = now + max(RETRY_PAUSE, 4 * (now - began))
         connection.send_command("CLIENT", "REPLY", "OFF")
         connection._sock.settimeout(SEND_TIMEOUT)
         connection._sock.sendall(self._remind())
         self._connection = connection
+        self._answers = Answers(connection._sock, _watcher(connection._sock))
         self._has_news = _watcher(connection._sock)
+        self.connects += 1
 
     def _connected(self) -> Any:
-        connect, options = self._pool.connection_class, dict(self._pool.connection_kwargs)
-        options.update(socket_connect_timeout=CONNECT_PATIENCE, socket_timeout=CONNECT_PATIENCE)
+        connect = self._pool.connection_class
+        options = {**self._pool.connection_kwargs, "socket_timeout": HANDSHAKE}
         if self._channel:
             connection = connect(**{**options, "protocol": 3})  # the newer protocol: subscribers may write
             try:
@@ -173,23 +246,39 @@ class Wire:
     def _drop(self, pause: float = RETRY_PAUSE) -> None:
         connection, self._connection = self._connection, None
         self.run_id = ""
-        self._retry_at = time.monotonic() + pause
+        self._retry_at = max(self._retry_at, time.monotonic() + pause) if pause else 0.0
         if connection is not None:
             # A half-sent command must not be completed by the next one: the socket is done for.
             connection.disconnect()
 
 
-def _watcher(sock: Any) -> Callable[[float], object]:
-    """Return what waits some seconds until ``sock`` is readable or broken, and tells whether it is."""
+def _tells_broken() -> bool:
+    """Whether a connection that the server closed can be told from one with something to read."""
+    return hasattr(select, "poll") and hasattr(select, "POLLRDHUP")
+
+
+def _watcher(sock: Any, *, unread: bool = True) -> Callable[[float], object]:
+    """Return what waits some seconds until ``sock`` is readable (``unread``) or broken, and tells
+    whether it is."""
     if not hasattr(select, "poll"):  # eventlet takes it away
-        return lambda seconds: select.select([sock], [], [], seconds)[0]
+        return lambda seconds: unread and select.select([sock], [], [], seconds)[0]
     poll = select.poll()
-    poll.register(sock, select.POLLIN | select.POLLHUP | select.POLLERR)
+    broken = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+    poll.register(sock, broken | (select.POLLIN if unread else 0))
     return lambda seconds: poll.poll(int(seconds * 1000))
 
 
-class _Away(Exception):
+class _Away(redis.ConnectionError):
     """The pause after a failed connection is not over yet."""
+
+    def __init__(self) -> None:
+        super().__init__("it was not a moment ago")
+
+
+def _raise_refusal(answers: list[bytes]) -> None:
+    for answer in answers:
+        if answer.startswith(b"-"):
+            raise redis.ResponseError(answer[1:].decode("utf-8", "replace"))
 
 
 def probe(client: redis.Redis) -> None:

@@ -149,6 +149,6 @@ def _worker_warnings(workers: list[WorkerRecord], monitor: str, incidents: dict[
     for dead, incident in incidents.items():
         yield f"worker {dead} died and its messages are still being put back (incident {incident})"
     if unguarded := sum(worker.unguarded for worker in workers):
-        yield f"{unguarded} tasks ran unguarded: their starts or ends never reached the ledger"
+        yield f"{unguarded} tasks ran unguarded: their starts or ends did not reach the ledger safely"
     if errors := sum(worker.ledger_errors for worker in workers):
         yield f"workers counted {errors} errors of the ledger; their logs say which"

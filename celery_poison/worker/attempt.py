@@ -36,6 +36,7 @@ from celery_poison.requests import (
 )
 from celery_poison.task import FIRST, Attempt, PoisonTask, attempts
 from celery_poison.verdict import Ended
+from celery_poison.worker.durable import Durable
 from celery_poison.worker.lease import Lease
 
 Told = tuple[str, str, str, tuple[Any, ...] | None]
@@ -67,7 +68,10 @@ def still_running() -> bytes:
 
 
 class Recorder:
-    """Writes starts and ends, unanswered; one for each worker, inherited by its pool processes."""
+    """Writes starts and ends; one for each worker, inherited by its pool processes.
+
+    Both are unanswered, but for starts that must survive Redis itself (``durable``).
+    """
 
     def __init__(
         self,
@@ -76,8 +80,11 @@ class Recorder:
         node: str,
         policies: Mapping[str, tuple[Policy, bool]],
         journal_maxlen: int | None,
+        durable: Durable | None = None,
     ) -> None:
         self._wire = wire
+        self._durable = durable
+        self._worker_key = keys.worker
         self._policies = policies
         self._node = node
         self._remind = script("remind")
@@ -93,7 +100,11 @@ class Recorder:
         self._workers: dict[str, str] = {}
 
     def start(self, ticket: Ticket, id: str, task: str, size: int) -> bytes:
-        """Send the start of ``ticket`` and return its entry, whether the ledger is away or not."""
+        """Send the start of ``ticket`` and return its entry, whether the ledger is away or not.
+
+        Raises:
+            NeverBegan: its message was put back while the start waited to be safe (``durable``).
+        """
         head, tail = self._statics.get((task, ticket.queue)) or self._static(task, ticket.queue)
         attempt = ticket.attempt
         entry = (
@@ -101,7 +112,12 @@ class Recorder:
             f"{int(time.time() * 1000)},{attempt.deliveries},{int(attempt.on_trial)},"
             f"{_quoted(id)},{head}{size}{tail}"
         ).encode()
-        self._wire.send(self._hset + _bulk(ticket.mid.encode()) + _bulk(entry))
+        write = self._hset + _bulk(ticket.mid.encode()) + _bulk(entry)
+        if self._durable is None:
+            self._wire.send(write)
+        else:
+            worker_key = self._worker_key(self.worker_of(ticket))
+            self._durable.write(write, worker_key, lambda: _is_lost(self, ticket))
         return entry
 
     def reminder(self, running: Iterable[tuple[Ticket, bytes]]) -> bytes:
@@ -232,6 +248,12 @@ def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
         return False  # nobody can know
 
 
+def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str, body: Any) -> bytes:
+    if _is_lost(recorder, ticket):
+        raise NeverBegan("its message was put back before it began")
+    return recorder.start(ticket, id, task, len(body) if isinstance(body, (bytes, str)) else 0)
+
+
 def run_guarded(
     tracer: Callable[..., Any],
     told: Told,
@@ -247,11 +269,11 @@ def run_guarded(
     if recorder is None:
         return tracer(task, uuid, request, body, content_type, content_encoding)
     ticket = Ticket.told(told)
-    if _is_lost(recorder, ticket):
-        return _failed(NeverBegan("its message was put back before it began"))
+    try:
+        _running[uuid] = ticket, _begin(recorder, ticket, uuid, task, body)
+    except NeverBegan as error:
+        return _failed(error)
     begun = time.monotonic()
-    size = len(body) if isinstance(body, (bytes, str)) else 0
-    _running[uuid] = ticket, recorder.start(ticket, uuid, task, size)
     attempts[uuid] = ticket.attempt
     try:
         result = tracer(task, uuid, request, body, content_type, content_encoding)

@@ -28,13 +28,14 @@ from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
 from celery_poison.task import FIRST
 from celery_poison.verdict import Phase
-from celery_poison.worker import attempt
+from celery_poison.worker import attempt, durable
 from celery_poison.worker.amnesia import TELL_AGAIN, Amnesia
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.attempt import Recorder, Ticket
 from celery_poison.worker.bridge import Bridge, StartAfresh
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.delivery import Delivery
+from celery_poison.worker.durable import Durable
 from celery_poison.worker.lease import Lease, birth_of
 from celery_poison.worker.memory import Memory
 from celery_poison.worker.owners import Owners
@@ -53,8 +54,8 @@ class Runtime:
     """One incarnation of a worker.
 
     Raises:
-        ConfigurationError: a setting is wrong, Redis is too old or may evict keys at will, or the
-            ledger belongs to another app.
+        ConfigurationError: a setting is wrong, Redis is too old, may evict keys at will or cannot
+            promise what ``poison_durability`` asks for, or the ledger belongs to another app.
         LedgerUnavailable: only with ``poison_fail_open=False``.
     """
 
@@ -110,6 +111,7 @@ class Runtime:
         #: Of the Redis at which this process is subscribed to its channel; empty while it is not.
         self.run_id = ""
         self.consumer: Any = None
+        self._durable = self._open_durable()
         self.recorder = self._open_recorder()
         self.bridge = Bridge()
         self.clerk = Clerk(self.complain)
@@ -124,6 +126,11 @@ class Runtime:
         )
         self._check_ledger()
 
+    def _open_durable(self) -> Durable | None:
+        if self.settings.durability != "sync":
+            return None
+        return Durable(self.ledger.client, self.wire, fail_open=self.settings.fail_open)
+
     def _connect_as_myself(self) -> None:
         """Let every broker connection from now on carry this incarnation's boot id."""
         self.app.amqp.Connection = guarded_connection(self.boot_id, self._owners.is_alive)
@@ -131,7 +138,7 @@ class Runtime:
     def _open_recorder(self) -> Recorder:
         journalled = self.settings.journal == "attempts"
         maxlen = self.settings.journal_maxlen if journalled else None
-        return Recorder(self.wire, self.ledger.keys, self._hostname, self.policies, maxlen)
+        return Recorder(self.wire, self.ledger.keys, self._hostname, self.policies, maxlen, self._durable)
 
     # --- the ledger's health -------------------------------------------------------------------
 
@@ -141,6 +148,8 @@ class Runtime:
         try:
             for warning in connection.check_server(self.ledger.client):
                 logger.warning("celery_poison: %s", warning)
+            if self._durable is not None:
+                self._durable.decide()
             self.ensure_enrolled(self.ledger)
             self.amnesia.met(*connection.who_answers(self.ledger.client))
         except LedgerUnavailable as error:
@@ -148,6 +157,8 @@ class Runtime:
                 raise
             self.ledger_is_up = False
             self.complain(error)
+            if self._durable is not None:
+                logger.warning("celery_poison: poison_durability='sync': %s", durable.LATER)
 
     def ensure_enrolled(self, ledger: Ledger) -> None:
         """Check once that the ledger is ours, by the caller's own connection.
@@ -256,6 +267,7 @@ class Runtime:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
         if not self._begun:
             self._begun = True
+            self.wire.open()  # now, and not when the event loop has something to note
             self.clerk.start()
             self.clerk.do(self._tidy_for_ever)
             self.clerk.do(self._keep_policies_fresh)

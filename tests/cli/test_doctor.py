@@ -17,7 +17,7 @@ Build = Callable[..., Any]
 NewServer = Callable[..., RedisServer]
 
 OK_EVERYWHERE = ["settings", "reachable", "version", "persistence", "eviction", "memory", "role"]
-OK_EVERYWHERE += ["permissions", "writable", "clock", "owner", "tasks", "broker", "results"]
+OK_EVERYWHERE += ["durability", "permissions", "writable", "clock", "owner", "tasks", "broker", "results"]
 
 
 def levels(console: Console, status: int = 0) -> dict[str, str]:
@@ -172,8 +172,32 @@ def test_a_wrong_setting_is_found_with_its_name_value_and_the_right_one(
 
 
 def test_a_setting_without_effect_is_a_warning(new_fleet: Build, redis_url: str) -> None:
-    console = Console(new_fleet(redis_url, poison_durability="sync").app)
-    assert "poison_durability" in finding(console, "settings")["said"]
+    console = Console(new_fleet(redis_url, poison_trial="queue").app)
+    assert "poison_trial" in finding(console, "settings")["said"]
+
+
+def test_EMS_10_what_Redis_cannot_promise_fails_with_sync_and_is_only_told_without(
+    new_fleet: Build, new_server: NewServer
+) -> None:
+    url = new_server().url()
+    found = finding(Console(new_fleet(url, poison_durability="sync").app), "durability", status=1)
+    assert found["level"] == "FAIL"
+    assert "appendonly no" in found["said"] and "appendfsync always" in found["cure"]
+    found = finding(Console(new_fleet(url).app), "durability")
+    assert (found["level"], found["cure"]) == ("ok", "")
+    assert found["said"].startswith("process; sync is not possible here")
+
+
+@pytest.mark.parametrize(
+    ("durability", "said"), [("sync", "sync: "), ("process", "process; sync is possible: ")]
+)
+def test_EMS_10_what_Redis_can_promise_is_told(
+    durability: str, said: str, new_fleet: Build, new_server: NewServer
+) -> None:
+    url = new_server(appendonly="yes", appendfsync="always").url()
+    found = finding(Console(new_fleet(url, poison_durability=durability).app), "durability")
+    assert found["level"] == "ok"
+    assert found["said"].startswith(f"{said}on disk")
 
 
 def test_no_Redis_anywhere_is_said_with_the_setting_that_helps(new_fleet: Build) -> None:

@@ -19,7 +19,6 @@ from celery_poison.testing import RedisServer, Worker, wait_until
 from tests.apps.harness import ROOT, Fleet
 from tests.outage.apps import build
 
-
 #: Seconds of silence after which a worker is taken for dead here.
 ACTIVATION = 2.0
 
@@ -48,7 +47,7 @@ class Site(Fleet):
         )
 
     def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
-        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.log_text()[-6000:]}")
+        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.log_text()[-60000:]}")
 
     def events(self, *kinds: str) -> list[dict[str, str]]:
         return [e for e in self.quarantine.queries.journal(count=100_000) if e["event"] in kinds]

@@ -60,5 +60,5 @@ def test_EMS_1_nobody_is_buried_when_the_broker_hangs_with_the_ledger(
         site.await_that(lambda: len(site.ends()) == 4, "they end")
         site.await_that(lambda: site.heard_for(2 * ACTIVATION), "everybody had time to be buried")
         assert site.ran_once() and site.nobody_is_blamed()
-        assert all([site.result_of(site.send("where", n, 0)) for n in (10, 11)])
+        assert all(site.result_of(site.send("where", n, 0)) for n in (10, 11))
         assert w1.is_alive() and w2.is_alive()

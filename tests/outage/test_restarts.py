@@ -90,5 +90,5 @@ def test_TP1_8_what_redis_hands_out_again_since_it_forgot_the_last_second_is_not
         lost.restart()
         site.await_that(lambda: len(site.events("duplicate")) == 2, "both copies are recognised")
         site.await_that(lambda: site.ends() == {1: 1, 2: 1}, "the long one ends")
-        assert all([site.result_of(site.send("where", n, 0)) for n in (3, 4)])
+        assert all(site.result_of(site.send("where", n, 0)) for n in (3, 4))
         assert site.ran_once() and site.nobody_is_blamed()

@@ -46,6 +46,15 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
                     raise self.retry(countdown=0)
         return list(self.request.poison)
 
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.kills_then_waits")
+    def kills_then_waits(self: Any, pid: int) -> None:
+        if not here().repaired:
+            os.kill(pid, signal.SIGKILL)
+        here().leave("kills_then_waits", self.request.id, "start")
+        while not here().repaired:
+            time.sleep(0.02)
+
     @app.task(bind=True, shared=False, name="fleet.early")
     def early(self: Any) -> None:
         here().leave("early", self.request.id, "start")

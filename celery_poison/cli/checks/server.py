@@ -11,6 +11,7 @@ import redis
 
 from celery_poison.cli.checks.finding import Finding
 from celery_poison.ledger.connection import MINIMUM_VERSION, clear_errors
+from celery_poison.ledger.durability import NoPromise, find_means
 
 #: Milliseconds of one round trip above which a look-up becomes felt.
 SLOW = 50.0
@@ -119,6 +120,19 @@ def _role(info: Info) -> Finding:
         return Finding("role", "ok", "primary")
     cure = f"use the primary: {info.get('master_host')}:{info.get('master_port')}"
     return Finding("role", "FAIL", "this is a replica: nothing can be recorded", cure)
+
+
+def durability(client: redis.Redis, wanted: str) -> Finding:
+    """Check what ``poison_durability="sync"`` rests on, or would rest on."""
+    try:
+        means = find_means(client)
+    except NoPromise as error:
+        if wanted == "sync":
+            return Finding("durability", "FAIL", error.found, error.cure)
+        return Finding("durability", "ok", f"process; sync is not possible here ({error.found})")
+    if wanted == "sync":
+        return Finding("durability", "warn" if means.slow else "ok", f"sync: {means.said}", means.slow)
+    return Finding("durability", "ok", f"process; sync is possible: {means.said}")
 
 
 def clock(client: redis.Redis) -> Iterator[Finding]:

@@ -1,0 +1,159 @@
+"""What a Redis can promise about a write: by what means a start is on disk, or on a replica (EMS-10).
+
+Disk comes before replica, for what was on a replica only is lost where Redis is started again in its
+own place. Under Sentinel it is the other way round: there the replica takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import redis
+import redis.sentinel
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.ledger.connection import clear_errors
+
+#: Seconds that a start may wait for its promise.
+PATIENCE = 5.0
+_PATIENCE_MS = str(int(PATIENCE * 1000))
+
+#: Redis from which WAITAOF is believed. Of 7.4 and of every Valkey so far it answers up to a second
+#: before the file is synced, under appendfsync everysec: https://github.com/redis/redis/pull/13793.
+TRUSTED_VERSION = (8, 0)
+
+
+class Means(NamedTuple):
+    """How a write becomes a promise.
+
+    Attributes:
+        said: in words, for log and doctor.
+        wait: the command that follows the write; none where the answer to the write is the promise.
+        slow: why it is slow, and the cure; empty when it is not.
+    """
+
+    said: str
+    wait: tuple[str, ...] = ()
+    slow: str = ""
+
+
+ALWAYS = Means("on disk before it is answered (appendfsync always)")
+WAITAOF = Means("on disk, waited for (WAITAOF)", ("WAITAOF", "1", "0", _PATIENCE_MS))
+EVERYSEC = WAITAOF._replace(
+    said="on disk, waited for (WAITAOF), with appendfsync everysec",
+    slow="every start waits up to a second for Redis to sync: set appendfsync always",
+)
+REPLICA = Means("on a replica, waited for (WAIT)", ("WAIT", "1", _PATIENCE_MS))
+
+Info = Mapping[str, Any]
+
+
+class NoPromise(ConfigurationError):
+    """This Redis cannot promise that a write survives it, or does not say whether it can."""
+
+    def __init__(self, found: str, cure: str) -> None:
+        super().__init__(f"poison_durability='sync': this Redis promises nothing ({found}): {cure}")
+        self.found, self.cure = found, cure
+
+
+def find_means(client: redis.Redis) -> Means:
+    """Ask Redis what it can promise; changes nothing.
+
+    Raises:
+        NoPromise: nothing, or this user may not find out; names what was found and the cures.
+        LedgerUnavailable: not reachable.
+    """
+    sentinel = isinstance(client.connection_pool, redis.sentinel.SentinelConnectionPool)
+    with clear_errors("asking Redis what it can promise"):
+        try:
+            info: Any = client.info()
+        except redis.exceptions.NoPermissionError as error:
+            raise NoPromise("INFO is not allowed", "ACL SETUSER <user> +info") from error
+        means = choose(info, _sync_settings(client), sentinel=sentinel)
+        _try(client, means)
+    return means
+
+
+def choose(info: Info, config: Mapping[str, str] | None, *, sentinel: bool) -> Means:
+    """Choose from what INFO and CONFIG GET tell; ``config`` None where CONFIG is not allowed.
+
+    Raises:
+        NoPromise: there is nothing to choose from.
+    """
+    disk = _disk(info, config)
+    replica = REPLICA if _replicas(info) and info.get("role") == "master" else None
+    means = (replica or disk) if sentinel else (disk or replica)
+    if means is None:
+        raise NoPromise("; ".join(_found(info, config)), _cures(info, config))
+    return means
+
+
+def _disk(info: Info, config: Mapping[str, str] | None) -> Means | None:
+    if not info.get("aof_enabled") or config is None or info.get("role") != "master":
+        return None
+    always = config.get("appendfsync") == "always"
+    if _is_trusted(info) and (always or config.get("appendfsync") == "everysec"):
+        return WAITAOF if always else EVERYSEC
+    # With no-appendfsync-on-rewrite, "always" means: except during a rewrite.
+    return ALWAYS if always and config.get("no-appendfsync-on-rewrite") == "no" else None
+
+
+def _is_trusted(info: Info) -> bool:
+    version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
+    return version >= TRUSTED_VERSION and "valkey_version" not in info
+
+
+def _replicas(info: Info) -> int:
+    rows = (info.get(f"slave{number}", {}) for number in range(int(info.get("connected_slaves", 0))))
+    return sum(row.get("state") == "online" for row in rows)
+
+
+def _found(info: Info, config: Mapping[str, str] | None) -> Iterator[str]:
+    valkey = info.get("valkey_version")
+    yield f"Valkey {valkey}" if valkey else f"Redis {info['redis_version']}"
+    if info.get("role") != "master":
+        yield "itself a replica"
+        return
+    yield f"appendonly {'yes' if info.get('aof_enabled') else 'no'}"
+    if config is None:
+        yield "appendfsync unknown, because CONFIG GET is not allowed"
+    else:
+        yield from (f"{name} {value}" for name, value in sorted(config.items()))
+    yield "no connected replica"
+
+
+def _cures(info: Info, config: Mapping[str, str] | None) -> str:
+    if info.get("role") != "master":
+        return "use the primary"
+    cures = []
+    if config is None:
+        cures.append("allow this user to ask (ACL SETUSER <user> +config|get)")
+    if config is None or not info.get("aof_enabled") or not _is_trusted(info):
+        cures.append("set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no")
+    else:
+        cures.append("set appendfsync always (or everysec, at up to a second for each start)")
+    return "; or ".join([*cures, "connect a replica", "set poison_durability='process'"])
+
+
+def _sync_settings(client: redis.Redis) -> Mapping[str, str] | None:
+    try:
+        answer: Any = client.config_get("*appendfsync*")
+    except redis.exceptions.ResponseError:  # not allowed, or renamed away as managed servers do
+        return None
+    return {_text(name): _text(value) for name, value in answer.items()}
+
+
+def _text(word: Any) -> str:
+    return word.decode() if isinstance(word, bytes) else str(word)
+
+
+def _try(client: redis.Redis, means: Means) -> None:
+    """Ask the waiting command for nothing, to see whether it is there and allowed."""
+    if not means.wait:
+        return
+    name, *counts, _ = means.wait
+    try:
+        client.execute_command(name, *("0" for _ in counts), "1")  # type: ignore[no-untyped-call]
+    except redis.exceptions.ResponseError as error:
+        raise NoPromise(f"{name}: {error}", f"ACL SETUSER <user> +{name.lower()}") from error
