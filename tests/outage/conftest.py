@@ -47,7 +47,12 @@ class Site(Fleet):
         )
 
     def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
-        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.log_text()[-60000:]}")
+        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self._ledger_text()}\n{self.log_text()[-6000:]}")
+
+    def _ledger_text(self) -> str:
+        queries = self.quarantine.queries
+        rows = [(mid, raw, queries.ended(start.token)) for mid, start, raw in queries.running()]
+        return "\n".join(map(str, [*rows, *queries.parked()]))
 
     def events(self, *kinds: str) -> list[dict[str, str]]:
         return [e for e in self.quarantine.queries.journal(count=100_000) if e["event"] in kinds]
