@@ -25,7 +25,7 @@ class Amnesia:
         self._grace = grace
         self._tell_again = tell_again
         self._run_id: str | None = None
-        self._whole_at = self._settled_at = self._until = 0.0
+        self._whole_at = self._until = 0.0
         #: Whether the broker can lose its last moments, and deliver a message again without saying so.
         self.broker_forgets = False
 
@@ -41,8 +41,7 @@ class Amnesia:
         self._run_id = run_id
         since = time.monotonic() - up
         self._whole_at = since + self._tell_again
-        self._settled_at = since + self._grace
-        self._until = max(self._until, self._settled_at)
+        self._until = max(self._until, since + self._grace)
         return True
 
     def reconnected(self) -> None:
@@ -53,11 +52,6 @@ class Amnesia:
     def is_suspected(self) -> bool:
         """Whether even a first delivery may be a copy of something that is running, or has ended."""
         return self.broker_forgets and time.monotonic() < self._until
-
-    @property
-    def is_recent(self) -> bool:
-        """Whether the ledger was another one a moment ago, or had not been restarted."""
-        return time.monotonic() < self._settled_at
 
     @property
     def patience(self) -> float:

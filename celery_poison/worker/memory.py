@@ -28,6 +28,9 @@ class Memory:
 
     Args:
         node: the worker's node name.
+
+    Attributes:
+        broker_is_away: its connection was lost, and there is no other yet.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Memory:
         self._settler = settler
         self._whereabouts = whereabouts
         self._clerk = clerk
+        self.broker_is_away = False
 
     def heard_from(self, run_id: str, forgetful: Callable[[], object]) -> None:
         """Note which Redis answered; if it is another one, call ``forgetful`` and tell it everything."""
@@ -64,8 +68,8 @@ class Memory:
         self.keep(self._settler.connection_lost())
 
     def settle(self) -> None:
-        """Forget what was acknowledged, unless the broker, too, may have forgotten that it was."""
-        if not self._amnesia.is_recent:
+        """Forget what was acknowledged, while there is a broker that can have heard of it."""
+        if not self.broker_is_away:
             self._settler.settle()
 
     def keep(self, ended: Iterable[Acknowledged]) -> None:

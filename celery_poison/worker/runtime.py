@@ -286,6 +286,7 @@ class Runtime:
             self.amnesia.reconnected()
         self._drop_what_had_not_begun()
         self.memory.connection_lost()
+        self.memory.broker_is_away = False
         self.bridge.attach(consumer)
         self.renewal.start()
         self._put_back_lost(consumer)

@@ -47,7 +47,11 @@ class Site(Fleet):
         )
 
     def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
-        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self._ledger_text()}\n{self.log_text()[-6000:]}")
+        wait_until(
+            condition,
+            timeout=timeout,
+            what=lambda: f"{what}\n{self._ledger_text()}\n{self.log_text()[-6000:]}",
+        )
 
     def _ledger_text(self) -> str:
         queries = self.quarantine.queries
@@ -186,9 +190,10 @@ class Rewind:
         self._live = server.directory / "appendonlydir"
         shutil.copytree(self._live, self._saved)
 
-    def restart(self) -> None:
-        """Kill the server and start it again with what it had then."""
+    def restart(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Kill the server, do something, and start it again with what it had then."""
         self._server.kill()
+        meanwhile()
         shutil.rmtree(self._live)
         self._saved.rename(self._live)
         self._server.start()

@@ -45,7 +45,7 @@ def test_TP1_8_nothing_runs_twice_because_the_broker_delivered_it_again(
 ) -> None:
     apart: dict[str, Any] = {}
     if not broker_url.startswith("redis"):
-        # Celery itself may hang otherwise: its pool's threads wait for RabbitMQ on the event loop's connection.
+        # Celery itself may hang otherwise: its pool's threads wait for RabbitMQ on the loop's connection.
         apart = {"poison_redis_url": new_redis_url(), "worker_enable_prefetch_count_reduction": False}
     site = new_site(broker_url, **apart)
     with site.worker("w1", pool) as w1, site.worker("w2", pool) as w2:

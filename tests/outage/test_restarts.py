@@ -75,20 +75,31 @@ def test_EMS_1_a_worker_that_died_during_the_outage_is_recovered_from(
         site.await_that(lambda: not site.suspects(), "it is cleared")
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize(
+    ("apart", "pool", "seconds", "noticed"),
+    [
+        (False, "threads", 8, "Connection to broker lost"),
+        (False, "prefork", 4, "Trying again in 4"),
+        (True, "prefork", 4, "Trying again in 4"),
+    ],
+    ids=["it runs on", "it ends meanwhile", "it ends meanwhile, and the ledger is elsewhere"],
+)
 def test_TP1_8_what_redis_hands_out_again_since_it_forgot_the_last_second_is_not_run_again(
-    new_site: NewSite, new_redis: NewRedis, pool: str
+    new_site: NewSite, new_redis: NewRedis, apart: bool, pool: str, seconds: int, noticed: str
 ) -> None:
     """It comes as a first delivery: nothing on it says that it was ever delivered."""
     redis = new_redis(appendonly="yes")
-    site = new_site(redis.url())
-    site.send("where", 1, 6), site.send("where", 2, 0.1)
+    site = new_site(redis.url(), **({"poison_redis_url": new_redis().url()} if apart else {}))
+    for n in range(2, 10):
+        site.send("where", n, 0.05)
+    site.send("where", 1, seconds)
     lost = Rewind(redis)
     with site.worker("w1", pool) as w1, site.worker("w2", pool) as w2:
         w1.wait_ready(), w2.wait_ready()
-        site.await_that(lambda: site.ends() == {2: 1} and len(site.starts()) == 2, "one ended, one runs")
-        lost.restart()
-        site.await_that(lambda: len(site.events("duplicate")) == 2, "both copies are recognised")
-        site.await_that(lambda: site.ends() == {1: 1, 2: 1}, "the long one ends")
-        assert all(site.result_of(site.send("where", n, 0)) for n in (3, 4))
+        site.await_that(lambda: len(site.ends()) == 8 and len(site.starts()) == 9, "one is running")
+        both = (w1, w2)
+        lost.restart(lambda: site.await_that(lambda: all(noticed in w.log_text() for w in both), noticed))
+        site.await_that(lambda: len(site.events("duplicate")) == 9, "all copies are recognised")
+        site.await_that(lambda: site.ends()[1] == 1, "the long one ends")
+        assert all(site.result_of(site.send("where", n, 0)) for n in (20, 21))
         assert site.ran_once() and site.nobody_is_blamed()
