@@ -19,6 +19,8 @@ from celery_poison.testing import RedisServer, Worker, wait_until
 from tests.apps.harness import ROOT, Fleet
 from tests.outage.apps import build
 
+#: Pools of which the second takes part in `tox -e matrix` only.
+BOTH_POOLS = ["prefork", pytest.param("threads", marks=pytest.mark.matrix)]
 #: Seconds of silence after which a worker is taken for dead here.
 ACTIVATION = 2.0
 

@@ -18,7 +18,13 @@ def redises() -> Iterator[SentinelSet]:
         yield redises
 
 
-@pytest.mark.parametrize("kill", [True, False], ids=["the master died", "the master lives on"])
+@pytest.mark.parametrize(
+    "kill",
+    [
+        pytest.param(True, id="the master died", marks=pytest.mark.matrix),
+        pytest.param(False, id="the master lives on"),
+    ],
+)
 def test_EMS_8_workers_follow_the_master_and_what_runs_goes_on(
     redises: SentinelSet, new_site: Callable[..., Site], kill: bool
 ) -> None:

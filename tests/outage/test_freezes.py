@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_poison.testing import RedisServer
-from tests.outage.conftest import ACTIVATION, Site
+from tests.outage.conftest import ACTIVATION, BOTH_POOLS, Site
 
 NewSite = Callable[..., Site]
 NewRedis = Callable[..., RedisServer]
@@ -41,7 +41,7 @@ def test_EMS_1_nobody_is_buried_for_the_heartbeats_that_a_hanging_ledger_did_not
         site.still_guards(w1, w2)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", BOTH_POOLS)
 def test_EMS_1_nobody_is_buried_when_the_broker_hangs_with_the_ledger(
     new_site: NewSite, new_redis: NewRedis, pool: str
 ) -> None:

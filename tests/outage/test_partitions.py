@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_poison.testing import RedisServer, TcpProxy, Worker
-from tests.outage.conftest import Site
+from tests.outage.conftest import BOTH_POOLS, Site
 
 NewSite = Callable[..., Site]
 
@@ -33,7 +33,7 @@ def cut_off(site: Site, proxy: TcpProxy, pool: str = "prefork") -> Worker:
     return site.worker("far", pool, env={"BROKER_URL": proxy.url(site.broker_url)})
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", BOTH_POOLS)
 def test_EMS_8_what_a_frozen_partition_holds_runs_elsewhere_and_its_late_end_counts_for_nothing(
     site: Site, proxy: TcpProxy, pool: str
 ) -> None:
@@ -76,7 +76,7 @@ def test_EMS_2_a_cut_off_worker_is_believed_dead_and_the_strike_is_taken_back_wh
         assert site.result_of(site.send("where", 2, 0)) == "far@test"
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", BOTH_POOLS)
 def test_EMS_2_connections_that_were_cut_once_are_no_incident(site: Site, proxy: TcpProxy, pool: str) -> None:
     with cut_off(site, proxy, pool) as far, site.worker("near", queues=["nothing"]) as near:
         far.wait_ready(), near.wait_ready()

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from celery_poison.testing import RabbitServer, RedisServer
-from tests.outage.conftest import Site
+from tests.outage.conftest import BOTH_POOLS, Site
 
 NewSite = Callable[..., Site]
 
@@ -34,7 +34,7 @@ def _kill_clients(server: RedisServer, url: str) -> None:
                     client.client_kill_filter(_id=row["id"])
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", BOTH_POOLS)
 @pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
 def test_TP1_8_nothing_runs_twice_because_the_broker_delivered_it_again(
     new_site: NewSite,

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from celery_poison.testing import RedisServer
-from tests.outage.conftest import Rewind, Site
+from tests.outage.conftest import BOTH_POOLS, Rewind, Site
 
 NewSite = Callable[..., Site]
 NewRedis = Callable[..., RedisServer]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", BOTH_POOLS)
 def test_EMS_8_a_ledger_that_has_forgotten_everything_is_told_again(
     new_site: NewSite, new_redis: NewRedis, rabbit_url: str, pool: str
 ) -> None:
@@ -34,7 +34,7 @@ def test_EMS_8_a_ledger_that_has_forgotten_everything_is_told_again(
     assert not site.overlapped()
 
 
-@pytest.mark.parametrize("appendfsync", ["everysec", "always"])
+@pytest.mark.parametrize("appendfsync", ["everysec", pytest.param("always", marks=pytest.mark.matrix)])
 def test_EMS_8_broker_and_ledger_restart_and_everything_runs_once(
     new_site: NewSite, new_redis: NewRedis, appendfsync: str
 ) -> None:
@@ -79,7 +79,7 @@ def test_EMS_1_a_worker_that_died_during_the_outage_is_recovered_from(
     ("apart", "pool", "seconds", "noticed"),
     [
         (False, "threads", 8, "Connection to broker lost"),
-        (False, "prefork", 4, "Trying again in 4"),
+        pytest.param(False, "prefork", 4, "Trying again in 4", marks=pytest.mark.matrix),
         (True, "prefork", 4, "Trying again in 4"),
     ],
     ids=["it runs on", "it ends meanwhile", "it ends meanwhile, and the ledger is elsewhere"],
@@ -103,3 +103,25 @@ def test_TP1_8_what_redis_hands_out_again_since_it_forgot_the_last_second_is_not
         site.await_that(lambda: site.ends()[1] == 1, "the long one ends")
         assert all(site.result_of(site.send("where", n, 0)) for n in (20, 21))
         assert site.ran_once() and site.nobody_is_blamed()
+
+
+def test_EMS_8_a_start_that_redis_still_takes_for_running_has_ended(
+    new_site: NewSite, new_redis: NewRedis, redis_url: str
+) -> None:
+    """Otherwise it would be a strike for its message when the worker dies."""
+    ledger = new_redis(appendonly="yes")
+    site = new_site(redis_url, poison_redis_url=ledger.url())
+    queries = site.quarantine.queries
+    with site.worker("w1") as w1, site.worker("w2", queues=["nothing"]) as w2:
+        w1.wait_ready(), w2.wait_ready()
+        site.send("where", 1, 1)
+        site.await_that(lambda: site.on_record() == 1, "it runs")
+        lost = Rewind(ledger)
+        site.await_that(lambda: site.on_record() == 0, "it has ended and is forgotten")
+        lost.restart()
+        site.await_that(lambda: site.known_workers() == {"w1", "w2"}, "the workers are back")
+        site.await_that(lambda: all(queries.ended(s.token) == "D" for _, s, _ in queries.running()), "ended")
+        site.kill(w1)
+        site.await_that(lambda: site.events("worker_lost"), "it died")
+        site.await_that(lambda: not queries.open_incidents(), "and was recovered from")
+    assert not site.events("crashed") and site.ran_once()
