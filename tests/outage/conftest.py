@@ -15,6 +15,7 @@ import pytest
 from celery import Celery
 from celery.result import AsyncResult
 
+from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer, Worker, wait_until
 from tests.apps.harness import ROOT, Fleet
 from tests.outage.apps import build
@@ -57,8 +58,14 @@ class Site(Fleet):
 
     def _ledger_text(self) -> str:
         queries = self.quarantine.queries
-        rows = [(mid, raw, queries.ended(start.token)) for mid, start, raw in queries.running()]
+        rows = [(mid, raw, start.token in self.done()) for mid, start, raw in queries.running()]
         return "\n".join(map(str, [*rows, *queries.parked()]))
+
+    def done(self) -> set[str]:
+        """The tokens of the starts of which the ledger knows that they have ended."""
+        ledger = plugin_of(self.app).open_ledger()
+        found: Any = ledger.client.hkeys(ledger.keys.done)
+        return {token.decode() for token in found}
 
     def events(self, *kinds: str) -> list[dict[str, str]]:
         return [e for e in self.quarantine.queries.journal(count=100_000) if e["event"] in kinds]
