@@ -87,7 +87,7 @@ class Door:
         self._runtime.heard_from(sight.run_id)
         if pause := self._runtime.amnesia.patience:
             raise Again(pause)  # somebody may be about to tell again that it runs there
-        foreign, ended = self._earlier_start(sight)
+        foreign, ended = self._earlier_start(delivery, sight)
         facts = facts_of(delivery, sight, foreign, ended)
         self._carry_out(delivery, sight, judge(facts, delivery.limits))
 
@@ -100,9 +100,11 @@ class Door:
             sight = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
         return sight
 
-    def _earlier_start(self, sight: Sight) -> tuple[bool, Ended]:
+    def _earlier_start(self, delivery: Delivery, sight: Sight) -> tuple[bool, Ended]:
         """Return whether an earlier start stands in the way, and how it ended."""
         start = sight.start
+        if self._runtime.whereabouts.is_running(delivery.mid):
+            return True, sight.ended  # whatever is on record: this worker was taken for dead, or Redis forgot
         if start is None:
             return False, Ended.NOT
         if start.worker == self._runtime.worker:

@@ -45,6 +45,10 @@ class Whereabouts:
         """Return the requests that run, or were handed to the pool to run."""
         return list(self._in_pool.values())
 
+    def is_running(self, mid: str) -> bool:
+        """Whether a message runs, or was handed to the pool to run."""
+        return any(request.mid == mid for request in self.in_pool())
+
     def left_pool(self, token: str, *, ended_well: bool) -> None:
         self._in_pool.pop(token, None)
         self._ended[token] = ended_well

@@ -50,16 +50,14 @@ class Site(Fleet):
         )
 
     def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
-        wait_until(
-            condition,
-            timeout=timeout,
-            what=lambda: f"{what}\n{self._ledger_text()}\n{self.log_text()[-6000:]}",
-        )
+        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.evidence()}")
 
-    def _ledger_text(self) -> str:
+    def evidence(self) -> str:
+        """What is on record, and the end of the logs."""
         queries = self.quarantine.queries
         rows = [(mid, raw, start.token in self.done()) for mid, start, raw in queries.running()]
-        return "\n".join(map(str, [*rows, *queries.parked()]))
+        told = [{key: word for key, word in entry.items() if word} for entry in queries.journal()]
+        return "\n".join(map(str, [*rows, *queries.parked(), *told, self.log_text()[-6000:]]))
 
     def done(self) -> set[str]:
         """The tokens of the starts of which the ledger knows that they have ended."""

@@ -72,7 +72,8 @@ def test_EMS_2_a_cut_off_worker_is_believed_dead_and_the_strike_is_taken_back_wh
         assert not site.ends(), "as soon as its worker is back"
         assert site.result_of(sent) == "far@test"
         site.await_that(lambda: not site.on_record(), "its copy is recognised")
-        assert site.ran_once() and not site.suspects() and not site.events("quarantined")
+        assert site.ran_once(), site.evidence()
+        assert not site.suspects() and not site.events("quarantined")
         assert site.result_of(site.send("where", 2, 0)) == "far@test"
 
 
