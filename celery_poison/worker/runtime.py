@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -151,7 +152,7 @@ class Runtime:
             if self._durable is not None:
                 self._durable.decide()
             self.ensure_enrolled(self.ledger)
-            self.amnesia.met(*connection.who_answers(self.ledger.client))
+            self._meet_redis()
         except LedgerUnavailable as error:
             if not self.settings.fail_open:
                 raise
@@ -159,6 +160,13 @@ class Runtime:
             self.complain(error)
             if self._durable is not None:
                 logger.warning("celery_poison: poison_durability='sync': %s", durable.LATER)
+
+    def _meet_redis(self) -> None:
+        run_id, up = connection.who_answers(self.ledger.client)
+        has_a_past = (
+            Queries(self.ledger).journal_age() > up + 1
+        )  # a new and empty one can have forgotten nothing
+        self.amnesia.met(run_id, up if has_a_past else math.inf)
 
     def ensure_enrolled(self, ledger: Ledger) -> None:
         """Check once that the ledger is ours, by the caller's own connection.

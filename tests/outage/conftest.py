@@ -158,7 +158,10 @@ def new_site(
     def make(broker_url: str, backend_url: str = "", **settings: Any) -> Site:
         directory = tmp_path / f"site{len(sites)}"
         directory.mkdir()
-        patient = {"poison_heartbeat_interval": ACTIVATION / 4, "poison_activation_interval": ACTIVATION}
+        patient: dict[str, Any] = {
+            "poison_heartbeat_interval": ACTIVATION / 4,
+            "poison_activation_interval": ACTIVATION,
+        }
         site = Site(
             broker_url=broker_url,
             backend_url=backend_url or new_redis_url(),

@@ -127,3 +127,22 @@ def test_EMS_8_a_start_that_redis_still_takes_for_running_has_ended(
         site.await_that(lambda: site.events("worker_lost"), "it died")
         site.await_that(lambda: not queries.open_incidents(), "and was recovered from")
     assert not site.events("crashed") and site.ran_once()
+
+
+@pytest.mark.matrix
+def test_TP1_8_a_worker_that_starts_beside_a_restarted_redis_runs_nothing_again(
+    new_site: NewSite, new_redis: NewRedis
+) -> None:
+    redis = new_redis(appendonly="yes")
+    site = new_site(redis.url(), poison_activation_interval=10.0)
+    assert site.worker("w0").start().wait_ready().stop() == 0, "the ledger has a past"
+    site.send("where", 1, 12)
+    lost = Rewind(redis)
+    with site.worker("w1") as w1:
+        site.await_that(lambda: site.starts()[1] == 1, "it runs")
+        lost.restart(lambda: site.await_that(lambda: "Trying again in 4" in w1.log_text(), "it is away"))
+        with site.worker("w2") as w2:
+            w2.wait_ready()
+            site.await_that(lambda: site.ends()[1] == 1, "it ends")
+            site.await_that(lambda: not site.on_record(), "its copy is recognised")
+    assert site.ran_once()
