@@ -79,6 +79,8 @@ class Recovery:
         self._queries = Queries(ledger)
         #: Starts of workers that nobody knows, and when they were first seen here.
         self._orphans: dict[str, float] = {}
+        #: Ends on record without a start, at the last sweep.
+        self._strays: set[str] = set()
 
     def recover(self, worker: str, incident: str, fence: int) -> Recovered:
         """Flag what ``worker`` was running and put back what it held.
@@ -174,15 +176,24 @@ class Recovery:
         known = set(self._queries.leases()) | set(self._queries.open_incidents())
         now, seen = time.monotonic(), self._orphans
         self._orphans = {}
-        starts = [(mid, start) for mid, start, _ in self._queries.running() if start.worker not in known]
+        ended = set(self._queries.ended_tokens())  # before the starts: an end on record has its start there
+        running = [(mid, start) for mid, start, _ in self._queries.running()]
+        self._forget_strays(ended - {start.token for _, start in running})
+        starts = [(mid, start) for mid, start in running if start.worker not in known]
         ends = self._queries.ends([start.token for _, start in starts])
-        for (mid, start), ended in zip(starts, ends, strict=True):
+        for (mid, start), end in zip(starts, ends, strict=True):
             since = self._orphans[start.token] = seen.get(start.token, now)
-            if ended is Ended.DONE:
+            if end is Ended.DONE:
                 if now - since > REMEMBER:
                     self._ledger.settle([(mid, start.token)])
             elif now - since > patience and not self._queries.child_lives(start):
                 self._interrupt(mid, start, unknown)
+
+    def _forget_strays(self, strays: set[str]) -> None:
+        """Forget ends without a start that were there in the last sweep too: nobody asks for them."""
+        if forgotten := strays & self._strays:
+            self._ledger.client.hdel(self._ledger.keys.done, *forgotten)
+        self._strays = strays - forgotten
 
 
 def _unheard_of(worker: str = "", incident: str = "") -> Incident:

@@ -173,6 +173,12 @@ class Queries:
                 raws: Any = self._client.hmget(self._keys.done, page)
             yield from (Ended(raw.decode()) if raw else Ended.NOT for raw in raws)
 
+    def ended_tokens(self) -> Iterator[str]:
+        """Yield the tokens of all starts whose end is on record."""
+        with clear_errors("reading the ends"):
+            for token, _ in self._client.hscan_iter(self._keys.done, count=_PAGE):
+                yield token.decode()
+
     def child_lives(self, start: Start) -> bool:
         """Whether the pool process that runs ``start`` holds a lease of its own."""
         with clear_errors("reading a lease"):

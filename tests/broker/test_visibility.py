@@ -23,7 +23,7 @@ def _renewal(receiver: Receiver, interval: float = 3.0) -> Renewal:
     def complain(error: Exception) -> None:
         raise error
 
-    return Renewal(receiver.kind.channels, interval, complain)
+    return Renewal(lambda: receiver.kind.channels, interval, complain)
 
 
 @contextmanager
@@ -225,7 +225,7 @@ def test_renewal_survives_a_channel_that_is_closed_meanwhile(site: Site) -> None
     receiver = site.receiver()
     receiver.receive(1)
     told: list[Exception] = []
-    renewal = Renewal(receiver.kind.channels, 3.0, told.append)
+    renewal = Renewal(lambda: receiver.kind.channels, 3.0, told.append)
     channel = receiver.channel
     receiver.connection.close()
     assert not receiver.kind.channels.snapshot()
@@ -246,5 +246,5 @@ def test_renewal_tells_of_a_broker_that_is_away_and_goes_on(
         raise ConnectionResetError("away")
 
     monkeypatch.setattr(receiver.channel.qos, "renew", away)
-    Renewal(receiver.kind.channels, 3.0, told.append).renew()
+    Renewal(lambda: receiver.kind.channels, 3.0, told.append).renew()
     assert [type(error) for error in told] == [ConnectionResetError]

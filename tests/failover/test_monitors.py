@@ -50,10 +50,10 @@ def test_EMS_4_a_revived_monitor_steps_down_without_acting_and_takes_over_when_i
         assert crew.events() == acts
 
         crew.let_go()
+        new.end()  # before there is a worker, whose monitor might be faster
+        wait_until(lambda: _holder(crew) == old.name, what="roles are reversed")
         with crew.worker("w2") as second:
             crew.await_invariants(results, flagged=held)
-            new.end()
-            wait_until(lambda: _holder(crew) == old.name, what="roles are reversed")
             second.kill_group()
             wait_until(lambda: old.told("failover_finished"), what=old.log_text)
     assert [entry["worker"] for entry in crew.events("monitor_changed")] == [old.name, new.name, old.name]

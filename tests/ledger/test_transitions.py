@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+from celery import Celery
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,6 +21,7 @@ from hypothesis.stateful import (
 )
 
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError, StaleDelivery
+from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.ledger import Silence
@@ -410,3 +412,15 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
     quick.give_up("m1", Event.DISCARDED, "bob", "", second)
     with pytest.raises(IllegalTransition):
         slow.released("m1", "id-m1", first, "ann", "")
+
+
+def test_an_end_whose_start_is_gone_is_forgotten_by_the_second_sweep(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    fence, _ = ledger.lead("w/1", 10_000) or (0, False)
+    ledger.claim("m1", b"", start_of("m1", "t1"))
+    ledger.client.hset(ledger.keys.done, mapping={"t1": "D", "stray": "D"})
+    recovery = Recovery(Celery(set_as_current=False), ledger, lambda *facts: None)
+    recovery.sweep_orphans(60, fence)
+    assert ledger.client.hlen(ledger.keys.done) == 2, "it may have been on its way"
+    recovery.sweep_orphans(60, fence)
+    assert ledger.client.hkeys(ledger.keys.done) == [b"t1"]
