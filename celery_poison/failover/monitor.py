@@ -66,6 +66,8 @@ class Monitor:
         self._recovered: dict[str, Recovered] = {}
         self._listening_since = self._last_round = time.monotonic()
         self._deaf_until = 0.0
+        #: Of the Redis that was asked last.
+        self._run_id: str | None = None
         self._next_sweep = 0.0
         self._fence: int | None = None
         self._stop = threading.Event()
@@ -122,8 +124,17 @@ class Monitor:
     def _listened(self, now: float) -> bool:
         return now - self._listening_since >= self._activation
 
+    def _is_new(self, run_id: str) -> bool:
+        """Whether this is another Redis than the one that was heard before, or it has been restarted."""
+        if not run_id or run_id == self._run_id:
+            return False
+        known, self._run_id = self._run_id, run_id
+        return known is not None
+
     def _take_lock(self) -> int | None:
         me, run_id = self._identity()
+        if self._is_new(run_id):
+            self._hear_nothing()
         led = self._ledger.lead(me, self._activation_ms, run_id)
         if led is None:
             self._fence = None
@@ -138,6 +149,11 @@ class Monitor:
 
     def _unwell(self, now: float) -> dict[str, Silence]:
         fleet = self._ledger.watch(self._activation_ms)
+        late = time.monotonic() - now > self._activation / 3
+        if late or self._is_new(fleet.run_id):
+            # Redis hung, and the heartbeats wait with us to be heard; or it remembers old ones only.
+            self._hear_nothing()
+            return {}
         gone = [worker for worker, how in fleet.unwell.items() if how is Silence.GONE]
         # When most of a fleet vanishes at once, the network is more likely than as many deaths.
         massive = len(gone) >= 3 and 2 * len(gone) > fleet.counted

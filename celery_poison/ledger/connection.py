@@ -32,7 +32,7 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
 
     Args:
         url: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://`` or
-            ``sentinel://host:port;sentinel://host:port/db`` URLs.
+            ``sentinel://host:port/db;sentinel://host:port`` URLs.
         options: the broker's transport options; only ``master_name`` and ``sentinel_kwargs`` are read.
 
     Raises:
@@ -61,7 +61,8 @@ def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]
         )
     parts = [urlsplit(part) for part in url.split(";")]
     hosts = [(part.hostname or "localhost", part.port or 26379) for part in parts]
-    db = int(parts[-1].path.strip("/") or dict(parse_qsl(parts[-1].query)).get("db", "0"))
+    # As kombu does, so that ledger and broker are in one database: the first part says which.
+    db = int(parts[0].path.strip("/") or dict(parse_qsl(parts[0].query)).get("db", "0"))
     password = unquote(parts[0].password) if parts[0].password else None
     sentinel: Any = redis.sentinel.Sentinel(  # type: ignore[no-untyped-call]
         hosts,
@@ -91,6 +92,17 @@ def clear_errors(doing: str) -> Iterator[None]:
     except REDIS_ERRORS as error:
         # The text of connection errors names host and port, never credentials.
         raise LedgerUnavailable(f"{doing}: Redis is not reachable: {error}") from error
+
+
+def who_answers(client: redis.Redis) -> tuple[str, float]:
+    """Return the run id of the server and for how many seconds it has been running.
+
+    Raises:
+        LedgerUnavailable: not reachable, or it may not be asked.
+    """
+    with clear_errors("asking Redis who it is"):
+        info: Any = client.info("server")
+    return str(info["run_id"]), float(info["uptime_in_seconds"])
 
 
 def _saves(client: redis.Redis) -> bool:

@@ -40,9 +40,10 @@ class Silence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What ``watch`` saw: how many workers' connections can be counted, and who is not well."""
+    """What ``watch`` saw: how many workers' connections can be counted, by which Redis; who is not well."""
 
     counted: int
+    run_id: str
     unwell: dict[str, Silence]
 
 
@@ -58,6 +59,7 @@ class Sight:
     kept: State | None
     release: int
     parked: Parked | None
+    run_id: str
 
     @property
     def is_in_the_way(self) -> bool:
@@ -105,7 +107,7 @@ class Ledger:
         """Return everything known about a message; changes nothing."""
         arguments: dict[str, Any] = {"mid": mid, "activation_ms": activation_ms}
         reply = self._call("look", self._of(mid, id), children=self.keys.children, **arguments)
-        _, raw, ended, owner, lineage, kept, release, parked = reply
+        _, raw, ended, owner, lineage, kept, release, parked, run_id = reply
         return Sight(
             raw=raw,
             start=Start.decode(raw) if raw else None,
@@ -115,6 +117,7 @@ class Ledger:
             kept=State(kept.decode()) if kept else None,
             release=max(int(release), int(pairs(lineage).get("release") or 0)),
             parked=Parked.decode(parked) if parked else None,
+            run_id=run_id.decode(),
         )
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
@@ -200,6 +203,15 @@ class Ledger:
         """Forget acknowledged starts, given as (mid, token); return the numbers of those not on record."""
         flat = [word for pair in starts for word in pair]
         return [int(number) for number in self._call("settle", {}, rest=flat)[1:]] if flat else []
+
+    def remind(self, starts: Iterable[tuple[str, Start, Ended]]) -> int:
+        """Put starts on record again, where Redis may have forgotten them, and how they ended.
+
+        Starts of workers that were declared dead are left alone, and so is every other start of the message.
+        Returns the number of those that were not wholly on record.
+        """
+        flat = [word for mid, start, ended in starts for word in (mid, start.encode(), ended.value)]
+        return int(self._call("remind", {}, rest=flat)[1]) if flat else 0
 
     def survived(self, mid: str, token: str, id: str, lost: Start | None = None) -> None:
         """Take back the strike of a start that was taken for dead and ended alive.
@@ -360,8 +372,8 @@ class Ledger:
         """Look at all workers once, and note whose connections are gone."""
         words = {"activation_ms": activation_ms, "patience_ms": GONE_PATIENCE_MS, "alive": self.keys.alive}
         reply = self._call("watch", {}, **words)
-        flat = [word.decode() for word in reply[2:]]
-        return Fleet(int(reply[1]), dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
+        run_id, *flat = [word.decode() for word in reply[2:]]
+        return Fleet(int(reply[1]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
 
     def bury(self, worker: str, incident: str, how: Silence, activation_ms: int, fence: int) -> str | None:
         """Declare a worker dead; return the cause, or None when it lives or is gone already.

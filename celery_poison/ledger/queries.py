@@ -256,6 +256,12 @@ class Queries:
         entries = [entry(key, row) for key, row in reversed(rows)]
         return [found for found in entries if not id or found["id"] == id]
 
+    def journal_age(self) -> float:
+        """Return for how many seconds the journal has been written; 0 when it is empty."""
+        with clear_errors("reading the journal"):
+            oldest: Any = self._client.xrange(self._keys.journal, count=1)
+        return (self.now_ms() - int(oldest[0][0].partition(b"-")[0])) / 1000 if oldest else 0.0
+
     def now_ms(self) -> int:
         """Return Redis' clock, the only one that the plugin believes."""
         with clear_errors("reading the clock"):

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
+import redis.sentinel
 
 from celery_poison.ledger.answers import Answers
 from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
@@ -54,16 +55,23 @@ class Wire:
 
     Args:
         channel: to be subscribed to while connected; empty: none.
+        remind: returns the commands that come first on every new connection: what a Redis may not know, or
+            not know any more.
 
     Attributes:
+        follows_master: a Sentinel tells where to connect.
         run_id: of the Redis server at which this process is subscribed; empty while it is not, or may
             not be.
         connects: counts connections; another number may mean another server.
     """
 
-    def __init__(self, client: redis.Redis, channel: str = "") -> None:
-        self._pool = client.connection_pool
+    def __init__(
+        self, client: redis.Redis, channel: str = "", remind: Callable[[], bytes] = lambda: b""
+    ) -> None:
+        self._pool: Any = client.connection_pool
+        self.follows_master = isinstance(self._pool, redis.sentinel.SentinelConnectionPool)
         self._channel = channel
+        self._remind = remind
         self.run_id = ""
         self._lock = threading.Lock()
         self._asking = threading.Lock()
@@ -95,6 +103,26 @@ class Wire:
     def open(self) -> bool:
         """Connect if need be; False when the ledger is away."""
         return self.send(b"")
+
+    def follow(self) -> tuple[str, int] | None:
+        """Leave a Redis that is not the master any more; return the address of the one that was left.
+
+        A Sentinel tells of a new master long before the old one knows, which takes writes until then, and
+        loses them. The client's connections are left too.
+        """
+        if not self.follows_master:
+            return None
+        try:
+            master = self._pool.get_master_address()
+        except REDIS_ERRORS:
+            return None  # nobody knows at this moment
+        connection = self._connection if self._pid == os.getpid() else None
+        if connection is None or (connection.host, connection.port) == master:
+            return None
+        with self._lock:
+            if self._connection is connection:
+                self._drop(pause=0.0)
+        return connection.host, connection.port
 
     def wait(self, seconds: float) -> bool:
         """Wait until the connection breaks, at most ``seconds``; whether it still stands."""
@@ -186,6 +214,7 @@ class Wire:
             self._retry_at = now + max(RETRY_PAUSE, 4 * (now - began))
         connection.send_command("CLIENT", "REPLY", "OFF")
         connection._sock.settimeout(SEND_TIMEOUT)
+        connection._sock.sendall(self._remind())
         self._connection = connection
         self._answers = Answers(connection._sock, _watcher(connection._sock))
         self._has_news = _watcher(connection._sock)

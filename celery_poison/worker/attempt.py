@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
@@ -22,6 +22,7 @@ from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.scripts import script
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.policy import Policy
 from celery_poison.records import Start
@@ -60,6 +61,12 @@ class Ticket(NamedTuple):
         return cls(mid, token, queue, FIRST if history is None else Attempt(*history))
 
 
+def still_running() -> bytes:
+    """Return the commands that tell a Redis what runs in this process, in case that it has forgotten."""
+    recorder = _recorder
+    return recorder.reminder(list(_running.values())) if recorder is not None else b""
+
+
 class Recorder:
     """Writes starts and ends; one for each worker, inherited by its pool processes.
 
@@ -80,6 +87,8 @@ class Recorder:
         self._worker_key = keys.worker
         self._policies = policies
         self._node = node
+        self._remind = script("remind")
+        self._remind_keys = [vars(keys)[name].encode() for name in self._remind.keys]
         self._hset = b"*4\r\n" + _bulk(b"HSET") + _bulk(keys.running.encode())
         done = b"*4\r\n" + _bulk(b"HSET") + _bulk(keys.done.encode())
         self._multi = command(b"MULTI") + done
@@ -110,6 +119,13 @@ class Recorder:
             worker_key = self._worker_key(self.worker_of(ticket.token))
             self._durable.write(write, worker_key, lambda: _is_lost(self, ticket))
         return entry
+
+    def reminder(self, running: Iterable[tuple[Ticket, bytes]]) -> bytes:
+        starts = [word for ticket, entry in running for word in (ticket.mid.encode(), entry, b"")]
+        if not starts:
+            return b""
+        text, keys = self._remind.text.encode(), self._remind_keys
+        return command(b"EVAL", text, b"%d" % len(keys), *keys, *starts)
 
     def worker_of(self, token: str) -> str:
         """Return the name that this worker had when it made ``token``."""

@@ -16,8 +16,8 @@ logger = get_logger(__name__)
 class StartAfresh(ConnectionResetError):
     """Celery takes this for a lost connection: it drops what had not begun, and connects anew."""
 
-    def __init__(self) -> None:
-        super().__init__("celery_poison: this worker was taken for dead and begins afresh")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"celery_poison: this worker begins afresh: {reason}")
 
 
 class Bridge:

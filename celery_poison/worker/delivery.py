@@ -16,7 +16,9 @@ class Delivery:
     """One delivery on its way in.
 
     Attributes:
-        look: it must be looked up in the ledger first (redelivered, released, marked or parked).
+        look: it must be looked up in the ledger first (redelivered, released, marked or parked, or Redis may
+            have forgotten that it was delivered before).
+        is_known: something tells already that this is not its first delivery.
         park: number of the parking that published this copy; 0 for none.
         redelivered: it was delivered before, be it as this copy or as the one that was parked.
         stamped: its mid belongs to this one message, since its producer stamped it.
@@ -32,6 +34,7 @@ class Delivery:
     start: Start
     epoch: int
     look: bool
+    is_known: bool
     release: int
     park: int
     redelivered: bool
@@ -43,6 +46,11 @@ class Delivery:
     @property
     def limits(self) -> Limits:
         return Limits(self.policy.max_crashes, self.policy.max_failures, self.policy.max_payload_bytes)
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the look-up found what it finds of nearly every message: nothing."""
+        return not self.is_known and self.history == NO_HISTORY
 
     @property
     def opens_in_main(self) -> bool:
@@ -76,12 +84,25 @@ def size_of(message: Any) -> int:
 
 
 def note_delivery(
-    message: Any, policy: Policy, *, diverts: bool, token: str, worker: str, pid: int, epoch: int
+    message: Any,
+    policy: Policy,
+    *,
+    diverts: bool,
+    token: str,
+    worker: str,
+    pid: int,
+    epoch: int,
+    suspected: bool = False,
 ) -> Delivery:
-    """Make the notes about a message that needs care."""
+    """Make the notes about a message that needs care.
+
+    Args:
+        suspected: even a first delivery may be a copy (see :mod:`celery_poison.worker.amnesia`).
+    """
     headers = message.headers
     release, park = headers.get(RELEASE), headers.get(PARK)
     redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
+    is_known = redelivered or release is not None or MARK in headers
     queue = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
     start = Start(
         phase=Phase.CLAIMED.value,
@@ -105,7 +126,8 @@ def note_delivery(
         policy=policy,
         start=start,
         epoch=epoch,
-        look=redelivered or release is not None or MARK in headers,
+        look=is_known or suspected,
+        is_known=is_known,
         release=release if isinstance(release, int) else 0,
         park=park if isinstance(park, int) else 0,
         redelivered=redelivered,

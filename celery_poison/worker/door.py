@@ -61,9 +61,12 @@ class Door:
 
     def _notes(self, message: Any) -> Delivery | None:
         found = self._policies.get(message.headers.get("task"))
-        if found is None or not needs_care(message, found[0]) or "id" not in message.headers:
+        if found is None or "id" not in message.headers:
             return None
         runtime, (policy, diverts) = self._runtime, found
+        suspected = runtime.amnesia.is_suspected
+        if not suspected and not needs_care(message, policy):
+            return None
         return note_delivery(
             message,
             policy,
@@ -72,6 +75,7 @@ class Door:
             worker=runtime.worker,
             pid=runtime.pid,
             epoch=runtime.epoch,
+            suspected=suspected,
         )
 
     # --- in the clerk's thread -----------------------------------------------------------------
@@ -80,7 +84,10 @@ class Door:
         if delivery.epoch != self._runtime.epoch:
             return  # its connection is gone; the broker delivers it again
         sight = self._look(delivery)
-        foreign, ended = self._earlier_start(sight)
+        self._runtime.heard_from(sight.run_id)
+        if pause := self._runtime.amnesia.patience:
+            raise Again(pause)  # somebody may be about to tell again that it runs there
+        foreign, ended = self._earlier_start(delivery, sight)
         facts = facts_of(delivery, sight, foreign, ended)
         self._carry_out(delivery, sight, judge(facts, delivery.limits))
 
@@ -93,9 +100,11 @@ class Door:
             sight = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
         return sight
 
-    def _earlier_start(self, sight: Sight) -> tuple[bool, Ended]:
+    def _earlier_start(self, delivery: Delivery, sight: Sight) -> tuple[bool, Ended]:
         """Return whether an earlier start stands in the way, and how it ended."""
         start = sight.start
+        if self._runtime.whereabouts.is_running(delivery.mid):
+            return True, sight.ended  # whatever is on record: this worker was taken for dead, or Redis forgot
         if start is None:
             return False, Ended.NOT
         if start.worker == self._runtime.worker:

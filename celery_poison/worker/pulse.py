@@ -71,6 +71,7 @@ class Pulse:
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""
         runtime = self._runtime
+        self._wire.follow()
         began, stopping, run_id = clock(), runtime.stopping, self._wire.run_id
         try:
             runtime.ensure_enrolled(self._ledger)
@@ -105,6 +106,7 @@ def keep_child_alive(wire: Wire, lease_key: str, heartbeat: float, activation: f
     def work() -> None:
         while True:
             with no_fork():
+                wire.follow()
                 wire.send(renewal)
             wire.wait(heartbeat)  # shorter when the connection breaks: then it is opened anew at once
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -29,6 +30,7 @@ from celery_poison.records import Start
 from celery_poison.task import FIRST
 from celery_poison.verdict import Phase
 from celery_poison.worker import attempt, durable
+from celery_poison.worker.amnesia import TELL_AGAIN, Amnesia
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.attempt import Recorder, Ticket
 from celery_poison.worker.bridge import Bridge, StartAfresh
@@ -36,8 +38,9 @@ from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.durable import Durable
 from celery_poison.worker.lease import Lease, birth_of
+from celery_poison.worker.memory import Memory
 from celery_poison.worker.owners import Owners
-from celery_poison.worker.settler import Settler
+from celery_poison.worker.settler import Acknowledged, Settler
 from celery_poison.worker.whereabouts import Whereabouts
 
 logger = get_logger("celery_poison")
@@ -97,8 +100,11 @@ class Runtime:
         self._tokens = count(1)
         self.whereabouts = Whereabouts()
         # One connection for all notes of a process: Redis must see them in the order they were made.
-        self.wire = Wire(self.ledger.client, self.ledger.keys.channel(self.worker))
+        channel = self.ledger.keys.channel(self.worker)
+        self.wire = Wire(self.ledger.client, channel, remind=attempt.still_running)
         self.lease = Lease(self.settings.activation_interval)
+        follows = self.settings.heartbeat_interval if self.wire.follows_master else 0.0
+        self.amnesia = Amnesia(self.settings.activation_interval, follows + TELL_AGAIN)
         self._complained: set[str] = set()
         self._enrolled = False
         self._begun = False
@@ -111,6 +117,7 @@ class Runtime:
         self.bridge = Bridge()
         self.clerk = Clerk(self.complain)
         self.settler = Settler(self.ledger)
+        self.memory = Memory(self.ledger, hostname, self.amnesia, self.settler, self.whereabouts, self.clerk)
         self.announce = Announcer(lambda: self.consumer)
         attempt.configure(self.recorder, self.ledger, self.lease, contained=contained)
         self._owners = Owners(self.ledger)
@@ -145,6 +152,7 @@ class Runtime:
             if self._durable is not None:
                 self._durable.decide()
             self.ensure_enrolled(self.ledger)
+            self._meet_redis()
         except LedgerUnavailable as error:
             if not self.settings.fail_open:
                 raise
@@ -152,6 +160,13 @@ class Runtime:
             self.complain(error)
             if self._durable is not None:
                 logger.warning("celery_poison: poison_durability='sync': %s", durable.LATER)
+
+    def _meet_redis(self) -> None:
+        run_id, up = connection.who_answers(self.ledger.client)
+        has_a_past = (
+            Queries(self.ledger).journal_age() > up + 1
+        )  # a new and empty one can have forgotten nothing
+        self.amnesia.met(run_id, up if has_a_past else math.inf)
 
     def ensure_enrolled(self, ledger: Ledger) -> None:
         """Check once that the ledger is ours, by the caller's own connection.
@@ -202,14 +217,14 @@ class Runtime:
                 self.bridge.call(request.end_stale)
             except LedgerUnavailable as error:
                 self.complain(error)
-        self.bridge.call(self._start_afresh)
+        self.bridge.call(partial(self._start_afresh, "it was taken for dead"))
 
-    def _start_afresh(self) -> None:
-        """Leave the broker and come back under the new name (on the event loop)."""
+    def _start_afresh(self, reason: str) -> None:
+        """Leave the broker and come back (on the event loop)."""
         if self.consumer.hub is not None:
-            raise StartAfresh
+            raise StartAfresh(reason)
         if self.consumer.connection is not None:  # else it is about to come back already
-            self.consumer.connection.break_off(StartAfresh())
+            self.consumer.connection.break_off(StartAfresh(reason))
 
     def refresh_policies(self) -> None:
         """Put policies that somebody changed at run time into force here (EMS-9); never raises."""
@@ -264,6 +279,8 @@ class Runtime:
             self.clerk.start()
             self.clerk.do(self._tidy_for_ever)
             self.clerk.do(self._keep_policies_fresh)
+            if self.wire.follows_master:
+                self.clerk.do(self._keep_following)
 
     # --- the life of a delivery ----------------------------------------------------------------
 
@@ -272,8 +289,12 @@ class Runtime:
         self.epoch += 1
         self.fenced = False
         self.consumer = consumer
+        self.amnesia.broker_forgets = consumer.connection.transport.driver_type == "redis"
+        if self.epoch > 1:
+            self.amnesia.reconnected()
         self._drop_what_had_not_begun()
-        self.settler.connection_lost()
+        self.memory.connection_lost()
+        self.memory.broker_is_away = False
         self.bridge.attach(consumer)
         self.renewal.start()
         self._put_back_lost(consumer)
@@ -315,9 +336,10 @@ class Runtime:
             self.clerk.do(partial(self.ended_too_late, request))
             return
         if request.epoch != self.epoch:
-            return  # told on a lost connection: the copy to come is recognised by this start
-        if request.poison is None:
-            self.settler.add(ticket.mid, ticket.token, request.id)
+            # Told on a lost connection: the copy to come is recognised by this start.
+            self.memory.keep([Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type)])
+        elif request.poison is None or request.poison.is_ordinary:
+            self.settler.add(ticket.mid, ticket.token, request.id, request.type)
         else:
             self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
 
@@ -349,8 +371,36 @@ class Runtime:
         if self._taken_for_dead:
             self._return_from_the_dead()
         self._owners.read()
-        self.settler.settle()
+        # Nothing is forgotten here while Redis is away: it may come back having forgotten more than that.
+        if self.wire.open():
+            self.heard_from(self.wire.run_id)
+            self.memory.settle()
         raise Again(TIDY_PAUSE)
+
+    def heard_from(self, run_id: str) -> None:
+        """Note which Redis the ledger is; one that was restarted or replaced is told what it may not know."""
+        self.memory.heard_from(run_id, self._new_redis)
+
+    def _new_redis(self) -> None:
+        self._enrolled = False
+        self._follow_master()
+
+    def _follow_master(self) -> None:
+        """Leave a master that Sentinel has replaced; what is written there is lost."""
+        left = self.wire.follow()
+        if left is not None:
+            self.bridge.call(partial(self._leave_broker, left))
+
+    def _leave_broker(self, address: tuple[str, int]) -> None:
+        """What the old master still gives to this worker, the new one gives to others (on the event loop)."""
+        client = getattr(self.consumer.task_consumer.channel, "client", None)
+        connection = getattr(client, "connection", None)
+        if connection is not None and (connection.host, connection.port) == address:
+            self._start_afresh("there is a new master")
+
+    def _keep_following(self) -> None:
+        self._follow_master()
+        raise Again(self.settings.heartbeat_interval)
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""

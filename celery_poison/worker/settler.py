@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from typing import NamedTuple
 
 from celery_poison.ledger import Ledger
 
@@ -16,6 +17,18 @@ from celery_poison.ledger import Ledger
 DELAY = 2.0
 #: Starts forgotten in one script call; keeps Redis responsive.
 BATCH = 500
+#: Starts that a Redis is told again at most, when it may have forgotten them.
+MEMORY = 20_000
+
+
+class Acknowledged(NamedTuple):
+    """A start that ended and whose message was acknowledged, and when that was by this process's clock."""
+
+    at: float
+    mid: str
+    token: str
+    id: str
+    task: str
 
 
 class Settler:
@@ -23,18 +36,24 @@ class Settler:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._waiting: deque[tuple[float, str, str, str]] = deque()
+        self._waiting: deque[Acknowledged] = deque()
         self._lock = threading.Lock()
         #: Starts or ends that never reached the ledger: their tasks ran unguarded.
         self.missing = 0
 
-    def add(self, mid: str, token: str, id: str) -> None:
-        self._waiting.append((time.monotonic(), mid, token, id))
+    def add(self, mid: str, token: str, id: str, task: str) -> None:
+        self._waiting.append(Acknowledged(time.monotonic(), mid, token, id, task))
 
-    def connection_lost(self) -> None:
-        """Keep on record what was acknowledged just now: the broker may not have heard of it."""
+    def connection_lost(self) -> list[Acknowledged]:
+        """Keep what was acknowledged just now, and return it: the broker may not have heard of it."""
         with self._lock:
+            kept = self.recent()
             self._waiting.clear()
+        return kept
+
+    def recent(self) -> list[Acknowledged]:
+        """Return what was acknowledged just now, and is still on record for that."""
+        return list(self._waiting.copy())[-MEMORY:]
 
     def settle(self, *, everything: bool = False) -> None:
         """Forget what is due, or everything at the end.
@@ -45,15 +64,14 @@ class Settler:
         with self._lock:
             horizon = time.monotonic() - (0.0 if everything else DELAY)
             while self._waiting and self._waiting[0][0] <= horizon:
-                batch: list[tuple[float, str, str, str]] = []
+                batch: list[Acknowledged] = []
                 while self._waiting and len(batch) < BATCH and self._waiting[0][0] <= horizon:
                     batch.append(self._waiting.popleft())
                 try:
-                    missing = self._ledger.settle((mid, token) for _, mid, token, _ in batch)
+                    missing = self._ledger.settle((end.mid, end.token) for end in batch)
                 except BaseException:
                     self._waiting.extendleft(reversed(batch))
                     raise
                 self.missing += len(missing)
                 for number in missing:  # lost on their way, or ended for dead by a monitor
-                    _, mid, token, id = batch[number]
-                    self._ledger.survived(mid, token, id)
+                    self._ledger.survived(batch[number].mid, batch[number].token, batch[number].id)

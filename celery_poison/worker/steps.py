@@ -106,6 +106,7 @@ class GuardStep(bootsteps.ConsumerStep):
         self._monitor.start()
 
     def stop(self, consumer: Any) -> None:
+        self._runtime.memory.broker_is_away = True
         self._gate.clear()
 
     def shutdown(self, consumer: Any) -> None:

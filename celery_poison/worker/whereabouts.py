@@ -45,6 +45,10 @@ class Whereabouts:
         """Return the requests that run, or were handed to the pool to run."""
         return list(self._in_pool.values())
 
+    def is_running(self, mid: str) -> bool:
+        """Whether a message runs, or was handed to the pool to run."""
+        return any(request.mid == mid for request in self.in_pool())
+
     def left_pool(self, token: str, *, ended_well: bool) -> None:
         self._in_pool.pop(token, None)
         self._ended[token] = ended_well
@@ -62,6 +66,10 @@ class Whereabouts:
         void, self._let_in = self._let_in, set()
         self._in_pool = {token: request for token, request in self._in_pool.items() if request in active}
         return void
+
+    def how_ended(self, token: str) -> bool | None:
+        """Return whether a start ended well here; None if it did not end, or that is long ago."""
+        return None if token in self._in_pool or token in self._let_in else self._ended.get(token)
 
     def of(self, start: Start, ended: Ended) -> tuple[bool, Ended]:
         """Return whether an entry of this worker stands in the way of a copy, and how it ended."""

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 
+import kombu
 import pytest
 
 from celery_poison.ledger.connection import ANSWER_TIMEOUT, CONNECT_TIMEOUT, open_redis
@@ -42,3 +43,10 @@ def test_a_sentinel_that_does_not_answer_is_passed_over() -> None:
         assert open_redis(redises.url(), redises.transport_options).ping()
         # As long as Redis itself may take, and not that for each of several attempts.
         assert time.monotonic() - began < CONNECT_TIMEOUT + ANSWER_TIMEOUT
+
+
+def test_the_database_of_a_sentinel_url_is_the_one_that_kombu_uses() -> None:
+    url, options = "sentinel://a:1/4;sentinel://b:2/5", {"master_name": "m"}
+    ours = open_redis(url, options).connection_pool.connection_kwargs["db"]
+    with kombu.Connection(url, transport_options=options) as broker:
+        assert ours == int(broker.virtual_host) == 4

@@ -163,3 +163,17 @@ def test_EMS_10_answers_are_taken_apart_when_they_are_complete(
     text: bytes, count: int, found: list[bytes] | None
 ) -> None:
     assert parse(text, count) == found
+
+
+def test_EMS_8_a_new_connection_begins_with_what_redis_may_have_forgotten(redis_url: str) -> None:
+    told = iter(["first", "second"])
+    wire = Wire(open_redis(redis_url), remind=lambda: _push(f"{next(told)} reminder"))
+    assert wire.send(_push("one"))
+    _arrived(redis_url, 2)
+    admin = redis.Redis.from_url(redis_url)
+    for row in admin.client_list():
+        if row["cmd"] in ("rpush", "client|reply"):
+            admin.client_kill_filter(_id=row["id"])
+    assert wire.send(_push("two"))
+    _arrived(redis_url, 4)
+    assert _words(redis_url) == [b"first reminder", b"one", b"second reminder", b"two"]

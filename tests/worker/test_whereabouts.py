@@ -36,6 +36,14 @@ def test_a_start_in_the_pool_stands_in_the_way_until_it_left() -> None:
     assert known.of(_start(), Ended.NOT) == (True, Ended.DONE), "its end never reached the ledger"
 
 
+def test_EMS_8_a_message_that_runs_here_is_known_whatever_is_on_record() -> None:
+    known = Whereabouts()
+    known.went_to_pool("t1", SimpleNamespace(mid="m"))
+    assert known.is_running("m") and not known.is_running("other")
+    known.left_pool("t1", ended_well=False)
+    assert not known.is_running("m")
+
+
 def test_a_start_that_ended_badly_does_not_stand_in_the_way() -> None:
     known = Whereabouts()
     known.went_to_pool("t1", object())

@@ -1,0 +1,96 @@
+"""What this worker remembers for a Redis that may have forgotten it.
+
+The processes that run tasks tell by themselves what they are running, first thing on a new connection.
+What has ended is told here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from celery.utils.log import get_logger
+
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.records import Start
+from celery_poison.verdict import Ended, Phase
+from celery_poison.worker.amnesia import Amnesia
+from celery_poison.worker.clerk import Clerk
+from celery_poison.worker.settler import BATCH, Acknowledged, Settler
+from celery_poison.worker.whereabouts import Whereabouts
+
+logger = get_logger("celery_poison")
+
+
+class Memory:
+    """Tells Redis again how starts of this worker ended.
+
+    Args:
+        node: the worker's node name.
+
+    Attributes:
+        broker_is_away: its connection was lost, and there is no other yet.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        node: str,
+        amnesia: Amnesia,
+        settler: Settler,
+        whereabouts: Whereabouts,
+        clerk: Clerk,
+    ) -> None:
+        self._ledger = ledger
+        self._node = node
+        self._amnesia = amnesia
+        self._settler = settler
+        self._whereabouts = whereabouts
+        self._clerk = clerk
+        self.broker_is_away = False
+
+    def heard_from(self, run_id: str, forgetful: Callable[[], object]) -> None:
+        """Note which Redis answered; if it is another one, call ``forgetful`` and tell it everything."""
+        if not self._amnesia.met(run_id):
+            return
+        logger.warning(
+            "celery_poison: the ledger's Redis was restarted or replaced, and may have forgotten its last"
+            " moments: it is told again what runs here, and what comes is looked up before it runs"
+        )
+        forgetful()
+        if self._amnesia.broker_forgets:
+            self.keep(self._settler.recent())
+        self._clerk.do(self._correct)
+
+    def connection_lost(self) -> None:
+        """Keep what ended just now on record: nobody knows which acknowledgements the broker heard."""
+        self.keep(self._settler.connection_lost())
+
+    def settle(self) -> None:
+        """Forget what was acknowledged, while there is a broker that can have heard of it."""
+        if not self.broker_is_away:
+            self._settler.settle()
+
+    def keep(self, ended: Iterable[Acknowledged]) -> None:
+        """Have it on record that these starts ended."""
+        starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended]
+        if starts:
+            self._clerk.do(partial(self._tell, starts))
+
+    def _tell(self, starts: list[tuple[str, Start, Ended]]) -> None:
+        for first in range(0, len(starts), BATCH):
+            self._settler.missing += self._ledger.remind(starts[first : first + BATCH])
+
+    def _start_of(self, end: Acknowledged) -> Start:
+        worker = f"{self._node}/{end.token.partition('.')[0]}"
+        return Start(Phase.RUNNING.value, end.token, worker, 0, 0, 1, 0, end.id, end.task, "", 0, 0, 0, 1)
+
+    def _correct(self) -> None:
+        """End the starts that Redis takes for running, since it has forgotten their end."""
+        for mid, start, raw in Queries(self._ledger).running():
+            ended_well = self._whereabouts.how_ended(start.token)
+            if ended_well:
+                self._ledger.remind([(mid, start, Ended.DONE)])
+            elif ended_well is not None:
+                self._ledger.claim(mid, raw, None)

@@ -1,0 +1,29 @@
+"""The fleet's tasks, and one that says where it ran."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery
+
+from celery_poison import guarded
+from tests.apps.factory import build_app
+from tests.apps.marks import marks
+
+
+def build(environ: Mapping[str, str], *, current: bool = False) -> Celery:
+    app = build_app(environ, current=current)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.where")
+    def where(self: Any, n: int, seconds: float) -> str:
+        here = marks(os.environ["MARKS_URL"])
+        here.leave("where", self.request.id, "start", n)
+        time.sleep(seconds)
+        here.leave("where", self.request.id, "end", n)
+        return str(self.request.hostname)
+
+    return app

@@ -1,0 +1,209 @@
+"""Fleets beside servers that a test may stop, freeze and cut off, and what must be true afterwards."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.result import AsyncResult
+
+from celery_poison.plugin import plugin_of
+from celery_poison.testing import RedisServer, Worker, wait_until
+from tests.apps.harness import ROOT, Fleet
+from tests.outage.apps import build
+
+#: Pools of which the second takes part in `tox -e matrix` only.
+BOTH_POOLS = ["prefork", pytest.param("threads", marks=pytest.mark.matrix)]
+#: Seconds of silence after which a worker is taken for dead here.
+ACTIVATION = 2.0
+
+
+@dataclass
+class Site(Fleet):
+    """A fleet, and the questions that all these tests ask. Its marks are on a Redis that stays well."""
+
+    killed: set[int] = field(default_factory=set)
+    _asked_at: float = 0.0
+
+    @cached_property
+    def app(self) -> Celery:
+        return build(self.environ())
+
+    def worker(self, name: str = "w1", pool: str = "prefork", concurrency: int = 2, **options: Any) -> Worker:
+        return Worker(
+            "tests.outage.app",
+            name=name,
+            pool=pool,
+            concurrency=concurrency,
+            env=self.environ() | options.pop("env", {}),
+            cwd=ROOT,
+            log_path=self.directory / f"{name}.log",
+            **options,
+        )
+
+    def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
+        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.evidence()}")
+
+    def evidence(self) -> str:
+        """What is on record, and the end of the logs."""
+        queries = self.quarantine.queries
+        rows = [(mid, raw, start.token in self.done()) for mid, start, raw in queries.running()]
+        told = [{key: word for key, word in entry.items() if word} for entry in queries.journal()]
+        return "\n".join(map(str, [*rows, *queries.parked(), *told, self.log_text()[-6000:]]))
+
+    def done(self) -> set[str]:
+        """The tokens of the starts of which the ledger knows that they have ended."""
+        ledger = plugin_of(self.app).open_ledger()
+        found: Any = ledger.client.hkeys(ledger.keys.done)
+        return {token.decode() for token in found}
+
+    def events(self, *kinds: str) -> list[dict[str, str]]:
+        return [e for e in self.quarantine.queries.journal(count=100_000) if e["event"] in kinds]
+
+    def starts(self, task: str = "where") -> Counter[Any]:
+        return self.marks.count(task, "start")
+
+    def ends(self, task: str = "where") -> Counter[Any]:
+        return self.marks.count(task, "end")
+
+    def ran_once(self, task: str = "where") -> bool:
+        """Whether every message that began was begun once."""
+        return set(self.starts(task).values()) == {1} and self.starts(task) == self.ends(task)
+
+    def overlapped(self) -> list[str]:
+        """The ids that were running twice at one time; what a killed worker ran ended with it."""
+        running: dict[str, set[int]] = {}
+        twice = []
+        for mark in self.marks.all():
+            here = running.setdefault(mark.id, set())
+            here -= self.killed
+            if mark.event == "end":
+                here.discard(mark.pid)
+            elif here:
+                twice.append(mark.id)
+            else:
+                here.add(mark.pid)
+        return twice
+
+    def on(self, worker: Worker, event: str = "start") -> list[Any]:
+        """What ran on a worker: the first arguments of its tasks, in order."""
+        mine = {worker.main_pid, *worker.child_pids()}
+        return [mark.n for mark in self.marks.all("where", event) if mark.pid in mine]
+
+    def heard_for(self, seconds: float) -> bool:
+        """Whether so much time has passed since this was asked first."""
+        if not self._asked_at:
+            self._asked_at = time.monotonic()
+        return time.monotonic() - self._asked_at > seconds
+
+    def kill(self, worker: Worker) -> None:
+        self.killed |= {worker.main_pid, *worker.child_pids()}
+        worker.kill_group()
+
+    def result_of(self, sent: AsyncResult) -> Any:
+        """Its result, asked for again and again: a restart cuts off who waits to be told."""
+
+        def stored() -> bool:
+            sent._cache = None
+            return bool(sent.state == "SUCCESS")
+
+        self.await_that(stored, f"{sent.id} has a result")
+        return sent.result
+
+    def nobody_is_blamed(self) -> bool:
+        """Whether no death was noticed, and nothing flagged, counted or kept."""
+        told = self.events("crashed", "interrupted", "worker_lost", "quarantined")
+        return not told and not self.quarantine.queries.incidents() and not self.suspects()
+
+    def suspects(self) -> list[Any]:
+        """What is flagged or in quarantine."""
+        return [*self.quarantine.list(), *self.quarantine.list(candidates=True)]
+
+    def on_record(self) -> int:
+        """The number of starts that the ledger takes for running."""
+        return len([*self.quarantine.queries.running()])
+
+    def known_workers(self) -> set[str]:
+        """The nodes that the ledger takes for alive."""
+        alive = self.quarantine.queries.workers(1000)
+        return {row.worker.partition("@")[0] for row in alive if row.alive}
+
+    def still_guards(self, *workers: Worker) -> None:
+        """Kill a worker that is running something: it is noticed, and the message run by another."""
+        assert all(worker.is_alive() for worker in workers)
+        before = len(self.events("worker_lost"))
+        sent = self.send("where", 900, 2)
+        self.await_that(lambda: self.starts()[900] == 1, "one more runs")
+        self.kill(next(worker for worker in workers if 900 in self.on(worker)))
+        self.await_that(lambda: len(self.events("worker_lost")) > before, "a death is noticed again")
+        assert self.result_of(sent) in {f"{worker.name}@test" for worker in workers}
+        assert [e["id"] for e in self.events("crashed")][-1:] == [sent.id], "its message was flagged"
+
+
+@pytest.fixture
+def new_site(
+    new_redis: Callable[..., RedisServer], new_redis_url: Callable[[], str], tmp_path: Path
+) -> Iterator[Callable[..., Site]]:
+    """A function that makes a Site from a broker's URL and Celery settings; its workers end first."""
+    sites: list[Site] = []
+
+    def make(broker_url: str, backend_url: str = "", **settings: Any) -> Site:
+        directory = tmp_path / f"site{len(sites)}"
+        directory.mkdir()
+        patient: dict[str, Any] = {
+            "poison_heartbeat_interval": ACTIVATION / 4,
+            "poison_activation_interval": ACTIVATION,
+        }
+        site = Site(
+            broker_url=broker_url,
+            backend_url=backend_url or new_redis_url(),
+            marks_url=new_redis_url(),
+            directory=directory,
+            settings=patient | settings,
+        )
+        sites.append(site)
+        return site
+
+    yield make
+    for site in sites:
+        site.close()
+
+
+@pytest.fixture
+def new_redis() -> Iterator[Callable[..., RedisServer]]:
+    """A function that starts a Redis of the test's own; it takes the server's options."""
+    servers: list[RedisServer] = []
+
+    def start(**options: object) -> RedisServer:
+        servers.append(RedisServer(options=options).start())
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+class Rewind:
+    """What a Redis had on disk at one moment, so that it can come back having lost everything since."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._saved = server.directory / "saved"
+        self._live = server.directory / "appendonlydir"
+        shutil.copytree(self._live, self._saved)
+
+    def restart(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Kill the server, do something, and start it again with what it had then."""
+        self._server.kill()
+        meanwhile()
+        shutil.rmtree(self._live)
+        self._saved.rename(self._live)
+        self._server.start()

@@ -1,0 +1,62 @@
+"""A worker's broker connection breaks while its tasks run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import redis
+
+from celery_poison.testing import RabbitServer, RedisServer
+from tests.outage.conftest import BOTH_POOLS, Site
+
+NewSite = Callable[..., Site]
+
+
+@pytest.fixture
+def break_it(request: pytest.FixtureRequest, broker_url: str) -> Callable[[], object]:
+    """Closes everybody's broker connections, from the broker's side."""
+    if broker_url.startswith("redis"):
+        return lambda: _kill_clients(request.getfixturevalue("redis_server"), broker_url)
+    rabbit: RabbitServer = request.getfixturevalue("rabbit_server")
+    vhost = broker_url.rpartition("/")[2]
+    return lambda: rabbit.ctl("close_all_connections", "--vhost", vhost, "test")
+
+
+def _kill_clients(server: RedisServer, url: str) -> None:
+    database = url.rpartition("/")[2]
+    with server.client() as client:
+        for row in client.client_list(_type="normal"):
+            if row["db"] == database:
+                with suppress(redis.ResponseError):
+                    client.client_kill_filter(_id=row["id"])
+
+
+@pytest.mark.parametrize("pool", BOTH_POOLS)
+@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+def test_TP1_8_nothing_runs_twice_because_the_broker_delivered_it_again(
+    new_site: NewSite,
+    new_redis_url: Callable[[], str],
+    broker_url: str,
+    break_it: Callable[[], object],
+    pool: str,
+) -> None:
+    apart: dict[str, Any] = {}
+    if not broker_url.startswith("redis"):
+        # Celery itself may hang otherwise: its pool's threads wait for RabbitMQ on the loop's connection.
+        apart = {"poison_redis_url": new_redis_url(), "worker_enable_prefetch_count_reduction": False}
+    site = new_site(broker_url, **apart)
+    with site.worker("w1", pool) as w1, site.worker("w2", pool) as w2:
+        w1.wait_ready(), w2.wait_ready()
+        sent = [site.send("where", n, 5) for n in range(4)]
+        site.await_that(lambda: len(site.starts()) == 4, "all run")
+        for n in range(10, 20):
+            site.send("where", n, 0.1)
+        break_it()
+        site.await_that(lambda: len(site.ends()) == 14, "everything is done")
+        site.await_that(lambda: not site.on_record(), "copies are recognised")
+        assert {site.result_of(result)[:1] for result in sent} == {"w"}
+        assert site.ran_once() and site.nobody_is_blamed()
+        assert site.result_of(site.send("where", 20, 0))
