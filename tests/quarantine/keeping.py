@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -17,6 +18,7 @@ from celery_poison.policy import Policy
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
+from celery_poison.testing.waiting import wait_until
 
 SECRET = b"secret"
 
@@ -40,8 +42,8 @@ class Keeper:
     def receive(self, queue: str = "celery") -> Any:
         """Take the next message of a queue, sealed, with its body as it was sent."""
         channel = self._connection.default_channel
-        message = channel.basic_get(queue)
-        assert message is not None, f"nothing in {queue}"
+        # RabbitMQ confirms nothing to Celery's producers: what was just sent may still be on its way.
+        message = wait_until(partial(channel.basic_get, queue), what=f"a message in {queue}")
         if not isinstance(message, Message):  # RabbitMQ's transport leaves that to its consumers
             message = channel.message_to_python(message)
         message.queue_name = queue
@@ -84,6 +86,7 @@ class Keeper:
     def take_from_rabbit(self, queue: str = "celery") -> Any:
         """Return the next message of a queue on RabbitMQ as py-amqp gives it, and leave it there."""
         with Connection(self.app.conf.broker_write_url) as connection:
-            raw = connection.default_channel.basic_get(queue)
+            get = partial(connection.default_channel.basic_get, queue)
+            raw = wait_until(get, what=f"a message in {queue}")
             connection.default_channel.basic_reject(raw.delivery_tag, requeue=True)
         return raw
