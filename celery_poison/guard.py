@@ -40,6 +40,8 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
         max_failures: times a message may be put back; default ``poison_max_failures`` (5).
         max_payload_bytes: largest body accepted, in bytes; default ``poison_max_payload_bytes`` (none).
         fingerprint: function of the task's arguments that tells equal messages; default all of them.
+        block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
+            quarantined on arrival; default ``poison_block_fingerprint_after`` (never).
 
     Raises:
         ConfigurationError: unknown option, impossible value, or ``acks_late=False`` beside it.

@@ -111,7 +111,6 @@ class Settings:
         _number(1, integer=True, optional=True),
         "Convictions of one fingerprint after which new messages bearing it are quarantined on arrival.",
         unit="convictions",
-        acts=False,
     )
     exception_destination: str | None = _setting(
         "system", _destination, "Where poison goes: 'system', a queue name, or None (it stays).", acts=False

@@ -41,6 +41,8 @@ class Event(StrEnum):
     DISCARDED = "discarded"
     STALE = "stale"
     POLICY_CHANGED = "policy_changed"
+    BLOCKED = "blocked"
+    UNBLOCKED = "unblocked"
     WORKER_LOST = "worker_lost"
     FAILOVER_FINISHED = "failover_finished"
     WORKER_STARTED = "worker_started"

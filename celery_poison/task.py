@@ -59,6 +59,7 @@ class PoisonTask(Task):
         max_failures: times a message may be put back; default ``poison_max_failures``.
         max_payload_bytes: largest body accepted; default ``poison_max_payload_bytes``.
         fingerprint: function of the task's arguments that tells equal messages.
+        block_fingerprint_after: convictions of one fingerprint that block it; default never.
     """
 
     abstract = True
@@ -70,6 +71,7 @@ class PoisonTask(Task):
     max_failures: int | None = None
     max_payload_bytes: int | None = None
     fingerprint: Any = None
+    block_fingerprint_after: int | None = None
 
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False

@@ -50,6 +50,7 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         ("candidates", str(seen.candidates)),
         ("running", f"{seen.running} (DLNG)"),
         ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
+        ("blocked", count_of(seen.blocked, "rule")),
         ("workers", workers),
         ("monitor", seen.monitor or "nobody"),
         ("unguarded", unguarded),

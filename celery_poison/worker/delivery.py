@@ -24,6 +24,8 @@ class Delivery:
         epoch: number of the broker connection it came by.
         start: its entry in the ledger; ``start.phase`` tells what it is doing.
         alone: it must run with nothing beside it.
+        blocked: the rule on the block list that it falls under, as a sentence.
+        released: a person released this task id, and no rule stands against it.
     """
 
     message: Any
@@ -39,6 +41,8 @@ class Delivery:
     history: History = NO_HISTORY
     alone: bool = False
     waits_since: float | None = None
+    blocked: str = ""
+    released: bool = False
 
     @property
     def limits(self) -> Limits:

@@ -84,6 +84,7 @@ class GuardedRequest(Request):
         if self.revoked():
             raise TaskRevokedError(self.id)
         ticket = self._ticket = self._make_ticket()
+        self._stop_if_blocked()
         self.epoch = self.runtime.epoch
         self.runtime.whereabouts.went_to_pool(ticket.token, self)
         task, (hard, soft) = self._task, self.time_limits
@@ -108,6 +109,23 @@ class GuardedRequest(Request):
         )
         self._apply_result = ref(result) if result is not None else None
         return result
+
+    def _stop_if_blocked(self) -> None:
+        """Divert what was blocked while it waited here (NEW-3).
+
+        Raises:
+            TaskRevokedError: to Celery, which gives the place in the pool to another.
+        """
+        runtime, delivery = self.runtime, self.poison
+        if not runtime.blocks.concerns(self._type) or (delivery is not None and delivery.released):
+            return
+        policy = runtime.policies[self._type][0]
+        reason = runtime.checker.on_its_way_to_the_pool(self._message, self._type, policy)
+        if reason:
+            if delivery is not None:
+                runtime.whereabouts.dropped(delivery.start.token)
+            self._open_fate().wants_quarantine(causes.BLOCKED, reason)
+            raise TaskRevokedError(self.id)
 
     def _make_ticket(self) -> Ticket:
         delivery = self.poison

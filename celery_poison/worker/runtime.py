@@ -15,6 +15,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 from celery.worker.state import active_requests
 
+from celery_poison import causes
 from celery_poison.broker.putback import put_back_lost
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
@@ -31,10 +32,12 @@ from celery_poison.verdict import Phase
 from celery_poison.worker import attempt, durable
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.attempt import Recorder, Ticket
+from celery_poison.worker.blocklist import BlockList, Checker
 from celery_poison.worker.bridge import Bridge, StartAfresh
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.durable import Durable
+from celery_poison.worker.fingerprints import Fingerprints
 from celery_poison.worker.lease import Lease, birth_of
 from celery_poison.worker.owners import Owners
 from celery_poison.worker.settler import Settler
@@ -100,6 +103,9 @@ class Runtime:
         self.wire = Wire(self.ledger.client, self.ledger.keys.channel(self.worker))
         self.lease = Lease(self.settings.activation_interval)
         self._complained: set[str] = set()
+        self.blocks = BlockList(self.ledger, self.complain)
+        self._fingerprints = Fingerprints(self.complain)
+        self.checker = Checker(self, self._fingerprints)
         self._enrolled = False
         self._begun = False
         self._taken_for_dead = False
@@ -225,8 +231,18 @@ class Runtime:
         except Exception as error:
             self.complain(error)
 
+    def refresh_blocks(self) -> None:
+        """Put changes of the block list into force here (NEW-3); never raises."""
+        if not self.ledger_is_up:
+            return
+        try:
+            self.blocks.refresh()
+        except Exception as error:
+            self.complain(error)
+
     def _keep_policies_fresh(self) -> None:
         self.refresh_policies()
+        self.refresh_blocks()
         raise Again(self.settings.heartbeat_interval)
 
     def about(self) -> dict[str, str | int]:
@@ -309,6 +325,10 @@ class Runtime:
         words = (b"HSET", self.ledger.keys.running.encode(), mid.encode(), start.encode())
         self.wire.send(command(*words))
 
+    def unnote(self, mid: str) -> None:
+        """Take that entry away again, in the same way."""
+        self.wire.send(command(b"HDEL", self.ledger.keys.running.encode(), mid.encode()))
+
     def acknowledged(self, request: Any, ticket: Ticket, *, final: bool) -> None:
         """The broker was told that a delivery is done: forget its start."""
         if birth_of(ticket.token) < self._births:
@@ -362,14 +382,23 @@ class Runtime:
             StaleDelivery: it runs elsewhere.
             LedgerUnavailable: it must not be acknowledged.
         """
-        fields = parcel_fields(message, start.task, self.secret, self.policies[start.task][0])
+        policy = self.policies[start.task][0]
+        # What died while it was being received may have died of the user's function: it is not asked again.
+        function = None if cause == causes.RECEIVE else policy.fingerprint
+        fields = parcel_fields(message, self._fingerprints.of(message, start.task, self.secret, function))
+        convicted = cause not in causes.NO_CONVICTIONS
+        block_after = (policy.block_fingerprint_after or 0) if convicted else None
         try:
-            new = self.ledger.quarantine(mid, start, cause=cause, reason=reason, fields=fields)
+            new = self.ledger.quarantine(
+                mid, start, cause=cause, reason=reason, fields=fields, block_after=block_after
+            )
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
         if new:
             told = partial(self.announce.quarantined, start.id, start.task, cause, reason)
             self.bridge.call(told)
+        if block_after:
+            self.refresh_blocks()  # here at once, elsewhere within a heartbeat
 
     # --- the end -------------------------------------------------------------------------------
 
