@@ -84,7 +84,7 @@ class Settings:
     guard_all: bool = _setting(
         False, _flag, "Guard every task of the app. Tasks keep their own acknowledgement mode."
     )
-    observe_only: bool = _setting(False, _flag, "Judge and journal everything, divert nothing.", acts=False)
+    observe_only: bool = _setting(False, _flag, "Judge and journal everything, divert nothing.")
     fail_open: bool = _setting(
         True, _flag, "When the ledger is away: True runs tasks unguarded, False holds them back."
     )

@@ -36,6 +36,7 @@ class Event(StrEnum):
     PARKED = "parked"
     UNPARKED = "unparked"
     QUARANTINED = "quarantined"
+    WOULD_QUARANTINE = "would_quarantine"
     RELEASED = "released"
     FAILED = "failed"
     DISCARDED = "discarded"

@@ -73,6 +73,10 @@ class PoisonTask(Task):
     fingerprint: Any = None
     block_fingerprint_after: int | None = None
 
+    #: What holds for the task without us: (acks_late, reject_on_worker_lost); None where it says nothing.
+    own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
+    #: Whether tasks are only observed in this process (``poison_observe_only``).
+    _observed: ClassVar[bool] = False
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False
     #: Raises StaleCompletion; set in processes that run tasks.
@@ -103,7 +107,7 @@ class PoisonTask(Task):
         try:
             return super().__call__(*args, **kwargs)
         except MemoryError as error:
-            if self.request.id not in attempts:
+            if PoisonTask._observed or self.request.id not in attempts:
                 raise  # called directly or eagerly: the caller's own business
             raise MemoryExhausted(repr(error)) from None
         finally:

@@ -101,6 +101,7 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "cleared": lambda entry: f"ran alone on {entry['worker']} and survived: cleared",
     "duplicate": lambda entry: f"one more copy arrived at {entry['worker']} and was dropped{_noted(entry)}",
     "quarantined": lambda entry: f"moved to quarantine{_noted(entry)}",
+    "would_quarantine": lambda entry: f"would have been moved to quarantine{_noted(entry)}",
     "released": _decided("released"),
     "failed": _decided("failed"),
     "discarded": _decided("discarded"),

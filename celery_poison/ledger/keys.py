@@ -29,6 +29,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:blocks`` | hash | blocked tasks and fingerprints, and the list's version | unblocked, or over |
 | ``{ns}:convictions:FP`` | string | convictions of one fingerprint | 30 days after the last |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
+| ``{ns}:would`` | hash | cause -> messages (``poison_observe_only``) | for ever |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """
 
@@ -72,6 +73,7 @@ class Keys:
         self.policy = self.prefix + "policy"
         self.blocks = self.prefix + "blocks"
         self.journal = self.prefix + "journal"
+        self.would = self.prefix + "would"
         self.tally = self.prefix + "tally"
 
     def convictions(self, fingerprint: str) -> str:

@@ -266,6 +266,11 @@ class Ledger:
         )
         return bool(reply[0] is Code.OK)
 
+    def would_quarantine(self, mid: str, start: Start, *, cause: str, reason: str) -> None:
+        """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
+        told = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **told)
+
     # --- a message that has to wait ------------------------------------------------------------
 
     def park(self, mid: str, seen: bytes, start: Start, *, number: int, parcel: bytes) -> bool:

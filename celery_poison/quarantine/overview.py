@@ -35,6 +35,8 @@ class Overview:
         running: messages that a worker has in its hands at this moment (DLNG).
         parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
         blocked: rules on the block list that are in force.
+        observe_only: whether this app only observes (``poison_observe_only``).
+        would_quarantine: cause -> messages that would have been quarantined while it did.
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
         inactive_settings: set, and without effect in this version.
@@ -50,6 +52,8 @@ class Overview:
     parked: int
     journal: int
     blocked: int
+    observe_only: bool
+    would_quarantine: dict[str, int]
     workers: list[WorkerRecord]
     monitor: str
     open_incidents: dict[str, str]
@@ -124,6 +128,8 @@ def overview(app: Celery) -> Overview:
         parked=totals["parked"],
         journal=totals["journal"],
         blocked=len(read_rules(raw, now)[0]),
+        observe_only=settings.observe_only,
+        would_quarantine=queries.would_quarantine(),
         workers=workers,
         monitor=monitor,
         open_incidents=incidents,

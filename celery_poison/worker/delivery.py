@@ -25,6 +25,8 @@ class Delivery:
         start: its entry in the ledger; ``start.phase`` tells what it is doing.
         alone: it must run with nothing beside it.
         blocked: the rule on the block list that it falls under, as a sentence.
+        overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
+            nobody is made to wait for it (``poison_observe_only``).
         released: a person released this task id, and no rule stands against it.
     """
 
@@ -43,6 +45,7 @@ class Delivery:
     waits_since: float | None = None
     blocked: str = ""
     released: bool = False
+    overtaken: tuple[str, bytes] | None = None
 
     @property
     def limits(self) -> Limits:

@@ -108,7 +108,24 @@ class Door:
         sight = self._look(delivery)
         foreign, ended = self._earlier_start(sight)
         facts = facts_of(delivery, sight, foreign, ended)
-        self._carry_out(delivery, sight, judge(facts, delivery.limits))
+        verdict = judge(facts, delivery.limits)
+        if self._runtime.observes:
+            self._observe(delivery, sight, verdict)
+        else:
+            self._carry_out(delivery, sight, verdict)
+
+    def _observe(self, delivery: Delivery, sight: Sight, verdict: Verdict) -> None:
+        """Note what was judged; let it in as Celery would."""
+        runtime, start = self._runtime, delivery.start
+        if verdict.action is Action.QUARANTINE:
+            runtime.would_quarantine(delivery.mid, start, verdict.cause, verdict.reason)
+        if sight.start is not None:
+            # Both stay on record, each under a name of its own, or the earlier death would be forgotten.
+            delivery.overtaken = delivery.mid, sight.raw
+            delivery.mid = f"{delivery.mid}:{start.token}"
+        delivery.history = sight.history
+        delivery.start = start._replace(deliveries=sight.history.deliveries + 1)
+        runtime.bridge.call(partial(self._let_in, delivery))
 
     def _look(self, delivery: Delivery) -> Sight:
         ledger, start = self._runtime.ledger, delivery.start
@@ -178,7 +195,7 @@ class Door:
         self._runtime.bridge.call(partial(self._let_in, delivery))
 
     def _ledger_away(self, delivery: Delivery) -> bool:
-        if delivery.blocked or not self._runtime.settings.fail_open:
+        if not self._runtime.observes and (delivery.blocked or not self._runtime.settings.fail_open):
             return True
         self._runtime.bridge.call(partial(self._let_in, delivery))
         return False
@@ -197,8 +214,11 @@ class Door:
         delivery.start = delivery.start.in_phase(Phase.ADMITTING)
         self._runtime.note(delivery.mid, delivery.start)
         if blocked := self._rule_under_mark(delivery):
-            self._refuse(delivery, causes.BLOCKED, blocked)
-            return
+            if not self._runtime.observes:
+                self._refuse(delivery, causes.BLOCKED, blocked)
+                return
+            about = (delivery.mid, delivery.start, causes.BLOCKED, blocked)
+            self._runtime.clerk.do(partial(self._runtime.would_quarantine, *about), lambda: False)
         try:
             message.body  # noqa: B018 - unpacks it, here and now, under the admit mark
         except Exception as error:

@@ -116,16 +116,18 @@ class GuardedRequest(Request):
         Raises:
             TaskRevokedError: to Celery, which gives the place in the pool to another.
         """
-        runtime, delivery = self.runtime, self.poison
-        if not runtime.blocks.concerns(self._type) or (delivery is not None and delivery.released):
-            return
-        policy = runtime.policies[self._type][0]
-        reason = runtime.checker.on_its_way_to_the_pool(self._message, self._type, policy)
-        if reason:
-            if delivery is not None:
-                runtime.whereabouts.dropped(delivery.start.token)
+        if reason := self._blocked():
+            if self.poison is not None:
+                self.runtime.whereabouts.dropped(self.poison.start.token)
             self._open_fate().wants_quarantine(causes.BLOCKED, reason)
             raise TaskRevokedError(self.id)
+
+    def _blocked(self) -> str:
+        runtime, delivery = self.runtime, self.poison
+        if not runtime.blocks.concerns(self._type) or (delivery is not None and delivery.released):
+            return ""
+        policy = runtime.policies[self._type][0]
+        return str(runtime.checker.on_its_way_to_the_pool(self._message, self._type, policy))
 
     def _make_ticket(self) -> Ticket:
         delivery = self.poison

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from logging import ERROR, WARNING
@@ -39,6 +40,7 @@ from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.durable import Durable
 from celery_poison.worker.fingerprints import Fingerprints
 from celery_poison.worker.lease import Lease, birth_of
+from celery_poison.worker.observed import observe_tasks
 from celery_poison.worker.owners import Owners
 from celery_poison.worker.settler import Settler
 from celery_poison.worker.whereabouts import Whereabouts
@@ -66,6 +68,10 @@ class Runtime:
         self.app = app
         self.plugin: Plugin = plugin_of(app)
         self.settings = self.plugin.settings
+        #: Nothing may become of a message but what Celery makes of it (``poison_observe_only``).
+        self.observes = self.settings.observe_only
+        if self.observes:
+            observe_tasks(app)
         #: Task name -> (policy, whether it diverts); updated in place, since others hold it too.
         self.policies = self.plugin.policies
         self._life = uuid4().hex[:16]
@@ -118,7 +124,9 @@ class Runtime:
         self.clerk = Clerk(self.complain)
         self.settler = Settler(self.ledger)
         self.announce = Announcer(lambda: self.consumer)
-        attempt.configure(self.recorder, self.ledger, self.lease, contained=contained)
+        attempt.configure(
+            self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
+        )
         self._owners = Owners(self.ledger)
         self._connect_as_myself()
         self.renewal = Renewal(
@@ -133,6 +141,8 @@ class Runtime:
 
     def _connect_as_myself(self) -> None:
         """Let every broker connection from now on carry this incarnation's boot id."""
+        if self.observes:
+            return  # Celery's own transport
         self.app.amqp.Connection = guarded_connection(self.boot_id, self._owners.is_alive)
 
     def _open_recorder(self) -> Recorder:
@@ -196,7 +206,7 @@ class Runtime:
         self.worker = f"{self._hostname}/{self.boot_id}"
         self._connect_as_myself()
         self.lease.reborn()
-        self._taken_for_dead = True
+        self._taken_for_dead = not self.observes
 
     def _return_from_the_dead(self) -> None:
         """In the clerk's thread, since the heartbeat's may share no connection with it."""
@@ -262,6 +272,8 @@ class Runtime:
         Not while the ledger is away (``poison_fail_open=False``), and not while this worker, taken for
         dead, is still being recovered from: what it started now would be taken for dead too.
         """
+        if self.observes:
+            return True
         known_to_live = not self.fenced and not self.lease.is_doubtful()
         return known_to_live and (self.ledger_is_up or self.settings.fail_open)
 
@@ -291,8 +303,9 @@ class Runtime:
         self._drop_what_had_not_begun()
         self.settler.connection_lost()
         self.bridge.attach(consumer)
-        self.renewal.start()
-        self._put_back_lost(consumer)
+        if not self.observes:
+            self.renewal.start()
+            self._put_back_lost(consumer)
 
     def _drop_what_had_not_begun(self) -> None:
         if self.contained:
@@ -339,7 +352,17 @@ class Runtime:
         if request.poison is None:
             self.settler.add(ticket.mid, ticket.token, request.id)
         else:
-            self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
+            acquit = partial(self.ledger.acquit, ticket.mid, request.start(), final=final)
+            over = time.monotonic() + 3 * self.settings.activation_interval
+            self.clerk.do(partial(self._acquit, request.poison, acquit, over))
+
+    def _acquit(self, delivery: Delivery, acquit: Callable[[], None], over: float) -> None:
+        """What was overtaken must be judged first, or its death would flag a message that has ended."""
+        if delivery.overtaken is not None and time.monotonic() < over:
+            mid, raw = delivery.overtaken
+            if Queries(self.ledger).entry(mid) == raw:
+                raise Again(TIDY_PAUSE)
+        acquit()
 
     def ended_too_late(self, request: Any) -> None:
         """A start ended, or is ended, that has lost its message (in the clerk's thread)."""
@@ -399,6 +422,11 @@ class Runtime:
             self.bridge.call(told)
         if block_after:
             self.refresh_blocks()  # here at once, elsewhere within a heartbeat
+
+    def would_quarantine(self, mid: str, start: Start, cause: str, reason: str) -> None:
+        """Note what would become of a message, with ``poison_observe_only``."""
+        self.ledger.would_quarantine(mid, start, cause=cause, reason=reason)
+        logger.warning("celery_poison: Task %s[%s] would be quarantined: %s", start.task, start.id, reason)
 
     # --- the end -------------------------------------------------------------------------------
 

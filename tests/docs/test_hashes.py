@@ -62,6 +62,7 @@ def _crash(ledger: Ledger, start: Start) -> None:
 
 def _roll_back(ledger: Ledger, start: Start) -> None:
     ledger.rollback(MID, start, cause="rejected")
+    ledger.would_quarantine(MID, start, cause="signal:9", reason="")
 
 
 def _quarantine_and_release(ledger: Ledger, start: Start) -> None:

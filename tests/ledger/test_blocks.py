@@ -118,3 +118,23 @@ def test_NEW_3_unblocking_forgets_the_convictions(ledger: Ledger) -> None:
     assert blocks.convictions(ledger, FP) == 0
     _convict(ledger, "m2", 2)
     assert not _rules(ledger)
+
+
+def test_NEW_8_what_is_only_observed_is_told_and_counted_once_and_changes_no_state(ledger: Ledger) -> None:
+    start = Start("R", "b.1", "w/b", 7, 1, 1, 0, "id", "shop.convert", "celery", 2, 5, 10, 1)
+    ledger.crash("m1", start, cause="signal:9", shared=False)
+    for _ in range(2):
+        ledger.would_quarantine("m1", start, cause="signal:9", reason="why")
+    other = start._replace(id="other")
+    ledger.would_quarantine("m2", other, cause="payload", reason="too large")
+    queries = Queries(ledger)
+    assert queries.would_quarantine() == {"payload": 1, "signal:9": 1}
+    assert [entry["note"] for entry in queries.journal() if entry["event"] == "would_quarantine"] == [
+        "why",
+        "too large",
+    ]
+    assert queries.totals()["quarantined"] == 0
+    assert queries.lineage("other") is None, "what has no history gets none"
+    again = start._replace(token="b.2")
+    ledger.acquit("m1", again, final=True)
+    assert queries.lineage("id") is None
