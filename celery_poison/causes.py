@@ -13,6 +13,7 @@ SYSTEM_EXIT: Final = "system_exit"
 WORKER_LOST: Final = "worker_lost"
 RECEIVE: Final = "receive"
 PAYLOAD: Final = "payload"
+BLOCKED: Final = "blocked"
 FAILURES: Final = "failures"
 REJECTED: Final = "rejected"
 REQUESTED: Final = "requested"
@@ -28,6 +29,7 @@ _SENTENCES: Final = {
     WORKER_LOST: "was running when its whole worker died",
     RECEIVE: "killed its worker while it was being received, before any task code ran",
     PAYLOAD: "could not be accepted: its payload is too large or cannot be unpacked",
+    BLOCKED: "was blocked when it arrived",
     FAILURES: "was put back more often than max_failures allows",
     REJECTED: "failed and its task does not acknowledge failures",
     REQUESTED: "was sent to quarantine by its own task",
@@ -35,6 +37,9 @@ _SENTENCES: Final = {
     SHUTDOWN: "was interrupted by a shutdown",
     UNKNOWN: "was lost for an unknown reason",
 }
+#: Why a message may be in quarantine without having been convicted of anything.
+NO_CONVICTIONS: Final = frozenset({PAYLOAD, BLOCKED, REJECTED, REQUESTED})
+
 _EXIT_STATUS: Final = re.compile(r"exitcode (-?\d+)|signal (\d+)")
 
 

@@ -40,6 +40,8 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
         max_failures: times a message may be put back; default ``poison_max_failures`` (5).
         max_payload_bytes: largest body accepted, in bytes; default ``poison_max_payload_bytes`` (none).
         fingerprint: function of the task's arguments that tells equal messages; default all of them.
+        block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
+            quarantined on arrival; default ``poison_block_fingerprint_after`` (never).
 
     Raises:
         ConfigurationError: unknown option, impossible value, or ``acks_late=False`` beside it.
@@ -93,15 +95,37 @@ def guard_task(task: Any, options: Mapping[str, Any], *, keep_acks: bool = False
         keep_acks: leave its acknowledgement mode alone (``poison_guard_all``).
     """
     kind = type(task)
+    own_acks = _own_acks(task)
     if not isinstance(task, PoisonTask):
         own = {"acks_late": task.acks_late, "reject_on_worker_lost": task.reject_on_worker_lost}
         members = {**own, "__module__": kind.__module__, "__doc__": kind.__doc__, "abstract": True}
         task.__class__ = type(kind.__name__, (kind, PoisonTask), members)
     for name, value in options.items():
         setattr(task, name, value)
+    type(task).own_acks = own_acks
     type(task).keeps_acks = keep_acks
     if not keep_acks:
         type(task).acks_late = type(task).reject_on_worker_lost = True
+
+
+def _own_acks(task: Any) -> tuple[bool | None, bool | None]:
+    kind = type(task)
+    if not isinstance(task, PoisonTask):
+        return task.acks_late, task.reject_on_worker_lost
+    if "own_acks" in vars(kind):
+        found: tuple[bool | None, bool | None] = kind.own_acks
+        return found
+    return vars(kind).get("acks_late"), vars(kind).get("reject_on_worker_lost")
+
+
+def give_back_acks(task: PoisonTask, conf: Any) -> None:
+    """Let a guarded task acknowledge as it would without us (``poison_observe_only``)."""
+    if task.keeps_acks:
+        return
+    kind: Any = type(task)
+    late, reject = _own_acks(task)
+    kind.acks_late = conf.task_acks_late if late is None else late
+    kind.reject_on_worker_lost = conf.task_reject_on_worker_lost if reject is None else reject
 
 
 def marked(task: Any) -> Mapping[str, Any] | None:

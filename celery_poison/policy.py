@@ -11,7 +11,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.settings import PREFIX, Settings, did_you_mean
 
 #: Options that can be overridden at run time: those that are plain data.
-OVERRIDABLE = ("max_crashes", "max_failures", "max_payload_bytes")
+OVERRIDABLE = ("max_crashes", "max_failures", "max_payload_bytes", "block_fingerprint_after")
 
 _NONE: Mapping[str, Any] = {}
 
@@ -25,12 +25,15 @@ class Policy:
         max_failures: times a message may be put back before quarantine (WAS-3); default 5.
         max_payload_bytes: largest body accepted, as received (SAP-6); default no limit.
         fingerprint: function of the task's arguments whose result tells equal messages (NEW-3).
+        block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
+            quarantined on arrival (NEW-3); default never.
     """
 
     max_crashes: int = 2
     max_failures: int = 5
     max_payload_bytes: int | None = None
     fingerprint: Callable[..., Any] | None = None
+    block_fingerprint_after: int | None = None
 
     @classmethod
     def option_names(cls) -> list[str]:

@@ -84,7 +84,7 @@ class Settings:
     guard_all: bool = _setting(
         False, _flag, "Guard every task of the app. Tasks keep their own acknowledgement mode."
     )
-    observe_only: bool = _setting(False, _flag, "Judge and journal everything, divert nothing.", acts=False)
+    observe_only: bool = _setting(False, _flag, "Judge and journal everything, divert nothing.")
     fail_open: bool = _setting(
         True, _flag, "When the ledger is away: True runs tasks unguarded, False holds them back."
     )
@@ -111,7 +111,6 @@ class Settings:
         _number(1, integer=True, optional=True),
         "Convictions of one fingerprint after which new messages bearing it are quarantined on arrival.",
         unit="convictions",
-        acts=False,
     )
     exception_destination: str | None = _setting(
         "system", _destination, "Where poison goes: 'system', a queue name, or None (it stays).", acts=False

@@ -59,6 +59,7 @@ class PoisonTask(Task):
         max_failures: times a message may be put back; default ``poison_max_failures``.
         max_payload_bytes: largest body accepted; default ``poison_max_payload_bytes``.
         fingerprint: function of the task's arguments that tells equal messages.
+        block_fingerprint_after: convictions of one fingerprint that block it; default never.
     """
 
     abstract = True
@@ -70,7 +71,12 @@ class PoisonTask(Task):
     max_failures: int | None = None
     max_payload_bytes: int | None = None
     fingerprint: Any = None
+    block_fingerprint_after: int | None = None
 
+    #: What holds for the task without us: (acks_late, reject_on_worker_lost); None where it says nothing.
+    own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
+    #: Whether tasks are only observed in this process (``poison_observe_only``).
+    _observed: ClassVar[bool] = False
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False
     #: Raises StaleCompletion; set in processes that run tasks.
@@ -101,7 +107,7 @@ class PoisonTask(Task):
         try:
             return super().__call__(*args, **kwargs)
         except MemoryError as error:
-            if self.request.id not in attempts:
+            if PoisonTask._observed or self.request.id not in attempts:
                 raise  # called directly or eagerly: the caller's own business
             raise MemoryExhausted(repr(error)) from None
         finally:

@@ -81,6 +81,7 @@ class Facts:
         last_park: number of the newest parking of this message, raised when it is over (0: unknown).
         finished: the message was parked, and a start of it has finished since.
         payload_bytes: size of the body as received.
+        blocked: the rule on the block list that it falls under, as a sentence.
     """
 
     history: History = NO_HISTORY
@@ -93,6 +94,7 @@ class Facts:
     last_park: int = 0
     finished: bool = False
     payload_bytes: int = 0
+    blocked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def judge(facts: Facts, limits: Limits) -> Verdict:
     if limits.max_payload_bytes is not None and facts.payload_bytes > limits.max_payload_bytes:
         reason = f"its body has {facts.payload_bytes} bytes, max_payload_bytes is {limits.max_payload_bytes}"
         return Verdict(Action.QUARANTINE, causes.PAYLOAD, reason)
-    return convict(facts.history, limits) or _admit(facts.history)
+    return convict(facts.history, limits) or _blocked(facts) or _admit(facts.history)
 
 
 def convict(history: History, limits: Limits) -> Verdict | None:
@@ -147,6 +149,13 @@ def _stray(facts: Facts) -> Verdict | None:
             Action.DROP, reason="this message was parked again, or has ended, since this copy was published"
         )
     return None
+
+
+def _blocked(facts: Facts) -> Verdict | None:
+    """A release is a person's decision about this very message: no rule stands against it (NEW-3)."""
+    if not facts.blocked or facts.last_release:
+        return None
+    return Verdict(Action.QUARANTINE, causes.BLOCKED, facts.blocked)
 
 
 def _admit(history: History) -> Verdict:

@@ -19,6 +19,8 @@ VERBS = {
     "workers": "workers:workers",
     "incidents": "workers:incidents",
     "policy": "policy:policy",
+    "block": "block:block",
+    "unblock": "block:unblock",
     "monitor": "monitor:monitor",
     "journal": "journal:journal",
     "doctor": "doctor:doctor",

@@ -43,13 +43,17 @@ def _say(console: Any, seen: Overview) -> None:
 def _lines(seen: Overview) -> list[tuple[str, str]]:
     workers = f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
     unguarded = f"{count_of(seen.unguarded, 'task')}, {count_of(seen.ledger_errors, 'ledger error')}"
+    would = ", ".join(f"{number} {cause}" for cause, number in seen.would_quarantine.items())
+    observed = [("observed", f"would have been quarantined: {would or 'nothing yet'}")]
     return [
+        *(observed if seen.observe_only or would else []),
         ("ledger", f"{seen.ledger}, namespace {seen.namespace}"),
         ("quarantine", count_of(seen.quarantined, "message") + " (NDLV)"),
         ("given up", count_of(seen.failed, "message") + " (FAIL)"),
         ("candidates", str(seen.candidates)),
         ("running", f"{seen.running} (DLNG)"),
         ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
+        ("blocked", count_of(seen.blocked, "rule")),
         ("workers", workers),
         ("monitor", seen.monitor or "nobody"),
         ("unguarded", unguarded),

@@ -88,6 +88,11 @@ def _noted(entry: Entry) -> str:
     return f": {entry['note']}" if entry["note"] else ""
 
 
+def _listed(what: str, entry: Entry) -> str:
+    by = f" by {entry['actor']}" if entry["actor"] else ""
+    return f"{what}{by}: {entry['note']}"
+
+
 _TOLD: dict[str, Callable[[Entry], str]] = {
     "finished": _finished,
     "crashed": _crashed,
@@ -96,12 +101,15 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "cleared": lambda entry: f"ran alone on {entry['worker']} and survived: cleared",
     "duplicate": lambda entry: f"one more copy arrived at {entry['worker']} and was dropped{_noted(entry)}",
     "quarantined": lambda entry: f"moved to quarantine{_noted(entry)}",
+    "would_quarantine": lambda entry: f"would have been moved to quarantine{_noted(entry)}",
     "released": _decided("released"),
     "failed": _decided("failed"),
     "discarded": _decided("discarded"),
     "policy_changed": lambda entry: (
         f"policy of {entry['task']} changed by {entry['actor'] or 'somebody'}{_noted(entry)}"
     ),
+    "blocked": lambda entry: _listed("blocked", entry),
+    "unblocked": lambda entry: _listed("unblocked", entry),
     "worker_lost": lambda entry: f"worker {entry['worker']} died ({entry['cause']})",
     "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{_noted(entry)}",
     "worker_started": lambda entry: f"worker {entry['worker']} started",

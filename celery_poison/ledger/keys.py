@@ -26,7 +26,10 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:monitor`` | string | incarnation that holds the monitor's lock | activation interval |
 | ``{ns}:monitor_fence`` | string | fencing number of the newest monitor | for ever |
 | ``{ns}:policy`` | hash | policies overridden at run time, and their version | for ever |
+| ``{ns}:blocks`` | hash | blocked tasks and fingerprints, and the list's version | unblocked, or over |
+| ``{ns}:convictions:FP`` | string | convictions of one fingerprint | 30 days after the last |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
+| ``{ns}:would`` | hash | cause -> messages (``poison_observe_only``) | for ever |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """
 
@@ -68,8 +71,13 @@ class Keys:
         self.monitor = self.prefix + "monitor"
         self.monitor_fence = self.prefix + "monitor_fence"
         self.policy = self.prefix + "policy"
+        self.blocks = self.prefix + "blocks"
         self.journal = self.prefix + "journal"
+        self.would = self.prefix + "would"
         self.tally = self.prefix + "tally"
+
+    def convictions(self, fingerprint: str) -> str:
+        return f"{self.prefix}convictions:{fingerprint}"
 
     def lineage(self, id: str) -> str:
         return f"{self.prefix}lineage:{id}"

@@ -10,7 +10,8 @@ from typing import Any
 
 import redis
 
-from celery_poison.errors import PolicyConflict
+from celery_poison.blocks import Kind
+from celery_poison.errors import MessageNotFound, PolicyConflict
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import Code, Runner
@@ -21,6 +22,9 @@ from celery_poison.verdict import Ended, History, Phase
 #: After this long an operator's unfinished decision counts as abandoned.
 DECISION_PATIENCE_MS = 30_000
 
+
+#: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
+REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
 
 #: For so long all connections of a worker must be gone before it counts as dead. A live process whose
 #: connection was cut is back within milliseconds.
@@ -243,25 +247,45 @@ class Ledger:
         self._call("duplicate", {}, mid=mid, start=start.encode(), reason=reason)
 
     def quarantine(
-        self, mid: str, start: Start, *, cause: str, reason: str, fields: Mapping[str, str | bytes | int]
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        reason: str,
+        fields: Mapping[str, str | bytes | int],
+        block_after: int | None = None,
     ) -> bool:
         """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
+
+        Args:
+            block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
+                None: this is no conviction.
 
         Raises:
             IllegalTransition: a person gave the message up.
             StaleDelivery: it runs elsewhere.
         """
         flat = [word for pair in fields.items() for word in pair]
+        fingerprint = str(fields.get("fingerprint", ""))
         reply = self._call(
             "quarantine",
-            self._of(mid, start.id),
+            {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
             rest=flat,
+            fingerprint=fingerprint,
+            block_after="" if block_after is None else block_after,
+            remember_ms=REMEMBER_CONVICTIONS_MS,
             mid=mid,
             start=start.encode(),
             cause=cause,
             reason=reason,
         )
         return bool(reply[0] is Code.OK)
+
+    def would_quarantine(self, mid: str, start: Start, *, cause: str, reason: str) -> None:
+        """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
+        told = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **told)
 
     # --- a message that has to wait ------------------------------------------------------------
 
@@ -332,6 +356,31 @@ class Ledger:
                 f"a policy was changed meanwhile: the version is {version}, not {expected}; nothing was done"
             )
         return int(version)
+
+    def block(
+        self, kind: Kind, name: str, *, task: str, lasts_ms: int, actor: str, note: str, said: str
+    ) -> int:
+        """Send messages of a task, or of a fingerprint, to quarantine on arrival; return the version.
+
+        Args:
+            task: whose messages can match; empty: those of any task.
+            lasts_ms: 0 for until somebody unblocks it.
+            said: the journal's note.
+        """
+        told: dict[str, Any] = {"kind": kind.value, "name": name, "task": task, "lasts_ms": lasts_ms}
+        return int(self._call("block", {}, **told, actor=actor, note=note, said=said)[1])
+
+    def unblock(self, kind: Kind, name: str, *, actor: str, said: str) -> int:
+        """Take a rule off the block list, with the convictions that led to it; return the version.
+
+        Raises:
+            MessageNotFound: it is not blocked.
+        """
+        keys = {"convictions": self.keys.convictions(name)}
+        reply = self._call("unblock", keys, kind=kind.value, name=name, actor=actor, said=said)
+        if reply[0] is Code.DONE:
+            raise MessageNotFound(f"{kind} {name} is not blocked")
+        return int(reply[1])
 
     # --- workers and monitors ------------------------------------------------------------------
 

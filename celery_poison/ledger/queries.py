@@ -124,6 +124,12 @@ class Queries:
             for mid, raw in self._client.hscan_iter(self._keys.running, count=_PAGE):
                 yield mid.decode(), Start.decode(raw), raw
 
+    def entry(self, mid: str) -> bytes | None:
+        """Return the raw start on record of one message."""
+        with clear_errors("reading a start"):
+            found: Any = self._client.hget(self._keys.running, mid)
+        return found if found is None else bytes(found)
+
     def parked(self) -> Iterator[tuple[str, Parked, bytes]]:
         """Yield (mid, parking, raw parking) of everything that was parked and is not forgotten yet."""
         with clear_errors("reading the parked messages"):
@@ -242,6 +248,12 @@ class Queries:
             0, found["running"] - found.pop("ended")
         )  # acknowledged a moment ago, and not forgotten yet
         return found
+
+    def would_quarantine(self) -> dict[str, int]:
+        """Return how many messages would have been quarantined, by cause (``poison_observe_only``)."""
+        with clear_errors("reading what was observed"):
+            raw: Any = self._client.hgetall(self._keys.would)
+        return {cause.decode("utf-8", "replace"): int(number) for cause, number in sorted(raw.items())}
 
     def monitor(self) -> str:
         """Return the incarnation that holds the monitor's lock, or the empty string."""

@@ -9,7 +9,9 @@ from typing import Any
 
 from celery import Celery
 
+from celery_poison.blocks import read_rules
 from celery_poison.errors import ConfigurationError
+from celery_poison.ledger import blocks
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
@@ -32,6 +34,9 @@ class Overview:
         ledger: where it lives, without secrets.
         running: messages that a worker has in its hands at this moment (DLNG).
         parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
+        blocked: rules on the block list that are in force.
+        observe_only: whether this app only observes (``poison_observe_only``).
+        would_quarantine: cause -> messages that would have been quarantined while it did.
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
         inactive_settings: set, and without effect in this version.
@@ -46,6 +51,9 @@ class Overview:
     running: int
     parked: int
     journal: int
+    blocked: int
+    observe_only: bool
+    would_quarantine: dict[str, int]
     workers: list[WorkerRecord]
     monitor: str
     open_incidents: dict[str, str]
@@ -104,6 +112,7 @@ def overview(app: Celery) -> Overview:
     totals = queries.totals()
     workers = queries.workers(int(settings.activation_interval * 1000))
     monitor, incidents = queries.monitor(), queries.open_incidents()
+    _, raw, now = blocks.read(ledger)
     warnings = [
         *_complaints(app, queries),
         *_worker_warnings(workers, monitor, incidents),
@@ -118,6 +127,9 @@ def overview(app: Celery) -> Overview:
         running=max(0, totals["running"]),
         parked=totals["parked"],
         journal=totals["journal"],
+        blocked=len(read_rules(raw, now)[0]),
+        observe_only=settings.observe_only,
+        would_quarantine=queries.would_quarantine(),
         workers=workers,
         monitor=monitor,
         open_incidents=incidents,

@@ -1,9 +1,7 @@
-"""The original message, byte for byte: how it is stored, fingerprinted and published again."""
+"""The original message, byte for byte: how it is stored and published again."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,20 +9,13 @@ from typing import Any
 
 from kombu.utils import json as kombu_json
 
-from celery_poison.broker.publish import to_bytes
-from celery_poison.policy import Policy
+from celery_poison.quarantine.fingerprint import original_of
 from celery_poison.records import Parcel
 
 
-def parcel_fields(message: Any, task: str, secret: bytes, policy: Policy) -> dict[str, str | bytes | int]:
+def parcel_fields(message: Any, fingerprint: str = "") -> dict[str, str | bytes | int]:
     """Return the fields that keep ``message`` in the ledger, as it was received."""
-    received = getattr(message, "received", None)
-    headers = dict(message.headers)
-    if received is None:
-        # This transport unpacked the body before anybody could keep the original.
-        received = message.body
-        headers.pop("compression", None)
-    body = to_bytes(received) if isinstance(received, str) else bytes(received or b"")
+    body, headers = original_of(message)
     return {
         **_canvas_fields(message),
         "body": body,
@@ -32,7 +23,7 @@ def parcel_fields(message: Any, task: str, secret: bytes, policy: Policy) -> dic
         "content_encoding": message.content_encoding or "",
         "headers": kombu_json.dumps(headers),
         "properties": kombu_json.dumps(_bare(message.properties)),
-        "fingerprint": fingerprint(secret, task, body, headers, message.content_type, policy),
+        "fingerprint": fingerprint,
     }
 
 
@@ -86,21 +77,3 @@ def parcel_of(raw: Mapping[str, bytes]) -> Parcel:
         headers=kombu_json.loads(raw["headers"]),
         properties=kombu_json.loads(raw["properties"]),
     )
-
-
-def fingerprint(
-    secret: bytes, task: str, body: bytes, headers: Mapping[str, Any], content_type: str, policy: Policy
-) -> str:
-    """Return a keyed hash of the task and its arguments (NEW-3), or of the body where it is not JSON.
-
-    The key keeps people who can read fingerprints from guessing arguments.
-    """
-    told: Any = body
-    if content_type == "application/json" and "compression" not in headers:
-        try:
-            args, kwargs, _ = json.loads(body)
-            told = policy.fingerprint(*args, **kwargs) if policy.fingerprint else [args, kwargs]
-        except Exception:
-            told = body
-    material = told if isinstance(told, bytes) else json.dumps(told, sort_keys=True, default=repr).encode()
-    return hmac.new(secret, task.encode() + b"\0" + material, hashlib.sha256).hexdigest()[:16]

@@ -198,22 +198,28 @@ _ledger: Ledger
 _lease: Lease
 #: True where tasks share the main process, which SystemExit and MemoryError must not reach.
 _contained = False
+#: True where nothing may become of a task but what Celery makes of it (``poison_observe_only``).
+_observing = False
 
 #: What runs in this process: task id -> its ticket and its entry in the ledger.
 _running: dict[str, tuple[Ticket, bytes]] = {}
 
 
-def configure(recorder: Recorder, ledger: Ledger, lease: Lease, *, contained: bool) -> None:
+def configure(
+    recorder: Recorder, ledger: Ledger, lease: Lease, *, contained: bool, observing: bool = False
+) -> None:
     """Make this process and its future children record through ``recorder``."""
-    global _recorder, _ledger, _lease, _contained
+    global _recorder, _ledger, _lease, _contained, _observing
     _recorder, _ledger, _lease, _contained = recorder, ledger, lease, contained
+    _observing = observing
+    PoisonTask._observed = observing
     PoisonTask.checked_by(_check_ownership)
 
 
 def _check_ownership(task: Task) -> None:
     """Raise StaleCompletion when the message of ``task``, which has just ended, has a new owner (EMS-8)."""
     found = _running.get(task.request.id or "")
-    if found is None or not _lease.is_doubtful(found[0].token):
+    if _observing or found is None or not _lease.is_doubtful(found[0].token):
         return
     ticket, entry = found
     try:
@@ -240,6 +246,8 @@ def admit(tokens: set[str]) -> None:
 
 def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
     """Whether the message of a start that has not begun was put back: its connection or lease was lost."""
+    if _observing:
+        return False
     if ticket.token in _refused:
         _refused.discard(ticket.token)
         return True
@@ -304,7 +312,7 @@ def run_guarded(
 
 
 def _died(cause: str, error: BaseException) -> Any:
-    if not _contained:
+    if _observing or not _contained:
         raise error
     return _failed(TaskDied(cause, repr(error)))
 

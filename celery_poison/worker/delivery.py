@@ -26,6 +26,10 @@ class Delivery:
         epoch: number of the broker connection it came by.
         start: its entry in the ledger; ``start.phase`` tells what it is doing.
         alone: it must run with nothing beside it.
+        blocked: the rule on the block list that it falls under, as a sentence.
+        overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
+            nobody is made to wait for it (``poison_observe_only``).
+        released: a person released this task id, and no rule stands against it.
     """
 
     message: Any
@@ -42,6 +46,9 @@ class Delivery:
     history: History = NO_HISTORY
     alone: bool = False
     waits_since: float | None = None
+    blocked: str = ""
+    released: bool = False
+    overtaken: tuple[str, bytes] | None = None
 
     @property
     def limits(self) -> Limits:

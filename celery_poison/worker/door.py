@@ -53,21 +53,24 @@ class Door:
             delivery = None
         if delivery is None:
             return self._handler(message)
-        if delivery.look or delivery.limits.max_payload_bytes is not None:
+        if delivery.look or delivery.blocked or delivery.limits.max_payload_bytes is not None:
             return self._runtime.clerk.do(
                 partial(self._judge, delivery), partial(self._ledger_away, delivery)
             )
         return self._let_in(delivery)
 
     def _notes(self, message: Any) -> Delivery | None:
-        found = self._policies.get(message.headers.get("task"))
+        task = message.headers.get("task")
+        found = self._policies.get(task)
         if found is None or "id" not in message.headers:
             return None
         runtime, (policy, diverts) = self._runtime, found
         suspected = runtime.amnesia.is_suspected
-        if not suspected and not needs_care(message, policy):
+        care = suspected or needs_care(message, policy)
+        blockable = runtime.blocks.concerns(task)
+        if not care and not blockable:
             return None
-        return note_delivery(
+        delivery = note_delivery(
             message,
             policy,
             diverts=diverts,
@@ -77,6 +80,28 @@ class Door:
             epoch=runtime.epoch,
             suspected=suspected,
         )
+        if blockable:
+            delivery.blocked = self._rule_at_once(delivery, open_to_mark=not care)
+        return delivery if care or delivery.blocked else None
+
+    def _rule_at_once(self, delivery: Delivery, *, open_to_mark: bool) -> str:
+        """Return the rule against a message that has just arrived.
+
+        Where only the user's function can tell, it is asked under an admit mark. What may have an earlier
+        start on record gets its mark, and is asked about, when it is let in.
+        """
+        runtime, start = self._runtime, delivery.start
+        about = (delivery.message, start.task, delivery.policy)
+        if not runtime.checker.must_ask(*about):
+            return runtime.checker.reason(*about, ask=False)
+        if not open_to_mark:
+            return ""
+        delivery.start = start.in_phase(Phase.ADMITTING)
+        runtime.note(delivery.mid, delivery.start)
+        reason = runtime.checker.reason(*about, ask=True)
+        if not reason:
+            runtime.unnote(delivery.mid)
+        return reason
 
     # --- in the clerk's thread -----------------------------------------------------------------
 
@@ -89,7 +114,24 @@ class Door:
             raise Again(pause)  # somebody may be about to tell again that it runs there
         foreign, ended = self._earlier_start(delivery, sight)
         facts = facts_of(delivery, sight, foreign, ended)
-        self._carry_out(delivery, sight, judge(facts, delivery.limits))
+        verdict = judge(facts, delivery.limits)
+        if self._runtime.observes:
+            self._observe(delivery, sight, verdict)
+        else:
+            self._carry_out(delivery, sight, verdict)
+
+    def _observe(self, delivery: Delivery, sight: Sight, verdict: Verdict) -> None:
+        """Note what was judged; let it in as Celery would."""
+        runtime, start = self._runtime, delivery.start
+        if verdict.action is Action.QUARANTINE:
+            runtime.would_quarantine(delivery.mid, start, verdict.cause, verdict.reason)
+        if sight.start is not None:
+            # Both stay on record, each under a name of its own, or the earlier death would be forgotten.
+            delivery.overtaken = delivery.mid, sight.raw
+            delivery.mid = f"{delivery.mid}:{start.token}"
+        delivery.history = sight.history
+        delivery.start = start._replace(deliveries=sight.history.deliveries + 1)
+        runtime.bridge.call(partial(self._let_in, delivery))
 
     def _look(self, delivery: Delivery) -> Sight:
         ledger, start = self._runtime.ledger, delivery.start
@@ -140,8 +182,8 @@ class Door:
     def _park(self, delivery: Delivery, sight: Sight) -> None:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
         runtime, start = self._runtime, delivery.start
-        fields = parcel_fields(delivery.message, start.task, runtime.secret, delivery.policy)
-        if not runtime.ledger.park(delivery.mid, sight.raw, start, number=delivery.park, parcel=pack(fields)):
+        parcel = pack(parcel_fields(delivery.message))
+        if not runtime.ledger.park(delivery.mid, sight.raw, start, number=delivery.park, parcel=parcel):
             raise Again(0.0)
         self._acknowledge(delivery)
 
@@ -153,7 +195,7 @@ class Door:
         self._runtime.bridge.call(delivery.message.ack)
 
     def _claim(self, delivery: Delivery, sight: Sight, *, alone: bool) -> None:
-        delivery.history, delivery.alone = sight.history, alone
+        delivery.history, delivery.alone, delivery.released = sight.history, alone, sight.release > 0
         delivery.start = delivery.start._replace(deliveries=sight.history.deliveries + 1, alone=int(alone))
         self._runtime.whereabouts.let_in(delivery.start.token)
         if not self._runtime.ledger.claim(delivery.mid, sight.raw, delivery.start):
@@ -161,7 +203,7 @@ class Door:
         self._runtime.bridge.call(partial(self._let_in, delivery))
 
     def _ledger_away(self, delivery: Delivery) -> bool:
-        if not self._runtime.settings.fail_open:
+        if not self._runtime.observes and (delivery.blocked or not self._runtime.settings.fail_open):
             return True
         self._runtime.bridge.call(partial(self._let_in, delivery))
         return False
@@ -179,10 +221,16 @@ class Door:
         self._runtime.whereabouts.let_in(delivery.start.token)
         delivery.start = delivery.start.in_phase(Phase.ADMITTING)
         self._runtime.note(delivery.mid, delivery.start)
+        if blocked := self._rule_under_mark(delivery):
+            if not self._runtime.observes:
+                self._refuse(delivery, causes.BLOCKED, blocked)
+                return
+            about = (delivery.mid, delivery.start, causes.BLOCKED, blocked)
+            self._runtime.clerk.do(partial(self._runtime.would_quarantine, *about), lambda: False)
         try:
             message.body  # noqa: B018 - unpacks it, here and now, under the admit mark
         except Exception as error:
-            self._refuse(delivery, f"its body cannot be unpacked: {error!r}")
+            self._refuse(delivery, causes.PAYLOAD, f"its body cannot be unpacked: {error!r}")
             return
         self._handler(message)
         self._received(delivery)
@@ -193,8 +241,14 @@ class Door:
             delivery.start = delivery.start.in_phase(Phase.CLAIMED)
             self._runtime.note(delivery.mid, delivery.start)
 
-    def _refuse(self, delivery: Delivery, reason: str) -> None:
-        verdict = Verdict(Action.QUARANTINE, causes.PAYLOAD, reason)
+    def _rule_under_mark(self, delivery: Delivery) -> str:
+        checker, about = self._runtime.checker, (delivery.message, delivery.start.task, delivery.policy)
+        if delivery.released or not checker.must_ask(*about):
+            return ""
+        return checker.reason(*about, ask=True)
+
+    def _refuse(self, delivery: Delivery, cause: str, reason: str) -> None:
+        verdict = Verdict(Action.QUARANTINE, cause, reason)
         self._runtime.clerk.do(partial(self._quarantine, delivery, verdict))
 
 
@@ -213,6 +267,7 @@ def facts_of(delivery: Delivery, sight: Sight, foreign_start: bool, ended: Ended
         # A mid that was derived from the task id may come again, on another message.
         finished=delivery.stamped and parked is not None and parked.state is ParkingState.FINISHED,
         payload_bytes=delivery.start.payload_bytes,
+        blocked=delivery.blocked,
     )
 
 

@@ -84,6 +84,7 @@ class GuardedRequest(Request):
         if self.revoked():
             raise TaskRevokedError(self.id)
         ticket = self._ticket = self._make_ticket()
+        self._stop_if_blocked()
         self.epoch = self.runtime.epoch
         if self.runtime.fenced:
             # It waited for a place in the pool when this worker was taken for dead, and its message was put
@@ -113,6 +114,25 @@ class GuardedRequest(Request):
         )
         self._apply_result = ref(result) if result is not None else None
         return result
+
+    def _stop_if_blocked(self) -> None:
+        """Divert what was blocked while it waited here (NEW-3).
+
+        Raises:
+            TaskRevokedError: to Celery, which gives the place in the pool to another.
+        """
+        if reason := self._blocked():
+            if self.poison is not None:
+                self.runtime.whereabouts.dropped(self.poison.start.token)
+            self._open_fate().wants_quarantine(causes.BLOCKED, reason)
+            raise TaskRevokedError(self.id)
+
+    def _blocked(self) -> str:
+        runtime, delivery = self.runtime, self.poison
+        if not runtime.blocks.concerns(self._type) or (delivery is not None and delivery.released):
+            return ""
+        policy = runtime.policies[self._type][0]
+        return str(runtime.checker.on_its_way_to_the_pool(self._message, self._type, policy))
 
     def _make_ticket(self) -> Ticket:
         delivery = self.poison

@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from logging import ERROR, WARNING
@@ -16,6 +17,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 from celery.worker.state import active_requests
 
+from celery_poison import causes
 from celery_poison.broker.putback import put_back_lost
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
@@ -33,12 +35,15 @@ from celery_poison.worker import attempt, durable
 from celery_poison.worker.amnesia import TELL_AGAIN, Amnesia
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.attempt import Recorder, Ticket
+from celery_poison.worker.blocklist import BlockList, Checker
 from celery_poison.worker.bridge import Bridge, StartAfresh
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.delivery import Delivery
 from celery_poison.worker.durable import Durable
+from celery_poison.worker.fingerprints import Fingerprints
 from celery_poison.worker.lease import Lease, birth_of
 from celery_poison.worker.memory import Memory
+from celery_poison.worker.observed import observe_tasks
 from celery_poison.worker.owners import Owners
 from celery_poison.worker.settler import Acknowledged, Settler
 from celery_poison.worker.whereabouts import Whereabouts
@@ -66,6 +71,10 @@ class Runtime:
         self.app = app
         self.plugin: Plugin = plugin_of(app)
         self.settings = self.plugin.settings
+        #: Nothing may become of a message but what Celery makes of it (``poison_observe_only``).
+        self.observes = self.settings.observe_only
+        if self.observes:
+            observe_tasks(app)
         #: Task name -> (policy, whether it diverts); updated in place, since others hold it too.
         self.policies = self.plugin.policies
         self._life = uuid4().hex[:16]
@@ -106,6 +115,9 @@ class Runtime:
         follows = self.settings.heartbeat_interval if self.wire.follows_master else 0.0
         self.amnesia = Amnesia(self.settings.activation_interval, follows + TELL_AGAIN)
         self._complained: set[str] = set()
+        self.blocks = BlockList(self.ledger, self.complain)
+        self._fingerprints = Fingerprints(self.complain)
+        self.checker = Checker(self, self._fingerprints)
         self._enrolled = False
         self._begun = False
         self._taken_for_dead = False
@@ -119,7 +131,9 @@ class Runtime:
         self.settler = Settler(self.ledger)
         self.memory = Memory(self.ledger, hostname, self.amnesia, self.settler, self.whereabouts, self.clerk)
         self.announce = Announcer(lambda: self.consumer)
-        attempt.configure(self.recorder, self.ledger, self.lease, contained=contained)
+        attempt.configure(
+            self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
+        )
         self._owners = Owners(self.ledger)
         self._connect_as_myself()
         self.renewal = Renewal(
@@ -134,6 +148,8 @@ class Runtime:
 
     def _connect_as_myself(self) -> None:
         """Let every broker connection from now on carry this incarnation's boot id."""
+        if self.observes:
+            return  # Celery's own transport
         self.app.amqp.Connection = guarded_connection(self.boot_id, self._owners.is_alive)
 
     def _open_recorder(self) -> Recorder:
@@ -205,7 +221,7 @@ class Runtime:
         self.worker = f"{self._hostname}/{self.boot_id}"
         self._connect_as_myself()
         self.lease.reborn()
-        self._taken_for_dead = True
+        self._taken_for_dead = not self.observes
 
     def _return_from_the_dead(self) -> None:
         """In the clerk's thread, since the heartbeat's may share no connection with it."""
@@ -240,8 +256,18 @@ class Runtime:
         except Exception as error:
             self.complain(error)
 
+    def refresh_blocks(self) -> None:
+        """Put changes of the block list into force here (NEW-3); never raises."""
+        if not self.ledger_is_up:
+            return
+        try:
+            self.blocks.refresh()
+        except Exception as error:
+            self.complain(error)
+
     def _keep_policies_fresh(self) -> None:
         self.refresh_policies()
+        self.refresh_blocks()
         raise Again(self.settings.heartbeat_interval)
 
     def about(self) -> dict[str, str | int]:
@@ -261,6 +287,8 @@ class Runtime:
         Not while the ledger is away (``poison_fail_open=False``), and not while this worker, taken for
         dead, is still being recovered from: what it started now would be taken for dead too.
         """
+        if self.observes:
+            return True
         known_to_live = not self.fenced and not self.lease.is_doubtful()
         return known_to_live and (self.ledger_is_up or self.settings.fail_open)
 
@@ -296,8 +324,9 @@ class Runtime:
         self.memory.connection_lost()
         self.memory.broker_is_away = False
         self.bridge.attach(consumer)
-        self.renewal.start()
-        self._put_back_lost(consumer)
+        if not self.observes:
+            self.renewal.start()
+            self._put_back_lost(consumer)
 
     def _drop_what_had_not_begun(self) -> None:
         if self.contained:
@@ -330,6 +359,10 @@ class Runtime:
         words = (b"HSET", self.ledger.keys.running.encode(), mid.encode(), start.encode())
         self.wire.send(command(*words))
 
+    def unnote(self, mid: str) -> None:
+        """Take that entry away again, in the same way."""
+        self.wire.send(command(b"HDEL", self.ledger.keys.running.encode(), mid.encode()))
+
     def acknowledged(self, request: Any, ticket: Ticket, *, final: bool) -> None:
         """The broker was told that a delivery is done: forget its start."""
         if birth_of(ticket.token) < self._births:
@@ -341,7 +374,17 @@ class Runtime:
         elif request.poison is None or request.poison.is_ordinary:
             self.settler.add(ticket.mid, ticket.token, request.id, request.type)
         else:
-            self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
+            acquit = partial(self.ledger.acquit, ticket.mid, request.start(), final=final)
+            over = time.monotonic() + 3 * self.settings.activation_interval
+            self.clerk.do(partial(self._acquit, request.poison, acquit, over))
+
+    def _acquit(self, delivery: Delivery, acquit: Callable[[], None], over: float) -> None:
+        """What was overtaken must be judged first, or its death would flag a message that has ended."""
+        if delivery.overtaken is not None and time.monotonic() < over:
+            mid, raw = delivery.overtaken
+            if Queries(self.ledger).entry(mid) == raw:
+                raise Again(TIDY_PAUSE)
+        acquit()
 
     def still_owns(self, mid: str, start: Start) -> bool:
         """Whether the message of a start that has ended is still this worker's (in the clerk's thread)."""
@@ -427,14 +470,28 @@ class Runtime:
             StaleDelivery: it runs elsewhere.
             LedgerUnavailable: it must not be acknowledged.
         """
-        fields = parcel_fields(message, start.task, self.secret, self.policies[start.task][0])
+        policy = self.policies[start.task][0]
+        # What died while it was being received may have died of the user's function: it is not asked again.
+        function = None if cause == causes.RECEIVE else policy.fingerprint
+        fields = parcel_fields(message, self._fingerprints.of(message, start.task, self.secret, function))
+        convicted = cause not in causes.NO_CONVICTIONS
+        block_after = (policy.block_fingerprint_after or 0) if convicted else None
         try:
-            new = self.ledger.quarantine(mid, start, cause=cause, reason=reason, fields=fields)
+            new = self.ledger.quarantine(
+                mid, start, cause=cause, reason=reason, fields=fields, block_after=block_after
+            )
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
         if new:
             told = partial(self.announce.quarantined, start.id, start.task, cause, reason)
             self.bridge.call(told)
+        if block_after:
+            self.refresh_blocks()  # here at once, elsewhere within a heartbeat
+
+    def would_quarantine(self, mid: str, start: Start, cause: str, reason: str) -> None:
+        """Note what would become of a message, with ``poison_observe_only``."""
+        self.ledger.would_quarantine(mid, start, cause=cause, reason=reason)
+        logger.warning("celery_poison: Task %s[%s] would be quarantined: %s", start.task, start.id, reason)
 
     # --- the end -------------------------------------------------------------------------------
 

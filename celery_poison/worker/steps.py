@@ -38,6 +38,7 @@ class LifeStep(bootsteps.StartStopStep):
             sys.exit(f"celery_poison: {error}")
         plugin_of(worker.app).runtime = runtime
         runtime.refresh_policies()
+        runtime.refresh_blocks()
         self._runtime = runtime
         if not contained:
             signals.worker_process_init.connect(self._child_begins)

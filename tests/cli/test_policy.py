@@ -24,7 +24,11 @@ def _row(console: Console, task: str = TASK) -> list[str]:
 
 def test_EMS_9_get_shows_where_each_value_comes_from(console: Console, fleet: Fleet) -> None:
     fleet.app.tasks[TASK].max_failures = 7
-    assert [cell.strip() for cell in _row(console) if cell] == ["2 (setting)", "7 (code)", "none (setting)"]
+    assert [cell.strip() for cell in _row(console) if cell] == [
+        "2 (setting)",
+        "7 (code)",
+        *2 * ["none (setting)"],
+    ]
     assert "nothing was ever overridden" in console.run("policy", "get").stderr
     console.run("policy", "set", TASK, "max_crashes=3")
     console.run("policy", "set", "*", "max_crashes=9", "max_payload_bytes=1048576")
@@ -32,16 +36,23 @@ def test_EMS_9_get_shows_where_each_value_comes_from(console: Console, fleet: Fl
         "3 (override)",
         "7 (code)",
         "1048576 (override *)",
+        "none (setting)",
     ]
     sheet = console.json("policy", "get", TASK)
     assert sheet["tasks"] == [
         {
             "task": TASK,
-            "values": {"max_crashes": 3, "max_failures": 7, "max_payload_bytes": 1048576},
+            "values": {
+                "max_crashes": 3,
+                "max_failures": 7,
+                "max_payload_bytes": 1048576,
+                "block_fingerprint_after": None,
+            },
             "origins": {
                 "max_crashes": "override",
                 "max_failures": "code",
                 "max_payload_bytes": "override *",
+                "block_fingerprint_after": "setting",
             },
             "guarded": True,
         }

@@ -13,7 +13,6 @@ from kombu.message import Message
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.ledger import Silence
-from celery_poison.policy import Policy
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
 from celery_poison.states import Event
@@ -46,7 +45,7 @@ def _start(number: int) -> Start:
 def _message(**options: Any) -> dict[str, str | bytes | int]:
     message: Any = Message(body=b"[[], {}, {}]", headers={"id": ID}, **options)
     message._decoded_cache = [[], {}, {"chord": None}]
-    return parcel_fields(message, "shop.charge", b"secret", Policy())
+    return parcel_fields(message)
 
 
 def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
@@ -63,6 +62,7 @@ def _crash(ledger: Ledger, start: Start) -> None:
 
 def _roll_back(ledger: Ledger, start: Start) -> None:
     ledger.rollback(MID, start, cause="rejected")
+    ledger.would_quarantine(MID, start, cause="signal:9", reason="")
 
 
 def _quarantine_and_release(ledger: Ledger, start: Start) -> None:

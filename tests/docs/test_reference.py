@@ -94,6 +94,7 @@ _PLACEHOLDERS = {
     "worker": ["INC"],
     "incident": ["IID"],
     "child": ["INC", "PID"],
+    "convictions": ["FP"],
 }
 #: Prefixes and channels, which are no keys.
 _NO_KEYS = {"prefix", "alive", "children", "channel"}
@@ -166,8 +167,9 @@ _EXAMPLES: dict[str, Facts] = {
     "7": Facts(payload_bytes=11),
     "8": Facts(history=_STRIKES),
     "9": Facts(history=History(failures=5)),
-    "10": Facts(history=History(candidate=True)),
-    "11": Facts(),
+    "10": Facts(blocked="task t is blocked by ann"),
+    "11": Facts(history=History(candidate=True)),
+    "12": Facts(),
 }
 _LIMITS = Limits(max_crashes=2, max_failures=5, max_payload_bytes=10)
 
@@ -202,18 +204,20 @@ def test_an_earlier_row_of_the_verdict_table_goes_before_a_later_one() -> None:
         last_park=2,
         finished=True,
         payload_bytes=11,
+        blocked="task t is blocked by ann",
     )
     weaker: dict[str, dict[str, Any]] = {
         "1": {"foreign_start": False, "ended": Ended.NOT, "finished": False},
         "2": {"kept": State.NDLV},
         "3": {"kept": None},
-        "4": {"release": 0},
+        "4": {"release": 0, "last_release": 0},
         "5": {"park": 0, "foreign_start": True},
         "6": {"foreign_start": False},
         "7": {"payload_bytes": 0},
         "8": {"history": History(failures=9, candidate=True)},
         "9": {"history": History(candidate=True)},
-        "10": {"history": History()},
+        "10": {"blocked": ""},
+        "11": {"history": History()},
     }
     facts = everything
     for number, row in _judge_rows().items():

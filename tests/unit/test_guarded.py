@@ -10,6 +10,7 @@ from celery.local import PromiseProxy
 
 from celery_poison import PoisonTask, guarded, install
 from celery_poison.errors import ConfigurationError
+from celery_poison.guard import give_back_acks
 from celery_poison.plugin import plugin_of
 
 
@@ -201,3 +202,30 @@ def test_a_memory_error_in_a_direct_call_stays_a_memory_error(app: Celery) -> No
 
     with pytest.raises(MemoryError):
         hungry()
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_NEW_8_observed_tasks_acknowledge_as_they_would_without_us(configured: bool, app: Celery) -> None:
+    app.conf.update(task_acks_late=configured, task_reject_on_worker_lost=configured)
+
+    @guarded
+    @app.task(shared=False)
+    def plain() -> None: ...
+
+    @app.task(shared=False, acks_late=True)
+    @guarded
+    def late() -> None: ...
+
+    @app.task(base=PoisonTask, shared=False)
+    def derived() -> None: ...
+
+    @guarded
+    @app.task(base=PoisonTask, shared=False, acks_late=True)
+    def both() -> None: ...
+
+    for task, is_late in ((plain, configured), (late, True), (derived, configured), (both, True)):
+        bound = app.tasks[task.name]
+        assert bound.acks_late is bound.reject_on_worker_lost is True
+        give_back_acks(bound, app.conf)
+        give_back_acks(bound, app.conf)
+        assert (bool(bound.acks_late), bool(bound.reject_on_worker_lost)) == (is_late, configured), task.name

@@ -19,7 +19,8 @@ from celery_poison.policy import OVERRIDABLE, Policy, own_options
 from celery_poison.settings import Settings
 
 ordinary = st.integers(1, 10**12)
-values = dict.fromkeys(OVERRIDABLE, ordinary) | {"max_payload_bytes": ordinary | st.none()}
+may_be_none = dict.fromkeys(("max_payload_bytes", "block_fingerprint_after"), ordinary | st.none())
+values = dict.fromkeys(OVERRIDABLE, ordinary) | may_be_none
 options = st.fixed_dictionaries({}, optional=values)
 #: What the code may say: None there means that it says nothing.
 in_code = st.fixed_dictionaries({}, optional=dict.fromkeys(OVERRIDABLE, ordinary))
@@ -53,7 +54,12 @@ def test_EMS_9_the_tasks_override_goes_before_that_of_every_task_and_both_before
     plugin.override({"poison_max_failures": 77})
     raw = {"shop.convert": json.dumps(for_task), "*": json.dumps(for_every)}
     assert plugin.apply_overrides(1, {name: text for name, text in raw.items() if text != "{}"})
-    set_up = {"max_crashes": 2, "max_failures": 77, "max_payload_bytes": None}
+    set_up = {
+        "max_crashes": 2,
+        "max_failures": 77,
+        "max_payload_bytes": None,
+        "block_fingerprint_after": None,
+    }
     for name in OVERRIDABLE:
         (first, *_) = [layer[name] for layer in (for_task, for_every, code, set_up) if name in layer]
         assert getattr(_policy(plugin), name) == first

@@ -125,6 +125,21 @@ def test_SAP_2_candidates_and_released_messages_run_alone_and_all_others_do_not(
             assert verdict.action is (Action.RUN_ALONE if alone else Action.RUN)
 
 
+def test_NEW_3_what_is_blocked_does_not_run_unless_a_person_released_it() -> None:
+    for facts, history in itertools.product(FACTS[::5], HISTORIES[::7]):
+        free = judge(replace(facts, history=history), Limits(max_payload_bytes=10))
+        verdict = judge(replace(facts, history=history, blocked="rule"), Limits(max_payload_bytes=10))
+        would_run = free.action in (Action.RUN, Action.RUN_ALONE)
+        if would_run and not facts.last_release:
+            assert (verdict.action, verdict.cause, verdict.reason) == (
+                Action.QUARANTINE,
+                causes.BLOCKED,
+                "rule",
+            )
+        else:
+            assert verdict == free, "what has a reason of its own keeps it"
+
+
 def test_every_decision_that_keeps_a_message_from_running_gives_a_reason() -> None:
     for facts, history in itertools.product(FACTS[::5], HISTORIES[::7]):
         verdict = judge(replace(facts, history=history), Limits(max_payload_bytes=10))

@@ -19,6 +19,17 @@ def here() -> Marks:
     return marks(os.environ["MARKS_URL"])
 
 
+def _tell(order: str, how: str) -> str:
+    match how:
+        case "raises":
+            raise LookupError(order)
+        case "hangs":
+            time.sleep(600)
+        case "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+    return order
+
+
 def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a decision
     """Add tasks that ask for something, and tasks that are not guarded."""
 
@@ -99,6 +110,12 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
     def small(self: Any, text: str) -> int:
         here().leave("small", self.request.id, "start")
         return len(text)
+
+    @guarded(fingerprint=_tell)
+    @app.task(bind=True, shared=False, name="fleet.tells")
+    def tells(self: Any, order: str, how: str) -> str:
+        here().leave("tells", self.request.id, "start", order)
+        return order
 
     @guarded
     @app.task(bind=True, shared=False, name="fleet.waits_for_repair")

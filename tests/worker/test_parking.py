@@ -145,7 +145,7 @@ def test_TP1_8_a_monitor_that_dies_between_publishing_and_noting_it_makes_nothin
     mid, id = message.headers[MID], message.headers["id"]
     start = Start("R", "b.1", "gone/b", 1, 1, 1, 0, id, "fleet.healthy", "celery", 2, 5, 10, 1)
     ledger.claim(mid, b"", start)
-    parcel = pack(parcel_fields(message, "fleet.healthy", b"secret", Policy()))
+    parcel = pack(parcel_fields(message))
     assert ledger.park(mid, start.encode(), start, number=0, parcel=parcel)
     message.ack()
     keeper.close()

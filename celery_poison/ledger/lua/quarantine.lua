@@ -8,15 +8,20 @@
 -- KEYS[7] failed     zset
 -- KEYS[8] parked     hash
 -- KEYS[9] parcels    hash
--- KEYS[10] journal   stream
+-- KEYS[10] blocks    hash
+-- KEYS[11] convictions string
+-- KEYS[12] journal   stream
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the delivery that hands the message over
 -- ARGV[4] cause
 -- ARGV[5] reason
--- ARGV[6] fields     field, value, ... of the original message, from here on
+-- ARGV[6] fingerprint of the message
+-- ARGV[7] block_after convictions of one fingerprint that block it, 0: never; '' when this is none
+-- ARGV[8] remember_ms how long convictions, and blocks that come of them, last
+-- ARGV[9] fields     field, value, ... of the original message, from here on
 -- RETURNS OK | KEPT (it is there already) | ILLEGAL, state (it was given up) | STALE (it runs elsewhere)
--- JOURNALS quarantined, duplicate (for a parked copy: the one in quarantine is the one truth)
+-- JOURNALS quarantined, duplicate (for a parked copy: the one in quarantine is the one truth), blocked
 local e = cjson.decode(ARGV[3])
 local state = redis.call('HGET', KEYS[5], 'state')
 if state == 'NDLV' then return {'KEPT'} end
@@ -35,11 +40,15 @@ redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e[8], 'mid', ARGV[2], 'task',
   'release', line.release or 0, 'decisions', line.release or 0, 'worker', line.worker or e[3],
   'incident', line.incident or '', 'first_seen', line.first_seen or now, 'last_seen', now,
   'quarantined_at', now, 'payload_bytes', e[13])
-redis.call('HSET', KEYS[5], unpack(ARGV, 6))
+redis.call('HSET', KEYS[5], unpack(ARGV, 9))
 redis.call('ZADD', KEYS[6], now, ARGV[2])
-end_parking_and_journal(KEYS[8], KEYS[9], KEYS[10], ARGV[1], ARGV[2], 'kept')
-journal(KEYS[10], ARGV[1], {event = 'quarantined', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
+end_parking_and_journal(KEYS[8], KEYS[9], KEYS[12], ARGV[1], ARGV[2], 'kept')
+journal(KEYS[12], ARGV[1], {event = 'quarantined', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
   queue = e[10], worker = line.worker or e[3], state = 'NDLV', cause = ARGV[4],
   deliveries = line.deliveries or e[6], crashes = line.crashes or 0, strikes = line.strikes or 0,
   failures = line.failures or 0, incident = line.incident, note = ARGV[5]})
+if ARGV[7] ~= '' then
+  local keys = {blocks = KEYS[10], convictions = KEYS[11], journal = KEYS[12]}
+  convicted_again(keys, ARGV[1], ARGV[6], e[9], tonumber(ARGV[7]), tonumber(ARGV[8]))
+end
 return {'OK'}

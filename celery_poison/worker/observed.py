@@ -1,0 +1,101 @@
+"""Only looking on (``poison_observe_only``): what would become of a message is noted, and no more.
+
+Everything that the plugin knows is written down as ever, and judged. But the tasks acknowledge as they would
+without us, the broker's connection is Celery's own, and what a request does at its end is Celery's too.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from billiard.exceptions import Terminated, TimeLimitExceeded
+from celery import Celery
+from celery.exceptions import Reject
+from celery.worker.request import Request
+
+from celery_poison import causes
+from celery_poison.errors import StaleDelivery
+from celery_poison.guard import give_back_acks
+from celery_poison.records import Start
+from celery_poison.requests import QuarantineRequested, RollbackRequested
+from celery_poison.task import PoisonTask
+from celery_poison.verdict import History, Limits, convict
+from celery_poison.worker.fate import cause_of_death, is_unacknowledged_failure
+from celery_poison.worker.request import GuardedRequest
+
+
+def observe_tasks(app: Celery) -> None:
+    """Make the guarded tasks of ``app`` behave as without us, in this process and its children."""
+    for task in app.tasks.values():
+        if isinstance(task, PoisonTask):
+            give_back_acks(task, app.conf)
+            type(task).Request = "celery_poison.worker.observed:ObservedRequest"
+
+
+class ObservedRequest(GuardedRequest):
+    """Celery's request, whose start and end are noted."""
+
+    @property
+    def runs_alone(self) -> bool:
+        return False
+
+    def _stop_if_blocked(self) -> None:
+        if reason := self._blocked():
+            self._note(partial(self.runtime.would_quarantine, self.mid, self.start(), causes.BLOCKED, reason))
+
+    def _divert(self, error: BaseException) -> bool:
+        if isinstance(error, QuarantineRequested):
+            return super()._divert(error)  # its own code asks for it: ignoring that would lose the message
+        cause = cause_of_death(error)
+        self._ended_well = cause is None and not isinstance(error, (TimeLimitExceeded, Terminated))
+        if cause is not None:
+            self._note_death(cause)
+        elif isinstance(error, TimeLimitExceeded):
+            self._put_back_by = causes.TIME_LIMIT
+        elif isinstance(error, Reject) and error.requeue:
+            self._put_back_by = str(error.reason) if isinstance(error, RollbackRequested) else "rejected"
+        elif self.diverts and is_unacknowledged_failure(error, self._task):
+            about = (self.mid, self.start(), causes.REJECTED, f"failed: {error!r}")
+            self._note(partial(self.runtime.would_quarantine, *about))
+        return False
+
+    def reject(self, requeue: bool = False) -> None:
+        if self._is_open or self.acknowledged:
+            return
+        put_back_by, self._put_back_by = self._put_back_by, None
+        if requeue and put_back_by == causes.TIME_LIMIT:
+            self._note_death(causes.TIME_LIMIT, failure=True)
+        elif requeue and put_back_by is not None and self.diverts:
+            self.is_on_record = True
+            self._note(partial(self._record_rollback, self.start(), put_back_by))
+        Request.reject(self, requeue=requeue)
+        self._settle(put_back=requeue)
+
+    def _note_death(self, cause: str, *, failure: bool = False) -> None:
+        self.is_on_record = True
+        self._note(partial(self._record_death, self.start(), cause, failure))
+
+    def _note(self, job: Any) -> None:
+        """In the clerk's thread; not at all while the ledger is away, since nobody waits for it."""
+        self.runtime.clerk.do(job, lambda: False)
+
+    # --- in the clerk's thread -----------------------------------------------------------------
+
+    def _record_death(self, start: Start, cause: str, failure: bool) -> None:
+        with suppress(StaleDelivery):
+            recorded = self.runtime.ledger.crash(
+                self.mid, start, cause=cause, shared=False, failure=failure and start.diverts == 1
+            )
+            if start.diverts and not recorded.finished:
+                self._judge(start, recorded.history)
+
+    def _record_rollback(self, start: Start, cause: str) -> None:
+        with suppress(StaleDelivery):
+            self._judge(start, self.runtime.ledger.rollback(self.mid, start, cause=cause).history)
+
+    def _judge(self, start: Start, history: History) -> None:
+        verdict = convict(history, Limits(start.max_crashes, start.max_failures))
+        if verdict is not None:
+            self.runtime.would_quarantine(self.mid, start, verdict.cause, verdict.reason)

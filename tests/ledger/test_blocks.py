@@ -1,0 +1,140 @@
+"""The block list in the ledger: convictions counted, rules put in and taken out, each one step (NEW-3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from celery_poison.blocks import Kind, Rule, read_rules
+from celery_poison.errors import MessageNotFound
+from celery_poison.ledger import Keys, Ledger, blocks
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.ledger import REMEMBER_CONVICTIONS_MS
+from celery_poison.ledger.queries import Queries
+from celery_poison.records import Start
+
+FP = "0123456789abcdef"
+
+
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    with open_redis(redis_url) as client:
+        yield Ledger(client, Keys())
+
+
+def _convict(ledger: Ledger, mid: str, block_after: int | None, fingerprint: str = FP) -> bool:
+    start = Start("R", f"b.{mid}", "w/b", 7, 1, 1, 0, f"id-{mid}", "shop.convert", "celery", 2, 5, 10, 1)
+    fields: dict[str, Any] = {"body": b"x", "fingerprint": fingerprint}
+    return ledger.quarantine(mid, start, cause="signal:9", reason="x", fields=fields, block_after=block_after)
+
+
+def _rules(ledger: Ledger) -> list[Rule]:
+    _, raw, now = blocks.read(ledger)
+    rules, complaints = read_rules(raw, now)
+    assert not complaints
+    return [*rules.values()]
+
+
+def _told(ledger: Ledger) -> list[tuple[str, ...]]:
+    wanted = ("event", "task", "actor", "note")
+    found = [tuple(entry[name] for name in wanted) for entry in Queries(ledger).journal()]
+    return [row for row in found if row[0] != "quarantined"]
+
+
+def _block(ledger: Ledger, kind: Kind, name: str, lasts_ms: int = 0) -> int:
+    told = {"task": "shop.convert", "actor": "ann", "note": "why", "said": f"{kind} {name}: why"}
+    return ledger.block(kind, name, lasts_ms=lasts_ms, **told)
+
+
+def test_NEW_3_the_nth_conviction_blocks_the_fingerprint_once_and_for_a_while(ledger: Ledger) -> None:
+    assert all(_convict(ledger, mid, 3) for mid in ("m1", "m2"))
+    assert _convict(ledger, "m2", 3) is False, "the same message again"
+    assert not _rules(ledger) and blocks.convictions(ledger, FP) == 2
+    _convict(ledger, "m3", 3)
+    (rule,) = _rules(ledger)
+    assert (rule.kind, rule.name, rule.task, rule.convictions) == (Kind.FINGERPRINT, FP, "shop.convert", 3)
+    assert rule.until is not None and round(rule.until - rule.since) == REMEMBER_CONVICTIONS_MS / 1000
+    version = blocks.version(ledger)
+    assert version > 10**12
+    _convict(ledger, "m4", 3)
+    assert blocks.version(ledger) == version, "blocked already"
+    assert _told(ledger) == [("blocked", "shop.convert", "", f"fingerprint {FP} after 3 convictions")]
+    ttl: Any = ledger.client.pttl(ledger.keys.convictions(FP))
+    assert 0 < ttl <= REMEMBER_CONVICTIONS_MS
+
+
+def test_NEW_3_convictions_count_where_nothing_is_blocked_and_others_do_not(ledger: Ledger) -> None:
+    _convict(ledger, "m1", 0)
+    _convict(ledger, "m2", None)
+    _convict(ledger, "m3", 1, fingerprint="f" * 16)
+    assert blocks.convictions(ledger, FP) == 1
+    assert [rule.name for rule in _rules(ledger)] == ["f" * 16]
+
+
+def test_NEW_3_a_count_that_is_garbage_does_not_keep_a_message_out_of_quarantine(ledger: Ledger) -> None:
+    ledger.client.set(ledger.keys.convictions(FP), "many")
+    assert _convict(ledger, "m1", 1)
+    assert Queries(ledger).record("m1") and not _rules(ledger)
+
+
+def test_NEW_3_what_a_person_blocks_stays_until_unblocked_or_over(ledger: Ledger) -> None:
+    first = _block(ledger, Kind.TASK, "shop.convert")
+    second = _block(ledger, Kind.FINGERPRINT, FP, lasts_ms=60_000)
+    assert blocks.version(ledger) == second > first
+    task, fingerprint = sorted(_rules(ledger), key=lambda rule: rule.kind, reverse=True)
+    assert (task.until, task.actor, task.note) == (None, "ann", "why")
+    assert fingerprint.until == pytest.approx(fingerprint.since + 60)
+    third = ledger.unblock(Kind.TASK, "shop.convert", actor="bob", said="task shop.convert")
+    assert third > second and _rules(ledger) == [fingerprint]
+    with pytest.raises(MessageNotFound, match=r"task shop\.convert is not blocked"):
+        ledger.unblock(Kind.TASK, "shop.convert", actor="bob", said="again")
+    assert blocks.version(ledger) == third
+    assert _told(ledger) == [
+        ("blocked", "shop.convert", "ann", "task shop.convert: why"),
+        ("blocked", "shop.convert", "ann", f"fingerprint {FP}: why"),
+        ("unblocked", "shop.convert", "bob", "task shop.convert"),
+    ]
+
+
+def test_NEW_3_what_is_over_is_no_rule_and_goes_with_the_next_change(ledger: Ledger) -> None:
+    over = json.dumps({"task": "shop.convert", "since_ms": 1, "until_ms": 2, "actor": "ann"})
+    ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
+    ledger.client.hset(ledger.keys.blocks, "task:garbage", "{")
+    with pytest.raises(MessageNotFound):
+        ledger.unblock(Kind.FINGERPRINT, FP, actor="ann", said="")
+    ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
+    _convict(ledger, "m1", 1)
+    (rule,) = read_rules(*blocks.read(ledger)[1:])[0].values()
+    assert rule.convictions == 1, "blocked anew"
+    assert ledger.unblock(Kind.TASK, "garbage", actor="ann", said="")
+
+
+def test_NEW_3_unblocking_forgets_the_convictions(ledger: Ledger) -> None:
+    _convict(ledger, "m1", 1)
+    ledger.unblock(Kind.FINGERPRINT, FP, actor="ann", said="")
+    assert blocks.convictions(ledger, FP) == 0
+    _convict(ledger, "m2", 2)
+    assert not _rules(ledger)
+
+
+def test_NEW_8_what_is_only_observed_is_told_and_counted_once_and_changes_no_state(ledger: Ledger) -> None:
+    start = Start("R", "b.1", "w/b", 7, 1, 1, 0, "id", "shop.convert", "celery", 2, 5, 10, 1)
+    ledger.crash("m1", start, cause="signal:9", shared=False)
+    for _ in range(2):
+        ledger.would_quarantine("m1", start, cause="signal:9", reason="why")
+    other = start._replace(id="other")
+    ledger.would_quarantine("m2", other, cause="payload", reason="too large")
+    queries = Queries(ledger)
+    assert queries.would_quarantine() == {"payload": 1, "signal:9": 1}
+    assert [entry["note"] for entry in queries.journal() if entry["event"] == "would_quarantine"] == [
+        "why",
+        "too large",
+    ]
+    assert queries.totals()["quarantined"] == 0
+    assert queries.lineage("other") is None, "what has no history gets none"
+    again = start._replace(token="b.2")
+    ledger.acquit("m1", again, final=True)
+    assert queries.lineage("id") is None

@@ -1,0 +1,188 @@
+"""A poison that is sent again under new ids does not hurt any more (NEW-3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kombu.message import Message
+
+from celery_poison.blocks import Kind, Rule
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.blocks import Blocks
+from celery_poison.quarantine.fingerprint import fingerprint_of
+from celery_poison.records import MessageRecord
+from tests.worker.conftest import Crew
+
+BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+AFTER_TWO = {"poison_block_fingerprint_after": 2}
+
+
+def _kept(crew: Crew, *ids: str) -> list[MessageRecord]:
+    """Wait until all of these are in quarantine; return their records in this order."""
+
+    def found() -> dict[str, MessageRecord]:
+        return {record.id: record for record in crew.quarantine.list()}
+
+    crew.await_that(lambda: set(ids) <= set(found()), f"not all of {len(ids)} are in quarantine")
+    return [found()[id] for id in ids]
+
+
+def _send(crew: Crew, n: int, count: int) -> list[str]:
+    return [crew.send("kill_child", n).id for _ in range(count)]
+
+
+@BOTH
+@pytest.mark.timeout(180)
+def test_NEW_3_a_poison_that_is_sent_again_and_again_kills_nobody_once_it_was_convicted_often_enough(
+    new_crew: Callable[..., Crew], broker_url: str
+) -> None:
+    crew = new_crew(broker_url, **AFTER_TWO)
+    with crew.worker(concurrency=2) as worker:
+        worker.wait_ready()
+        convicted = _kept(crew, *[id for _ in range(2) for id in _send_and_wait(crew, 7)])
+        assert [(record.cause, record.crashes) for record in convicted] == [("signal:9", 2)] * 2
+        (rule,) = Blocks(crew.app).read().rules
+        assert (rule.name, rule.task) == (convicted[0].fingerprint, "fleet.kill_child")
+        deaths = len(crew.events("crashed"))
+
+        for record in _kept(crew, *_send(crew, 7, 20)):
+            assert (record.cause, record.crashes, record.strikes) == ("blocked", 0, 0)
+            assert record.reason == f"fingerprint {rule.name} is blocked after 2 convictions"
+        assert len(crew.events("crashed")) == deaths == 4
+        assert crew.marks.count("kill_child", "start") == {7: 4}
+
+        crew.marks.repair()
+        harmless = crew.send("kill_child", 8)
+        assert harmless.get(timeout=30) == "repaired", "other arguments of the same task run"
+        assert crew.send("healthy", 1).get(timeout=30) == 1
+
+        released = crew.quarantine.list()[0]
+        assert crew.quarantine.release([released.mid])[0].done
+        assert crew.app.AsyncResult(released.id).get(timeout=30) == "repaired", "a person's word goes before"
+
+        Blocks(crew.app).unblock(Kind.FINGERPRINT, rule.name)
+        crew.await_that(lambda: "is not blocked any more" in crew.log_text(), "it is not unblocked")
+        assert crew.send("kill_child", 7).get(timeout=30) == "repaired"
+    assert [entry["note"] for entry in crew.events("blocked", "unblocked")] == [
+        f"fingerprint {rule.name} after 2 convictions",
+        f"fingerprint {rule.name}",
+    ]
+    assert crew.nothing_runs()
+
+
+def _send_and_wait(crew: Crew, n: int) -> list[str]:
+    ids = _send(crew, n, 1)
+    _kept(crew, *ids)
+    return ids
+
+
+def _in_force(crew: Crew, rule: Rule) -> None:
+    crew.await_that(lambda: rule.reason in crew.log_text(), f"not in force: {rule.reason}")
+
+
+def _fingerprint(crew: Crew, task: str, *args: Any, **kwargs: Any) -> str:
+    """What a worker makes of these arguments; there must have been one."""
+    ledger = plugin_of(crew.app).open_ledger()
+    secret: Any = ledger.client.hget(ledger.keys.meta, "secret")
+    body = json.dumps([args, kwargs, {}])
+    message = Message(body=body, headers={}, content_type="application/json")
+    return fingerprint_of(message, f"fleet.{task}", secret, crew.app.tasks[f"fleet.{task}"].fingerprint)
+
+
+@pytest.mark.timeout(180)
+def test_NEW_3_what_a_worker_has_received_already_does_not_run_either(crew: Crew) -> None:
+    with crew.worker(concurrency=1, args=["--prefetch-multiplier=10"]) as worker:
+        worker.wait_ready()
+        crew.send("waits_for_repair", 0)
+        crew.await_that(lambda: crew.starts("waits_for_repair"), "it does not run")
+        like, unlike = crew.send("healthy", 7), crew.send("healthy", 8)
+        crew.await_that(lambda: crew.log_text().count("fleet.healthy") >= 2, "not received")
+        fingerprint = _fingerprint(crew, "healthy", 7)
+        _in_force(crew, Blocks(crew.app).block_fingerprint(fingerprint, task="fleet.healthy", actor="ann"))
+        crew.marks.repair()
+        (kept,) = _kept(crew, like.id)
+        assert (kept.cause, kept.reason) == ("blocked", f"fingerprint {fingerprint} is blocked by ann")
+        assert unlike.get(timeout=30) == 8, "its place in the pool was given back"
+        assert crew.marks.count("healthy", "start") == {8: 1}
+        crew.await_that(crew.nothing_runs, "the ledger has not forgotten them")
+
+
+@BOTH
+@pytest.mark.timeout(180)
+def test_NEW_3_a_blocked_task_does_not_run_until_that_is_over_and_released_ones_do_with_their_retries(
+    crew: Crew,
+) -> None:
+    blocks = Blocks(crew.app)
+    rule = blocks.block_task("fleet.asks", actor="ann", note="supplier is down")
+    with crew.worker():
+        (kept,) = _kept(crew, crew.send("asks", "retry-once").id)
+        assert kept.reason == "task fleet.asks is blocked by ann: supplier is down" == rule.reason
+        assert crew.send("healthy", 1).get(timeout=30) == 1
+        assert not crew.starts("asks")
+
+        crew.quarantine.release([kept.mid])
+        assert crew.app.AsyncResult(kept.id).get(timeout=30)
+        assert crew.starts("asks") == 2, "neither it nor its retry was stopped"
+
+        _in_force(crew, blocks.block_task("fleet.asks", actor="bob", seconds=2))
+        sent = crew.send("asks", "nothing")
+        _kept(crew, sent.id)
+        crew.await_that(lambda: not blocks.read().rules, "the block is not over")
+        assert crew.send("asks", "nothing").get(timeout=30), "over without any word from the ledger"
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_NEW_3_a_users_function_that_raises_or_hangs_stops_no_message_and_no_worker(
+    crew: Crew, pool: str
+) -> None:
+    if pool == "gevent":
+        pytest.importorskip("gevent")
+    with crew.worker(pool=pool) as worker:
+        worker.wait_ready()
+        fingerprint = _fingerprint(crew, "tells", "order-7", "anything")
+        _in_force(crew, Blocks(crew.app).block_fingerprint(fingerprint, task="fleet.tells", actor="ann"))
+        (kept,) = _kept(crew, crew.send("tells", "order-7", "something else").id)
+        assert (kept.cause, kept.fingerprint) == ("blocked", fingerprint)
+        assert crew.send("tells", "order-8", "").get(timeout=30) == "order-8"
+        assert crew.send("tells", "order-7", "raises").get(timeout=30) == "order-7"
+        assert crew.send("tells", "order-7", "hangs").get(timeout=30) == "order-7"
+        assert crew.send("tells", "order-7", "").get(timeout=30) == "order-7", "it is not asked again"
+        crew.await_that(crew.nothing_runs, "the ledger has not forgotten them")
+        told = crew.quarantine.queries.workers
+        crew.await_that(lambda: [each.ledger_errors for each in told(1000)] == [2], "not both counted")
+    told_once = ("the fingerprint function of fleet.tells failed", "took longer than 1 s")
+    assert [crew.log_text().count(sentence) for sentence in told_once] == [1, 1]
+    assert len(crew.quarantine.list()) == 1
+
+
+@BOTH
+@pytest.mark.timeout(180)
+def test_NEW_3_a_message_on_which_the_function_kills_its_worker_ends_in_quarantine(crew: Crew) -> None:
+    with crew.supervise_crew():
+        crew.send("healthy", 1).get(timeout=60)
+        rule = Blocks(crew.app).block_fingerprint("0" * 16, task="fleet.tells", actor="ann")
+        _in_force(crew, rule)
+        (kept,) = _kept(crew, crew.send("tells", "order-7", "dies").id)
+        assert (kept.cause, kept.crashes) == ("receive", 2)
+        assert not crew.starts("tells")
+
+
+@BOTH
+@pytest.mark.timeout(180)
+def test_NEW_3_a_body_that_is_no_json_is_neither_blocked_nor_does_it_stop_anything(crew: Crew) -> None:
+    with crew.worker() as worker:
+        worker.wait_ready()
+        rule = Blocks(crew.app).block_fingerprint("0" * 16, actor="ann")
+        assert rule.task == "", "of any task"
+        _in_force(crew, rule)
+        with crew.app.producer_pool.acquire() as producer:
+            for n, body in enumerate((b"[[", b"[1, 2, 3]")):
+                headers = {"id": f"garbage-{n}", "task": "fleet.healthy", "lang": "py"}
+                how = {"content_type": "application/json", "content_encoding": "utf-8"}
+                producer.publish(body, routing_key="celery", headers=headers, **how)
+        assert crew.send("healthy", 1).get(timeout=30) == 1
+        assert not [record for record in crew.quarantine.list() if record.cause == "blocked"]
