@@ -19,7 +19,7 @@ from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.ledger import Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Incident, Start
+from celery_poison.records import IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored
 from celery_poison.verdict import Ended, Phase
 
@@ -113,7 +113,7 @@ class Recovery:
             self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
         return Recovered(flagged, returned.count, returned.queues, unfinished)
 
-    def _interrupt(self, mid: str, start: Start, death: _Death) -> None:
+    def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
             self._ledger.interrupt(
@@ -124,6 +124,7 @@ class Recovery:
                 failure=frozen and start.diverts == 1,
                 incident=death.incident.incident,
                 fence=death.fence,
+                spoilt=spoilt,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, death: _Death) -> bool:
@@ -138,6 +139,9 @@ class Recovery:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
+            elif start.alone == IN_CELL:
+                # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
+                self._interrupt(mid, start, death, spoilt=True)
             else:
                 return self._crash(mid, start, death)
         except StaleDelivery:

@@ -165,10 +165,12 @@ class Ledger:
         failure: bool = False,
         incident: str = "",
         fence: int | None = None,
+        spoilt: bool = False,
     ) -> None:
         """Take back a start that ended through nobody's fault; adds no strike.
 
         Args:
+            spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
             failure: count it as a failure, so that it cannot go on for ever.
             fence: of the monitor that tells it; None when the start's own worker does.
 
@@ -183,6 +185,7 @@ class Ledger:
             "failure": int(failure),
             "incident": incident,
             "fence": _fence(fence),
+            "spoilt": int(spoilt),
         }
         self._call("interrupt", self._of(mid, start.id), **arguments)
 

@@ -24,6 +24,7 @@ class Delivery:
         epoch: number of the broker connection it came by.
         start: its entry in the ledger; ``start.phase`` tells what it is doing.
         alone: it must run with nothing beside it.
+        trials: whether suspects are tried at all.
     """
 
     message: Any
@@ -36,13 +37,15 @@ class Delivery:
     park: int
     redelivered: bool
     stamped: bool
+    trials: bool = True
     history: History = NO_HISTORY
     alone: bool = False
     waits_since: float | None = None
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.policy.max_crashes, self.policy.max_failures, self.policy.max_payload_bytes)
+        policy = self.policy
+        return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, self.trials)
 
     @property
     def opens_in_main(self) -> bool:
@@ -76,7 +79,15 @@ def size_of(message: Any) -> int:
 
 
 def note_delivery(
-    message: Any, policy: Policy, *, diverts: bool, token: str, worker: str, pid: int, epoch: int
+    message: Any,
+    policy: Policy,
+    *,
+    diverts: bool,
+    token: str,
+    worker: str,
+    pid: int,
+    epoch: int,
+    trials: bool = True,
 ) -> Delivery:
     """Make the notes about a message that needs care."""
     headers = message.headers
@@ -110,4 +121,5 @@ def note_delivery(
         park=park if isinstance(park, int) else 0,
         redelivered=redelivered,
         stamped=MID in headers,
+        trials=trials,
     )

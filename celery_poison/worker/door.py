@@ -72,6 +72,7 @@ class Door:
             worker=runtime.worker,
             pid=runtime.pid,
             epoch=runtime.epoch,
+            trials=runtime.has_trials,
         )
 
     # --- in the clerk's thread -----------------------------------------------------------------

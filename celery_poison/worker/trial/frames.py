@@ -15,6 +15,7 @@ def send(sock: socket.socket, message: Any) -> None:
 
     Raises:
         OSError: the other side is gone.
+        Exception: whatever the message's parts raise when they are pickled; nothing was sent then.
     """
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     sock.sendall(_LENGTH.pack(len(data)) + data)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from celery import Celery
 from celery.app.utils import find_app
+
+#: Name of the module that a script becomes where it is loaded but not run, as multiprocessing calls it.
+_SCRIPT = "__mp_main__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,32 +24,52 @@ class Origin:
         name: what ``celery -A`` takes, or empty.
         script: path of the script that makes the app, if it is in no module.
         attribute: its name in that script.
-        path: ``sys.path`` of the process that loaded it.
     """
 
     name: str = ""
     script: str = ""
     attribute: str = ""
-    path: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Cellmate:
+    """What a cell must know about its host.
+
+    Attributes:
+        origin: the app.
+        worker: the host's incarnation.
+        ledger_url, namespace: where the host's ledger is; the app must say the same here.
+    """
+
+    origin: Origin
+    worker: str
+    ledger_url: str
+    namespace: str
 
 
 def origin_of(app: Celery) -> Origin | None:
     """Return where ``app`` comes from; None when no other process could load it."""
-    path = tuple(sys.path)
     if name := _named_on_command_line():
-        return Origin(name=name, path=path)
+        return Origin(name=name)
     for module in list(sys.modules.values()):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
-            if value is not app or attribute.startswith("_"):
-                continue
-            if module.__name__ != "__main__":
-                return Origin(name=f"{module.__name__}:{attribute}", path=path)
-            if script := getattr(module, "__file__", None):
-                return Origin(script=os.path.abspath(script), attribute=attribute, path=path)
+            if value is app and not attribute.startswith("_") and (found := _within(module, attribute)):
+                return found
     return None
 
 
+def _within(module: ModuleType, attribute: str) -> Origin | None:
+    if module.__name__ not in ("__main__", _SCRIPT):
+        return Origin(name=f"{module.__name__}:{attribute}")
+    spec, script = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+    if spec is not None:  # run as ``python -m``
+        return Origin(name=f"{spec.name}:{attribute}")
+    return Origin(script=os.path.abspath(script), attribute=attribute) if script else None
+
+
 def _named_on_command_line() -> str:
+    if not os.path.basename(sys.argv[0]).startswith(("celery", "__main__")):
+        return ""
     words = iter(sys.argv[1:])
     for word in words:
         if word in ("-A", "--app"):
@@ -55,7 +78,12 @@ def _named_on_command_line() -> str:
             return word.removeprefix("--app=")
         if word.startswith("-A"):
             return word.removeprefix("-A").removeprefix("=")
-    return os.environ.get("APP", "") if os.path.basename(sys.argv[0]).startswith("celery") else ""
+    return os.environ.get("APP", "")
+
+
+def environment_for(origin: Origin) -> dict[str, str]:
+    """Return what Celery must find in its environment before it is imported, to name tasks as here."""
+    return {"MP_MAIN_FILE": origin.script} if origin.script else {}
 
 
 def load(origin: Origin) -> Celery:
@@ -64,13 +92,16 @@ def load(origin: Origin) -> Celery:
     Raises:
         Exception: whatever the user's modules raise.
     """
-    sys.path[:] = [*origin.path]
-    app: Any
-    if origin.name:
-        app = find_app(origin.name)
-    else:
-        # As multiprocessing does it: what the script does only as __main__ is not done again.
-        app = runpy.run_path(origin.script, run_name="__mp_main__")[origin.attribute]
+    app: Any = find_app(origin.name) if origin.name else _from_script(origin)
     if not isinstance(app, Celery):
         raise TypeError(f"{origin} is not a Celery app but {app!r}")
     return app
+
+
+def _from_script(origin: Origin) -> Any:
+    # What the script does only as __main__ is not done again.
+    content = runpy.run_path(origin.script, run_name=_SCRIPT)
+    module = ModuleType(_SCRIPT)
+    module.__dict__.update(content)
+    sys.modules["__main__"] = sys.modules[_SCRIPT] = module
+    return content[origin.attribute]
