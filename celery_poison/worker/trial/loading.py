@@ -51,15 +51,21 @@ def origin_of(app: Celery) -> Origin | None:
     """Return where ``app`` comes from; None when no other process could load it."""
     if name := _named_on_command_line():
         return Origin(name=name)
-    for module in list(sys.modules.values()):
+    for module in sorted(sys.modules.values(), key=_is_script):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
             if value is app and not attribute.startswith("_") and (found := _within(module, attribute)):
                 return found
     return None
 
 
+def _is_script(module: ModuleType) -> bool:
+    return getattr(module, "__name__", "") in ("__main__", _SCRIPT)
+
+
 def _within(module: ModuleType, attribute: str) -> Origin | None:
-    if module.__name__ not in ("__main__", _SCRIPT):
+    if module.__name__.partition(".")[0] in ("celery", "celery_poison"):
+        return None  # where Celery remembers it
+    if not _is_script(module):
         return Origin(name=f"{module.__name__}:{attribute}")
     spec, script = getattr(module, "__spec__", None), getattr(module, "__file__", None)
     if spec is not None:  # run as ``python -m``

@@ -26,6 +26,8 @@ from celery_poison.worker.trial.loading import Cellmate, environment_for
 LOADING = 120.0
 #: Seconds that the end of a process is waited for which was told to end, or was killed.
 ENDING = 5.0
+#: Seconds in which a cell that says nothing more should have ended by itself.
+EXITING = 1.0
 
 _WATCHER = str(Path(__file__).with_name("watcher.py"))
 _CELL = "import sys; sys.path[:] = {path!r}; from celery_poison.worker.trial.cell import main; main({fds})"
@@ -184,7 +186,10 @@ class OpenCell:
                 self._death = Death(facts["status"], facts["peak"], facts["why"])
 
     def _await_death(self) -> None:
-        self.order(b"k")
+        # It ends by itself, mostly, and how it does so is evidence; or it has closed what it does not know.
+        self._selector.unregister(self._data)
+        if not self._selector.select(EXITING):
+            self.order(b"k")
         self._control.settimeout(ENDING)
         while self._death is None:
             self._hear_watcher()
