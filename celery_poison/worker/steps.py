@@ -61,6 +61,7 @@ class LifeStep(bootsteps.StartStopStep):
     def stop(self, worker: Any) -> None:
         """Wait for the trial that goes on, as the pool is waited for."""
         runtime, hub, beat = self._runtime, worker.hub, 0
+        runtime.stopping = True  # no signal tells of a shutdown by remote control
         while runtime.cells.is_busy and state.should_terminate in (None, False):
             if hub is not None and beat % 10 == 0:
                 hub.fire_timers()  # among them the heartbeats of the broker's connection

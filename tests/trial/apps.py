@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_poison import guarded
@@ -17,6 +17,15 @@ from tests.apps.marks import Marks, marks
 
 #: Where this is set, the app cannot be loaded by another process than the worker's first one.
 LOADS_ONCE = "POISON_TEST_LOADS_ONCE"
+
+
+#: What a receiver of worker_init has left in this process; a pool process inherits it by the fork.
+prepared: list[str] = []
+
+
+@signals.worker_init.connect
+def _prepare(sender: Any, **_: Any) -> None:
+    prepared.append(sender.hostname)
 
 
 def here() -> Marks:
@@ -66,7 +75,12 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
     @app.task(bind=True, shared=False, name="trial.tells")
     def tells(self: Any, n: int = 0) -> dict[str, Any]:
         here().leave("tells", self.request.id, "start", n)
-        return {"pid": os.getpid(), "in_cell": _in_cell(), "on_trial": self.request.poison.on_trial}
+        return {
+            "pid": os.getpid(),
+            "in_cell": _in_cell(),
+            "on_trial": self.request.poison.on_trial,
+            "prepared": prepared,
+        }
 
     @guarded
     @app.task(bind=True, shared=False, name="trial.leaves_a_thread")

@@ -43,6 +43,15 @@ def test_an_app_in_a_module_is_found_by_its_name(monkeypatch: Any) -> None:
     assert origin_of(Celery("y", set_as_current=False)) is None
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_what_is_set_up_when_a_worker_begins_is_there_in_a_cell_too(court: Court, pool: str) -> None:
+    with court.worker(pool=pool) as worker:
+        in_cell = court.suspect("trial.tells").get(timeout=30)
+        in_pool = court.app.tasks["trial.tells"].delay().get(timeout=30)
+        assert in_cell["in_cell"] and not in_pool["in_cell"]
+        assert in_cell["prepared"] == in_pool["prepared"] == [worker.hostname]
+
+
 def _run(court: Court, *command: str) -> Any:
     import os
 

@@ -115,7 +115,7 @@ def test_a_broker_connection_that_is_lost_drops_suspects_that_wait_and_no_trial(
     with court.worker():
         court.await_start("waits")
         connected = court.log_text().count("Connected to amqp")
-        rabbit_server.close_connections()
+        rabbit_server.ctl("close_all_connections", "--vhost", rabbit_url.rpartition("/")[2], "test")
         court.await_that(lambda: court.log_text().count("Connected to amqp") > connected, "connected again")
         court.marks.repair()
         assert running.get(timeout=30) == "repaired"

@@ -18,7 +18,7 @@ from billiard import current_process
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
-from celery import Celery
+from celery import Celery, signals
 from celery.app.trace import setup_worker_optimizations
 from celery.concurrency.prefork import process_initializer
 
@@ -63,6 +63,7 @@ def main(sock: int, lease: int) -> None:
 def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Recorder:
     node, _, _ = about.worker.rpartition("/")
     current_process().name = "Cell"  # in log lines
+    _say_that_a_worker_begins(app, node)
     process_initializer(app, node)
     setup_worker_optimizations(app, node)
     # A service manager sends this to every process of its group when the worker is to end: that waits for
@@ -81,6 +82,21 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
         settings.activation_interval,
     )
     return recorder
+
+
+class _Stand:
+    """What receivers of a worker's first signals get here for the worker."""
+
+    def __init__(self, app: Celery, hostname: str) -> None:
+        self.app, self.hostname = app, hostname
+
+
+def _say_that_a_worker_begins(app: Celery, node: str) -> None:
+    """Do what a pool process inherits from its worker: users and the Django fixup set things up then."""
+    worker = _Stand(app, node)
+    app.loader.init_worker()
+    signals.celeryd_init.send(sender=node, instance=worker, conf=app.conf, options={})
+    signals.worker_init.send(sender=worker)
 
 
 def _serve(host: socket.socket, recorder: Recorder) -> None:

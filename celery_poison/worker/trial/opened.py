@@ -204,6 +204,9 @@ class OpenCell:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
             time.sleep(0.005)
+        with suppress(OSError):  # what it has started; its watcher would have done so
+            if self.pid:
+                os.killpg(self.pid, signal.SIGKILL)
 
     def close(self, *, kill: bool = False) -> None:
         """End both processes, and wait for it."""
