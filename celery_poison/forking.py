@@ -8,9 +8,11 @@ So the threads work under one lock of ours, and a fork waits for it, though neve
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 #: Seconds that a fork waits for a thread at most; a stalled Redis must not keep the pool from growing.
 PATIENCE = 1.0
@@ -19,10 +21,24 @@ _changed = threading.Condition()
 _working = 0
 
 
+def real_thread_starter() -> Any:
+    """Return what starts a thread of the operating system where ``threading`` starts greenlets, else None."""
+    gevent = sys.modules.get("gevent.monkey")
+    if gevent is not None and gevent.is_module_patched("threading"):
+        return gevent.get_original("_thread", "start_new_thread")
+    eventlet = sys.modules.get("eventlet.patcher")
+    if eventlet is not None and eventlet.is_monkey_patched("thread"):
+        return eventlet.original("_thread").start_new_thread
+    return None
+
+
 @contextmanager
 def no_fork() -> Iterator[None]:
     """While any thread is in here, this process does not fork (but see ``PATIENCE``)."""
     global _working
+    if real_thread_starter() is not None:
+        yield  # pools of greenlets do not fork, and a real thread may not wait for a greenlet's lock
+        return
     with _changed:
         _working += 1
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -54,6 +56,11 @@ class GuardedConnection(Connection):
     def break_off(self, error: Exception) -> None:
         """Let whoever waits for events next meet ``error``."""
         self._broken_off = error
+        # Frequent heartbeats of RabbitMQ's keep a reader from ever giving up: it is woken by the end of them.
+        reader = getattr(getattr(self._connection, "transport", None), "sock", None)
+        if reader is not None:
+            with suppress(OSError):
+                reader.shutdown(socket.SHUT_RDWR)
 
     def drain_events(self, **kwargs: Any) -> Any:
         if self._broken_off is not None:

@@ -27,6 +27,8 @@ logger = get_logger("celery_poison")
 COURTESY = 4.0
 #: Milliseconds for which the end of a parking is remembered, for copies that come late.
 REMEMBER_MS = 24 * 3600 * 1000
+#: Seconds between two looks for parkings that may be forgotten: there may be very many, of a whole day.
+FORGETTING_PAUSE = 60.0
 
 
 class Parking:
@@ -40,6 +42,7 @@ class Parking:
         #: Tokens that parked messages waited for and that have finished, and since when that is known here.
         self._finished: dict[str, float] = {}
         self._complained: set[str] = set()
+        self._next_forgetting = 0.0
 
     def round(self) -> int:
         """Look at every parked message once; return how many were published again.
@@ -48,15 +51,26 @@ class Parking:
             LedgerUnavailable: Redis is away; nothing is lost.
         """
         before, self._finished = self._finished, {}
+        waiting = dict(self._queries.parked_now())
+        # Most of them wait for what runs: that much is known of many at once.
+        waiting_still = self._queries.under_way(waiting)
+        due = [
+            (mid, parked)
+            for mid, parked in waiting.items()
+            if mid not in waiting_still and self._is_due(mid, parked, before)
+        ]
+        published = self._publish(due) if due else 0
+        if time.monotonic() >= self._next_forgetting:
+            self._next_forgetting = time.monotonic() + FORGETTING_PAUSE
+            self._forget()
+        return published
+
+    def _forget(self) -> None:
+        """Forget the ends of parkings that no copy will ask for any more."""
         horizon = self._queries.now_ms() - REMEMBER_MS
-        due = []
         for mid, parked, raw in self._queries.parked():
-            if parked.state is ParkingState.WAITING:
-                if self._is_due(mid, parked, before):
-                    due.append((mid, parked))
-            elif parked.state is not ParkingState.PUBLISHED and parked.number < horizon:
+            if parked.state in (ParkingState.FINISHED, ParkingState.KEPT) and parked.number < horizon:
                 self._ledger.forget(mid, raw)
-        return self._publish(due) if due else 0
 
     def _is_due(self, mid: str, parked: Parked, finished: dict[str, float]) -> bool:
         """Whether no start of it is left: those that finish take its parking along."""

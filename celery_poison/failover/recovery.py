@@ -48,11 +48,8 @@ class Recovered:
     unfinished: int = 0
 
     def __add__(self, later: Recovered) -> Recovered:
-        queues = {*self.returned, *later.returned}
-        returned = {queue: self.returned.get(queue, 0) + later.returned.get(queue, 0) for queue in queues}
-        return Recovered(
-            self.flagged + later.flagged, self.put_back + later.put_back, returned, later.unfinished
-        )
+        # Of what was put back the later look tells all: by whomever, and whenever.
+        return Recovered(self.flagged + later.flagged, later.put_back, later.returned, later.unfinished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +91,12 @@ class Recovery:
         flagged = unfinished = 0
         finished = []
         starts = [row for row in self._queries.running() if row[1].worker == worker]
+        # What was being received last: while its mark is there, a monitor that begins again sees it too.
+        starts.sort(key=lambda row: row[1].phase == Phase.ADMITTING)
         receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
-        for mid, start, raw in starts:
-            if self._queries.ended(start.token) == Ended.DONE:
+        ends = self._queries.ends([start.token for _, start, _ in starts])
+        for (mid, start, raw), ended in zip(starts, ends, strict=True):
+            if ended is Ended.DONE:
                 finished.append((mid, start.token))
             elif death.children_may_live and self._queries.child_lives(start):
                 unfinished += 1
@@ -104,7 +104,7 @@ class Recovery:
                 # Its trial was spoilt by a message that was being received: it is tried again.
                 self._interrupt(mid, start, death)
             else:
-                flagged += self._end(mid, start, raw, death)
+                flagged += self._end(mid, start, raw, ended, death)
         queues = known.queues.split(",") if known.queues else []
         returned = put_back(self._app, worker.rpartition("/")[2], queues)
         if returned.mids is not None and not known.reconnected:
@@ -127,15 +127,14 @@ class Recovery:
                 spoilt=spoilt,
             )
 
-    def _end(self, mid: str, start: Start, raw: bytes, death: _Death) -> bool:
+    def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
         """End one start of a dead worker; return whether its message was flagged."""
-        ended = self._queries.ended(start.token)
         try:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
-            elif ended == Ended.ROLLED_BACK:
+            elif ended is Ended.ROLLED_BACK:
                 self._ledger.rollback(mid, start, cause="rejected", fence=death.fence)
-            elif ended == Ended.INTERRUPTED:
+            elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
@@ -179,11 +178,11 @@ class Recovery:
         known = set(self._queries.leases()) | set(self._queries.open_incidents())
         now, seen = time.monotonic(), self._orphans
         self._orphans = {}
-        for mid, start, _ in self._queries.running():
-            if start.worker in known:
-                continue
+        starts = [(mid, start) for mid, start, _ in self._queries.running() if start.worker not in known]
+        ends = self._queries.ends([start.token for _, start in starts])
+        for (mid, start), ended in zip(starts, ends, strict=True):
             since = self._orphans[start.token] = seen.get(start.token, now)
-            if self._queries.ended(start.token) == Ended.DONE:
+            if ended is Ended.DONE:
                 if now - since > REMEMBER:
                     self._ledger.settle([(mid, start.token)])
             elif now - since > patience and not self._queries.child_lives(start):

@@ -204,13 +204,17 @@ class Ledger:
         flat = [word for pair in starts for word in pair]
         return [int(number) for number in self._call("settle", {}, rest=flat)[1:]] if flat else []
 
-    def survived(self, mid: str, token: str, id: str) -> None:
+    def survived(self, mid: str, token: str, id: str, lost: Start | None = None) -> None:
         """Take back the strike of a start that was taken for dead and ended alive.
+
+        Args:
+            lost: the start, if it is known that the message has a new owner, or had one.
 
         Raises:
             StaleDelivery: the message has a new owner, of whose nothing was touched (EMS-8).
         """
-        self._call("survived", self._of(mid, id), mid=mid, token=token, id=id)
+        told = lost.encode() if lost else b""
+        self._call("survived", self._of(mid, id), mid=mid, token=token, id=id, lost=told)
 
     def reclaim(self, mid: str, start: Start) -> None:
         """Put a start that still runs on record again, after its worker was taken for dead.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from celery_poison.ledger.history import entry
 from celery_poison.ledger.ledger import Ledger
 from celery_poison.records import Incident, MessageRecord, Parked, ParkingState, Start, WorkerRecord
 from celery_poison.states import State
-from celery_poison.verdict import Phase
+from celery_poison.verdict import Ended, Phase
 
 _T = TypeVar("_T")
 
@@ -130,12 +130,35 @@ class Queries:
             for mid, raw in self._client.hscan_iter(self._keys.parked, count=_PAGE):
                 yield mid.decode(), Parked.decode(raw), raw
 
+    def parked_now(self) -> Iterator[tuple[str, Parked]]:
+        """Yield (mid, parking) of everything that waits for an earlier start: it alone has a parcel."""
+        with clear_errors("reading the parked messages"):
+            mids: Any = self._client.hkeys(self._keys.parcels)
+        for page in _batches(iter(mids)):
+            with clear_errors("reading the parked messages"):
+                raws: Any = self._client.hmget(self._keys.parked, page)
+            for mid, raw in zip(page, raws, strict=True):
+                if raw and (parked := Parked.decode(raw)).state is ParkingState.WAITING:
+                    yield mid.decode(), parked
+
+    def under_way(self, mids: Iterable[str]) -> set[str]:
+        """Return those of ``mids`` whose newest start is being received, or runs, and has not finished."""
+        found: set[str] = set()
+        for page in _batches(iter(mids)):
+            with clear_errors("reading running messages"):
+                raws: Any = self._client.hmget(self._keys.running, page)
+            starts = [(mid, Start.decode(raw)) for mid, raw in zip(page, raws, strict=True) if raw]
+            ends = self.ends([start.token for _, start in starts])
+            for (mid, start), ended in zip(starts, ends, strict=True):
+                if start.phase != Phase.CLAIMED and ended is not Ended.DONE:
+                    found.add(mid)
+        return found
+
     def waiting(self) -> Iterator[MessageRecord]:
         """Yield what is parked until an earlier start ends (TBDL)."""
-        for mid, parked, _ in self.parked():
-            if parked.state is ParkingState.WAITING:
-                told = {"last_seen": str(parked.number), "reason": "parked until its earlier start ends"}
-                yield MessageRecord.from_hash({**_running(mid, parked.start, {}), **told}, State.TBDL)
+        for mid, parked in self.parked_now():
+            told = {"last_seen": str(parked.number), "reason": "parked until its earlier start ends"}
+            yield MessageRecord.from_hash({**_running(mid, parked.start, {}), **told}, State.TBDL)
 
     def parcel(self, mid: str) -> bytes | None:
         """Return the packed original of a message that is parked."""
@@ -143,11 +166,12 @@ class Queries:
             found: Any = self._client.hget(self._keys.parcels, mid)
         return found if found is None else bytes(found)
 
-    def ended(self, token: str) -> str:
-        """Return how a start ended: ``D``, ``B``, ``I``, or the empty string."""
-        with clear_errors("reading an end"):
-            raw: Any = self._client.hget(self._keys.done, token)
-        return raw.decode() if raw else ""
+    def ends(self, tokens: Iterable[str]) -> Iterator[Ended]:
+        """Yield how each start ended, in the order of their tokens, many in one exchange with Redis."""
+        for page in _batches(iter(tokens)):
+            with clear_errors("reading ends"):
+                raws: Any = self._client.hmget(self._keys.done, page)
+            yield from (Ended(raw.decode()) if raw else Ended.NOT for raw in raws)
 
     def child_lives(self, start: Start) -> bool:
         """Whether the pool process that runs ``start`` holds a lease of its own."""

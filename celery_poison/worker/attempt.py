@@ -103,7 +103,7 @@ class Recorder:
         head, tail = self._statics.get((task, ticket.queue)) or self._static(task, ticket.queue)
         attempt = ticket.attempt
         entry = (
-            f'["R","{ticket.token}",{_quoted(self.worker_of(ticket))},{os.getpid()},'
+            f'["R","{ticket.token}",{_quoted(self.worker_of(ticket.token))},{os.getpid()},'
             f"{int(time.time() * 1000)},{attempt.deliveries},{self.alone if attempt.on_trial else 0},"
             f"{_quoted(id)},{head}{size}{tail}"
         ).encode()
@@ -111,12 +111,13 @@ class Recorder:
         if self._durable is None:
             self._wire.send(write)
         else:
-            worker_key = self._worker_key(self.worker_of(ticket))
+            worker_key = self._worker_key(self.worker_of(ticket.token))
             self._durable.write(write, worker_key, lambda: _is_lost(self, ticket))
         return entry
 
-    def worker_of(self, ticket: Ticket) -> str:
-        boot = ticket.token.partition(".")[0]
+    def worker_of(self, token: str) -> str:
+        """Return the name that this worker had when it made ``token``."""
+        boot = token.partition(".")[0]
         return self._workers.get(boot) or self._workers.setdefault(boot, f"{self._node}/{boot}")
 
     def finish(
@@ -137,7 +138,7 @@ class Recorder:
             token,
             _bulk(task.encode()),
             _bulk(ticket.queue.encode()),
-            _bulk(self.worker_of(ticket).encode()),
+            _bulk(self.worker_of(ticket.token).encode()),
             _bulk(b"%d" % os.getpid()),
             _bulk(outcome.encode()),
             _bulk(b"%d" % attempt.deliveries),
@@ -231,7 +232,7 @@ def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
         _refused.discard(ticket.token)
         return True
     try:
-        return _lease.is_doubtful(ticket.token) and _ledger.is_buried(recorder.worker_of(ticket))
+        return _lease.is_doubtful(ticket.token) and _ledger.is_buried(recorder.worker_of(ticket.token))
     except LedgerUnavailable:
         return False  # nobody can know
 

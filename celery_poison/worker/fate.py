@@ -87,7 +87,8 @@ class Fate:
     def wants_quarantine(self, cause: str, reason: str) -> None:
         """The task asked for it, or failed without acknowledging failures."""
         start = self._open()
-        self._runtime.clerk.do(partial(self._store, Verdict(Action.QUARANTINE, cause, reason), start))
+        verdict = Verdict(Action.QUARANTINE, cause, reason)
+        self._runtime.clerk.do(partial(self._keep_if_mine, verdict, start))
 
     def rolled_back(self, cause: str) -> None:
         """The task put its message back (WAS-1)."""
@@ -103,6 +104,8 @@ class Fate:
 
     def _record_death(self, start: Start, cause: str, error: BaseException) -> None:
         request, runtime = self._request, self._runtime
+        if self._has_new_owner(start):
+            return
         if success_was_stored(request.task, request.id, ignored=request.ignore_result):
             runtime.bridge.call(self._finished_after_all)
             return
@@ -130,6 +133,8 @@ class Fate:
 
     def _record_rollback(self, start: Start, cause: str) -> None:
         request = self._request
+        if self._has_new_owner(start):
+            return
         try:
             self._runtime.ledger.rollback(request.mid, start, cause=cause)
         except StaleDelivery:
@@ -137,9 +142,22 @@ class Fate:
         self._runtime.bridge.call(self._put_back)
 
     def _record_interruption(self, start: Start, cause: str) -> None:
+        if self._has_new_owner(start):
+            return
         with suppress(StaleDelivery):
             self._runtime.ledger.interrupt(self._request.mid, start, cause=cause, failure=True)
         self._runtime.bridge.call(self._put_back)
+
+    def _keep_if_mine(self, verdict: Verdict, start: Start) -> None:
+        if not self._has_new_owner(start):
+            self._store(verdict, start)
+
+    def _has_new_owner(self, start: Start) -> bool:
+        """Whether its worker was taken for dead meanwhile, and others have the message: it stays as it is."""
+        if self._runtime.still_owns(self._request.mid, start):
+            return False
+        self._runtime.ended_too_late(self._request, lost=True)
+        return True
 
     def _store(self, verdict: Verdict, start: Start) -> None:
         """Keep the original first, acknowledge it afterwards."""

@@ -48,12 +48,19 @@ class Pulse:
 
     def _work(self) -> None:
         while not self._runtime.ended:
-            with no_fork():
-                self._wire.open()  # at once when it broke: a connection that stays away means death
-                self._runtime.run_id = self._wire.run_id
-                if self._is_due():
-                    self.beat()
-            self._wire.wait(min(TICK, max(0.0, self._due - clock())))
+            try:
+                self._live()
+            except Exception as error:  # without this thread the worker would be taken for dead
+                self._runtime.complain(error)
+                time.sleep(TICK)
+
+    def _live(self) -> None:
+        with no_fork():
+            self._wire.open()  # at once when it broke: a connection that stays away means death
+            self._runtime.run_id = self._wire.run_id
+            if self._is_due():
+                self.beat()
+        self._wire.wait(min(TICK, max(0.0, self._due - clock())))
 
     def _is_due(self) -> bool:
         # A shutdown is told at once: dying under its tombstone is no crash.

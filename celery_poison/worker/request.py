@@ -102,6 +102,11 @@ class GuardedRequest(Request):
         ticket = self._ticket = self._make_ticket()
         self.epoch = self.runtime.epoch
         self._cells = pool if pool is self.runtime.cells else None
+        if self.runtime.fenced:
+            # It waited for a place in the pool when this worker was taken for dead, and its message was put
+            # back. The places are counted anew with the next broker connection, in a moment.
+            state.task_ready(self)
+            return None
         self.runtime.whereabouts.went_to_pool(ticket.token, self)
         task, (hard, soft) = self._task, self.time_limits
         result = pool.apply_async(
@@ -232,16 +237,19 @@ class GuardedRequest(Request):
 
     def end_stale(self) -> None:
         """Stop running: the message has a new owner, and nothing of this start would be kept (EMS-8)."""
+        assert self._ticket is not None
+        if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
+            return  # it will not begin; or it has ended, and its process may be at something else
         self.is_stale = self.is_on_record = True
         pool = self._cells or self.runtime.consumer.pool
-        if self.worker_pid and (self._cells or not self.runtime.contained):
+        if self._cells or (hasattr(pool, "terminate_job") and not self.runtime.contained):
             pool.terminate_job(self.worker_pid, signal.SIGKILL)
 
     def _leave_to_its_owner(self, error: BaseException) -> None:
         """Neither acknowledge nor put back: the message was put back already, and may run elsewhere."""
         state.task_ready(self)
-        if not self.is_stale and not isinstance(error, NeverBegan):
-            self.runtime.clerk.do(partial(self.runtime.ended_too_late, self))
+        if not isinstance(error, NeverBegan):
+            self.runtime.clerk.do(partial(self.runtime.ended_too_late, self, lost=True))
         self.is_stale = self.is_on_record = True
         self._left_pool()
 

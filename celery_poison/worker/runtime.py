@@ -203,7 +203,6 @@ class Runtime:
                 self.ledger.reclaim(request.mid, request.start())
             except StaleDelivery:
                 self.bridge.call(request.end_stale)
-                self.ended_too_late(request)
             except LedgerUnavailable as error:
                 self.complain(error)
         self.bridge.call(self._start_afresh)
@@ -212,7 +211,8 @@ class Runtime:
         """Leave the broker and come back under the new name (on the event loop)."""
         if self.consumer.hub is not None:
             raise StartAfresh
-        self.consumer.connection.break_off(StartAfresh())
+        if self.consumer.connection is not None:  # else it is about to come back already
+            self.consumer.connection.break_off(StartAfresh())
 
     def refresh_policies(self) -> None:
         """Put policies that somebody changed at run time into force here (EMS-9); never raises."""
@@ -329,11 +329,26 @@ class Runtime:
         else:
             self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
 
-    def ended_too_late(self, request: Any) -> None:
-        """A start ended, or is ended, that has lost its message (in the clerk's thread)."""
-        start = request.start()
+    def still_owns(self, mid: str, start: Start) -> bool:
+        """Whether the message of a start that has ended is still this worker's (in the clerk's thread)."""
+        if not self.lease.is_doubtful(start.token):
+            return True
         try:
-            self.ledger.survived(request.mid, start.token, request.id)
+            self.ledger.reclaim(mid, start)
+        except StaleDelivery:
+            return False
+        return True
+
+    def ended_too_late(self, request: Any, *, lost: bool = False) -> None:
+        """A start ended after its worker was taken for dead (in the clerk's thread).
+
+        Args:
+            lost: it is known to have lost its message, which may have ended elsewhere by now.
+        """
+        start = request.start()
+        start = start._replace(worker=self.recorder.worker_of(start.token))
+        try:
+            self.ledger.survived(request.mid, start.token, request.id, start if lost else None)
         except StaleDelivery as error:
             self.stale += 1
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)

@@ -38,6 +38,9 @@ class Whereabouts:
         self._let_in.discard(token)
         self._in_pool[token] = request
 
+    def is_in_pool(self, token: str) -> bool:
+        return token in self._in_pool
+
     def in_pool(self) -> list[Any]:
         """Return the requests that run, or were handed to the pool to run."""
         return list(self._in_pool.values())

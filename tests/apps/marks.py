@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import time
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import redis
 
 KEY = "marks"
 HARMLESS = "POISON_HARMLESS"
+GATE = "gate"
 
 
 class Mark(NamedTuple):
@@ -48,6 +50,14 @@ class Marks:
     @property
     def repaired(self) -> bool:
         return self._redis.get(HARMLESS) == "1"
+
+    def open_gate(self) -> None:
+        """Let everybody pass who waits at it, now and later."""
+        self._redis.set(GATE, "open")
+
+    def wait_at_gate(self) -> None:
+        while not self._redis.exists(GATE):
+            time.sleep(0.05)
 
 
 @functools.cache

@@ -133,6 +133,22 @@ def _register_healthy(app: Celery) -> None:
         return seconds
 
     @guarded
+    @app.task(bind=True, shared=False, name="fleet.busy")
+    def busy(self: Task, n: int, seconds: float) -> None:
+        _here().leave("busy", self.request.id, "start", n)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            pass  # no greenlet gets a turn
+        _here().leave("busy", self.request.id, "end", n)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.gated")
+    def gated(self: Task, n: int) -> None:
+        _here().leave("gated", self.request.id, "start", n)
+        _here().wait_at_gate()
+        _here().leave("gated", self.request.id, "end", n)
+
+    @guarded
     @app.task(bind=True, shared=False, name="fleet.unpickled")
     def unpickled(self: Task, argument: object) -> str:
         _here().leave("unpickled", self.request.id, "start")

@@ -17,7 +17,17 @@ Build = Callable[..., Any]
 NewServer = Callable[..., RedisServer]
 
 OK_EVERYWHERE = ["settings", "reachable", "version", "persistence", "eviction", "memory", "role"]
-OK_EVERYWHERE += ["durability", "permissions", "writable", "clock", "owner", "tasks", "broker", "results"]
+OK_EVERYWHERE += [
+    "durability",
+    "permissions",
+    "writable",
+    "presence",
+    "clock",
+    "owner",
+    "tasks",
+    "broker",
+    "results",
+]
 
 
 def levels(console: Console, status: int = 0) -> dict[str, str]:
@@ -131,6 +141,21 @@ def test_a_user_of_the_namespace_alone_passes(
     url = server.url().replace("redis://", "redis://limited:pw@")
     found = levels(Console(new_fleet(redis_url, poison_redis_url=url).app))
     assert "FAIL" not in found.values()
+
+
+@pytest.mark.parametrize("rules", ["resetchannels +@all", "&* +@all -subscribe", "&* +@all -pubsub"])
+def test_a_user_who_may_not_be_seen_alive_is_told_how_late_a_death_is_noticed(
+    rules: str, new_fleet: Build, new_server: NewServer, redis_url: str
+) -> None:
+    server = new_server()
+    server.client().execute_command("ACL", "SETUSER", "limited", "on", ">pw", "~*", *rules.split())
+    url = server.url().replace("redis://", "redis://limited:pw@")
+    console = Console(new_fleet(redis_url, poison_redis_url=url).app)
+    found = finding(console, "presence")
+    assert (found["level"], "heartbeat" in found["said"]) == ("warn", True)
+    rule = found["cure"].removeprefix("ACL SETUSER <user> ").split()
+    server.client().execute_command("ACL", "SETUSER", "limited", *rule)
+    assert finding(console, "presence")["level"] == "ok"
 
 
 def test_a_user_without_INFO_is_warned_instead_of_stopped(

@@ -381,6 +381,18 @@ def test_NEW_2_while_another_delivery_is_under_way_only_the_flag_is_taken_back(l
     assert record is not None and (record.crashes, record.strikes, record.candidate) == (1, 0, False)
 
 
+def test_EMS_8_a_start_that_ends_after_its_message_ran_elsewhere_is_stale(ledgers: list[Ledger]) -> None:
+    ledger, queries = ledgers[0], Queries(ledgers[0])
+    start = start_of("m1", "t1")
+    with pytest.raises(StaleDelivery):
+        ledger.survived("m1", "t1", start.id, lost=start)
+    (entry,) = (e for e in queries.journal() if e["event"] == "stale")
+    assert (entry["token"], entry["task"], entry["worker"]) == ("t1", start.task, start.worker)
+    ledger.claim("m1", b"", start)
+    ledger.survived("m1", "t1", start.id, lost=start)
+    assert [token for _, (_, token, *_), _ in queries.running()] == ["t1"], "it is its own again"
+
+
 def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_more(
     ledgers: list[Ledger], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -227,7 +227,7 @@ class ParkingMachine(RuleBasedStateMachine):
             return
         worker, copies = self.to_recover.pop(0)
         for mid, start, _ in list(self.queries.running()):
-            if start.worker == worker.name and self.queries.ended(start.token) != "D":
+            if start.worker == worker.name and next(self.queries.ends([start.token])) is not Ended.DONE:
                 with suppress(StaleDelivery):
                     self.ledger.crash(mid, start, cause="worker_lost", shared=True)
         self._give_back(copies)

@@ -36,6 +36,7 @@ def rights(client: redis.Redis, keys: Keys) -> Iterator[Finding]:
         _tried(client, ("DEL", *probes))
     yield _permissions([name for name, error in refused.items() if _forbidden(error)])
     yield _writable([error for error in refused.values() if not _forbidden(error)])
+    yield _presence(client, keys)
 
 
 def _commands(string: str, hash: str, zset: str, stream: str) -> list[Command]:
@@ -43,6 +44,7 @@ def _commands(string: str, hash: str, zset: str, stream: str) -> list[Command]:
     return [
         ("SET", string, "1", "PX", LIFETIME * 1000),
         ("GET", string),
+        ("EXISTS", string),
         ("INCR", string),
         ("PEXPIRE", string, LIFETIME * 1000),
         ("HSET", hash, "a", "1"),
@@ -61,7 +63,7 @@ def _commands(string: str, hash: str, zset: str, stream: str) -> list[Command]:
         ("ZADD", zset, 1, "a"),
         ("EXPIRE", zset, LIFETIME),
         *[("ZSCORE", zset, "a"), ("ZCARD", zset), ("ZRANGE", zset, 0, -1), ("ZREVRANGE", zset, 0, -1)],
-        *[("ZREMRANGEBYRANK", zset, 0, -9), ("ZREM", zset, "a")],
+        *[("ZREMRANGEBYRANK", zset, 0, -9), ("ZREMRANGEBYSCORE", zset, 5, 9), ("ZREM", zset, "a")],
         ("XADD", stream, "MAXLEN", "~", 1000, "*", "a", "1"),
         ("EXPIRE", stream, LIFETIME),
         *[("XLEN", stream), ("XRANGE", stream, "-", "+"), ("XREVRANGE", stream, "+", "-")],
@@ -100,6 +102,39 @@ def _ask_reply(client: redis.Redis) -> None:
         connection.read_response()
     finally:
         connection.disconnect()
+
+
+def _presence(client: redis.Redis, keys: Keys) -> Finding:
+    """Check that a broken connection can tell of a death; all else works without it, only later."""
+    missing = _missing_for_presence(client, keys)
+    if not missing:
+        return Finding("presence", "ok", "a worker's death is noticed by its connections")
+    said = f"a worker's death is noticed by its heartbeat only: this user lacks {' '.join(missing)}"
+    return Finding("presence", "warn", said, f"ACL SETUSER <user> {' '.join(missing)}")
+
+
+def _missing_for_presence(client: redis.Redis, keys: Keys) -> list[str]:
+    """Subscribe as a worker's processes do, count as a monitor does; return the access rules that lack."""
+    channel = keys.channel(f"doctor/{secrets.token_hex(8)}")
+    asked: list[tuple[str, Command]] = [
+        ("+info", ("INFO", "server")),
+        ("+subscribe", ("SUBSCRIBE", channel)),
+        ("+pubsub", ("PUBSUB", "NUMSUB", channel)),
+    ]
+    missing = []
+    pool = client.connection_pool
+    connection: Any = pool.connection_class(**{**pool.connection_kwargs, "protocol": 3})
+    try:
+        connection.connect()
+        for rule, words in asked:
+            connection.send_command(*words)
+            try:
+                connection.read_response(push_request=True)
+            except redis.exceptions.ResponseError as error:
+                missing.append(f"&{keys.alive}*" if "channel" in str(error) else rule)
+    finally:
+        connection.disconnect()
+    return missing
 
 
 def _forbidden(error: redis.RedisError) -> bool:

@@ -9,7 +9,8 @@
 -- ARGV[2] mid
 -- ARGV[3] token
 -- ARGV[4] id
--- RETURNS OK (also when nothing was held against this start) | STALE (the message runs elsewhere by now)
+-- ARGV[5] lost   the start, if its worker knows that the message has, or had, a new owner; '' otherwise
+-- RETURNS OK (also when nothing was held against this start) | STALE (the message ran elsewhere, or does by now)
 -- JOURNALS cleared (when it was a candidate for this), stale
 local line = hash(KEYS[3])
 local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
@@ -29,8 +30,11 @@ if line.last_token == ARGV[3] then
     redis.call('DEL', KEYS[3])
   end
 end
-if not current or current[2] == ARGV[3] then return {'OK'} end
+if current and current[2] == ARGV[3] or not current and ARGV[5] == '' then return {'OK'} end
 redis.call('HDEL', KEYS[2], ARGV[3])
+local lost = entry_of(ARGV[5] ~= '' and ARGV[5])
+local e = current or lost
 journal(KEYS[5], ARGV[1], {event = 'stale', id = ARGV[4], mid = ARGV[2], token = ARGV[3],
-  task = current[9], queue = current[10], worker = line.worker, note = 'ended, but runs elsewhere by now'})
+  task = e[9], queue = e[10], worker = lost and lost[3] or line.worker,
+  note = current and 'ended, but runs elsewhere by now' or 'ended, but ran elsewhere meanwhile'})
 return {'STALE'}

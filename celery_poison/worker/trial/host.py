@@ -90,6 +90,7 @@ class Cells:
         self._thread: threading.Thread | None = None
         self._cell: OpenCell | None = None
         self._terminated_by = 0
+        self._is_handed_over = False
         self._ending = False
 
     # --- on the event loop ---------------------------------------------------------------------
@@ -136,9 +137,10 @@ class Cells:
             if epoch != self._runtime.epoch or request not in state.reserved_requests:
                 self._finished()  # revoked, or its connection was lost
                 continue
-            try:
+            self._is_handed_over = False
+            with suppress(TaskRevokedError):
                 request.execute_using_pool(self)
-            except TaskRevokedError:
+            if not self._is_handed_over:
                 self._finished()
 
     def _finished(self) -> None:
@@ -165,6 +167,7 @@ class Cells:
         assert self._running is not None
         limits = self._limits
         self._terminated_by = 0
+        self._is_handed_over = True
         self._begin_thread()
         self._trials.put(
             _Trial(

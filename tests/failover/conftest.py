@@ -1,0 +1,49 @@
+"""Fleets for failover: heartbeats every half second, death by silence after two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import entry_points as _entry_points
+from tests.failover.crew import Watched
+from tests.failover.deathbed import SETTINGS, Deathbed
+
+#: Declares the `celery poison` command.
+entry_points = _entry_points
+
+INTERVALS = {"poison_heartbeat_interval": 0.5, "poison_activation_interval": 2.0}
+
+
+@pytest.fixture
+def new_crew(new_redis_url: Callable[[], str], tmp_path: Path) -> Iterator[Callable[..., Watched]]:
+    crews: list[Watched] = []
+
+    def build_crew(broker_url: str, **settings: Any) -> Watched:
+        directory = tmp_path / f"crew{len(crews)}"
+        directory.mkdir()
+        ledger = None if broker_url.startswith("redis") else new_redis_url()
+        told = INTERVALS | settings
+        crew = Watched(broker_url, new_redis_url(), new_redis_url(), directory, ledger, told)
+        crews.append(crew)
+        return crew
+
+    yield build_crew
+    for crew in crews:
+        crew.close()
+
+
+@pytest.fixture
+def crew(new_crew: Callable[..., Watched], broker_url: str) -> Watched:
+    return new_crew(broker_url)
+
+
+@pytest.fixture
+def deathbed(new_fleet: Callable[..., Any], new_redis_url: Callable[[], str]) -> Deathbed:
+    """A fresh database, in which a worker may lay itself down."""
+    url = new_redis_url()
+    fleet = new_fleet(url, **SETTINGS)
+    return Deathbed(fleet.environ() | {"POISON_REDIS_URL": url})

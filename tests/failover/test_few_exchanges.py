@@ -1,0 +1,97 @@
+"""However much there is to recover, Redis is asked about many things at once: a network is no loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+from redis.connection import AbstractConnection
+
+from celery_poison.failover import parking
+from celery_poison.failover.parking import Parking
+from celery_poison.failover.recovery import Recovery
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.plugin import plugin_of
+from celery_poison.records import Start
+from celery_poison.verdict import Ended
+from tests.apps.harness import Fleet
+
+MANY = 1_200
+
+
+class Exchanges:
+    count = 0
+
+
+@contextmanager
+def counted() -> Iterator[Exchanges]:
+    """Count how often somebody sends to Redis; a pipeline counts once."""
+    seen, send = Exchanges(), AbstractConnection.send_packed_command
+
+    def counting(*args: object, **kwargs: object) -> object:
+        seen.count += 1
+        return send(*args, **kwargs)  # type: ignore[arg-type]
+
+    with mock.patch.object(AbstractConnection, "send_packed_command", counting):
+        yield seen
+
+
+@pytest.fixture
+def ledger(fleet: Fleet) -> Ledger:
+    return plugin_of(fleet.app).open_ledger()
+
+
+def _begin(ledger: Ledger, worker: str, count: int, *, done: bool) -> list[tuple[str, Start]]:
+    starts = []
+    for n in range(count):
+        start = Start("R", f"b.{n}", worker, 1, 1, 1, 0, f"id{n}", "fleet.healthy", "celery", 2, 5, 10, 1)
+        ledger.claim(f"m{n}", b"", start)
+        if done:
+            ledger.client.hset(ledger.keys.done, start.token, Ended.DONE.value)
+        starts.append((f"m{n}", start))
+    return starts
+
+
+def test_EMS_6_what_a_dead_worker_had_finished_is_asked_for_many_at_once(
+    fleet: Fleet, ledger: Ledger
+) -> None:
+    _begin(ledger, "w@x/b", MANY, done=True)
+    recovery = Recovery(fleet.app, ledger, lambda *args: None)
+    with counted() as exchanges:
+        done = recovery.recover("w@x/b", "i", 1)
+    assert (done.flagged, done.unfinished) == (0, 0)
+    assert not [*Queries(ledger).running()], "what had finished is forgotten"
+    assert exchanges.count < MANY / 10
+
+
+def test_EMS_6_starts_of_nobody_are_asked_for_many_at_once(fleet: Fleet, ledger: Ledger) -> None:
+    _begin(ledger, "nobody@x/b", MANY, done=True)
+    recovery = Recovery(fleet.app, ledger, lambda *args: None)
+    with counted() as exchanges:
+        recovery.sweep_orphans(0.0, 1)
+    assert len([*Queries(ledger).running()]) == MANY, "they are remembered, for copies that may come"
+    assert exchanges.count < MANY / 10
+
+
+def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_ever(
+    fleet: Fleet, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lot = Parking(fleet.app, ledger, plugin_of(fleet.app).settings)
+    starts = _begin(ledger, "w@x/b", MANY, done=False)
+    for mid, start in starts:
+        assert ledger.park(mid, start.encode(), start, number=0, parcel=b"x")
+    lot.round()
+    with counted() as exchanges:
+        assert lot.round() == 0
+    assert exchanges.count < MANY / 10
+    ledger.settle((mid, start.token) for mid, start in starts)
+    with counted() as exchanges:
+        assert lot.round() == 0
+    assert exchanges.count == 1, "nothing is parked any more, and of what was only a memory is left"
+    monkeypatch.setattr(parking, "REMEMBER_MS", -60_000)
+    later = Parking(fleet.app, ledger, plugin_of(fleet.app).settings)
+    later.round()
+    assert not [*Queries(ledger).parked()], "which ends too"

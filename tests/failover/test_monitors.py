@@ -1,0 +1,125 @@
+"""Active and standby: who holds the lock acts, and nobody else (EMS-3, EMS-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from celery_poison.testing import RedisServer, wait_until
+from tests.failover.crew import Watched, frozen
+from tests.failover.standalone import MonitorProcess
+
+ACTS = ("worker_lost", "failover_finished", "message_candidate")
+
+
+@pytest.fixture
+def new_monitor(entry_points: Path) -> Callable[..., MonitorProcess]:
+    return lambda crew, name="monitor": MonitorProcess(crew, entry_points, name)
+
+
+def _holder(crew: Watched) -> str:
+    return crew.quarantine.queries.monitor()
+
+
+def _order(crew: Watched, *events: tuple[str, str]) -> list[int]:
+    """Return the places in the journal of events, given as (kind, node)."""
+    told = [(entry["event"], entry["worker"].rpartition("/")[0]) for entry in crew.events()]
+    return [told.index(event) for event in events]
+
+
+def test_EMS_4_a_revived_monitor_steps_down_without_acting_and_takes_over_when_it_is_its_turn(
+    crew: Watched, new_monitor: Callable[..., MonitorProcess]
+) -> None:
+    with new_monitor(crew, "one") as old, new_monitor(crew, "another") as new:
+        wait_until(lambda: old.told() or new.told(), what="one of them is active")
+        if new.told():
+            old, new = new, old
+        results = crew.hold(3)
+        with crew.worker() as first:
+            held = crew.await_held(first, 2)
+            with frozen(old.pid):
+                first.kill_group()
+                crew.await_events("failover_finished")
+                assert _holder(crew) == new.name, "the lock of the stopped one ran out"
+                acts = crew.events()
+            _let_it_look_around(old)
+        assert not old.told(*ACTS)
+        assert _holder(crew) == new.name
+        assert crew.events() == acts
+
+        crew.let_go()
+        with crew.worker("w2") as second:
+            crew.await_invariants(results, flagged=held)
+            new.end()
+            wait_until(lambda: _holder(crew) == old.name, what="roles are reversed")
+            second.kill_group()
+            wait_until(lambda: old.told("failover_finished"), what=old.log_text)
+    assert [entry["worker"] for entry in crew.events("monitor_changed")] == [old.name, new.name, old.name]
+    fences = [int(entry["note"]) for entry in crew.events("monitor_changed")]
+    assert fences == [1, 2, 3]
+
+
+def _let_it_look_around(monitor: MonitorProcess) -> None:
+    """Wait until a process that was stopped has had its say: it rests at least twice in each round."""
+
+    def rests() -> int:
+        lines = Path(f"/proc/{monitor.pid}/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("voluntary_ctxt_switches")))
+
+    before = rests()
+    wait_until(lambda: rests() > before + 10, what="the revived monitor looks around")
+
+
+def test_EMS_4_the_active_monitors_own_death_is_noticed_by_the_next_one_and_not_by_its_lock_running_out(
+    new_crew: Callable[..., Watched], broker_url: str
+) -> None:
+    crew = new_crew(broker_url, poison_activation_interval=600.0)
+    results = crew.hold(4)
+    with crew.worker() as first:
+        held = crew.await_held(first, 2)
+        crew.await_that(lambda: _holder(crew).startswith(first.hostname), "its monitor is active")
+        with crew.worker("w2") as second:
+            second.wait_ready()
+            first.kill_group()
+            crew.await_events("failover_finished")
+            crew.let_go()
+            crew.await_invariants(results, flagged=held)
+    changed = ("monitor_changed", second.hostname)
+    lost, finished = ("worker_lost", first.hostname), ("failover_finished", first.hostname)
+    places = _order(crew, changed, lost, finished)
+    assert places == sorted(places), crew.events()
+
+
+def test_EMS_3_a_standalone_monitor_puts_back_what_a_fleet_of_one_held_and_leaves_in_peace(
+    crew: Watched, new_monitor: Callable[..., MonitorProcess]
+) -> None:
+    results = crew.hold(5)
+    with new_monitor(crew) as monitor:
+        monitor.await_active()
+        with crew.worker() as only:
+            held = crew.await_held(only, 2)
+            only.kill_group()
+            wait_until(lambda: monitor.told("failover_finished"), what=monitor.log_text)
+        candidates = crew.quarantine.list(candidates=True)
+        assert {record.id for record in candidates} == held
+        assert crew.left_behind() == {"celery": 5, "candidates": 2}
+        assert {line["message"]["id"] for line in monitor.told("message_candidate")} == held
+        assert [line["how"] for line in monitor.told("worker_lost")] == ["gone"]
+        assert monitor.end() == 0, monitor.log_text()
+        assert _holder(crew) == ""
+    crew.let_go()
+    with crew.worker("w2"):
+        crew.await_invariants(results, flagged=held)
+
+
+def test_EMS_3_a_standalone_monitor_that_finds_no_Redis_at_its_start_says_so_with_status_3(
+    new_crew: Callable[..., Watched], new_monitor: Callable[..., MonitorProcess]
+) -> None:
+    with RedisServer() as server:
+        url = server.url()
+    with new_monitor(new_crew(url)) as monitor:
+        assert monitor.wait() == 3
+        assert "Redis is not reachable" in monitor.log_text()
+        assert "Traceback" not in monitor.log_text()
