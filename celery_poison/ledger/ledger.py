@@ -224,10 +224,14 @@ class Ledger:
         """
         self._call("reclaim", self._of(mid, start.id), mid=mid, start=start.encode())
 
-    def acquit(self, mid: str, start: Start, *, final: bool) -> None:
-        """Clear the flag of a message that ended alive; after its last run its record goes too."""
-        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "final": int(final)}
-        self._call("acquit", self._of(mid, start.id), **arguments)
+    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False) -> None:
+        """Clear the flag of a message that ended alive; after its last run its record goes too.
+
+        Args:
+            copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
+        """
+        told: dict[str, Any] = {"mid": mid, "start": start.encode()}
+        self._call("acquit", self._of(mid, start.id), **told, final=int(final), copy=int(copy))
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running."""

@@ -110,7 +110,6 @@ class Door:
                 self._wait(delivery, sight)
             case Action.DROP:
                 runtime.ledger.duplicate(delivery.mid, delivery.start, reason=verdict.reason)
-                self._clear(sight, delivery.mid)
                 self._acknowledge(delivery)
             case Action.QUARANTINE:
                 self._quarantine(delivery, verdict)
@@ -137,11 +136,6 @@ class Door:
         if not runtime.ledger.park(delivery.mid, sight.raw, start, number=delivery.park, parcel=pack(fields)):
             raise Again(0.0)
         self._acknowledge(delivery)
-
-    def _clear(self, sight: Sight, mid: str) -> None:
-        """Clear a suspect that ended alive, and whose acknowledgement was lost with its connection."""
-        if sight.start is not None and sight.ended is Ended.DONE and sight.history.candidate:
-            self._runtime.ledger.acquit(mid, sight.start, final=True)
 
     def _quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
         self._runtime.keep(delivery.message, delivery.mid, delivery.start, verdict.cause, verdict.reason)

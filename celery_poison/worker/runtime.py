@@ -322,12 +322,13 @@ class Runtime:
         if birth_of(ticket.token) < self._births:
             self.clerk.do(partial(self.ended_too_late, request))
             return
-        if request.epoch != self.epoch:
-            return  # told on a lost connection: the copy to come is recognised by this start
-        if request.poison is None:
+        # Told on a lost connection: the copy to come is recognised by this start.
+        copy = request.epoch != self.epoch
+        if request.poison is not None:
+            acquit = partial(self.ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
+            self.clerk.do(acquit)
+        elif not copy:
             self.settler.add(ticket.mid, ticket.token, request.id)
-        else:
-            self.clerk.do(partial(self.ledger.acquit, ticket.mid, request.start(), final=final))
 
     def still_owns(self, mid: str, start: Start) -> bool:
         """Whether the message of a start that has ended is still this worker's (in the clerk's thread)."""
