@@ -12,6 +12,10 @@ from celery_poison.causes import describe
 from celery_poison.states import State
 from celery_poison.verdict import History, Limits, Phase
 
+#: What a start says about what runs beside it: nothing of its worker's, or its worker, which goes on
+#: with other work, while the start is in a cell (``worker/trial``). 0: anything.
+ALONE, IN_CELL = 1, 2
+
 
 class Start(NamedTuple):
     """One start of one message: the value of its field in the ``running`` hash, as a JSON array.
@@ -169,6 +173,8 @@ def history_of(raw: Mapping[str, str]) -> History:
         candidate=raw.get("candidate") == "1",
         probation=raw.get("probation") == "1",
         shared_blame=raw.get("blame") == "shared",
+        proven=int(raw.get("proven") or 0),
+        spoilt=raw.get("spoilt") == "1",
         cause=raw.get("cause", ""),
     )
 

@@ -44,6 +44,10 @@ class TaskDied(Exception):
         self.detail = detail
 
 
+class TrialSpoilt(Exception):
+    """A suspect's trial was cut short by something that it cannot be to blame for; it is tried again."""
+
+
 class MemoryExhausted(SystemExit):
     """A MemoryError on its way out of a guarded task.
 

@@ -66,6 +66,12 @@ def _callable(value: Any) -> str | None:
     return None if value is None or callable(value) else "use a function of the task's arguments, or None"
 
 
+def _trial(value: Any) -> str | None:
+    if value == "queue":
+        return "a queue of its own for trials is not there yet: use 'cell' or 'off'"
+    return _one_of("cell", "off")(value)
+
+
 def _setting(default: Any, check: Check, doc: str, *, unit: str = "", acts: bool = True) -> Any:
     metadata = {"check": check, "doc": doc, "unit": unit, "acts": acts}
     return field(default=default, metadata=metadata)
@@ -147,8 +153,17 @@ class Settings:
         "Silence after which a worker counts as dead; at least twice the heartbeat interval.",
         unit="seconds",
     )
-    trial: Literal["cell", "queue", "off"] = _setting(
-        "cell", _one_of("cell", "queue", "off"), "How a suspect is tried alone.", acts=False
+    trial: Literal["cell", "off"] = _setting(
+        "cell",
+        _trial,
+        "How a suspect is tried: 'cell', alone in a fresh process beside the pool; 'off', not at all: it runs"
+        " like every other message, and two deaths convict.",
+    )
+    trial_memory_limit: int | None = _setting(
+        None,
+        _number(1, integer=True, optional=True),
+        "Memory that a suspect may use in its cell before it counts as out of memory. None: what there is.",
+        unit="bytes",
     )
     durability: Literal["process", "sync"] = _setting(
         "process",

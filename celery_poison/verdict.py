@@ -42,16 +42,27 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What convicts: a task's ``max_crashes`` and ``max_failures``."""
+    """What convicts: a task's ``max_crashes`` and ``max_failures``.
+
+    Attributes:
+        trials: suspects are tried alone, and only who has died alone is convicted.
+    """
 
     max_crashes: int = 2
     max_failures: int = 5
     max_payload_bytes: int | None = None
+    trials: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The counts of one lineage (task id); all zero for a message that never gave trouble."""
+    """The counts of one lineage (task id); all zero for a message that never gave trouble.
+
+    Attributes:
+        proven: strikes for deaths in which nothing else can have been to blame.
+        shared_blame: others ran beside it at its last death.
+        spoilt: its last trial was cut short by the end of the worker beside which it ran.
+    """
 
     deliveries: int = 0
     crashes: int = 0
@@ -61,6 +72,8 @@ class History:
     probation: bool = False
     shared_blame: bool = False
     cause: str = ""
+    proven: int = 0
+    spoilt: bool = False
 
 
 NO_HISTORY = History()
@@ -114,19 +127,19 @@ def judge(facts: Facts, limits: Limits) -> Verdict:
     if limits.max_payload_bytes is not None and facts.payload_bytes > limits.max_payload_bytes:
         reason = f"its body has {facts.payload_bytes} bytes, max_payload_bytes is {limits.max_payload_bytes}"
         return Verdict(Action.QUARANTINE, causes.PAYLOAD, reason)
-    return convict(facts.history, limits) or _blocked(facts) or _admit(facts.history)
+    return convict(facts.history, limits) or _blocked(facts) or _admit(facts.history, limits)
 
 
 def convict(history: History, limits: Limits) -> Verdict | None:
     """Return the conviction that ``history`` calls for, or None.
 
-    One death sends a released message straight back. A death shared with others proves nothing by
-    itself, so that the bound is at least two there.
+    One death sends a released message straight back. A death shared with others proves nothing by itself:
+    it makes a suspect, whose trial decides; without trials the bound is at least two there.
     """
     bound = 1 if history.probation else limits.max_crashes
-    if history.shared_blame and not history.probation:
+    if not limits.trials and history.shared_blame and not history.probation:
         bound = max(2, bound)
-    if history.strikes >= bound:
+    if history.strikes >= bound and (history.proven or not limits.trials):
         what = causes.describe(history.cause)
         return Verdict(Action.QUARANTINE, history.cause, f"{what}; death {history.crashes} of this message")
     if history.failures >= limits.max_failures:
@@ -158,6 +171,6 @@ def _blocked(facts: Facts) -> Verdict | None:
     return Verdict(Action.QUARANTINE, causes.BLOCKED, facts.blocked)
 
 
-def _admit(history: History) -> Verdict:
-    alone = history.candidate or history.probation
+def _admit(history: History, limits: Limits) -> Verdict:
+    alone = limits.trials and (history.candidate or history.probation)
     return Verdict(Action.RUN_ALONE if alone else Action.RUN)

@@ -82,8 +82,8 @@ POISONS = (
     Poison("memory_error", "raises MemoryError", frozenset({"memory_error"}), _memory_error),
     Poison("sys_exit", "calls sys.exit(3)", frozenset({"system_exit", "exit:3"}), _sys_exit),
     Poison("hang", "never ends, is put back at its time limit", frozenset({"time_limit"}), _hang),
-    Poison("kill_worker", "kills the worker's main process", frozenset({"worker_lost"}), _kill_worker),
-    Poison("kill_group", "kills the whole worker at once", frozenset({"worker_lost"}), _kill_group),
+    Poison("kill_worker", "kills the worker's main process", frozenset({"signal:9"}), _kill_worker),
+    Poison("kill_group", "kills the whole worker at once", frozenset({"signal:9"}), _kill_group),
     # Its arguments kill, in the main process, before any task has begun: see ``tasks``.
     Poison("bomb", "kills whoever deserialises it", frozenset({"receive"}), _sigkill),
 )

@@ -21,6 +21,8 @@ from celery_poison.demo.watch import Snapshot, Watch
 
 #: Seconds after which a promise that has not come true counts as broken.
 PATIENCE = 90.0
+#: Seconds in which a suspicion should be closed whose message has ended.
+CLEARING = 5.0
 DECISION_PATIENCE = 30.0
 TICK = 0.15
 
@@ -70,6 +72,8 @@ class Story:
         before = self._gather()
         released = self._release(TO_RELEASE, before)
         failed = self._fail(TO_FAIL, before)
+        # What was released is cleared a moment after its caller has the result.
+        self._wait(lambda _: not self._candidates(), CLEARING)
         self._screen.settle(self.watch.look())
         return replace(before, released=released, failed=failed, candidates=self._candidates())
 

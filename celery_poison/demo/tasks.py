@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from celery import Celery, Task, signals
+from celery import Celery, Task, current_task, signals
 from kombu import serialization
 
 from celery_poison import guarded
 from celery_poison.demo.poisons import BOMB, HANG, POISONS, Poison
 from celery_poison.demo.tally import Tally
+from celery_poison.task import FIRST
 
 HEALTHY = "demo.healthy"
 #: In this format a message goes off while it is read, as a malicious or broken pickle does.
@@ -68,7 +69,8 @@ def _register_poison(app: Celery, tally: Tally, poison: Poison, guard: Callable[
         if tally.is_repaired(poison.name):
             return "repaired"
         time.sleep(HESITATION)
-        tally.about_to_kill(poison.name)
+        if not getattr(current_task.request, "poison", FIRST).on_trial:
+            tally.about_to_kill(poison.name)  # on trial it harms nobody, and the ledger counts its death
         poison.kill()
         return "survived"
 

@@ -19,7 +19,7 @@ from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.ledger import Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Incident, Start
+from celery_poison.records import IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored
 from celery_poison.verdict import Ended, Phase
 
@@ -96,15 +96,20 @@ class Recovery:
         # What was being received last: while its mark is there, a monitor that begins again sees it too.
         starts.sort(key=lambda row: row[1].phase == Phase.ADMITTING)
         receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
+        beside = any(start.phase == Phase.RUNNING and start.alone != IN_CELL for _, start, _ in starts)
         ends = self._queries.ends([start.token for _, start, _ in starts])
         for (mid, start, raw), ended in zip(starts, ends, strict=True):
             if ended is Ended.DONE:
                 finished.append((mid, start.token))
+                if start.alone:
+                    self._ledger.acquit(mid, start, final=True, copy=True)
             elif death.children_may_live and self._queries.child_lives(start):
                 unfinished += 1
             elif death.is_nobodys_fault or (receiving and start.alone and start.phase == Phase.RUNNING):
                 # Its trial was spoilt by a message that was being received: it is tried again.
                 self._interrupt(mid, start, death)
+            elif start.phase == Phase.ADMITTING and not self._had_succeeded(start):
+                flagged += self._end_receiving(mid, start, death, shared=beside)
             else:
                 flagged += self._end(mid, start, raw, ended, death)
         queues = known.queues.split(",") if known.queues else []
@@ -115,7 +120,7 @@ class Recovery:
             self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
         return Recovered(flagged, returned.count, returned.queues, unfinished)
 
-    def _interrupt(self, mid: str, start: Start, death: _Death) -> None:
+    def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
             self._ledger.interrupt(
@@ -126,6 +131,7 @@ class Recovery:
                 failure=frozen and start.diverts == 1,
                 incident=death.incident.incident,
                 fence=death.fence,
+                spoilt=spoilt,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -139,16 +145,31 @@ class Recovery:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
+            elif start.alone == IN_CELL:
+                # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
+                self._interrupt(mid, start, death, spoilt=True)
             else:
-                return self._crash(mid, start, death)
+                return self._crash(mid, start, death, causes.WORKER_LOST, shared=not start.alone)
         except StaleDelivery:
             pass
         return False
 
-    def _crash(self, mid: str, start: Start, death: _Death) -> bool:
-        receiving = start.phase == Phase.ADMITTING
-        cause = causes.RECEIVE if receiving else causes.WORKER_LOST
-        shared = not (receiving or start.alone)
+    def _end_receiving(self, mid: str, start: Start, death: _Death, *, shared: bool) -> bool:
+        """End a start in which a message was being received; return whether it was flagged.
+
+        That takes milliseconds: once it may be chance, above all for what has run before and so can be
+        received, but not twice.
+        """
+        known = self._queries.history(start.id)
+        if known.crashes and known.cause != causes.RECEIVE and not known.spoilt:
+            self._interrupt(mid, start, death, spoilt=True)
+            return False
+        again = known.cause == causes.RECEIVE
+        with suppress(StaleDelivery):
+            return self._crash(mid, start, death, causes.RECEIVE, shared=shared and not again)
+        return False
+
+    def _crash(self, mid: str, start: Start, death: _Death, cause: str, *, shared: bool) -> bool:
         incident = death.incident.incident
         recorded = self._ledger.crash(
             mid, start, cause=cause, shared=shared, incident=incident, fence=death.fence

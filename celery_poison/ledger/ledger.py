@@ -172,10 +172,12 @@ class Ledger:
         failure: bool = False,
         incident: str = "",
         fence: int | None = None,
+        spoilt: bool = False,
     ) -> None:
         """Take back a start that ended through nobody's fault; adds no strike.
 
         Args:
+            spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
             failure: count it as a failure, so that it cannot go on for ever.
             fence: of the monitor that tells it; None when the start's own worker does.
 
@@ -190,6 +192,7 @@ class Ledger:
             "failure": int(failure),
             "incident": incident,
             "fence": _fence(fence),
+            "spoilt": int(spoilt),
         }
         self._call("interrupt", self._of(mid, start.id), **arguments)
 
@@ -237,10 +240,14 @@ class Ledger:
         """
         self._call("reclaim", self._of(mid, start.id), mid=mid, start=start.encode())
 
-    def acquit(self, mid: str, start: Start, *, final: bool) -> None:
-        """Clear the flag of a message that ended alive; after its last run its record goes too."""
-        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "final": int(final)}
-        self._call("acquit", self._of(mid, start.id), **arguments)
+    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False) -> None:
+        """Clear the flag of a message that ended alive; after its last run its record goes too.
+
+        Args:
+            copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
+        """
+        told: dict[str, Any] = {"mid": mid, "start": start.encode()}
+        self._call("acquit", self._of(mid, start.id), **told, final=int(final), copy=int(copy))
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running."""

@@ -11,9 +11,17 @@ from typing import Any, TypeVar
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.history import entry
 from celery_poison.ledger.ledger import Ledger
-from celery_poison.records import Incident, MessageRecord, Parked, ParkingState, Start, WorkerRecord
+from celery_poison.records import (
+    Incident,
+    MessageRecord,
+    Parked,
+    ParkingState,
+    Start,
+    WorkerRecord,
+    history_of,
+)
 from celery_poison.states import State
-from celery_poison.verdict import Ended, Phase
+from celery_poison.verdict import Ended, History, Phase
 
 _T = TypeVar("_T")
 
@@ -110,6 +118,12 @@ class Queries:
                 return None
             text = _text(raw)
             return MessageRecord.from_hash(text, self._live_states([text["mid"]])[0])
+
+    def history(self, id: str) -> History:
+        """Return what counts for or against a task id."""
+        with clear_errors("reading a lineage"):
+            raw: Any = self._client.hgetall(self._keys.lineage(id))
+        return history_of(_text(raw))
 
     def meta(self) -> dict[str, str]:
         """Return schema, app and broker of the ledger; {} before the first worker signed it."""

@@ -25,7 +25,7 @@ from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.policy import Policy
-from celery_poison.records import Start
+from celery_poison.records import ALONE, Start
 from celery_poison.requests import (
     DiscardRequested,
     MemoryExhausted,
@@ -71,6 +71,9 @@ class Recorder:
     """Writes starts and ends; one for each worker, inherited by its pool processes.
 
     Both are unanswered, but for starts that must survive Redis itself (``durable``).
+
+    Attributes:
+        alone: what the entry says of a suspect's start: ``records.ALONE`` or ``records.IN_CELL``.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Recorder:
         journal_maxlen: int | None,
         durable: Durable | None = None,
     ) -> None:
+        self.alone = ALONE
         self._wire = wire
         self._durable = durable
         self._worker_key = keys.worker
@@ -109,7 +113,7 @@ class Recorder:
         attempt = ticket.attempt
         entry = (
             f'["R","{ticket.token}",{_quoted(self.worker_of(ticket.token))},{os.getpid()},'
-            f"{int(time.time() * 1000)},{attempt.deliveries},{int(attempt.on_trial)},"
+            f"{int(time.time() * 1000)},{attempt.deliveries},{self.alone if attempt.on_trial else 0},"
             f"{_quoted(id)},{head}{size}{tail}"
         ).encode()
         write = self._hset + _bulk(ticket.mid.encode()) + _bulk(entry)

@@ -30,6 +30,7 @@ class Delivery:
         overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
             nobody is made to wait for it (``poison_observe_only``).
         released: a person released this task id, and no rule stands against it.
+        trials: whether suspects are tried at all.
     """
 
     message: Any
@@ -43,6 +44,7 @@ class Delivery:
     park: int
     redelivered: bool
     stamped: bool
+    trials: bool = True
     history: History = NO_HISTORY
     alone: bool = False
     waits_since: float | None = None
@@ -52,7 +54,8 @@ class Delivery:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.policy.max_crashes, self.policy.max_failures, self.policy.max_payload_bytes)
+        policy = self.policy
+        return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, self.trials)
 
     @property
     def is_ordinary(self) -> bool:
@@ -100,6 +103,7 @@ def note_delivery(
     pid: int,
     epoch: int,
     suspected: bool = False,
+    trials: bool = True,
 ) -> Delivery:
     """Make the notes about a message that needs care.
 
@@ -139,4 +143,5 @@ def note_delivery(
         park=park if isinstance(park, int) else 0,
         redelivered=redelivered,
         stamped=MID in headers,
+        trials=trials,
     )

@@ -79,6 +79,7 @@ class Door:
             pid=runtime.pid,
             epoch=runtime.epoch,
             suspected=suspected,
+            trials=runtime.has_trials,
         )
         if blockable:
             delivery.blocked = self._rule_at_once(delivery, open_to_mark=not care)

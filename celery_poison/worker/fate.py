@@ -7,6 +7,7 @@ strike cannot be recorded is held back, or the crash loop would be back.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -94,6 +95,11 @@ class Fate:
         start = self._open()
         self._runtime.clerk.do(partial(self._record_rollback, start, cause))
 
+    def interrupted(self, cause: str) -> None:
+        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever."""
+        start = self._open()
+        self._runtime.clerk.do(partial(self._record_interruption, start, cause))
+
     # --- in the clerk's thread -----------------------------------------------------------------
 
     def _record_death(self, start: Start, cause: str, error: BaseException) -> None:
@@ -112,12 +118,15 @@ class Fate:
         if recorded.finished:
             runtime.bridge.call(self._finished_after_all)
             return
-        verdict = convict(recorded.history, Limits(start.max_crashes, start.max_failures))
+        verdict = convict(recorded.history, self._limits(start))
         if verdict is not None:
             self._store(verdict, start)
             return
         try_again = partial(self._give_another_try, cause, recorded.history.crashes, error)
         runtime.bridge.call(try_again)
+
+    def _limits(self, start: Start) -> Limits:
+        return Limits(start.max_crashes, start.max_failures, trials=self._runtime.has_trials)
 
     def _observe_death(self, start: Start, cause: str) -> None:
         self._runtime.ledger.crash(self._request.mid, start, cause=cause, shared=False)
@@ -130,6 +139,13 @@ class Fate:
             self._runtime.ledger.rollback(request.mid, start, cause=cause)
         except StaleDelivery:
             logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
+        self._runtime.bridge.call(self._put_back)
+
+    def _record_interruption(self, start: Start, cause: str) -> None:
+        if self._has_new_owner(start):
+            return
+        with suppress(StaleDelivery):
+            self._runtime.ledger.interrupt(self._request.mid, start, cause=cause, failure=True)
         self._runtime.bridge.call(self._put_back)
 
     def _keep_if_mine(self, verdict: Verdict, start: Start) -> None:

@@ -1,7 +1,8 @@
 """The last gate before the pool: a candidate runs alone, so that its death would prove its guilt.
 
-Every request of the worker passes here, guarded or not, immediate or delayed. While a candidate waits
-or runs, the others wait in memory, in their order.
+Every request of the worker passes here, guarded or not, immediate or delayed. A candidate goes to a cell,
+beside the pool. If that cannot be, or if its last trial ended with its worker, it waits until the pool is
+empty; while it waits or runs, the others wait in memory, in their order.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from celery.worker import state
+
+from celery_poison.worker.trial.host import Cells
 
 #: Seconds between two looks at the pool while somebody waits for it to become empty.
 LOOK_AGAIN = 0.02
@@ -26,6 +29,7 @@ class Gate:
         later: calls a function after some seconds, on the event loop.
         bury: lets the pool notice processes that died. It does so by itself, but only every five
             seconds in the worst case, and here everybody may be waiting for it.
+        cells: where a candidate is tried while the pool goes on with other work.
     """
 
     def __init__(
@@ -35,12 +39,14 @@ class Gate:
         may_start: Callable[[], bool],
         later: Callable[[float, Callable[[], None]], Any],
         bury: Callable[[], Any],
+        cells: Cells,
     ) -> None:
         self._dispatch = dispatch
         self._is_alone = is_alone
         self._may_start = may_start
         self._later = later
         self._bury = bury
+        self._cells = cells
         self._waiting: deque[Any] = deque()
         self._alone: Any = None
         self._looking = False
@@ -51,6 +57,13 @@ class Gate:
             self.look()
         else:
             self._dispatch(request)
+
+    def take_back(self, request: Any) -> None:
+        """Let a candidate run in the pool that could be tried in no cell."""
+        if request is self._alone:
+            self._dispatch(request)
+        else:
+            self(request)
 
     def look(self) -> None:
         """Let through whoever may run now."""
@@ -73,9 +86,12 @@ class Gate:
                 self._waiting.popleft()
             elif not self._is_alone(request):
                 self._dispatch(self._waiting.popleft())
+            elif self._cells.takes(request) and not request.needs_idle_worker:
+                self._cells.admit(self._waiting.popleft())
             elif self._pool_is_empty():
                 self._alone = self._waiting.popleft()
-                self._dispatch(self._alone)
+                run = self._cells.admit if self._cells.takes(request) else self._dispatch
+                run(self._alone)
             else:
                 return
 

@@ -8,6 +8,7 @@ before it does anything that only the owner of a message may do (EMS-8).
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import time
 
@@ -26,14 +27,20 @@ class Lease:
 
     Args:
         activation: seconds of silence after which others take the worker for dead.
+        fd: descriptor of the memory that another process keeps it in; None: kept here.
+
+    Attributes:
+        fd: for processes that do not inherit the memory; -1 where there is none.
     """
 
-    def __init__(self, activation: float) -> None:
+    def __init__(self, activation: float, fd: int | None = None) -> None:
         # Others count from the moment when Redis heard the heartbeat; here it is doubted a little earlier.
         self._trust = activation - min(1.0, activation / 10)
-        self._memory = mmap.mmap(-1, _LAYOUT.size)
+        self.fd = _new_memory() if fd is None else fd
+        self._memory = mmap.mmap(self.fd, _LAYOUT.size)
         self._births = 0
-        self.confirmed(clock())
+        if fd is None:
+            self.confirmed(clock())
 
     def confirmed(self, asked_at: float) -> None:
         """Redis heard a heartbeat that was sent at ``asked_at`` of :func:`clock`."""
@@ -56,6 +63,14 @@ class Lease:
         confirmed_at, births = _LAYOUT.unpack_from(self._memory, 0)
         outdated = token is not None and births > 0 and birth_of(token) < births
         return outdated or bool(clock() - confirmed_at > self._trust)
+
+
+def _new_memory() -> int:
+    if not hasattr(os, "memfd_create"):
+        return -1
+    fd = os.memfd_create("poison-lease")
+    os.ftruncate(fd, _LAYOUT.size)
+    return fd
 
 
 def birth_of(token: str) -> int:

@@ -17,13 +17,14 @@ from celery_poison import causes
 from celery_poison.errors import StaleDelivery
 from celery_poison.headers import mid_of
 from celery_poison.plugin import marking, plugin_of
-from celery_poison.records import Start
-from celery_poison.requests import NeverBegan, QuarantineRequested, RollbackRequested
+from celery_poison.records import ALONE, IN_CELL, Start
+from celery_poison.requests import NeverBegan, QuarantineRequested, RollbackRequested, TrialSpoilt
 from celery_poison.verdict import Ended, Phase
 from celery_poison.worker.attempt import Ticket, run_fast, run_plain
 from celery_poison.worker.delivery import Delivery, size_of
 from celery_poison.worker.door import attempt_of
 from celery_poison.worker.fate import Fate, cause_of_death, is_unacknowledged_failure
+from celery_poison.worker.trial.host import Cells
 
 
 class GuardedRequest(Request):
@@ -35,15 +36,18 @@ class GuardedRequest(Request):
     Attributes:
         poison: notes about a delivery that needed care, or None.
         is_on_record: its end is in the ledger already; nothing is left to settle.
+        is_refused_by_cells: it could not be tried in a cell.
         is_stale: another start owns the message by now; nothing of this one counts.
         epoch: number of the broker connection by which it was sent to the pool.
     """
 
     is_on_record = False
+    is_refused_by_cells = False
     is_stale = False
     epoch = -1
     _ticket: Ticket | None = None
     _ended_well = False
+    _cells: Cells | None = None
     _goes_on = False
     _put_back_by: str | None = None
 
@@ -66,6 +70,18 @@ class GuardedRequest(Request):
         return self.poison is not None and self.poison.alone
 
     @property
+    def alone(self) -> int:
+        """What its entry in the ledger says about what runs beside it."""
+        if not self.runs_alone:
+            return 0
+        return IN_CELL if self._cells is not None and not self.needs_idle_worker else ALONE
+
+    @property
+    def needs_idle_worker(self) -> bool:
+        """Whether nothing may run in its worker at all: at its last trial the worker ended too."""
+        return self.poison is not None and self.poison.history.spoilt
+
+    @property
     def diverts(self) -> bool:
         """Whether its message is still the broker's when its task dies."""
         return bool(self._task.acks_late)
@@ -86,6 +102,7 @@ class GuardedRequest(Request):
         ticket = self._ticket = self._make_ticket()
         self._stop_if_blocked()
         self.epoch = self.runtime.epoch
+        self._cells = pool if pool is self.runtime.cells else None
         if self.runtime.fenced:
             # It waited for a place in the pool when this worker was taken for dead, and its message was put
             # back. The places are counted anew with the next broker connection, in a moment.
@@ -156,7 +173,7 @@ class GuardedRequest(Request):
             pid=self.worker_pid or 0,
             at_ms=int((self.time_start or 0) * 1000),
             deliveries=ticket.attempt.deliveries,
-            alone=int(self.runs_alone),
+            alone=self.alone,
             id=self.id,
             task=self._type,
             queue=ticket.queue,
@@ -211,6 +228,9 @@ class GuardedRequest(Request):
             self._open_fate().died(cause, error)
             return True
         self._ended_well = not isinstance(error, (TimeLimitExceeded, Terminated))
+        if isinstance(error, TrialSpoilt):
+            self._open_fate().interrupted(causes.UNKNOWN)
+            return True
         if isinstance(error, TimeLimitExceeded):  # reported here before on_timeout hears of it
             self._put_back_by = causes.TIME_LIMIT
         elif isinstance(error, Reject) and error.requeue:
@@ -229,14 +249,20 @@ class GuardedRequest(Request):
         if not self.diverts:
             self._settle()
 
+    def terminate(self, pool: Any, signal: Any = None) -> None:
+        super().terminate(self._cells or pool, signal)
+
+    def cancel(self, pool: Any, signal: Any = None, **options: Any) -> None:
+        super().cancel(self._cells or pool, signal, **options)
+
     def end_stale(self) -> None:
         """Stop running: the message has a new owner, and nothing of this start would be kept (EMS-8)."""
         assert self._ticket is not None
         if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
         self.is_stale = self.is_on_record = True
-        pool = self.runtime.consumer.pool
-        if hasattr(pool, "terminate_job") and not self.runtime.contained:
+        pool = self._cells or self.runtime.consumer.pool
+        if self._cells or (hasattr(pool, "terminate_job") and not self.runtime.contained):
             pool.terminate_job(self.worker_pid, signal.SIGKILL)
 
     def _leave_to_its_owner(self, error: BaseException) -> None:

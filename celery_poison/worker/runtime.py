@@ -34,18 +34,19 @@ from celery_poison.verdict import Phase
 from celery_poison.worker import attempt, durable
 from celery_poison.worker.amnesia import TELL_AGAIN, Amnesia
 from celery_poison.worker.announce import Announcer
-from celery_poison.worker.attempt import Recorder, Ticket
+from celery_poison.worker.attempt import Ticket
 from celery_poison.worker.blocklist import BlockList, Checker
 from celery_poison.worker.bridge import Bridge, StartAfresh
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.delivery import Delivery
-from celery_poison.worker.durable import Durable
 from celery_poison.worker.fingerprints import Fingerprints
 from celery_poison.worker.lease import Lease, birth_of
 from celery_poison.worker.memory import Memory
 from celery_poison.worker.observed import observe_tasks
 from celery_poison.worker.owners import Owners
+from celery_poison.worker.recording import open_durable, open_recorder
 from celery_poison.worker.settler import Acknowledged, Settler
+from celery_poison.worker.trial.host import Cells, TimeLimits
 from celery_poison.worker.whereabouts import Whereabouts
 
 logger = get_logger("celery_poison")
@@ -67,7 +68,16 @@ class Runtime:
 
     first_attempt = FIRST
 
-    def __init__(self, app: Celery, hostname: str, pool: str, concurrency: int, *, contained: bool) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        hostname: str,
+        pool: str,
+        concurrency: int,
+        *,
+        contained: bool,
+        limits: TimeLimits,
+    ) -> None:
         self.app = app
         self.plugin: Plugin = plugin_of(app)
         self.settings = self.plugin.settings
@@ -124,13 +134,16 @@ class Runtime:
         #: Of the Redis at which this process is subscribed to its channel; empty while it is not.
         self.run_id = ""
         self.consumer: Any = None
-        self._durable = self._open_durable()
-        self.recorder = self._open_recorder()
+        self._durable = open_durable(self.settings, self.ledger, self.wire)
+        self.recorder = open_recorder(
+            self.settings, self.ledger, self.wire, hostname, self.policies, self._durable
+        )
         self.bridge = Bridge()
         self.clerk = Clerk(self.complain)
         self.settler = Settler(self.ledger)
         self.memory = Memory(self.ledger, hostname, self.amnesia, self.settler, self.whereabouts, self.clerk)
         self.announce = Announcer(lambda: self.consumer)
+        self.cells = Cells(self, limits)
         attempt.configure(
             self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
         )
@@ -141,21 +154,11 @@ class Runtime:
         )
         self._check_ledger()
 
-    def _open_durable(self) -> Durable | None:
-        if self.settings.durability != "sync":
-            return None
-        return Durable(self.ledger.client, self.wire, fail_open=self.settings.fail_open)
-
     def _connect_as_myself(self) -> None:
         """Let every broker connection from now on carry this incarnation's boot id."""
         if self.observes:
             return  # Celery's own transport
         self.app.amqp.Connection = guarded_connection(self.boot_id, self._owners.is_alive)
-
-    def _open_recorder(self) -> Recorder:
-        journalled = self.settings.journal == "attempts"
-        maxlen = self.settings.journal_maxlen if journalled else None
-        return Recorder(self.wire, self.ledger.keys, self._hostname, self.policies, maxlen, self._durable)
 
     # --- the ledger's health -------------------------------------------------------------------
 
@@ -281,6 +284,11 @@ class Runtime:
             "ledger_errors": self.ledger_errors,
         }
 
+    @property
+    def has_trials(self) -> bool:
+        """Whether suspects are tried alone."""
+        return self.settings.trial != "off"
+
     def may_start(self) -> bool:
         """Whether tasks may be started at this moment.
 
@@ -368,15 +376,17 @@ class Runtime:
         if birth_of(ticket.token) < self._births:
             self.clerk.do(partial(self.ended_too_late, request))
             return
-        if request.epoch != self.epoch:
-            # Told on a lost connection: the copy to come is recognised by this start.
-            self.memory.keep([Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type)])
-        elif request.poison is None or request.poison.is_ordinary:
-            self.settler.add(ticket.mid, ticket.token, request.id, request.type)
-        else:
-            acquit = partial(self.ledger.acquit, ticket.mid, request.start(), final=final)
+        # Told on a lost connection: the copy to come is recognised by this start.
+        copy = request.epoch != self.epoch
+        end = Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type)
+        if copy:
+            self.memory.keep([end])
+        if request.poison is not None and not request.poison.is_ordinary:
+            acquit = partial(self.ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
             over = time.monotonic() + 3 * self.settings.activation_interval
             self.clerk.do(partial(self._acquit, request.poison, acquit, over))
+        elif not copy:
+            self.settler.add(ticket.mid, ticket.token, request.id, request.type)
 
     def _acquit(self, delivery: Delivery, acquit: Callable[[], None], over: float) -> None:
         """What was overtaken must be judged first, or its death would flag a message that has ended."""
@@ -497,6 +507,7 @@ class Runtime:
 
     def farewell(self) -> None:
         """Leave the books clean: what still runs was interrupted by the shutdown, nobody is to blame."""
+        self.cells.end()
         self.clerk.finish(FAREWELL)
         self.bridge.drain()
         self.ended = True

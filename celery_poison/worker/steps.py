@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from functools import partial
 from typing import Any
 
 from celery import bootsteps, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.utils.log import get_logger
+from celery.worker import state
 
 from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
@@ -20,6 +22,7 @@ from celery_poison.worker.door import Door
 from celery_poison.worker.gate import Gate
 from celery_poison.worker.pulse import Pulse, keep_child_alive
 from celery_poison.worker.runtime import Runtime
+from celery_poison.worker.trial.host import TimeLimits
 
 logger = get_logger("celery_poison")
 
@@ -27,13 +30,22 @@ logger = get_logger("celery_poison")
 class LifeStep(bootsteps.StartStopStep):
     """Opens the runtime before the pool forks; says farewell after everything was acknowledged."""
 
+    requires = ("celery.worker.components:Pool",)
+
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         pool = worker.pool_cls
         contained = not issubclass(pool, PreforkPool)
         name = pool.__module__.rpartition(".")[2]
         try:
-            runtime = Runtime(worker.app, worker.hostname, name, worker.concurrency, contained=contained)
+            runtime = Runtime(
+                worker.app,
+                worker.hostname,
+                name,
+                worker.concurrency,
+                contained=contained,
+                limits=_limits_of(worker, name),
+            )
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
         plugin_of(worker.app).runtime = runtime
@@ -46,6 +58,21 @@ class LifeStep(bootsteps.StartStopStep):
         signals.worker_shutdown.connect(self._farewell)
         # Celery sends no signal at the end of a cold shutdown.
         atexit.register(self._farewell)
+
+    def stop(self, worker: Any) -> None:
+        """Wait for the trial that goes on, as the pool is waited for."""
+        runtime, hub, beat = self._runtime, worker.hub, 0
+        runtime.stopping = True  # no signal tells of a shutdown by remote control
+        while runtime.cells.is_busy and state.should_terminate in (None, False):
+            if hub is not None and beat % 10 == 0:
+                hub.fire_timers()  # among them the heartbeats of the broker's connection
+            beat += 1
+            time.sleep(0.05)
+            runtime.bridge.drain()
+        runtime.cells.end()
+
+    def terminate(self, worker: Any) -> None:
+        self._runtime.cells.end()
 
     def _child_begins(self, **_: Any) -> None:
         runtime = self._runtime
@@ -67,6 +94,15 @@ class LifeStep(bootsteps.StartStopStep):
             self._runtime.farewell()
 
 
+def _limits_of(worker: Any, pool: str) -> TimeLimits:
+    return TimeLimits(
+        worker.soft_time_limit,
+        worker.time_limit,
+        enforces_soft=pool == "prefork",
+        enforces_hard=pool in ("prefork", "gevent"),
+    )
+
+
 class GuardStep(bootsteps.ConsumerStep):
     """Puts the door and the gate into a consumer, and starts the threads once the pool has forked."""
 
@@ -80,6 +116,7 @@ class GuardStep(bootsteps.ConsumerStep):
             runtime.may_start,
             lambda seconds, call: consumer.timer.call_after(seconds, call),
             lambda: consumer.pool.maintain_pool(),
+            runtime.cells,
         )
         consumer.on_task_request = self._gate
         create = consumer.create_task_handler
@@ -103,6 +140,7 @@ class GuardStep(bootsteps.ConsumerStep):
     def start(self, consumer: Any) -> None:
         self._runtime.connected(consumer)
         self._runtime.begin()
+        self._runtime.cells.attach(self._gate.take_back)
         self._pulse.start()
         self._monitor.start()
 

@@ -50,7 +50,7 @@ def _message(**options: Any) -> dict[str, str | bytes | int]:
 
 def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
     key, written = ledger.keys.lineage(ID), set[str]()
-    for number, end in enumerate((_crash, _roll_back, _quarantine_and_release)):
+    for number, end in enumerate((_crash, _interrupt_its_trial, _roll_back, _quarantine_and_release)):
         end(ledger, _start(number))
         written |= _fields_of(ledger, key)
     assert written == _documented("lineage:ID")
@@ -58,6 +58,11 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
 
 def _crash(ledger: Ledger, start: Start) -> None:
     ledger.crash(MID, start, cause="signal:9", shared=True, incident=INCIDENT)
+
+
+def _interrupt_its_trial(ledger: Ledger, start: Start) -> None:
+    ledger.claim(MID, b"", start)
+    ledger.interrupt(MID, start, cause="worker_lost", spoilt=True)
 
 
 def _roll_back(ledger: Ledger, start: Start) -> None:

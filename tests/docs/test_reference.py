@@ -154,7 +154,7 @@ def test_our_headers_are_told() -> None:
 
 # --- verdict.md --------------------------------------------------------------------------------------
 
-_STRIKES = History(strikes=2, crashes=2, cause="signal:9")
+_STRIKES = History(strikes=2, crashes=2, cause="signal:9", proven=1)
 
 #: One message for each row of the table.
 _EXAMPLES: dict[str, Facts] = {
@@ -194,7 +194,7 @@ def test_the_verdict_table_has_an_example_for_each_row_and_every_action() -> Non
 
 def test_an_earlier_row_of_the_verdict_table_goes_before_a_later_one() -> None:
     everything = Facts(
-        history=History(strikes=9, failures=9, candidate=True),
+        history=History(strikes=9, failures=9, candidate=True, proven=1),
         foreign_start=True,
         ended=Ended.DONE,
         kept=State.FAIL,

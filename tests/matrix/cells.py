@@ -14,8 +14,8 @@ BROKERS = ("redis", "rabbitmq")
 POOLS = ("prefork", "threads", "solo")
 WORKERS = (1, 3)
 
-#: Ways of dying, and what the quarantine should give as the cause where the process that dies is the
-#: task's own, so that its parent sees the end of it.
+#: Ways of dying, and what the quarantine should give as the cause. The last death is that of a process
+#: which runs nothing but the task, and whose parent sees the end of it: a pool process or a cell.
 WAYS: dict[str, frozenset[str]] = {
     "kill_child": frozenset({"signal:9"}),
     "segfault": frozenset({"signal:11"}),
@@ -24,8 +24,8 @@ WAYS: dict[str, frozenset[str]] = {
     "memory_error": frozenset({"memory_error"}),
     "system_exit": frozenset({"system_exit", "exit:3"}),
     "hard_limit": frozenset({"time_limit"}),
-    "kill_group": frozenset({"worker_lost"}),
-    "kill_main": frozenset({"worker_lost"}),
+    "kill_group": frozenset({"signal:9"}),
+    "kill_main": frozenset({"signal:9"}),
     "receive": frozenset({"receive"}),
 }
 #: These end the process that runs the task, whatever it is: a pool child, or the worker.
@@ -50,17 +50,16 @@ class Cell(NamedTuple):
 
     @property
     def worker_deaths(self) -> range:
-        """How many deaths of whole workers two runs of the poison may cost."""
+        """How many deaths of whole workers two runs of the poison may cost: the second is in a cell."""
+        if self.way == "receive":
+            return range(2, 3)
         if self.way in RAISES:
-            return range(3)
+            return range(2)
         survives = self.way == "hard_limit" or (self.pool == "prefork" and self.way in ENDS_ITS_PROCESS)
-        return range(1) if survives else range(2, 3)
+        return range(1) if survives else range(1, 2)
 
     @property
     def causes(self) -> frozenset[str]:
-        """Where the worker dies with the task, nobody is left to see how."""
-        if self.pool != "prefork" and self.way in ENDS_ITS_PROCESS:
-            return frozenset({"worker_lost"})
         return WAYS[self.way]
 
     @property

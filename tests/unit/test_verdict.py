@@ -13,12 +13,19 @@ from celery_poison.verdict import Action, Ended, Facts, History, Limits, convict
 
 HISTORIES = [
     History(strikes=strikes, crashes=strikes, failures=failures, candidate=candidate, probation=probation,
-            shared_blame=shared, cause=cause)
-    for strikes, failures, candidate, probation, shared, cause in itertools.product(
-        range(4), range(4), (False, True), (False, True), (False, True), ("signal:9", "worker_lost")
+            shared_blame=shared, cause=cause, proven=proven, spoilt=spoilt)
+    for strikes, failures, candidate, probation, shared, cause, proven, spoilt in itertools.product(
+        range(4), range(4), (False, True), (False, True), (False, True), ("signal:9", "worker_lost"),
+        range(3), (False, True)
     )
+    if proven <= strikes
 ]  # fmt: skip
-LIMITS = [Limits(crashes, failures) for crashes in (1, 2, 3) for failures in (1, 2, 3)]
+LIMITS = [
+    Limits(crashes, failures, trials=trials)
+    for crashes in (1, 2, 3)
+    for failures in (1, 2, 3)
+    for trials in (True, False)
+]
 FACTS = [
     Facts(foreign_start=foreign, ended=ended, kept=kept, release=release, last_release=last,
           park=park, last_park=last_park, finished=finished, payload_bytes=size)
@@ -32,7 +39,14 @@ FACTS = [
 def _bound(history: History, limits: Limits) -> int:
     if history.probation:
         return 1
-    return max(2, limits.max_crashes) if history.shared_blame else limits.max_crashes
+    if history.shared_blame and not limits.trials:
+        return max(2, limits.max_crashes)
+    return limits.max_crashes
+
+
+def _by_strikes(history: History, limits: Limits) -> bool:
+    proven = history.proven > 0 or not limits.trials
+    return proven and history.strikes >= _bound(history, limits)
 
 
 @pytest.mark.parametrize("limits", LIMITS, ids=str)
@@ -40,23 +54,37 @@ def test_SAP_3_a_message_is_convicted_exactly_when_its_strikes_or_failures_reach
     limits: Limits,
 ) -> None:
     for history in HISTORIES:
-        guilty = history.strikes >= _bound(history, limits) or history.failures >= limits.max_failures
+        guilty = _by_strikes(history, limits) or history.failures >= limits.max_failures
         verdict = convict(history, limits)
         assert (verdict is not None) == guilty, history
         if verdict is not None:
             assert verdict.action is Action.QUARANTINE
-            by_strikes = history.strikes >= _bound(history, limits)
+            by_strikes = _by_strikes(history, limits)
             assert verdict.cause == (history.cause if by_strikes else causes.FAILURES)
             assert verdict.reason
 
 
-def test_SAP_3_no_limit_lets_a_shared_death_alone_convict() -> None:
-    once = History(strikes=1, crashes=1, shared_blame=True, candidate=True)
-    assert convict(once, Limits(max_crashes=1)) is None
+def test_NEW_1_deaths_that_were_shared_never_convict_where_there_are_trials() -> None:
+    for deaths in range(1, 100):
+        suspect = History(strikes=deaths, crashes=deaths, shared_blame=True, candidate=True)
+        assert convict(suspect, Limits(max_crashes=1)) is None
+        assert judge(Facts(history=suspect), Limits(max_crashes=1)).action is Action.RUN_ALONE
+
+
+def test_SAP_3_without_trials_one_shared_death_does_not_convict_and_two_do() -> None:
+    for deaths, guilty in ((1, False), (2, True)):
+        history = History(strikes=deaths, crashes=deaths, shared_blame=True, candidate=True)
+        assert (convict(history, Limits(max_crashes=1, trials=False)) is not None) == guilty
+
+
+def test_SAP_2_without_trials_a_candidate_runs_like_every_other_message() -> None:
+    for history in HISTORIES:
+        verdict = judge(Facts(history=history), Limits(max_crashes=9, max_failures=9, trials=False))
+        assert verdict.action in (Action.RUN, Action.QUARANTINE)
 
 
 def test_NEW_6_one_death_on_probation_convicts_whatever_the_limit() -> None:
-    released = History(strikes=1, crashes=5, probation=True)
+    released = History(strikes=1, crashes=5, probation=True, proven=1)
     for limits in LIMITS:
         assert convict(released, limits) is not None
 
@@ -119,7 +147,7 @@ def test_SAP_2_candidates_and_released_messages_run_alone_and_all_others_do_not(
     for history in HISTORIES:
         verdict = judge(Facts(history=history), Limits(max_crashes=9, max_failures=9))
         if verdict.action is Action.QUARANTINE:
-            assert history.probation and history.strikes
+            assert history.probation and history.proven
         else:
             alone = history.candidate or history.probation
             assert verdict.action is (Action.RUN_ALONE if alone else Action.RUN)

@@ -172,7 +172,7 @@ def test_NEW_1_the_neighbours_of_a_poison_are_cleared_and_it_alone_is_quarantine
         assert [n.get(timeout=60) for n in neighbours]
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "neighbours cleared")
     (kept,) = crew.quarantine.list()
-    assert (kept.id, kept.crashes, kept.cause) == (poison.id, 2, "worker_lost")
+    assert (kept.id, kept.crashes, kept.cause) == (poison.id, 2, "signal:9")
     assert crew.starts("kill_group") == 2
     cleared = {entry["id"] for entry in crew.events("cleared")}
     assert cleared == {n.id for n in neighbours}, "each ran alone, survived, and was cleared"

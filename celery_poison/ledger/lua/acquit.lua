@@ -10,15 +10,18 @@
 -- ARGV[2] mid
 -- ARGV[3] start
 -- ARGV[4] final      1 when the lineage ends here, 0 when it goes on as a retry
+-- ARGV[5] copy       1 when nobody knows whether the broker heard of it: what tells a copy for one stays
 -- RETURNS OK
 -- JOURNALS cleared (only for a candidate or a released message), duplicate (for a parked copy)
 local e = cjson.decode(ARGV[3])
 local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
-if current and current[2] == e[2] then redis.call('HDEL', KEYS[1], ARGV[2]) end
-if not current or current[2] == e[2] then
-  end_parking_and_journal(KEYS[5], KEYS[6], KEYS[7], ARGV[1], ARGV[2], 'finished')
+if ARGV[5] ~= '1' then
+  if current and current[2] == e[2] then redis.call('HDEL', KEYS[1], ARGV[2]) end
+  if not current or current[2] == e[2] then
+    end_parking_and_journal(KEYS[5], KEYS[6], KEYS[7], ARGV[1], ARGV[2], 'finished')
+  end
+  redis.call('HDEL', KEYS[2], e[2])
 end
-redis.call('HDEL', KEYS[2], e[2])
 local line = hash(KEYS[3])
 if not line.id then return {'OK'} end
 if line.candidate == '1' or line.probation == '1' then
@@ -30,6 +33,7 @@ redis.call('ZREM', KEYS[4], e[8])
 if ARGV[4] == '1' then
   redis.call('DEL', KEYS[3])
 else
-  redis.call('HSET', KEYS[3], 'candidate', '0', 'probation', '0', 'strikes', '0')
+  redis.call('HSET', KEYS[3], 'candidate', '0', 'probation', '0', 'strikes', '0',
+    'proven', '0', 'spoilt', '0')
 end
 return {'OK'}

@@ -41,6 +41,7 @@ end
 line.crashes = redis.call('HINCRBY', KEYS[3], 'crashes', 1)
 line.strikes = redis.call('HINCRBY', KEYS[3], 'strikes', 1)
 line.failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
+redis.call('HINCRBY', KEYS[3], 'proven', ARGV[5] == 'exact' and 1 or 0)
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'candidate', '1',
   'cause', ARGV[4], 'blame', ARGV[5], 'worker', e[3], 'incident', ARGV[7], 'last_seen', now,

@@ -1,0 +1,168 @@
+"""A cell: a fresh process with the user's app, which runs one suspect after the other until one kills it.
+
+``host.py`` opens it, through ``watcher.py``; it lives as long as those two, and says what it does on one
+socket: ``("ready", tasks)``, ``("accepted", pid, time)``, ``("result", ok, value, stays)``.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import time
+from contextlib import suppress
+from typing import Any
+
+from billiard import current_process
+from billiard.einfo import ExceptionInfo
+from billiard.exceptions import SoftTimeLimitExceeded
+from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
+from celery import Celery, signals
+from celery.app.trace import setup_worker_optimizations
+from celery.concurrency.prefork import process_initializer
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.ledger.wire import Wire
+from celery_poison.plugin import Plugin, plugin_of
+from celery_poison.requests import TaskDied
+from celery_poison.worker import attempt
+from celery_poison.worker.attempt import Recorder
+from celery_poison.worker.lease import Lease
+from celery_poison.worker.pulse import keep_child_alive
+from celery_poison.worker.recording import open_durable, open_recorder
+from celery_poison.worker.trial import frames
+from celery_poison.worker.trial.loading import Cellmate, load
+
+#: Bytes that a suspect may leave behind for the next one.
+_LEFT_OVER = 64 * 1024 * 1024
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def main(sock: int, lease: int) -> None:
+    """Be a cell.
+
+    Args:
+        sock: descriptor of the socket to the host.
+        lease: descriptor of the memory in which the host keeps its lease.
+    """
+    host = socket.socket(fileno=sock)
+    about: Cellmate = frames.receive(host)
+    app = load(about.origin)
+    plugin = plugin_of(app)
+    if (plugin.ledger_url, plugin.settings.namespace) != (about.ledger_url, about.namespace):
+        raise ConfigurationError(
+            "the app has another ledger when it is loaded anew than in its worker: is it configured"
+            " in a part of the script that only the worker runs?"
+        )
+    recorder = _prepare(app, plugin, about, lease)
+    frames.send(host, ("ready", os.getpid(), tuple(plugin.policies)))
+    _serve(host, recorder)
+
+
+def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Recorder:
+    node, _, _ = about.worker.rpartition("/")
+    current_process().name = "Cell"  # in log lines
+    _say_that_a_worker_begins(app, node)
+    process_initializer(app, node)
+    setup_worker_optimizations(app, node)
+    # A service manager sends this to every process of its group when the worker is to end: that waits for
+    # the trial. What the task itself has started is not affected.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    ledger, settings = plugin.open_ledger(), plugin.settings
+    wire = Wire(ledger.client, ledger.keys.channel(about.worker))
+    durable = open_durable(settings, ledger, wire)
+    recorder = open_recorder(settings, ledger, wire, node, plugin.policies, durable)
+    attempt.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
+    keep_child_alive(
+        wire,
+        ledger.keys.child(about.worker, os.getpid()),
+        settings.heartbeat_interval,
+        settings.activation_interval,
+    )
+    return recorder
+
+
+class _Stand:
+    """What receivers of a worker's first signals get here for the worker."""
+
+    def __init__(self, app: Celery, hostname: str) -> None:
+        self.app, self.hostname = app, hostname
+
+
+def _say_that_a_worker_begins(app: Celery, node: str) -> None:
+    """Do what a pool process inherits from its worker: users and the Django fixup set things up then."""
+    worker = _Stand(app, node)
+    app.loader.init_worker()
+    signals.celeryd_init.send(sender=node, instance=worker, conf=app.conf, options={})
+    signals.worker_init.send(sender=worker)
+
+
+def _serve(host: socket.socket, recorder: Recorder) -> None:
+    before = _left_overs()
+    while True:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        try:
+            arguments, recorder.alone = frames.receive(host)
+        except (EOFError, OSError):
+            return
+        frames.send(host, ("accepted", os.getpid(), time.monotonic()))
+        ok, value = _run(arguments)
+        stays = not _is_death(value) and _is_clean(before)
+        try:
+            frames.send(host, ("result", ok, value, stays))
+        except OSError:
+            return
+        except Exception as error:
+            frames.send(host, ("result", False, _info_of(MaybeEncodingError(error, value)), stays))
+        if not stays:
+            return
+
+
+def _run(arguments: tuple[Any, ...]) -> tuple[bool, Any]:
+    """Run one suspect; return what a pool process would tell about it."""
+    try:
+        signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
+        try:
+            return True, attempt.run_fast(*arguments)
+        finally:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    except SoftTimeLimitExceeded as error:  # it came when the task had just ended
+        return False, _info_of(error)
+    except Exception as error:
+        return False, _info_of(error)
+
+
+def _info_of(error: Exception) -> ExceptionInfo:
+    try:
+        raise error
+    except Exception:
+        return ExceptionInfo()
+
+
+def _is_death(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value[0]) and isinstance(_bare(value[1].exception), TaskDied)
+
+
+def _bare(error: Any) -> Any:
+    return getattr(error, "exc", error)
+
+
+def _is_clean(before: tuple[int, int, int]) -> bool:
+    """Whether nothing of a suspect is left that could harm the next one and would be blamed on it."""
+    threads, children, memory = _left_overs()
+    return threads <= before[0] and children <= before[1] and memory <= before[2] + _LEFT_OVER
+
+
+def _left_overs() -> tuple[int, int, int]:
+    """Return the numbers of this process's threads and children, and its memory in bytes."""
+    gc.collect()
+    threads = os.listdir("/proc/self/task")
+    children = 0
+    for thread in threads:
+        with suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
+            children += len(file.read().split())
+    with open("/proc/self/statm") as file:
+        memory = int(file.read().split()[1]) * _PAGE
+    return len(threads), children, memory

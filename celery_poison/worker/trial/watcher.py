@@ -1,0 +1,214 @@
+"""The process between a worker and its cell; run as a script, with nothing but the standard library.
+
+A poison may kill its parent, or its whole process group: that is this process, never the worker. It tells
+the worker how the cell died, stops a cell that is about to take the container's memory, and ends it when
+the worker ends.
+
+Arguments: the worker's process id, the descriptor of the control socket, those that the cell inherits
+(joined by commas), the cell's memory limit in bytes (0: none), then the command of the cell.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import typing
+
+#: Seconds between two looks at the cell's memory.
+LOOK = 0.05
+#: Share of the container's memory that must stay free, or so many bytes, whichever is less.
+FREE_SHARE, FREE_BYTES = 0.05, 256 * 1024 * 1024
+
+_PR_SET_PDEATHSIG = 1
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    worker, control = int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
+    inherited, limit, command = [int(fd) for fd in sys.argv[3].split(",")], int(sys.argv[4]), sys.argv[5:]
+    # The worker decides when this process ends, also when its whole service is told to.
+    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(signum, lambda *_: None)
+    group = MemoryGroup()
+    watcher = os.getpid()
+    cell = subprocess.Popen(
+        command,
+        start_new_session=True,
+        pass_fds=inherited,
+        preexec_fn=lambda: _make_first_choice(watcher),
+        stdin=subprocess.DEVNULL,
+    )
+    for fd in inherited:
+        os.close(fd)
+    _tell(control, pid=cell.pid)
+    peak, why = _watch(control, worker, cell, limit, group)
+    # Whatever the cell has started goes with it.
+    with contextlib.suppress(OSError):
+        os.killpg(cell.pid, signal.SIGKILL)
+    if not why and cell.returncode == -signal.SIGKILL and group.has_killed():
+        why = "oom" if group.is_filled_by(peak) else "pressed"
+    _tell(control, status=cell.returncode, peak=peak, why=why)
+
+
+def _make_first_choice(watcher: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != watcher:
+        os._exit(1)
+    with contextlib.suppress(OSError):
+        os.nice(5)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+
+
+def _tell(control: socket.socket, **facts: object) -> None:
+    with contextlib.suppress(OSError):
+        control.sendall(json.dumps(facts).encode() + b"\n")
+
+
+def _watch(
+    control: socket.socket, worker: int, cell: "subprocess.Popen[bytes]", limit: int, group: "MemoryGroup"
+) -> tuple[int, str]:
+    """Return the cell's peak memory in bytes, and why it was stopped ('' for a death of its own)."""
+    peak, why = 0, ""
+    watched: list[typing.Any] = [control, *_ends_of(cell.pid)]
+    while cell.poll() is None:
+        ready, _, _ = select.select(watched, [], [], LOOK)
+        if control in ready and not _obey(control, cell):
+            watched.remove(control)
+        if os.getppid() != worker:
+            cell.kill()
+        used = _resident(cell.pid)
+        peak = max(peak, used)
+        if not why and ((limit and used > limit) or (group.is_full() and group.is_filled_by(used))):
+            why = "oom"
+            cell.kill()
+    return max(peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024), why
+
+
+def _ends_of(pid: int) -> list[int]:
+    """Return a descriptor that becomes readable at the end of a process, where the kernel has such."""
+    with contextlib.suppress(OSError, AttributeError):
+        return [os.pidfd_open(pid)]
+    return []
+
+
+def _obey(control: socket.socket, cell: "subprocess.Popen[bytes]") -> bool:
+    """Carry out the worker's orders; False when there will be none any more."""
+    try:
+        orders = control.recv(64)
+    except OSError:
+        orders = b""
+    if not orders or b"k" in orders:
+        cell.kill()
+    elif b"s" in orders:
+        cell.send_signal(signal.SIGUSR1)
+    return bool(orders)
+
+
+def _resident(pid: int) -> int:
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * _PAGE
+    return 0
+
+
+class MemoryGroup:
+    """The memory of this process's control group (cgroup v1 or v2): that of its container, mostly."""
+
+    def __init__(self) -> None:
+        self._files = next(filter(_is_limited, _groups()), None)
+        self._kills = self._count_kills()
+        #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
+        self._before = self._used = self._read_used()
+
+    def is_full(self) -> bool:
+        """Whether so little is left that the kernel is about to kill somebody."""
+        if self._files is None:
+            return False
+        self._used = self._read_used()
+        allowed = _number(self._files.allowed) or 1 << 62
+        return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
+
+    def is_filled_by(self, cell: int) -> bool:
+        """Whether at least half of what was taken since the cell was opened is the cell's."""
+        return 2 * cell >= self._used - self._before
+
+    def has_killed(self) -> bool:
+        """Whether the kernel has killed somebody in the group since this object was made."""
+        return self._count_kills() > self._kills
+
+    def _read_used(self) -> int:
+        if self._files is None:
+            return 0
+        # Cached files are given up before anybody is killed.
+        return (_number(self._files.used) or 0) - sum(
+            count for name, count in _table(self._files.stat) if name in self._files.cached
+        )
+
+    def _count_kills(self) -> int:
+        if self._files is None:
+            return 0
+        return sum(count for name, count in _table(self._files.events) if name == "oom_kill")
+
+
+class Files(typing.NamedTuple):
+    """Where a control group tells about its memory."""
+
+    used: str
+    allowed: str
+    stat: str
+    events: str
+    cached: "tuple[str, ...]"
+
+
+def _groups() -> "typing.Iterator[Files]":
+    with contextlib.suppress(OSError), open("/proc/self/cgroup") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            # Inside a container the path may be that of the machine outside.
+            for inside in (path.rstrip("/"), ""):
+                if not controllers:
+                    yield _v2("/sys/fs/cgroup" + inside)
+                elif "memory" in controllers.split(","):
+                    yield _v1("/sys/fs/cgroup/memory" + inside)
+
+
+def _is_limited(files: Files) -> bool:
+    allowed = _number(files.allowed)
+    return allowed is not None and allowed < 1 << 60
+
+
+def _v2(base: str) -> Files:
+    names = ("memory.current", "memory.max", "memory.stat", "memory.events")
+    return _files(base, names, ("active_file", "inactive_file"))
+
+
+def _v1(base: str) -> Files:
+    names = ("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.stat", "memory.oom_control")
+    return _files(base, names, ("total_active_file", "total_inactive_file"))
+
+
+def _files(base: str, names: "tuple[str, str, str, str]", cached: "tuple[str, ...]") -> Files:
+    used, allowed, stat, events = (f"{base}/{name}" for name in names)
+    return Files(used, allowed, stat, events, cached)
+
+
+def _number(path: str) -> "int | None":
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        return int(file.read())
+    return None
+
+
+def _table(path: str) -> "list[tuple[str, int]]":
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        return [(name, int(count)) for name, count in map(str.split, file)]
+    return []
+
+
+if __name__ == "__main__":
+    main()

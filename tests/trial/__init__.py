@@ -1,0 +1,1 @@
+"""Suspects are tried in cells: real workers, real watchers, real deaths."""

@@ -1,0 +1,127 @@
+"""Tasks that do to their surroundings what only a cell may suffer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+from celery import Celery, signals
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_poison import guarded
+from tests.apps.factory import build_app
+from tests.apps.marks import Marks, marks
+
+#: Where this is set, the app cannot be loaded by another process than the worker's first one.
+LOADS_ONCE = "POISON_TEST_LOADS_ONCE"
+
+
+#: What a receiver of worker_init has left in this process; a pool process inherits it by the fork.
+prepared: list[str] = []
+
+
+@signals.worker_init.connect
+def _prepare(sender: Any, **_: Any) -> None:
+    prepared.append(sender.hostname)
+
+
+def here() -> Marks:
+    return marks(os.environ["MARKS_URL"])
+
+
+def _in_cell() -> bool:
+    """Whether this process's parent is a watcher: nothing else may be harmed by a test."""
+    with open(f"/proc/{os.getppid()}/cmdline") as file:
+        return "watcher.py" in file.read()
+
+
+def _die(what: str) -> None:
+    if not _in_cell():
+        return
+    match what:
+        case "kill-parent":
+            os.kill(os.getppid(), signal.SIGKILL)
+        case "kill-parents-group":
+            os.killpg(os.getpgid(os.getppid()), signal.SIGKILL)
+        case "eat-memory":
+            eaten = []
+            while True:
+                eaten.append(bytearray(8 << 20))
+                time.sleep(0.005)
+        case "close-everything":
+            os.closerange(3, 256)
+            time.sleep(600)
+        case "stop-itself":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "exit":
+            raise SystemExit(3)
+        case "memory-error":
+            raise MemoryError
+    time.sleep(600)  # the kernel takes a moment to end a process whose watcher has ended
+
+
+def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a decision
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.dies")
+    def dies(self: Any, what: str) -> None:
+        here().leave("dies", self.request.id, "start", what)
+        _die(what)
+        here().leave("dies", self.request.id, "end", what)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.tells")
+    def tells(self: Any, n: int = 0) -> dict[str, Any]:
+        here().leave("tells", self.request.id, "start", n)
+        return {
+            "pid": os.getpid(),
+            "in_cell": _in_cell(),
+            "on_trial": self.request.poison.on_trial,
+            "prepared": prepared,
+        }
+
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.leaves_a_thread")
+    def leaves_a_thread(self: Any) -> int:
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+        return os.getpid()
+
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.waits")
+    def waits(self: Any, n: int = 0) -> str:
+        here().leave("waits", self.request.id, "start", n)
+        try:
+            while not here().repaired:
+                time.sleep(0.02)
+        except SoftTimeLimitExceeded:
+            return "soft"
+        here().leave("waits", self.request.id, "end", n)
+        return "repaired"
+
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.ends")
+    def ends(self: Any, how: str) -> str:
+        here().leave("ends", self.request.id, "start", how)
+        match how:
+            case "raises":
+                raise LookupError("an ordinary bug")
+            case "retries":
+                if not self.request.retries:
+                    raise self.retry(countdown=0)
+            case "rolls-back":
+                if not self.request.poison.failures:
+                    self.rollback("not now")
+        return how
+
+    return app
+
+
+def build(environ: Any, *, current: bool = False) -> Celery:
+    if environ.get(LOADS_ONCE):
+        seen = here()
+        seen.leave("loaded", str(os.getpid()), "start")
+        if len(seen.all("loaded")) > 1:
+            raise RuntimeError("this app can be loaded once only")
+    return register(build_app(environ, current=current))

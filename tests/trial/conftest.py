@@ -1,0 +1,107 @@
+"""A fleet that has suspects from the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from celery.result import AsyncResult
+
+from celery_poison.plugin import marking, plugin_of
+from celery_poison.records import Start
+from celery_poison.testing import Supervisor, Worker, proctable, wait_until
+from tests.apps.harness import ROOT, Fleet
+from tests.trial.apps import build
+
+
+@dataclass
+class Court(Fleet):
+    """A fleet whose messages can be suspects before anybody has died."""
+
+    module: str = "tests.trial.app"
+
+    @cached_property
+    def app(self) -> Celery:
+        return build(self.environ())
+
+    @cached_property
+    def ledger(self) -> Any:
+        return plugin_of(self.app).open_ledger()
+
+    def suspect(self, task: str, *args: Any, **options: Any) -> AsyncResult:
+        """Send a message that was running when a whole worker died, as the ledger tells it."""
+        id = str(uuid4())
+        start = Start("R", f"dead.{id}", "w0@test/dead", 1, 1, 1, 0, id, task, "celery", 2, 5, 10, 1)
+        self.ledger.crash(uuid4().hex, start, cause="worker_lost", shared=True, incident="i0")
+        with marking(id):
+            return self.app.tasks[task].apply_async(args, task_id=id, **options)
+
+    def worker(self, name: str = "w1", pool: str = "prefork", concurrency: int = 2, **options: Any) -> Worker:
+        return Worker(
+            self.module,
+            name=name,
+            pool=pool,
+            concurrency=concurrency,
+            env=self.environ() | options.pop("env", {}),
+            cwd=ROOT,
+            log_path=self.directory / f"{name}.log",
+            **options,
+        )
+
+    def supervised(self, pool: str = "prefork", concurrency: int = 2) -> Supervisor:
+        return Supervisor(lambda name: self.worker(name, pool, concurrency), 1)
+
+    def events(self, *kinds: str) -> list[dict[str, str]]:
+        entries = self.quarantine.queries.journal(count=100_000)
+        return [entry for entry in entries if not kinds or entry["event"] in kinds]
+
+    def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
+        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.log_text()[-5000:]}")
+
+    def await_start(self, task: str, count: int = 1) -> None:
+        self.await_that(lambda: len(self.marks.all(task, "start")) >= count, f"{count} starts of {task}")
+
+    def await_acquittal(self) -> None:
+        self.await_that(lambda: not self.suspects(), "nobody is suspected any more")
+
+    def suspects(self) -> list[Any]:
+        return [record for record in self.quarantine.list(candidates=True) if record.state != "NDLV"]
+
+    def on_trial(self) -> list[Start]:
+        return [s for _, s, _ in self.quarantine.queries.running() if s.alone and s.phase == "R"]
+
+    def watchers(self) -> list[int]:
+        found = []
+        for pid in self.survivors():
+            command = (proctable.PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+            if any(word.endswith(b"watcher.py") for word in command):
+                found.append(pid)
+        return found
+
+
+@pytest.fixture
+def new_court(new_redis_url: Callable[[], str], tmp_path: Path) -> Any:
+    courts: list[Court] = []
+
+    def build_court(broker_url: str, **settings: Any) -> Court:
+        directory = tmp_path / f"court{len(courts)}"
+        directory.mkdir()
+        ledger = None if broker_url.startswith("redis") else new_redis_url()
+        court = Court(broker_url, new_redis_url(), new_redis_url(), directory, ledger, settings)
+        courts.append(court)
+        return court
+
+    yield build_court
+    for court in courts:
+        court.close()
+
+
+@pytest.fixture
+def court(new_court: Callable[..., Court], broker_url: str) -> Court:
+    return new_court(broker_url)
