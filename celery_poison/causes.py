@@ -66,6 +66,12 @@ def describe(cause: str) -> str:
     return _SENTENCES.get(cause, cause or _SENTENCES[UNKNOWN])
 
 
+def is_known(cause: str) -> bool:
+    """Whether this is one of the words of docs/journal.md, numbers included: some hundreds at most."""
+    kind, _, number = cause.partition(":")
+    return cause in _SENTENCES or (kind in ("signal", "exit") and number.lstrip("-").isdecimal())
+
+
 def _signal_name(number: str) -> str:
     try:
         return signal.Signals(int(number)).name

@@ -269,6 +269,12 @@ class Queries:
             raw: Any = self._client.hgetall(self._keys.would)
         return {cause.decode("utf-8", "replace"): int(number) for cause, number in sorted(raw.items())}
 
+    def counts(self) -> dict[str, int]:
+        """Return the totals since the ledger began, as docs/keys.md names them."""
+        with clear_errors("reading the totals"):
+            raw: Any = self._client.hgetall(self._keys.counts)
+        return {name.decode("utf-8", "replace"): int(number) for name, number in raw.items()}
+
     def monitor(self) -> str:
         """Return the incarnation that holds the monitor's lock, or the empty string."""
         with clear_errors("reading the monitor"):
