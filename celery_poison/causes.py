@@ -37,6 +37,11 @@ _SENTENCES: Final = {
     SHUTDOWN: "was interrupted by a shutdown",
     UNKNOWN: "was lost for an unknown reason",
 }
+#: What starts die of, as far as it can be listed; of ``signal:N`` and ``exit:N`` the frequent ones.
+DEATHS: Final = (
+    *("signal:6", "signal:9", "signal:11", "exit:1"),
+    *(OOM, TIME_LIMIT, MEMORY_ERROR, SYSTEM_EXIT, WORKER_LOST, RECEIVE, UNKNOWN),
+)
 #: Why a message may be in quarantine without having been convicted of anything.
 NO_CONVICTIONS: Final = frozenset({PAYLOAD, BLOCKED, REJECTED, REQUESTED})
 
