@@ -17,7 +17,6 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.acting import Acting, Case
 from celery_poison.quarantine.actor import default_actor
-from celery_poison.quarantine.announce import Herald
 from celery_poison.quarantine.filters import Filter
 from celery_poison.quarantine.groups import By, Group, grouped
 from celery_poison.quarantine.lookup import Lookup
@@ -204,14 +203,12 @@ class Quarantine:
     ) -> Outcomes:
         check_owner(self._app, self.queries)
         outcomes = []
-        with Herald(self._app, self.queries, int(self._plugin.settings.activation_interval * 1000)) as herald:
-            lookup = Lookup(self.queries)
-            acting = Acting(self._ledger, lookup, herald, verb, actor or default_actor(), note, act)
-            for id in ids:
-                outcome = acting.on(id)
-                outcomes.append(outcome)
-                if on_outcome is not None:
-                    on_outcome(outcome)
+        acting = Acting(self._ledger, Lookup(self.queries), verb, actor or default_actor(), note, act)
+        for id in ids:
+            outcome = acting.on(id)
+            outcomes.append(outcome)
+            if on_outcome is not None:
+                on_outcome(outcome)
         return outcomes
 
     def _release(self, publisher: Publisher, force: bool, case: Case) -> None:

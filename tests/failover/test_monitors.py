@@ -114,8 +114,11 @@ def test_EMS_3_a_standalone_monitor_puts_back_what_a_fleet_of_one_held_and_leave
         assert sum(number for name, number in counts.items() if name.startswith("recovered:")) == 1
         assert monitor.end() == 0, monitor.log_text()
         assert _holder(crew) == ""
+    untold = crew.quarantine.queries.untold
+    assert untold() == held, "nobody is there to tell Flower"
     crew.let_go()
-    with crew.worker("w2"):
+    with crew.worker("w2", args=["-E"]):
+        crew.await_that(lambda: not untold(), "a worker tells it")
         crew.await_invariants(results, flagged=held)
 
 
