@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
 
 from celery import Celery
 
@@ -19,19 +20,24 @@ INTERVAL = 10.0
 _MISSING = "metrics need prometheus_client: pip install 'celery-poison[metrics]'"
 
 
+_exporters: WeakKeyDictionary[CollectorRegistry, Exporter] = WeakKeyDictionary()
+
+
 class Exporter:
     """The metrics of one app in one registry, until :meth:`close`."""
 
     def __init__(self, app: Celery, interval: float, registry: CollectorRegistry) -> None:
         from celery_poison.metrics.collector import SnapshotCollector
 
+        self.app = app
         self._registry = registry
         self._sampler = Sampler(Observer(app).look, interval)
         self._collector = SnapshotCollector(self._sampler)
         try:
             registry.register(self._collector)
         except ValueError as error:
-            raise ConfigurationError(f"these metrics are exported by this process already: {error}") from None
+            raise ConfigurationError(f"this process exports such metrics already: {error}") from None
+        _exporters[registry] = self
         self._servers: list[Any] = []
         self._sampler.start()
 
@@ -57,6 +63,7 @@ class Exporter:
             server.server_close()
         self._sampler.stop()
         self._registry.unregister(self._collector)
+        _exporters.pop(self._registry, None)
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +75,7 @@ class Exporter:
 def register(
     app: Celery, *, interval: float = INTERVAL, registry: CollectorRegistry | None = None
 ) -> Exporter:
-    """Export the metrics of ``app``'s ledger, beginning now; Redis may be away.
+    """Export the metrics of ``app``'s ledger, beginning now; Redis may be away. Safe to call again.
 
     Args:
         interval: seconds between two looks at the ledger.
@@ -76,10 +83,12 @@ def register(
 
     Raises:
         ConfigurationError: prometheus_client is not installed, a setting is wrong, or this process exports
-            such metrics already.
+            the metrics of another app already.
     """
     try:
         from prometheus_client import REGISTRY
     except ModuleNotFoundError:
         raise ConfigurationError(_MISSING) from None
-    return Exporter(app, interval, registry or REGISTRY)
+    chosen = registry or REGISTRY
+    known = _exporters.get(chosen)
+    return known if known is not None and known.app is app else Exporter(app, interval, chosen)

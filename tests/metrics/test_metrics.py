@@ -215,11 +215,14 @@ def test_an_unknown_cause_is_counted_among_the_others(scraper: Scraper, keeper: 
     assert seen["crashes_total", ("exit:-6",)] == 1
 
 
-def test_the_registry_of_the_process_is_the_default_and_takes_them_once(fleet: Fleet) -> None:
-    with register(fleet.app):
+def test_the_registry_of_the_process_is_the_default_and_takes_one_apps_metrics_once(
+    fleet: Fleet, new_fleet: Any, new_redis_url: Callable[[], str]
+) -> None:
+    with register(fleet.app) as exporter:
         wait_until(lambda: b"celery_poison_up 1.0" in generate_latest(), what="in the default registry")
+        assert register(fleet.app) is exporter
         with pytest.raises(ConfigurationError, match="already"):
-            register(fleet.app)
+            register(new_fleet(new_redis_url()).app)
     assert b"celery_poison" not in generate_latest(REGISTRY)
 
 
