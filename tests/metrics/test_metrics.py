@@ -60,8 +60,11 @@ def test_candidates_trials_and_acquittals(scraper: Scraper, keeper: Keeper) -> N
     keeper.ledger.crash("m", start(1, 0), cause="worker_lost", shared=True)
     scraper.await_that("candidates", is_=1)
     keeper.ledger.claim("m", b"", start(2, 2))
-    seen = scraper.await_that("trials", is_=1)
-    assert seen["running", ()] == 1
+    keeper.ledger.claim("beside", b"", start(3, 0))
+    keeper.ledger.claim("over", b"", start(4, 1))
+    keeper.ledger.client.hset(keeper.ledger.keys.done, start(4, 1).token, "D")
+    seen = scraper.await_that("running", is_=2)
+    assert scraper.await_that("candidates", is_=1)["trials", ()] == 1
     keeper.ledger.acquit("m", start(2, 2), final=True)
     seen = scraper.await_that("acquittals_total", is_=1)
     assert (seen["candidates", ()], seen["trials", ()]) == (0, 0)
