@@ -380,5 +380,6 @@ def _incident(raw: dict[str, str]) -> Incident:
         put_back=int(raw.get("put_back") or 0),
         returned=json.loads(raw.get("returned") or "{}"),
         reconnected=raw.get("reconnected") == "1",
+        release=raw.get("release", ""),
         queues=raw.get("queues", ""),
     )

@@ -258,7 +258,11 @@ class Cells:
             runtime = self._runtime
             assert self._origin is not None
             about = Cellmate(
-                self._origin, runtime.worker, runtime.plugin.ledger_url, runtime.settings.namespace
+                self._origin,
+                runtime.worker,
+                runtime.plugin.ledger_url,
+                runtime.settings.namespace,
+                runtime.secret,
             )
             limit = runtime.settings.trial_memory_limit or 0
             cell = self._cell = OpenCell(about, limit, runtime.lease.fd)
