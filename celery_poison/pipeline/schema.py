@@ -57,7 +57,7 @@ WIDTHS = {1: 20, 2: 26}
 
 #: What ``lake.journal()`` gives.
 #:
-#: ``entry`` is the stream id, ``<milliseconds>-<sequence>``, unique in a journal. ``at`` (UTC) and ``seq`` are
+#: ``entry`` is the stream id, ``<ms>-<sequence>``, unique in a journal. ``at`` (UTC) and ``seq`` are
 #: its two parts: order by both, since a stream id does not sort as text. ``date`` is the day of ``at`` in UTC
 #: and the partition of the lake. ``at``, ``seq`` and ``date`` are null for an id that is no time.
 JOURNAL = StructType(
