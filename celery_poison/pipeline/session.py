@@ -157,8 +157,8 @@ def find_java() -> str:
 def _version(java: str) -> int:
     """Return the major version of a Java; 0 where it does not run."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr
-        numbers = told.split('"')[1].split(".")
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
+        numbers = ran.stderr.split('"')[1].split(".")
         return int(numbers[1] if numbers[0] == "1" else numbers[0].split("-")[0])
     except (OSError, subprocess.SubprocessError, IndexError, ValueError):
         return 0
@@ -181,7 +181,7 @@ def _wrapped(runtime: Path) -> Path:
 
 
 def package_zip() -> Path:
-    """Return this package as a zip, for executors and Connect servers that have it not (a wheel they refuse)."""
+    """Return this package as a zip, for executors and servers that have it not (they refuse a wheel)."""
     package = Path(__file__).parents[1]
     target = Path(tempfile.mkdtemp(prefix="celery-poison-zip-")) / "celery_poison.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
