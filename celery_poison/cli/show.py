@@ -9,12 +9,11 @@ import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 from kombu.utils.json import dumps
 
-from celery_poison.cli import story
-from celery_poison.cli.body import decoded, preview
 from celery_poison.cli.output import clean, json_option, print_json, print_rows, when
 from celery_poison.cli.session import open_quarantine, plainly
 from celery_poison.errors import MessageNotFound
-from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine import Quarantine, story
+from celery_poison.quarantine.preview import decoded, preview
 from celery_poison.records import MessageRecord, Parcel
 from celery_poison.states import State
 
