@@ -7,6 +7,13 @@
   const dialog = document.getElementById("poison-dialog");
   let paused = false, opener = null;
 
+  // An address with a password in it, as people type it for basic auth, cannot be fetched.
+  function plain(address) {
+    const url = new URL(address, location.href);
+    url.username = url.password = "";
+    return url.href;
+  }
+
   // Changes `from` into `to` where they differ, so that focus, ticks and open details stay.
   function morph(from, to) {
     if (from.isEqualNode(to)) return;
@@ -45,7 +52,7 @@
 
   async function refresh() {
     try {
-      const answer = await fetch(location.href, { headers: { "X-Requested-With": "poison" }, cache: "no-store" });
+      const answer = await fetch(plain(location.href), { headers: { "X-Requested-With": "poison" }, cache: "no-store" });
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (!fresh.querySelector(".poison")) throw new Error("logged out");
       for (const part of page.querySelectorAll("[data-live]")) {
@@ -102,7 +109,7 @@
     opener = button;
     let form = null;
     try {
-      const answer = await fetch(button.formAction, { method: "POST", body: new URLSearchParams(values) });
+      const answer = await fetch(plain(button.formAction), { method: "POST", body: new URLSearchParams(values) });
       form = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("poison-confirm");
     } catch (error) { /* told below */ }
     if (!form) { button.form.requestSubmit(button); return; }
