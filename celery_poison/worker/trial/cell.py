@@ -71,7 +71,7 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     ledger, settings = plugin.open_ledger(), plugin.settings
-    wire = Wire(ledger.client, ledger.keys.channel(about.worker))
+    wire = Wire(ledger.client, ledger.keys.channel(about.worker), remind=attempt.still_running)
     durable = open_durable(settings, ledger, wire)
     recorder = open_recorder(settings, ledger, wire, node, plugin.policies, durable)
     attempt.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
