@@ -25,6 +25,7 @@ VERBS = {
     "monitor": "monitor:monitor",
     "journal": "journal:journal",
     "doctor": "doctor:doctor",
+    "flower": "flower:flower",
 }
 
 

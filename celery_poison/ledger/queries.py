@@ -60,6 +60,24 @@ class Queries:
                 if raw:
                     yield MessageRecord.from_hash(raw, State(raw["state"]))
 
+    def kept_index(self, state: State) -> list[tuple[str, float]]:
+        """Return (mid, since when, in ms) of what is in quarantine or given up (FAIL), newest first."""
+        index = self._keys.quarantine if state is State.NDLV else self._keys.failed
+        with clear_errors("reading an index"):
+            pairs: Any = self._client.zrange(index, 0, -1, desc=True, withscores=True)
+        return [(mid.decode(), score) for mid, score in pairs]
+
+    def records(self, mids: Iterable[str]) -> Iterator[MessageRecord | None]:
+        """Yield the record of each of these messages, None where nothing is kept of it any more."""
+        for page in _batches(iter(mids)):
+            with clear_errors("reading messages"):
+                pipe = self._client.pipeline(transaction=False)
+                for mid in page:
+                    pipe.hmget(self._keys.message(mid), _RECORD_FIELDS)
+                rows = pipe.execute()
+            for raw in map(_named, rows):
+                yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+
     def kept_ids(self, state: State) -> Iterator[tuple[str, str]]:
         """Yield (mid, task id) of what is in quarantine (NDLV) or given up (FAIL), newest first."""
         index = self._keys.quarantine if state is State.NDLV else self._keys.failed
@@ -385,5 +403,6 @@ def _incident(raw: dict[str, str]) -> Incident:
         put_back=int(raw.get("put_back") or 0),
         returned=json.loads(raw.get("returned") or "{}"),
         reconnected=raw.get("reconnected") == "1",
+        release=raw.get("release", ""),
         queues=raw.get("queues", ""),
     )

@@ -29,7 +29,8 @@ if line.candidate == '1' or line.probation == '1' then
   count(KEYS[8], 'cleared')
   journal(KEYS[7], ARGV[1], {event = 'cleared', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
     queue = e[10], worker = e[3], state = 'DLVD', cause = line.cause, deliveries = e[6],
-    crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident})
+    crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident,
+    payload_bytes = e[13]})
 end
 redis.call('ZREM', KEYS[4], e[8])
 if ARGV[4] == '1' then

@@ -22,7 +22,7 @@ if line.last_token == ARGV[3] then
       task = line.task, queue = line.queue, worker = line.worker, state = 'DLVD', cause = line.cause,
       deliveries = line.deliveries, crashes = line.crashes, strikes = line.strikes,
       failures = line.failures, incident = line.incident,
-      note = 'ended alive after its worker was taken for dead'})
+      note = 'ended alive after its worker was taken for dead', payload_bytes = line.payload_bytes})
     redis.call('ZREM', KEYS[4], ARGV[4])
   end
   if current then
