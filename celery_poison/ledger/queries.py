@@ -45,20 +45,7 @@ class Queries:
         """Yield the records of messages in quarantine (NDLV) or given up (FAIL), page by page."""
         index = self._keys.quarantine if state is State.NDLV else self._keys.failed
         for mids in self._pages(index, newest_first):
-            yield from self.records(mids)
-
-    def records(self, mids: Iterable[str]) -> Iterator[MessageRecord]:
-        """Yield the records of those messages that are kept, in this order, page by page."""
-        for page in _batches(iter(mids)):
-            with clear_errors("reading messages"):
-                pipe = self._client.pipeline(transaction=False)
-                for mid in page:
-                    pipe.hmget(self._keys.message(mid), _RECORD_FIELDS)
-                rows = pipe.execute()
-            for row in rows:
-                raw = _named(row)
-                if raw:
-                    yield MessageRecord.from_hash(raw, State(raw["state"]))
+            yield from filter(None, self.records(mids))
 
     def kept_index(self, state: State) -> list[tuple[str, float]]:
         """Return (mid, since when, in ms) of what is in quarantine or given up (FAIL), newest first."""

@@ -96,7 +96,7 @@ class Quarantine:
     def _in_quarantine(self, rough: Filter) -> Iterator[MessageRecord]:
         mids = (inmate.mid for inmate in self._census.take() if rough.matches(inmate))
         # Somebody may have let one go since the census was taken.
-        return (record for record in self.queries.records(mids) if record.state == State.NDLV)
+        return (record for record in self.queries.records(mids) if record and record.state == State.NDLV)
 
     def _to_be_delivered(self) -> Iterator[MessageRecord]:
         seen = set()
