@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import sys
 import time
 from typing import Any
 
@@ -118,6 +120,23 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
         return order
 
     @guarded
+    @app.task(bind=True, shared=False, name="fleet.endless")
+    def endless(self: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.setrecursionlimit(10**8)
+        repr(Endless())
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.eats")
+    def eats(self: Any, most: int) -> None:
+        if most:
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        here().leave("eats", self.request.id, "start")
+        eaten = []
+        while True:
+            eaten.append(b"x" * (1 << 20))
+
+    @guarded
     @app.task(bind=True, shared=False, name="fleet.waits_for_repair")
     def waits_for_repair(self: Any, n: int) -> int:
         here().leave("waits_for_repair", self.request.id, "start", n)
@@ -125,6 +144,11 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
             time.sleep(0.02)
         here().leave("waits_for_repair", self.request.id, "end", n)
         return n
+
+
+class Endless:
+    def __repr__(self) -> str:
+        return repr(self)
 
 
 def build(environ: Any, *, current: bool = False) -> Celery:
