@@ -129,12 +129,15 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
     @guarded
     @app.task(bind=True, shared=False, name="fleet.eats")
     def eats(self: Any, most: int) -> None:
-        if most:
-            resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        here().leave("eats", self.request.id, "start")
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (most or soft, hard))
         eaten = []
-        while True:
-            eaten.append(b"x" * (1 << 20))
+        try:
+            while True:
+                eaten.append(b"x" * (1 << 20))
+        finally:  # else there is no memory to tell of it
+            eaten.clear()
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
     @guarded
     @app.task(bind=True, shared=False, name="fleet.waits_for_repair")
