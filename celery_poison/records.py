@@ -182,7 +182,7 @@ def history_of(raw: Mapping[str, str]) -> History:
         probation=raw.get("probation") == "1",
         shared_blame=raw.get("blame") == "shared",
         proven=int(raw.get("proven") or 0),
-        spoilt=raw.get("spoilt") == "1",
+        spoilt=int(raw.get("spoilt") or 0),
         cause=raw.get("cause", ""),
     )
 

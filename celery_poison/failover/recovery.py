@@ -22,7 +22,7 @@ from celery_poison.ledger.ledger import Known, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase
+from celery_poison.verdict import Ended, Phase, may_be_chance
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -154,6 +154,9 @@ class Recovery:
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
             elif start.alone == IN_CELL:
                 # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
+                self._interrupt(mid, start, death, spoilt=True)
+            elif start.alone and may_be_chance(self._queries.history(start.id)):
+                # Nothing ran beside it. But whoever kills workers may hit the same message again.
                 self._interrupt(mid, start, death, spoilt=True)
             else:
                 return self._crash(mid, start, death, causes.WORKER_LOST, shared=not start.alone)

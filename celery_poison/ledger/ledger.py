@@ -26,6 +26,9 @@ DECISION_PATIENCE_MS = 30_000
 #: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
 REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
 
+#: Bounds of the histogram of recoveries: seconds from a worker's death until all of it was put back.
+RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+
 #: For so long all connections of a worker must be gone before it counts as dead. A live process whose
 #: connection was cut is back within milliseconds.
 GONE_PATIENCE_MS = 1000
@@ -505,6 +508,7 @@ class Ledger:
             "put_back": put_back,
             "returned": json.dumps(returned),
             "fence": fence,
+            "bounds": " ".join(map(str, RECOVERY_BOUNDS)),
         }
         self._call("close", keys, **arguments)
 

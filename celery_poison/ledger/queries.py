@@ -55,6 +55,24 @@ class Queries:
                 if raw:
                     yield MessageRecord.from_hash(raw, State(raw["state"]))
 
+    def kept_index(self, state: State) -> list[tuple[str, float]]:
+        """Return (mid, since when, in ms) of what is in quarantine or given up (FAIL), newest first."""
+        index = self._keys.quarantine if state is State.NDLV else self._keys.failed
+        with clear_errors("reading an index"):
+            pairs: Any = self._client.zrange(index, 0, -1, desc=True, withscores=True)
+        return [(mid.decode(), score) for mid, score in pairs]
+
+    def records(self, mids: Iterable[str]) -> Iterator[MessageRecord | None]:
+        """Yield the record of each of these messages, None where nothing is kept of it any more."""
+        for page in _batches(iter(mids)):
+            with clear_errors("reading messages"):
+                pipe = self._client.pipeline(transaction=False)
+                for mid in page:
+                    pipe.hmget(self._keys.message(mid), _RECORD_FIELDS)
+                rows = pipe.execute()
+            for raw in map(_named, rows):
+                yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+
     def kept_ids(self, state: State) -> Iterator[tuple[str, str]]:
         """Yield (mid, task id) of what is in quarantine (NDLV) or given up (FAIL), newest first."""
         index = self._keys.quarantine if state is State.NDLV else self._keys.failed
@@ -268,6 +286,18 @@ class Queries:
         with clear_errors("reading what was observed"):
             raw: Any = self._client.hgetall(self._keys.would)
         return {cause.decode("utf-8", "replace"): int(number) for cause, number in sorted(raw.items())}
+
+    def untold(self) -> set[str]:
+        """Return the task ids of which some worker shall tell Flower something."""
+        with clear_errors("reading news"):
+            raw: Any = self._client.hkeys(self._keys.untold)
+        return {id.decode("utf-8", "replace") for id in raw}
+
+    def counts(self) -> dict[str, int]:
+        """Return the totals since the ledger began, as docs/keys.md names them."""
+        with clear_errors("reading the totals"):
+            raw: Any = self._client.hgetall(self._keys.counts)
+        return {name.decode("utf-8", "replace"): int(number) for name, number in raw.items()}
 
     def monitor(self) -> str:
         """Return the incarnation that holds the monitor's lock, or the empty string."""

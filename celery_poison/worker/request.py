@@ -80,7 +80,7 @@ class GuardedRequest(Request):
     @property
     def needs_idle_worker(self) -> bool:
         """Whether nothing may run in its worker at all: at its last trial the worker ended too."""
-        return self.poison is not None and self.poison.history.spoilt
+        return self.poison is not None and self.poison.history.spoilt > 0
 
     @property
     def diverts(self) -> bool:

@@ -23,7 +23,7 @@ from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
 from celery_poison.evidence import NO_EVIDENCE, Evidence
-from celery_poison.ledger import Ledger, connection, meta
+from celery_poison.ledger import Ledger, connection, meta, untold
 from celery_poison.ledger.ledger import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.wire import Wire, command
@@ -286,7 +286,18 @@ class Runtime:
     def _keep_policies_fresh(self) -> None:
         self.refresh_policies()
         self.refresh_blocks()
+        self._tell_the_untold()
         raise Again(self.settings.heartbeat_interval)
+
+    def _tell_the_untold(self) -> None:
+        """Tell Flower what nobody was there to tell; never raises."""
+        if not (self.ledger_is_up and self.announce.is_heard):
+            return
+        try:
+            for news in untold.take(self.ledger):
+                self.bridge.call(partial(self.announce.news, news))
+        except Exception as error:
+            self.complain(error)
 
     def about(self) -> dict[str, str | int]:
         """Return what a heartbeat tells about this worker."""

@@ -5,6 +5,7 @@
 -- KEYS[4] candidates zset
 -- KEYS[5] monitor_fence string
 -- KEYS[6] journal    stream
+-- KEYS[7] counts     hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the start that died, as its owner knows it
@@ -29,6 +30,7 @@ if is_stale(current, e, ARGV[9]) then return {'STALE'} end
 if redis.call('HGET', KEYS[2], token) == 'D' then return {'DONE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], token)
+count(KEYS[7], 'crashed', ARGV[4])
 local now = now_ms()
 local ran_ms = e[5] > 0 and math.max(0, now - e[5]) or ''
 local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e[9], queue = e[10],

@@ -28,7 +28,7 @@ redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', e[8], 'mid', ARGV[2], 'task', e[9], 'queue', e[10],
   'deliveries', e[6], 'last_seen', now, 'worker', e[3], 'last_token', e[2],
   'charged', ARGV[6] == '1' and 'failure' or '')
-if ARGV[8] == '1' then redis.call('HSET', KEYS[3], 'spoilt', '1') end
+redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[8])
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
 local line = {event = 'interrupted', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
   queue = e[10], worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], deliveries = e[6],

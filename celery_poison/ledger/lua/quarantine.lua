@@ -11,6 +11,7 @@
 -- KEYS[10] blocks    hash
 -- KEYS[11] convictions string
 -- KEYS[12] journal   stream
+-- KEYS[13] counts    hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the delivery that hands the message over
@@ -46,6 +47,7 @@ redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e[8], 'mid', ARGV[2], 'task',
   'pid', line.pid or '', 'runtime_ms', line.runtime_ms or '', 'evidence', evidence)
 redis.call('HSET', KEYS[5], unpack(ARGV, 10))
 redis.call('ZADD', KEYS[6], now, ARGV[2])
+count(KEYS[13], 'quarantined', ARGV[4])
 end_parking_and_journal(KEYS[8], KEYS[9], KEYS[12], ARGV[1], ARGV[2], 'kept')
 journal(KEYS[12], ARGV[1], {event = 'quarantined', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
   queue = e[10], worker = line.worker or e[3], state = 'NDLV', cause = ARGV[4],

@@ -73,7 +73,7 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
     if about.deathbed:
         deathbed.lie_down(about.deathbed, notes_signals=False)
     ledger, settings = plugin.open_ledger(), plugin.settings
-    wire = Wire(ledger.client, ledger.keys.channel(about.worker))
+    wire = Wire(ledger.client, ledger.keys.channel(about.worker), remind=attempt.still_running)
     durable = open_durable(settings, ledger, wire)
     recorder = open_recorder(settings, ledger, wire, node, plugin.policies, durable)
     recorder.secret = about.secret

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from celery_poison.causes import describe, signal_name
-from celery_poison.cli.output import clean, count_of, when
 from celery_poison.evidence import Evidence
 from celery_poison.records import MessageRecord
+from celery_poison.text import clean, count_of, when
 
 Entry = Mapping[str, str]
 
