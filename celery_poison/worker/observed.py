@@ -52,7 +52,7 @@ class ObservedRequest(GuardedRequest):
         cause = cause_of_death(error)
         self._ended_well = cause is None and not isinstance(error, (TimeLimitExceeded, Terminated))
         if cause is not None:
-            self._note_death(cause)
+            self._open_death(cause, error)
         elif isinstance(error, TimeLimitExceeded):
             self._put_back_by = causes.TIME_LIMIT
         elif isinstance(error, Reject) and error.requeue:

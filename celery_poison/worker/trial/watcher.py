@@ -122,7 +122,7 @@ class MemoryGroup:
 
     def __init__(self) -> None:
         self._files = next(filter(_is_limited, _groups()), None)
-        self._kills = self._count_kills()
+        self._kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
         self._before = self._used = self._read_used()
 
@@ -140,7 +140,7 @@ class MemoryGroup:
 
     def has_killed(self) -> bool:
         """Whether the kernel has killed somebody in the group since this object was made."""
-        return self._count_kills() > self._kills
+        return self.kills() > self._kills
 
     def _read_used(self) -> int:
         if self._files is None:
@@ -150,7 +150,12 @@ class MemoryGroup:
             count for name, count in _table(self._files.stat) if name in self._files.cached
         )
 
-    def _count_kills(self) -> int:
+    def limit(self) -> "int | None":
+        """Return the bytes that the group may use; None where there is no limit."""
+        return None if self._files is None else _number(self._files.allowed)
+
+    def kills(self) -> int:
+        """Return how many processes of the group the kernel has killed so far."""
         if self._files is None:
             return 0
         return sum(count for name, count in _table(self._files.events) if name == "oom_kill")
