@@ -42,6 +42,8 @@ IDLE = 30.0
 DOUBT = 60.0
 #: Seconds for which the thread waits for a cell at a time.
 TICK = 1.0
+#: Seconds for which a worker must outlive a cell that was killed: who kills both may reach the cell first.
+OUTLIVE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,10 +216,12 @@ class Cells:
         self._ending = True
         self._waiting.clear()
         self._trials.put(None)
-        if self._cell is not None:
-            self._cell.order(b"k")
+        if (cell := self._cell) is not None:
+            cell.order(b"k")
         if self._thread is not None:
             self._thread.join(2 * TICK)
+            if cell is not None and self._thread.is_alive():
+                cell.abandon()
 
     def _begin_thread(self) -> None:
         if self._thread is None:
@@ -257,6 +261,8 @@ class Cells:
                     return  # its connection was lost before it began
                 cell.run(trial.arguments, trial.request.alone)
             except CannotOpen as error:
+                if error.was_killed and not last:
+                    continue
                 self._not_before = time.monotonic() + DOUBT
                 self._refused(trial, error)
                 return
@@ -312,7 +318,9 @@ class Cells:
                     return True
             if now >= hard_at:
                 timed_out, hard_at = True, float("inf")
-                cell.order(b"k")
+                cell.kill()
+            elif self._terminated_by:
+                cell.kill()
             elif now >= soft_at:
                 soft_at = float("inf")
                 self._report(partial(trial.timed_out, True, trial.soft or 0.0))
@@ -334,6 +342,8 @@ class Cells:
         elif evidence.is_from_outside:
             error = TrialSpoilt("somebody asked its cell to end", death.cause, evidence)
         else:
+            if death.was_killed:
+                time.sleep(OUTLIVE)
             error = TaskDied(death.cause, str(death), evidence)
         self._report(partial(trial.failed, _info_of(error)))
         if timed_out:

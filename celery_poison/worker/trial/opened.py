@@ -36,7 +36,13 @@ _CELL = "import sys; sys.path[:] = {path!r}; from celery_poison.worker.trial.cel
 
 
 class CannotOpen(Exception):
-    """There is no cell to be had. No message is to blame for it."""
+    """There is no cell to be had. No message is to blame for it.
+
+    Attributes:
+        was_killed: it was killed while it opened, which another one need not be.
+    """
+
+    was_killed = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,11 @@ class Death:
     status: int | None
     peak: int = 0
     why: str = ""
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether anybody may have killed it: the suspect, or somebody outside."""
+        return not self.why and self.status in (None, -signal.SIGKILL)
 
     @property
     def cause(self) -> str:
@@ -109,7 +120,10 @@ class OpenCell:
         try:
             frames.send(self._data, about)
             self._await_ready()
-        except (CannotOpen, OSError) as error:
+        except CannotOpen:
+            self.close(kill=True)
+            raise
+        except OSError as error:
             self.close(kill=True)
             raise CannotOpen(str(error)) from error
 
@@ -145,7 +159,9 @@ class OpenCell:
         while time.monotonic() < deadline:
             event = self.next(1.0)
             if isinstance(event, Death):
-                raise CannotOpen(f"the app cannot be loaded in a fresh process (see above): {event}")
+                error = CannotOpen(f"the app cannot be loaded in a fresh process (see above): {event}")
+                error.was_killed = event.was_killed
+                raise error
             if event is not None:
                 _, self.pid, tasks = event
                 self.tasks = frozenset(tasks)
@@ -165,6 +181,16 @@ class OpenCell:
         """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
         with suppress(OSError):
             self._control.sendall(word)
+
+    def kill(self) -> None:
+        """Kill the cell, if need be with a watcher that does not obey: a suspect may have stopped it."""
+        self.order(b"k")
+        if not self._selector.select(ENDING):
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Kill the watcher, and so the cell; what that has started may stay."""
+        self._watcher.kill()
 
     def next(self, timeout: float) -> Any:
         """Return what the cell says next, its Death at the end, None after ``timeout`` seconds."""
