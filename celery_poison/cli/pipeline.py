@@ -45,7 +45,7 @@ _NEEDS = ("pyspark", "pyarrow")
 
 def _common() -> list[click.Parameter]:
     return [
-        click.Option(["--lake"], required=True, envvar="POISON_LAKE", help="Directory, or URL known to Spark."),
+        click.Option(["--lake"], required=True, envvar="POISON_LAKE", help="Directory, or URL Spark knows."),
         click.Option(["--redis", "url"], help="URL of the ledger's Redis; default: the app's."),
         click.Option(["--namespace"], help="Of the ledger; default: the app's, else 'poison'."),
         click.Option(["--master-name"], help="Of the Sentinels' master, beside a sentinel:// URL."),

@@ -39,4 +39,3 @@ def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Reading:
     if reading.left_out:
         raise LakeDamaged(f"{len(reading.left_out)} things in {lake.root} were left out")
     return reading
-

@@ -104,4 +104,3 @@ def _progress(manifest: Manifest) -> None:
     click.echo(f"{manifest.name}: {manifest.rows} entries up to {manifest.upto}", err=True)
     for gap in manifest.gaps:
         click.echo(told_gap(gap), err=True)
-
