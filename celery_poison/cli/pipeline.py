@@ -61,7 +61,7 @@ def _common() -> list[click.Parameter]:
     ]
 
 
-class _Stages(DYMGroup):  # type: ignore[misc]
+class _Stages(DYMGroup):
     """Finds a command's options when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -57,3 +57,7 @@ def main() -> None:
     celery -A proj poison list            what is in quarantine
     celery -A proj poison --help          everything else
     """
+
+
+if __name__ == "__main__":
+    main()
