@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from threading import Lock
 from typing import NamedTuple
@@ -12,12 +12,16 @@ from celery_poison.quarantine.filters import Filter
 from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
+#: Records that are read before somebody is told.
+_FIRST, _BATCH = 200, 5000
+
 
 class View(NamedTuple):
-    """What was on the shelf at one moment, newest first."""
+    """What was on the shelf at one moment, newest first; ``unread`` messages are still being read."""
 
     records: Sequence[MessageRecord] = ()
     taken_at: float | None = None
+    unread: int = 0
 
     def matching(self, where: Filter | None) -> Sequence[MessageRecord]:
         if where is None:
@@ -44,8 +48,11 @@ class Shelf:
         self._looking = Lock()
         self.view = View()
 
-    def refresh(self) -> View:
+    def refresh(self, shown: Callable[[View], object] | None = None) -> View:
         """Look again.
+
+        Args:
+            shown: is told of every view; at the first look of incomplete ones too, the newest messages first.
 
         Raises:
             LedgerUnavailable: Redis is away; what was known stays.
@@ -54,15 +61,23 @@ class Shelf:
             now = self._queries.now_ms() / 1000
             index = self._queries.kept_index(self._state)
             missing = [entry for entry in index if entry not in self._known]
-            found = dict(zip(missing, self._queries.records(mid for mid, _ in missing), strict=True))
-            self._known = dict(self._present(index, found))
+            first = not self._known
+            while missing:
+                # The first page is small, so that somebody sees something at once.
+                size = _BATCH if self._known else _FIRST
+                self._read(missing[:size])
+                missing = missing[size:]
+                if missing and first and shown:
+                    self.view = View([*self._known.values()], now, len(missing))
+                    shown(self.view)
+            self._known = {entry: self._known[entry] for entry in index if entry in self._known}
             self.view = View([*self._known.values()], now)
-            return self.view
+        if shown:
+            shown(self.view)
+        return self.view
 
-    def _present(
-        self, index: Sequence[tuple[str, float]], found: dict[tuple[str, float], MessageRecord | None]
-    ) -> Iterator[tuple[tuple[str, float], MessageRecord]]:
-        for entry in index:
-            record = self._known.get(entry) or found.get(entry)
+    def _read(self, entries: Sequence[tuple[str, float]]) -> None:
+        found = self._queries.records(mid for mid, _ in entries)
+        for entry, record in zip(entries, found, strict=True):
             if record is not None and record.state == self._state:
-                yield entry, record
+                self._known[entry] = record
