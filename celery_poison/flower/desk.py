@@ -126,8 +126,9 @@ class Desk:
             if self._begun.is_set():
                 await asyncio.wait({refreshing}, timeout=HURRY)
             else:
-                first = asyncio.create_task(self._begun.wait())
-                await asyncio.wait({refreshing, first}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+                first = asyncio.ensure_future(self._begun.wait())
+                both: set[asyncio.Future[Any]] = {refreshing, first}
+                await asyncio.wait(both, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
                 first.cancel()
             if not refreshing.done() and self.snapshot.age > _SILENT:
                 self.trouble = self.trouble or "Redis has not answered so far"

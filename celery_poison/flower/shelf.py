@@ -12,16 +12,16 @@ from celery_poison.quarantine.filters import Filter
 from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
-#: Records that are read before somebody is told.
+#: Records that are read before somebody is told; few at first, so that a page has something at once.
 _FIRST, _BATCH = 200, 5000
 
 
 class View(NamedTuple):
-    """What was on the shelf at one moment, newest first; ``unread`` messages are still being read."""
+    """What was on the shelf at one moment, newest first; ``unread`` says that older ones are still to be read."""
 
     records: Sequence[MessageRecord] = ()
     taken_at: float | None = None
-    unread: int = 0
+    unread: bool = False
 
     def matching(self, where: Filter | None) -> Sequence[MessageRecord]:
         if where is None:
@@ -59,16 +59,16 @@ class Shelf:
         """
         with self._looking:
             now = self._queries.now_ms() / 1000
+            if not self._known and shown:
+                self._read(self._queries.kept_index(self._state, _FIRST))
+                self.view = View([*self._known.values()], now, unread=len(self._known) == _FIRST)
+                shown(self.view)
             index = self._queries.kept_index(self._state)
             missing = [entry for entry in index if entry not in self._known]
-            first = not self._known
-            while missing:
-                # The first page is small, so that somebody sees something at once.
-                size = _BATCH if self._known else _FIRST
-                self._read(missing[:size])
-                missing = missing[size:]
-                if missing and first and shown:
-                    self.view = View([*self._known.values()], now, len(missing))
+            for start in range(0, len(missing), _BATCH):
+                self._read(missing[start : start + _BATCH])
+                if start + _BATCH < len(missing) and self.view.unread and shown:
+                    self.view = View([*self._known.values()], now, unread=True)
                     shown(self.view)
             self._known = {entry: self._known[entry] for entry in index if entry in self._known}
             self.view = View([*self._known.values()], now)
