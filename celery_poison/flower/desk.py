@@ -33,6 +33,8 @@ READERS = 4
 PATIENCE = 2.0
 #: Seconds that a page waits for a newer snapshot, if it has an older one to show.
 HURRY = 0.7
+#: The same where nobody has acted since.
+BRIEF = 0.2
 #: Seconds for which a snapshot is new enough.
 FRESH = 1.0
 #: Seconds without an answer after which a page says so.
@@ -122,9 +124,10 @@ class Desk:
     async def look(self) -> Snapshot:
         """Return a snapshot that is new, or the last one there is, soon; ``trouble`` says why it is old."""
         if self._outdated or self.snapshot.age > FRESH:
+            acted = self._outdated
             refreshing = self._refresh()
             if self._begun.is_set():
-                await asyncio.wait({refreshing}, timeout=HURRY)
+                await asyncio.wait({refreshing}, timeout=HURRY if acted else BRIEF)
             else:
                 first = asyncio.ensure_future(self._begun.wait())
                 both: set[asyncio.Future[Any]] = {refreshing, first}
