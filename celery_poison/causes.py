@@ -37,6 +37,11 @@ _SENTENCES: Final = {
     SHUTDOWN: "was interrupted by a shutdown",
     UNKNOWN: "was lost for an unknown reason",
 }
+#: What starts die of, as far as it can be listed; of ``signal:N`` and ``exit:N`` the frequent ones.
+DEATHS: Final = (
+    *("signal:6", "signal:9", "signal:11", "exit:1"),
+    *(OOM, TIME_LIMIT, MEMORY_ERROR, SYSTEM_EXIT, WORKER_LOST, RECEIVE, UNKNOWN),
+)
 #: Why a message may be in quarantine without having been convicted of anything.
 NO_CONVICTIONS: Final = frozenset({PAYLOAD, BLOCKED, REJECTED, REQUESTED})
 
@@ -64,6 +69,12 @@ def describe(cause: str) -> str:
     if cause.startswith("exit:"):
         return f"ended its process with exit code {cause[5:]}"
     return _SENTENCES.get(cause, cause or _SENTENCES[UNKNOWN])
+
+
+def is_known(cause: str) -> bool:
+    """Whether this is one of the words of docs/journal.md, numbers included: some hundreds at most."""
+    kind, _, number = cause.partition(":")
+    return cause in _SENTENCES or (kind in ("signal", "exit") and number.lstrip("-").isdecimal())
 
 
 def _signal_name(number: str) -> str:

@@ -174,7 +174,7 @@ def history_of(raw: Mapping[str, str]) -> History:
         probation=raw.get("probation") == "1",
         shared_blame=raw.get("blame") == "shared",
         proven=int(raw.get("proven") or 0),
-        spoilt=raw.get("spoilt") == "1",
+        spoilt=int(raw.get("spoilt") or 0),
         cause=raw.get("cause", ""),
     )
 
@@ -214,6 +214,7 @@ class Incident:
         died_at: when it was last known to live, in seconds of Redis' clock.
         flagged: messages that became candidates.
         reconnected: the worker had lost its broker connection once.
+        release: version of the user's code that it ran (``poison_release``).
         returned: queue -> number of messages that were put back into it; what a broker puts back itself,
             as RabbitMQ does, is not counted.
     """
@@ -231,6 +232,7 @@ class Incident:
     returned: Mapping[str, int] = field(default_factory=dict)
     queues: str = ""
     reconnected: bool = False
+    release: str = ""
 
     @property
     def took(self) -> float | None:

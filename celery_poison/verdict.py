@@ -61,7 +61,7 @@ class History:
     Attributes:
         proven: strikes for deaths in which nothing else can have been to blame.
         shared_blame: others ran beside it at its last death.
-        spoilt: its last trial was cut short by the end of the worker beside which it ran.
+        spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
     """
 
     deliveries: int = 0
@@ -73,10 +73,14 @@ class History:
     shared_blame: bool = False
     cause: str = ""
     proven: int = 0
-    spoilt: bool = False
+    spoilt: int = 0
 
 
 NO_HISTORY = History()
+
+#: So many ends of workers beside trials of one message may be chance: whoever kills workers from outside
+#: hits one that has a guest, now and then.
+CHANCE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,14 @@ def convict(history: History, limits: Limits) -> Verdict | None:
         reason = f"put back {history.failures} times, max_failures is {limits.max_failures}"
         return Verdict(Action.QUARANTINE, causes.FAILURES, reason)
     return None
+
+
+def may_be_chance(history: History) -> bool:
+    """Whether the end of a worker that ran nothing but this message proves nothing yet.
+
+    Where there are no cells the suspect runs in the pool, and nobody but it can have spoilt anything.
+    """
+    return 0 < history.spoilt < CHANCE
 
 
 def _stray(facts: Facts) -> Verdict | None:

@@ -13,6 +13,7 @@ VERBS = {
     "status": "status:status",
     "list": "listing:list_",
     "show": "show:show",
+    "groups": "groups:groups",
     "release": "acts:release",
     "fail": "acts:fail",
     "discard": "acts:discard",

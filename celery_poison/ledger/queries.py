@@ -287,6 +287,18 @@ class Queries:
             raw: Any = self._client.hgetall(self._keys.would)
         return {cause.decode("utf-8", "replace"): int(number) for cause, number in sorted(raw.items())}
 
+    def untold(self) -> set[str]:
+        """Return the task ids of which some worker shall tell Flower something."""
+        with clear_errors("reading news"):
+            raw: Any = self._client.hkeys(self._keys.untold)
+        return {id.decode("utf-8", "replace") for id in raw}
+
+    def counts(self) -> dict[str, int]:
+        """Return the totals since the ledger began, as docs/keys.md names them."""
+        with clear_errors("reading the totals"):
+            raw: Any = self._client.hgetall(self._keys.counts)
+        return {name.decode("utf-8", "replace"): int(number) for name, number in raw.items()}
+
     def monitor(self) -> str:
         """Return the incarnation that holds the monitor's lock, or the empty string."""
         with clear_errors("reading the monitor"):
@@ -386,5 +398,6 @@ def _incident(raw: dict[str, str]) -> Incident:
         put_back=int(raw.get("put_back") or 0),
         returned=json.loads(raw.get("returned") or "{}"),
         reconnected=raw.get("reconnected") == "1",
+        release=raw.get("release", ""),
         queues=raw.get("queues", ""),
     )

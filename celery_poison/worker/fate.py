@@ -18,6 +18,7 @@ from celery.worker import state
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
+from celery_poison.ledger.ledger import Known
 from celery_poison.records import Start
 from celery_poison.requests import MemoryExhausted, TaskDied
 from celery_poison.results import success_was_stored
@@ -111,7 +112,9 @@ class Fate:
             return
         timed_out = cause == causes.TIME_LIMIT
         try:
-            recorded = runtime.ledger.crash(request.mid, start, cause=cause, shared=False, failure=timed_out)
+            recorded = runtime.ledger.crash(
+                request.mid, start, cause=cause, shared=False, failure=timed_out, known=self._known()
+            )
         except StaleDelivery:
             runtime.bridge.call(self._put_back)
             return
@@ -129,14 +132,15 @@ class Fate:
         return Limits(start.max_crashes, start.max_failures, trials=self._runtime.has_trials)
 
     def _observe_death(self, start: Start, cause: str) -> None:
-        self._runtime.ledger.crash(self._request.mid, start, cause=cause, shared=False)
+        mid, known = self._request.mid, self._known()
+        self._runtime.ledger.crash(mid, start, cause=cause, shared=False, known=known)
 
     def _record_rollback(self, start: Start, cause: str) -> None:
         request = self._request
         if self._has_new_owner(start):
             return
         try:
-            self._runtime.ledger.rollback(request.mid, start, cause=cause)
+            self._runtime.ledger.rollback(request.mid, start, cause=cause, known=self._known())
         except StaleDelivery:
             logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
         self._runtime.bridge.call(self._put_back)
@@ -145,8 +149,13 @@ class Fate:
         if self._has_new_owner(start):
             return
         with suppress(StaleDelivery):
-            self._runtime.ledger.interrupt(self._request.mid, start, cause=cause, failure=True)
+            mid, known = self._request.mid, self._known()
+            self._runtime.ledger.interrupt(mid, start, cause=cause, failure=True, known=known)
         self._runtime.bridge.call(self._put_back)
+
+    def _known(self) -> Known:
+        known: Known = self._runtime.known(self._request.message, self._request.type)
+        return known
 
     def _keep_if_mine(self, verdict: Verdict, start: Start) -> None:
         if not self._has_new_owner(start):

@@ -79,7 +79,7 @@ class GuardedRequest(Request):
     @property
     def needs_idle_worker(self) -> bool:
         """Whether nothing may run in its worker at all: at its last trial the worker ended too."""
-        return self.poison is not None and self.poison.history.spoilt
+        return self.poison is not None and self.poison.history.spoilt > 0
 
     @property
     def diverts(self) -> bool:
@@ -156,10 +156,12 @@ class GuardedRequest(Request):
         if delivery is None:
             queue = getattr(self._message, "queue_name", None) or self._delivery_info["routing_key"] or ""
             mid = mid_of(self._request_dict)
-            return Ticket(mid, self.runtime.next_token(), queue, self.runtime.first_attempt)
+            first = self.runtime.first_attempt
+            return Ticket(mid, self.runtime.next_token(), queue, first, size_of(self._message))
         # From here on the entry is the pool process's to write.
         delivery.start = delivery.start.in_phase(Phase.RUNNING)
-        return Ticket(delivery.mid, delivery.start.token, delivery.start.queue, attempt_of(delivery))
+        start = delivery.start
+        return Ticket(delivery.mid, start.token, start.queue, attempt_of(delivery), start.payload_bytes)
 
     def start(self) -> Start:
         """Return the start as this process knows it, for the scripts that end it."""
@@ -179,7 +181,7 @@ class GuardedRequest(Request):
             queue=ticket.queue,
             max_crashes=policy.max_crashes,
             max_failures=policy.max_failures,
-            payload_bytes=size_of(self._message),
+            payload_bytes=ticket.payload_bytes,
             diverts=int(diverts),
         )
 

@@ -17,7 +17,6 @@ from celery.worker import state
 from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
-from celery_poison.worker import control as _control  # noqa: F401 - registers the remote command
 from celery_poison.worker.door import Door
 from celery_poison.worker.gate import Gate
 from celery_poison.worker.pulse import Pulse, keep_child_alive

@@ -1,15 +1,14 @@
-"""Every combination of facts, against the rules in plain English (docs/verdict.md)."""
+"""Every combination of facts and every short history, against the rules as docs/verdict.md tells them."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import replace
 
-import pytest
-
 from celery_poison import causes
 from celery_poison.states import State
 from celery_poison.verdict import Action, Ended, Facts, History, Limits, convict, judge
+from tests.docs import verdict_table as table
 
 HISTORIES = [
     History(strikes=strikes, crashes=strikes, failures=failures, candidate=candidate, probation=probation,
@@ -36,32 +35,73 @@ FACTS = [
 ]  # fmt: skip
 
 
-def _bound(history: History, limits: Limits) -> int:
-    if history.probation:
-        return 1
-    if history.shared_blame and not limits.trials:
-        return max(2, limits.max_crashes)
-    return limits.max_crashes
+#: What can happen to a message: a row of "What counts", and whether nothing else can have been to blame.
+EVENTS = {
+    "its pool process died: signal, exit status, out of memory": True,
+    "a hard time limit that puts the message back": True,
+    "its whole worker died while it ran, or while it was received": False,
+    "its worker ended while it was in a cell": None,
+    "`self.rollback()`, `Reject(requeue=True)`": None,
+    "it ended alive": None,
+    "it was released": None,
+}
+#: So many events one after the other: more than any of LIMITS needs, in any order.
+LONGEST = 7
 
 
-def _by_strikes(history: History, limits: Limits) -> bool:
-    proven = history.proven > 0 or not limits.trials
-    return proven and history.strikes >= _bound(history, limits)
+def _after(event: str, before: History) -> History:
+    counted = table.counts()[event].add(before)
+    match EVENTS[event], event:
+        case bool(alone), _:
+            return replace(counted, candidate=True, shared_blame=not alone, cause="signal:9",
+                           proven=before.proven + alone)  # fmt: skip
+        case _, "it ended alive":
+            return replace(counted, candidate=False, probation=False, spoilt=False, proven=0)
+        case _, "it was released":
+            return replace(counted, candidate=True, probation=True, proven=0)
+        case _, "its worker ended while it was in a cell":
+            return replace(counted, spoilt=True)
+    return counted
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids=str)
-def test_SAP_3_a_message_is_convicted_exactly_when_its_strikes_or_failures_reach_their_bound(
-    limits: Limits,
-) -> None:
-    for history in HISTORIES:
-        guilty = _by_strikes(history, limits) or history.failures >= limits.max_failures
-        verdict = convict(history, limits)
-        assert (verdict is not None) == guilty, history
-        if verdict is not None:
-            assert verdict.action is Action.QUARANTINE
-            by_strikes = _by_strikes(history, limits)
-            assert verdict.cause == (history.cause if by_strikes else causes.FAILURES)
-            assert verdict.reason
+def _every_history() -> set[History]:
+    """Everything that any sequence of up to LONGEST events leads to."""
+    found = newest = {History()}
+    for _ in range(LONGEST):
+        newest = {_after(event, history) for history in newest for event in EVENTS} - found
+        found = found | newest
+    return found
+
+
+def test_NEW_1_every_history_up_to_a_bound_gets_the_verdict_of_the_table_in_the_docs() -> None:
+    histories = _every_history()
+    assert len(histories) > 1000
+    for history, limits in itertools.product(histories, LIMITS):
+        _is_as_in_the_docs(Facts(history=history), limits)
+
+
+def test_SAP_3_every_combination_of_counts_gets_the_verdict_of_the_table_in_the_docs() -> None:
+    for history, limits in itertools.product(HISTORIES, LIMITS):
+        _is_as_in_the_docs(Facts(history=history), limits)
+
+
+def test_every_combination_of_facts_gets_the_verdict_of_the_table_in_the_docs() -> None:
+    each_row = [History(), History(strikes=2, proven=1), History(failures=5), History(candidate=True)]
+    limits = Limits(max_payload_bytes=10)
+    for facts, history, blocked in itertools.product(FACTS, each_row, ("", "rule")):
+        _is_as_in_the_docs(replace(facts, history=history, blocked=blocked), limits)
+
+
+def _is_as_in_the_docs(facts: Facts, limits: Limits) -> None:
+    assert judge(facts, limits).action is table.action_for(facts, limits), (facts, limits)
+    guilty = table.is_proven_guilty(facts.history, limits)
+    verdict = convict(facts.history, limits)
+    if guilty or table.has_failed_too_often(facts.history, limits):
+        assert verdict is not None and verdict.reason
+        assert verdict.action is Action.QUARANTINE
+        assert verdict.cause == (facts.history.cause if guilty else causes.FAILURES)
+    else:
+        assert verdict is None, (facts, limits)
 
 
 def test_NEW_1_deaths_that_were_shared_never_convict_where_there_are_trials() -> None:

@@ -35,7 +35,7 @@ elseif now - beat < tonumber(ARGV[5]) then
 end
 local cause = ARGV[4] == 'frozen' and 'frozen' or 'worker_lost'
 if redis.call('HGET', KEYS[5], 'stopping') == '1' then cause = 'shutdown' end
-local told = redis.call('HMGET', KEYS[5], 'queues', 'reconnected')
+local told = redis.call('HMGET', KEYS[5], 'queues', 'reconnected', 'release')
 redis.call('ZREM', KEYS[1], worker)
 redis.call('HDEL', KEYS[2], worker)
 redis.call('HDEL', KEYS[3], worker)
@@ -47,8 +47,8 @@ redis.call('ZADD', KEYS[7], now, ARGV[3])
 redis.call('ZREMRANGEBYRANK', KEYS[7], 0, -1001)
 redis.call('HSET', KEYS[8], 'incident', ARGV[3], 'worker', worker, 'cause', cause, 'how', ARGV[4],
   'died_at', math.floor(died_at), 'noticed_at', now, 'last_beat', math.floor(beat), 'queues', told[1] or '',
-  'reconnected', told[2] or '0')
+  'reconnected', told[2] or '0', 'release', told[3] or '')
 redis.call('EXPIRE', KEYS[8], 2592000)
 journal(KEYS[10], ARGV[1], {event = 'worker_lost', worker = worker, cause = cause, incident = ARGV[3],
-  note = ARGV[4]})
+  note = ARGV[4], release = told[3]})
 return {'OK', cause}

@@ -74,6 +74,7 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
     wire = Wire(ledger.client, ledger.keys.channel(about.worker), remind=attempt.still_running)
     durable = open_durable(settings, ledger, wire)
     recorder = open_recorder(settings, ledger, wire, node, plugin.policies, durable)
+    recorder.secret = about.secret
     attempt.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
     keep_child_alive(
         wire,

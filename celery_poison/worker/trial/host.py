@@ -92,13 +92,14 @@ class Cells:
         self._terminated_by = 0
         self._is_handed_over = False
         self._ending = False
+        self._is_held = False
 
     # --- on the event loop ---------------------------------------------------------------------
 
     def attach(self, give_back: Callable[[GuardedRequest], Any]) -> None:
         """Serve the present consumer; ``give_back`` takes a request that no cell can try."""
         self._give_back = give_back
-        self._next()
+        self.hold(False)  # who asked for it is gone
 
     @property
     def are_usable(self) -> bool:
@@ -124,15 +125,25 @@ class Cells:
         """Whether ``request`` can be tried in a cell."""
         return not request.is_refused_by_cells and self.are_usable
 
-    def admit(self, request: GuardedRequest) -> None:
+    def admit(self, request: GuardedRequest, *, first: bool = False) -> None:
         """Try ``request`` when its turn comes. It takes no prefetch credit from other messages meanwhile."""
         with suppress(AttributeError):  # a consumer without it
             self._runtime.consumer.qos.increment_eventually()
-        self._waiting.append((request, self._runtime.epoch))
+        add = self._waiting.appendleft if first else self._waiting.append
+        add((request, self._runtime.epoch))
         self._next()
 
+    def hold(self, is_held: bool) -> None:
+        """Begin no trial for the time being, or go on."""
+        self._is_held = is_held
+        self._next()
+
+    def waiting(self) -> list[GuardedRequest]:
+        """Return whoever has been admitted and not begun."""
+        return [request for request, _ in self._waiting]
+
     def _next(self) -> None:
-        while self._running is None and self._waiting and not self._runtime.stopping:
+        while self._may_begin():
             self._running = request, epoch = self._waiting.popleft()
             if epoch != self._runtime.epoch or request not in state.reserved_requests:
                 self._finished()  # revoked, or its connection was lost
@@ -142,6 +153,10 @@ class Cells:
                 request.execute_using_pool(self)
             if not self._is_handed_over:
                 self._finished()
+
+    def _may_begin(self) -> bool:
+        is_free = self._running is None and not self._is_held and not self._runtime.stopping
+        return is_free and bool(self._waiting)
 
     def _finished(self) -> None:
         assert self._running is not None
@@ -258,7 +273,11 @@ class Cells:
             runtime = self._runtime
             assert self._origin is not None
             about = Cellmate(
-                self._origin, runtime.worker, runtime.plugin.ledger_url, runtime.settings.namespace
+                self._origin,
+                runtime.worker,
+                runtime.plugin.ledger_url,
+                runtime.settings.namespace,
+                runtime.secret,
             )
             limit = runtime.settings.trial_memory_limit or 0
             cell = self._cell = OpenCell(about, limit, runtime.lease.fd)
