@@ -39,7 +39,8 @@ class Choice:
         """
         if bool(self.ids) == self.everything:
             raise NothingChosen("Say which messages: tick some, or choose everything that matches")
-        _ = self.where
+        if self.everything:
+            _ = self.where
 
     @property
     def where(self) -> Filter | None:

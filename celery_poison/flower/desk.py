@@ -33,8 +33,12 @@ READERS = 4
 PATIENCE = 2.0
 #: Seconds that a page waits for a newer snapshot, if it has an older one to show.
 HURRY = 0.7
+#: The same where nobody has acted since.
+BRIEF = 0.2
 #: Seconds for which a snapshot is new enough.
 FRESH = 1.0
+#: Seconds without an answer after which a page says so.
+_SILENT = 2.0
 #: Candidates that are looked through for those that run at this moment.
 _ON_TRIAL_AMONG = 1000
 
@@ -67,6 +71,7 @@ class Desk:
         self._opening = Lock()
         self._refreshing: asyncio.Future[None] | None = None
         self._outdated = True
+        self._begun = asyncio.Event()
         self.snapshot = Snapshot()
         #: What is wrong, in a sentence; empty while Redis answers.
         self.trouble = ""
@@ -119,13 +124,30 @@ class Desk:
     async def look(self) -> Snapshot:
         """Return a snapshot that is new, or the last one there is, soon; ``trouble`` says why it is old."""
         if self._outdated or self.snapshot.age > FRESH:
+            acted = self._outdated
             refreshing = self._refresh()
-            patience = HURRY if self.snapshot.overview else PATIENCE
-            try:
-                await asyncio.wait_for(asyncio.shield(refreshing), patience)
-            except TimeoutError:
-                if self.snapshot.overview is None or self.snapshot.age > 5:
-                    self.trouble = self.trouble or "Redis has not answered so far"
+            if self._begun.is_set():
+                await asyncio.wait({refreshing}, timeout=HURRY if acted else BRIEF)
+            else:
+                first = asyncio.ensure_future(self._begun.wait())
+                both: set[asyncio.Future[Any]] = {refreshing, first}
+                await asyncio.wait(both, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+                first.cancel()
+            if not refreshing.done() and self.snapshot.age > _SILENT:
+                self.trouble = self.trouble or "Redis has not answered so far"
+        return self.snapshot
+
+    async def look_at_all(self) -> Snapshot:
+        """Return a snapshot of which nothing is unread.
+
+        Raises:
+            LedgerUnavailable: there is none yet.
+        """
+        await self.look()
+        if self.snapshot.view.unread and self._refreshing:
+            await asyncio.wait({self._refreshing}, timeout=PATIENCE)
+        if self.snapshot.overview is None or self.snapshot.view.unread:
+            raise LedgerUnavailable(self.trouble or "the quarantine is still being read: try again soon")
         return self.snapshot
 
     async def start(self, order: Order, patience: float) -> Job:
@@ -153,20 +175,23 @@ class Desk:
         if self._refreshing is None or self._refreshing.done():
             self._outdated = False
             loop = asyncio.get_running_loop()
-            self._refreshing = loop.run_in_executor(self._keeper, self._take)
+            self._refreshing = loop.run_in_executor(self._keeper, self._take, loop)
         return self._refreshing
 
-    def _take(self) -> None:
+    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            shelf = self.shelf(State.NDLV)
             seen = overview(self._app)
-            before = self.snapshot
-            view = shelf.refresh()
-            same = before.view.records == view.records
-            groups = before.groups if same else tuple(grouped(view.records))
             trials = self.quarantine.list(candidates=True, limit=_ON_TRIAL_AMONG) if seen.candidates else []
             on_trial = sum(record.state == State.DLNG for record in trials)
-            self.snapshot = Snapshot(seen, view, groups, on_trial, time.monotonic())
+
+            def shown(view: View) -> None:
+                before = self.snapshot
+                same = before.view.records == view.records
+                groups = before.groups if same else tuple(grouped(view.records))
+                self.snapshot = Snapshot(seen, view, groups, on_trial, time.monotonic())
+                loop.call_soon_threadsafe(self._begun.set)
+
+            self.shelf(State.NDLV).refresh(shown)
             self.trouble = ""
         except PoisonError as error:
             self.trouble = str(error)

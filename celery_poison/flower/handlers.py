@@ -191,12 +191,12 @@ class PreviewPage(Page):
     @authenticated
     async def post(self, verb: str) -> None:
         action, asked, error = self.action(verb), Asked.of(self), ""
-        await self.desk.look()
         records: Sequence[Any] = ()
         try:
             asked.choice.check()
-            view = self.desk.snapshot.view
-            if State.NDLV not in action.states:
+            if State.NDLV in action.states:
+                view = (await self.desk.look_at_all()).view
+            else:
                 shelf = self.desk.shelf(State.FAIL)
                 view = await self.desk.ask(lambda: shelf.refresh())
             records = await self.desk.think(lambda: asked.choice.among(view.records))

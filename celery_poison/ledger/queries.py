@@ -47,11 +47,11 @@ class Queries:
         for mids in self._pages(index, newest_first):
             yield from filter(None, self.records(mids))
 
-    def kept_index(self, state: State) -> list[tuple[str, float]]:
-        """Return (mid, since when, in ms) of what is in quarantine or given up (FAIL), newest first."""
+    def kept_index(self, state: State, limit: int = 0) -> list[tuple[str, float]]:
+        """Return (mid, since when, in ms) of what is in quarantine or given up, newest first; 0: all."""
         index = self._keys.quarantine if state is State.NDLV else self._keys.failed
         with clear_errors("reading an index"):
-            pairs: Any = self._client.zrange(index, 0, -1, desc=True, withscores=True)
+            pairs: Any = self._client.zrange(index, 0, limit - 1, desc=True, withscores=True)
         return [(mid.decode(), score) for mid, score in pairs]
 
     def records(self, mids: Iterable[str]) -> Iterator[MessageRecord | None]:
@@ -66,7 +66,7 @@ class Queries:
                 yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
 
     def kept_ids(self, state: State) -> Iterator[tuple[str, str]]:
-        """Yield (mid, task id) of what is in quarantine (NDLV) or given up (FAIL), newest first."""
+        """Yield (mid, task id) of what is in quarantine (NDLV) or given up, newest first; 0: all."""
         index = self._keys.quarantine if state is State.NDLV else self._keys.failed
         for mids in self._pages(index, newest_first=True):
             with clear_errors("reading task ids"):

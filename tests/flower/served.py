@@ -111,6 +111,11 @@ class FlowerServer:
     def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
+    def memory_mb(self) -> float:
+        """Resident memory."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.terminate()
