@@ -99,7 +99,9 @@ def _judged(rule: Rule, told: Told, id: str, fortune: Fortune) -> Fortune:
 
 
 def _against_twins(world: World, rule: Rule, told: Told) -> dict[str, list[float]]:
-    pace = replace(Pace(), notice=told.notice, restart=told.restart)
+    # A cell is a process that loads the app, as a worker is: on a busy machine both take longer.
+    slower = told.restart / Pace().restart
+    pace = Pace(told.notice, told.restart, Pace().cell * slower)
     twins = [_simulated(world, rule, seed, pace, told.seconds) for seed in range(TWINS)]
     mine = _measures(figures(told.fortunes.values(), told.deaths), told.bystanders)
     theirs = [_measures(figures(twin.fortunes.values(), twin.deaths), twin.bystanders) for twin in twins]
