@@ -105,8 +105,8 @@ def _of_real(found: dict[str, Any]) -> str:
     if found["same_history"]:
         text += (
             "\n\nThe counting rules, asked about *the same history*. It ends for a poison when ours has"
-            " caught it, and an innocent that has been in one death runs in a cell from then on: under the rules"
-            " themselves it would have been worse.\n\n| rule | innocents that it would have convicted"
+            " caught it, and an innocent that has been in one death runs in a cell from then on: under the"
+            " rules themselves it would have been worse.\n\n| rule | innocents that it would have convicted"
             " | of those that ran in a death | 95 % upper bound |\n|---|---:|---:|---:|\n"
         )
         text += "\n".join(

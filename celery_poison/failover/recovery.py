@@ -16,8 +16,9 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.broker.putback import put_back
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.ledger import Silence
+from celery_poison.ledger.ledger import Known, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored
@@ -65,8 +66,13 @@ class _Death:
         return self.incident.how != Silence.GONE
 
     @property
+    def known(self) -> Known:
+        evidence = Evidence(noticed=self.incident.how)
+        return {"release": self.incident.release, "evidence": evidence.encode()}
+
+    @property
     def is_nobodys_fault(self) -> bool:
-        return self.incident.cause in (causes.SHUTDOWN, causes.FROZEN)
+        return self.incident.cause in causes.NOBODYS_FAULT
 
 
 class Recovery:
@@ -132,6 +138,7 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
+                known=death.known,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -140,7 +147,7 @@ class Recovery:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence)
+                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
@@ -175,7 +182,13 @@ class Recovery:
     def _crash(self, mid: str, start: Start, death: _Death, cause: str, *, shared: bool) -> bool:
         incident = death.incident.incident
         recorded = self._ledger.crash(
-            mid, start, cause=cause, shared=shared, incident=incident, fence=death.fence
+            mid,
+            start,
+            cause=cause,
+            shared=shared,
+            incident=incident,
+            fence=death.fence,
+            known=death.known,
         )
         if recorded.finished:
             return False

@@ -18,7 +18,7 @@
 -- ARGV[6] patience_ms
 -- ARGV[7] alive
 -- ARGV[8] fence
--- RETURNS OK, cause (worker_lost | frozen | shutdown) | FENCED | ALIVE (or gone already)
+-- RETURNS OK, cause (worker_lost | frozen | eviction) | FENCED | ALIVE (or gone already)
 -- JOURNALS worker_lost
 if redis.call('GET', KEYS[9]) ~= ARGV[8] then return {'FENCED'} end
 local worker, now = ARGV[2], now_ms()
@@ -34,8 +34,8 @@ elseif now - beat < tonumber(ARGV[5]) then
   return {'ALIVE'}
 end
 local cause = ARGV[4] == 'frozen' and 'frozen' or 'worker_lost'
-if redis.call('HGET', KEYS[5], 'stopping') == '1' then cause = 'shutdown' end
-local told = redis.call('HMGET', KEYS[5], 'queues', 'reconnected')
+if redis.call('HGET', KEYS[5], 'stopping') == '1' then cause = 'eviction' end
+local told = redis.call('HMGET', KEYS[5], 'queues', 'reconnected', 'release')
 redis.call('ZREM', KEYS[1], worker)
 redis.call('HDEL', KEYS[2], worker)
 redis.call('HDEL', KEYS[3], worker)
@@ -47,8 +47,8 @@ redis.call('ZADD', KEYS[7], now, ARGV[3])
 redis.call('ZREMRANGEBYRANK', KEYS[7], 0, -1001)
 redis.call('HSET', KEYS[8], 'incident', ARGV[3], 'worker', worker, 'cause', cause, 'how', ARGV[4],
   'died_at', math.floor(died_at), 'noticed_at', now, 'last_beat', math.floor(beat), 'queues', told[1] or '',
-  'reconnected', told[2] or '0')
+  'reconnected', told[2] or '0', 'release', told[3] or '')
 redis.call('EXPIRE', KEYS[8], 2592000)
 journal(KEYS[10], ARGV[1], {event = 'worker_lost', worker = worker, cause = cause, incident = ARGV[3],
-  note = ARGV[4]})
+  note = ARGV[4], release = told[3]})
 return {'OK', cause}

@@ -26,6 +26,7 @@ from celery.worker import state
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.requests import TaskDied, TrialSpoilt
+from celery_poison.worker.deathbed import LastWords
 from celery_poison.worker.trial.loading import Cellmate, Origin, origin_of
 from celery_poison.worker.trial.opened import CannotOpen, Death, OpenCell
 
@@ -279,7 +280,12 @@ class Cells:
             runtime = self._runtime
             assert self._origin is not None
             about = Cellmate(
-                self._origin, runtime.worker, runtime.plugin.ledger_url, runtime.settings.namespace
+                self._origin,
+                runtime.worker,
+                runtime.plugin.ledger_url,
+                runtime.settings.namespace,
+                runtime.secret,
+                runtime.deathbed.path if runtime.deathbed else "",
             )
             limit = runtime.settings.trial_memory_limit or 0
             cell = self._cell = OpenCell(about, limit, runtime.lease.fd)
@@ -299,7 +305,7 @@ class Cells:
                 case Death():
                     self._close(kill=True)
                     if begun:
-                        self._died(trial, event, timed_out=timed_out)
+                        self._died(trial, event, cell.pid, timed_out=timed_out)
                     return begun
                 case "accepted", pid, at:
                     begun = True
@@ -320,19 +326,25 @@ class Cells:
                 self._report(partial(trial.timed_out, True, trial.soft or 0.0))
                 cell.order(b"s")
 
-    def _died(self, trial: _Trial, death: Death, *, timed_out: bool) -> None:
+    def _died(self, trial: _Trial, death: Death, pid: int, *, timed_out: bool) -> None:
         logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), death)
+        deathbed = self._runtime.deathbed
+        words = deathbed.read(pid) if deathbed else LastWords()
+        evidence = death.evidence(words, self._runtime.exits.limit_kb)
+        self._runtime.exits.note(pid, death.exit_code, death.peak // 1024, words)
         error: Exception
         if timed_out:
             error = TimeLimitExceeded(trial.hard)
         elif self._terminated_by:
             error = Terminated(-self._terminated_by)
         elif death.why == "pressed":
-            error = TrialSpoilt("it was killed because others had used up the memory")
+            error = TrialSpoilt("others had used up the memory", evidence=evidence)
+        elif evidence.is_from_outside:
+            error = TrialSpoilt("somebody asked its cell to end", death.cause, evidence)
         else:
             if death.was_killed:
                 time.sleep(OUTLIVE)
-            error = TaskDied(death.cause, str(death))
+            error = TaskDied(death.cause, str(death), evidence)
         self._report(partial(trial.failed, _info_of(error)))
         if timed_out:
             self._report(partial(trial.timed_out, False, trial.hard or 0.0))

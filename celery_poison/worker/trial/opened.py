@@ -18,7 +18,9 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 
 from celery_poison import causes
+from celery_poison.evidence import NATIVE, Evidence
 from celery_poison.forking import no_fork
+from celery_poison.worker.deathbed import LastWords
 from celery_poison.worker.trial import frames
 from celery_poison.worker.trial.loading import Cellmate, environment_for
 
@@ -67,8 +69,26 @@ class Death:
         """A word of :mod:`celery_poison.causes`."""
         if self.why:
             return causes.OOM
-        # The kernel kills a cell whose watcher is gone.
-        return causes.from_exit_code(-signal.SIGKILL if self.status is None else self.status)
+        return causes.from_exit_code(self.exit_code)
+
+    @property
+    def exit_code(self) -> int:
+        """The kernel kills a cell whose watcher is gone."""
+        return -signal.SIGKILL if self.status is None else self.status
+
+    def evidence(self, words: LastWords, limit_kb: int | None) -> Evidence:
+        """Return what is known about it, with what the cell said itself."""
+        signum = -self.exit_code if self.exit_code < 0 else None
+        killed = signum == signal.SIGKILL
+        return Evidence(
+            signal=signum,
+            exit=self.exit_code if self.exit_code >= 0 else None,
+            oom=bool(self.why) if killed and self.status is not None else None,
+            rss_kb=self.peak // 1024 or None,
+            limit_kb=limit_kb,
+            stack=words.stack if signum in NATIVE else (),
+            recursion=words.recursion and signum in NATIVE,
+        )
 
     def __str__(self) -> str:
         watcher = "; its watcher was killed with it" if self.status is None else ""

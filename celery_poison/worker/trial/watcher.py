@@ -130,7 +130,7 @@ class MemoryGroup:
 
     def __init__(self) -> None:
         self._files = next(filter(_is_limited, _groups()), None)
-        self._kills = self._newer_kills = self._count_kills()
+        self._kills = self._newer_kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
         self._before = self._used = self._read_used()
 
@@ -146,11 +146,11 @@ class MemoryGroup:
 
     def has_killed(self) -> bool:
         """Whether the kernel has killed somebody in the group of late."""
-        return self._count_kills() > self._kills
+        return self.kills() > self._kills
 
     def forget_old_kills(self) -> None:
         """Take what was killed before the last call for the past: it has nothing to do with a death now."""
-        self._kills, self._newer_kills = self._newer_kills, self._count_kills()
+        self._kills, self._newer_kills = self._newer_kills, self.kills()
 
     def _read_allowed(self) -> "int | None":
         return _machine("MemTotal") if self._files is None else _number(self._files.allowed)
@@ -163,7 +163,12 @@ class MemoryGroup:
             count for name, count in _table(self._files.stat) if name in self._files.cached
         )
 
-    def _count_kills(self) -> int:
+    def limit(self) -> "int | None":
+        """Return the bytes that the group may use; None where there is no limit."""
+        return None if self._files is None else _number(self._files.allowed)
+
+    def kills(self) -> int:
+        """Return how many processes of the group the kernel has killed so far."""
         events = "/proc/vmstat" if self._files is None else self._files.events
         return sum(count for name, count in _table(events) if name == "oom_kill")
 
