@@ -63,7 +63,7 @@ class Script:
 
 @cache
 def _prelude() -> str:
-    return _read("_journal") + _read("_presence") + _read("_parking") + _read("_blocks")
+    return _read("_journal") + _read("_gate") + _read("_presence") + _read("_parking") + _read("_blocks")
 
 
 def _read(name: str) -> str:

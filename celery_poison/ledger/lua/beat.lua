@@ -19,5 +19,6 @@ redis.call('ZADD', KEYS[1], now, ARGV[2])
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[4])
 redis.call('HDEL', KEYS[5], ARGV[2])
 redis.call('HSET', KEYS[2], unpack(ARGV, 5))
+if ARGV[3] == '1' then redis.call('HSET', KEYS[2], 'since', now) end
 redis.call('EXPIRE', KEYS[2], 86400)
 return {'OK', now}
