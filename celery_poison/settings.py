@@ -78,6 +78,11 @@ def _share(value: Any) -> str | None:
     return None if good else "use a number above 0 and up to 1, or None for no gate"
 
 
+def _release(value: Any) -> str | None:
+    good = isinstance(value, str) and len(value) <= 100 and value.isprintable()
+    return None if good else "use your own version as text of at most 100 characters, or ''"
+
+
 def _setting(default: Any, check: Check, doc: str, *, unit: str = "", acts: bool = True) -> Any:
     metadata = {"check": check, "doc": doc, "unit": unit, "acts": acts}
     return field(default=default, metadata=metadata)
@@ -199,6 +204,9 @@ class Settings:
     )
     journal_maxlen: int = _setting(
         1_000_000, _number(1000, integer=True), "Entries the journal keeps, approximately.", unit="entries"
+    )
+    release: str = _setting(
+        "", _release, "Version of your own code, as you call it; journalled, so that deploys can be compared."
     )
 
     @classmethod

@@ -61,7 +61,7 @@ class History:
     Attributes:
         proven: strikes for deaths in which nothing else can have been to blame.
         shared_blame: others ran beside it at its last death.
-        spoilt: its last trial was cut short by the end of the worker beside which it ran.
+        spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
         tried: strikes for deaths on trial.
         doubted: it died with its worker while the fleet gate was closed, as many others did.
     """
@@ -75,12 +75,16 @@ class History:
     shared_blame: bool = False
     cause: str = ""
     proven: int = 0
-    spoilt: bool = False
+    spoilt: int = 0
     tried: int = 0
     doubted: bool = False
 
 
 NO_HISTORY = History()
+
+#: So many ends of workers beside trials of one message may be chance: whoever kills workers from outside
+#: hits one that has a guest, now and then.
+CHANCE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,14 @@ def _has_enough_strikes(history: History, limits: Limits) -> bool:
     if not limits.trials and history.shared_blame and not history.probation:
         bound = max(2, bound)
     return history.strikes >= bound and (history.proven > 0 or not limits.trials)
+
+
+def may_be_chance(history: History) -> bool:
+    """Whether the end of a worker that ran nothing but this message proves nothing yet.
+
+    Where there are no cells the suspect runs in the pool, and nobody but it can have spoilt anything.
+    """
+    return 0 < history.spoilt < CHANCE
 
 
 def _stray(facts: Facts) -> Verdict | None:

@@ -13,6 +13,7 @@ VERBS = {
     "status": "status:status",
     "list": "listing:list_",
     "show": "show:show",
+    "groups": "groups:groups",
     "release": "acts:release",
     "fail": "acts:fail",
     "discard": "acts:discard",
@@ -25,6 +26,8 @@ VERBS = {
     "monitor": "monitor:monitor",
     "journal": "journal:journal",
     "doctor": "doctor:doctor",
+    "flower": "flower:flower",
+    "pipeline": "pipeline:pipeline",
 }
 
 

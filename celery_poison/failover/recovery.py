@@ -16,12 +16,13 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.broker.putback import put_back
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.ledger import Silence
+from celery_poison.ledger.ledger import Known, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import ALONE, IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase
+from celery_poison.verdict import Ended, Phase, may_be_chance
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -69,8 +70,13 @@ class _Death:
         return self.incident.how != Silence.GONE
 
     @property
+    def known(self) -> Known:
+        evidence = Evidence(noticed=self.incident.how)
+        return {"release": self.incident.release, "evidence": evidence.encode()}
+
+    @property
     def is_nobodys_fault(self) -> bool:
-        return self.incident.cause in (causes.SHUTDOWN, causes.FROZEN)
+        return self.incident.cause in causes.NOBODYS_FAULT
 
 
 class Recovery:
@@ -154,6 +160,7 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
+                known=death.known,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -162,13 +169,16 @@ class Recovery:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence)
+                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
             elif start.alone == IN_CELL:
                 # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
+                self._interrupt(mid, start, death, spoilt=True)
+            elif start.alone and may_be_chance(self._queries.history(start.id)):
+                # Nothing ran beside it. But whoever kills workers may hit the same message again.
                 self._interrupt(mid, start, death, spoilt=True)
             else:
                 return self._crash(mid, start, death, causes.WORKER_LOST, shared=not start.alone)
@@ -194,7 +204,13 @@ class Recovery:
     def _crash(self, mid: str, start: Start, death: _Death, cause: str, *, shared: bool) -> bool:
         incident = death.incident.incident
         recorded = self._ledger.crash(
-            mid, start, cause=cause, shared=shared, incident=incident, fence=death.fence
+            mid,
+            start,
+            cause=cause,
+            shared=shared,
+            incident=incident,
+            fence=death.fence,
+            known=death.known,
         )
         if recorded.finished:
             return False

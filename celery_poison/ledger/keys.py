@@ -31,6 +31,8 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:blocks`` | hash | blocked tasks and fingerprints, and the list's version | unblocked, or over |
 | ``{ns}:convictions:FP`` | string | convictions of one fingerprint | 30 days after the last |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
+| ``{ns}:counts`` | hash | totals since the ledger began | for ever |
+| ``{ns}:untold`` | hash | news for Flower (``untold.py``) | told, or a day |
 | ``{ns}:would`` | hash | cause -> messages (``poison_observe_only``) | for ever |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """
@@ -77,6 +79,8 @@ class Keys:
         self.policy = self.prefix + "policy"
         self.blocks = self.prefix + "blocks"
         self.journal = self.prefix + "journal"
+        self.counts = self.prefix + "counts"
+        self.untold = self.prefix + "untold"
         self.would = self.prefix + "would"
         self.tally = self.prefix + "tally"
 

@@ -26,9 +26,17 @@ DECISION_PATIENCE_MS = 30_000
 #: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
 REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
 
+#: Bounds of the histogram of recoveries: seconds from a worker's death until all of it was put back.
+RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+
 #: For so long all connections of a worker must be gone before it counts as dead. A live process whose
 #: connection was cut is back within milliseconds.
 GONE_PATIENCE_MS = 1000
+
+
+#: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
+Known = Mapping[str, str]
+NOTHING_KNOWN: Known = {}
 
 
 class Silence(StrEnum):
@@ -167,10 +175,12 @@ class Ledger:
         failure: bool = False,
         incident: str = "",
         fence: int | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> Recorded:
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
 
         Args:
+            known: what else is known about the start.
             fence: of the monitor that tells it; None when the start's own worker does.
 
         Raises:
@@ -188,6 +198,7 @@ class Ledger:
             incident=incident,
             observe=int(not start.diverts),
             fence=_fence(fence),
+            known=_packed(known),
         )
         return _recorded(reply)
 
@@ -201,13 +212,17 @@ class Ledger:
         incident: str = "",
         fence: int | None = None,
         spoilt: bool = False,
-    ) -> None:
+        known: Known = NOTHING_KNOWN,
+    ) -> bool:
         """Take back a start that ended through nobody's fault; adds no strike.
+
+        Returns whether it had ended well before.
 
         Args:
             spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
             failure: count it as a failure, so that it cannot go on for ever.
             fence: of the monitor that tells it; None when the start's own worker does.
+            known: what else is known about the start.
 
         Raises:
             StaleDelivery: the message has no such start any more.
@@ -221,16 +236,27 @@ class Ledger:
             "incident": incident,
             "fence": _fence(fence),
             "spoilt": int(spoilt),
+            "known": _packed(known),
         }
-        self._call("interrupt", self._of(mid, start.id), **arguments)
+        reply = self._call("interrupt", self._of(mid, start.id), **arguments)
+        return bool(reply[0] is Code.DONE)
 
-    def rollback(self, mid: str, start: Start, *, cause: str, fence: int | None = None) -> Recorded:
+    def rollback(
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        fence: int | None = None,
+        known: Known = NOTHING_KNOWN,
+    ) -> Recorded:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
         arguments: dict[str, Any] = {
             "mid": mid,
             "start": start.encode(),
             "cause": cause,
             "fence": _fence(fence),
+            "known": _packed(known),
         }
         return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
 
@@ -290,12 +316,14 @@ class Ledger:
         reason: str,
         fields: Mapping[str, str | bytes | int],
         block_after: int | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> bool:
         """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
 
         Args:
             block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
                 None: this is no conviction.
+            known: what else is known about the message.
 
         Raises:
             IllegalTransition: a person gave the message up.
@@ -310,6 +338,7 @@ class Ledger:
             fingerprint=fingerprint,
             block_after="" if block_after is None else block_after,
             remember_ms=REMEMBER_CONVICTIONS_MS,
+            known=_packed(known),
             mid=mid,
             start=start.encode(),
             cause=cause,
@@ -317,9 +346,12 @@ class Ledger:
         )
         return bool(reply[0] is Code.OK)
 
-    def would_quarantine(self, mid: str, start: Start, *, cause: str, reason: str) -> None:
+    def would_quarantine(
+        self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
+    ) -> None:
         """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
-        told = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        told: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        told["known"] = _packed(known)
         self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **told)
 
     # --- a message that has to wait ------------------------------------------------------------
@@ -533,8 +565,15 @@ class Ledger:
             "put_back": put_back,
             "returned": json.dumps(returned),
             "fence": fence,
+            "bounds": " ".join(map(str, RECOVERY_BOUNDS)),
         }
         self._call("close", keys, **arguments)
+
+
+def _packed(known: Known) -> str:
+    # Redis reads no text that is not Unicode; a file name may be.
+    whole = {name: value.encode("utf-8", "replace").decode() for name, value in known.items() if value}
+    return json.dumps(whole)
 
 
 def _fence(number: int | None) -> str:

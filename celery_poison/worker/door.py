@@ -129,7 +129,7 @@ class Door:
         """Note what was judged; let it in as Celery would."""
         runtime, start = self._runtime, delivery.start
         if verdict.action is Action.QUARANTINE:
-            runtime.would_quarantine(delivery.mid, start, verdict.cause, verdict.reason)
+            runtime.would_quarantine(delivery.message, delivery.mid, start, verdict.cause, verdict.reason)
         if sight.start is not None:
             # Both stay on record, each under a name of its own, or the earlier death would be forgotten.
             delivery.overtaken = delivery.mid, sight.raw
@@ -237,7 +237,7 @@ class Door:
             if not self._runtime.observes:
                 self._refuse(delivery, causes.BLOCKED, blocked)
                 return
-            about = (delivery.mid, delivery.start, causes.BLOCKED, blocked)
+            about = (message, delivery.mid, delivery.start, causes.BLOCKED, blocked)
             self._runtime.clerk.do(partial(self._runtime.would_quarantine, *about), lambda: False)
         try:
             message.body  # noqa: B018 - unpacks it, here and now, under the admit mark

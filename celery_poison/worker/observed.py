@@ -43,7 +43,8 @@ class ObservedRequest(GuardedRequest):
 
     def _stop_if_blocked(self) -> None:
         if reason := self._blocked():
-            self._note(partial(self.runtime.would_quarantine, self.mid, self.start(), causes.BLOCKED, reason))
+            about = (self.message, self.mid, self.start(), causes.BLOCKED, reason)
+            self._note(partial(self.runtime.would_quarantine, *about))
 
     def _divert(self, error: BaseException) -> bool:
         if isinstance(error, QuarantineRequested):
@@ -51,13 +52,13 @@ class ObservedRequest(GuardedRequest):
         cause = cause_of_death(error)
         self._ended_well = cause is None and not isinstance(error, (TimeLimitExceeded, Terminated))
         if cause is not None:
-            self._note_death(cause)
+            self._open_death(cause, error)
         elif isinstance(error, TimeLimitExceeded):
             self._put_back_by = causes.TIME_LIMIT
         elif isinstance(error, Reject) and error.requeue:
             self._put_back_by = str(error.reason) if isinstance(error, RollbackRequested) else "rejected"
         elif self.diverts and is_unacknowledged_failure(error, self._task):
-            about = (self.mid, self.start(), causes.REJECTED, f"failed: {error!r}")
+            about = (self.message, self.mid, self.start(), causes.REJECTED, f"failed: {error!r}")
             self._note(partial(self.runtime.would_quarantine, *about))
         return False
 
@@ -86,17 +87,24 @@ class ObservedRequest(GuardedRequest):
     def _record_death(self, start: Start, cause: str, failure: bool) -> None:
         with suppress(StaleDelivery):
             recorded = self.runtime.ledger.crash(
-                self.mid, start, cause=cause, shared=False, failure=failure and start.diverts == 1
+                self.mid,
+                start,
+                cause=cause,
+                shared=False,
+                failure=failure and start.diverts == 1,
+                known=self.runtime.known(self.message, start.task),
             )
             if start.diverts and not recorded.finished:
                 self._judge(start, recorded.history, gate_closed=recorded.gate_closed)
 
     def _record_rollback(self, start: Start, cause: str) -> None:
         with suppress(StaleDelivery):
-            self._judge(start, self.runtime.ledger.rollback(self.mid, start, cause=cause).history)
+            known = self.runtime.known(self.message, start.task)
+            recorded = self.runtime.ledger.rollback(self.mid, start, cause=cause, known=known)
+            self._judge(start, recorded.history)
 
     def _judge(self, start: Start, history: History, *, gate_closed: bool = False) -> None:
         limits = Limits(start.max_crashes, start.max_failures)
         verdict = convict(history, limits, gate_closed=gate_closed)
         if verdict is not None:
-            self.runtime.would_quarantine(self.mid, start, verdict.cause, verdict.reason)
+            self.runtime.would_quarantine(self.message, self.mid, start, verdict.cause, verdict.reason)

@@ -13,6 +13,7 @@ from celery_poison.plugin import marking, plugin_of
 from celery_poison.quarantine.overview import overview
 from celery_poison.records import Start
 from celery_poison.testing import wait_until
+from celery_poison.verdict import CHANCE
 from tests.failover.crew import Watched
 from tests.failover.standalone import MonitorProcess
 
@@ -24,12 +25,12 @@ def _suspect(crew: Watched, n: int, *, spoilt: bool) -> str:
     """Send a message that has died with others once, so that the next death may convict it.
 
     Args:
-        spoilt: its worker ended while it was tried, so that the next trial is beside an idle pool.
+        spoilt: workers ended while it was tried, so that it runs in an idle one, whose end is no chance.
     """
     ledger, id, mid = plugin_of(crew.app).open_ledger(), str(uuid4()), uuid4().hex
     start = Start("R", f"d.{id}", "w0@test/dead", 1, 1, 1, 0, id, "fleet.holds", "celery", 2, 5, 10, 1)
     ledger.crash(mid, start, cause="worker_lost", shared=True)
-    if spoilt:
+    for _ in range(CHANCE if spoilt else 0):
         ledger.claim(mid, b"", start)
         ledger.interrupt(mid, start, cause="worker_lost", spoilt=True)
     with marking(id):

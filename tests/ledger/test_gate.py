@@ -105,7 +105,7 @@ def test_NEW_1_who_is_started_in_the_place_of_the_dead_does_not_make_the_fleet_l
 def test_NEW_1_shutdowns_and_deaths_beyond_the_window_do_not_count(cemetery: Cemetery) -> None:
     cemetery.born("w3/b", "w4/b", "w5/b")
     cemetery.born("w0/b", stopping=1)
-    assert cemetery.bury("w0/b") == Burial("shutdown")
+    assert cemetery.bury("w0/b") == Burial("eviction")
     cemetery.born("w1/b", "w2/b")
     cemetery.bury("w1/b")
     cemetery.ledger.client.zincrby(cemetery.ledger.keys.deaths, -61_000, "w1/b")

@@ -25,7 +25,7 @@
 -- ARGV[11] gate_workers that must have died at least
 -- ARGV[12] window_ms    within which they died; for as long the gate stays closed
 -- ARGV[13] earlier      workers that died while they ran what this one was running, from here on
--- RETURNS OK, cause (worker_lost | frozen | shutdown), 1 if this closed the gate, nodes that died, of how many
+-- RETURNS OK, cause (worker_lost | frozen | eviction), 1 if this closed the gate, nodes that died, of how many
 --   | FENCED | ALIVE (or gone already)
 -- JOURNALS worker_lost, gate_closed
 if redis.call('GET', KEYS[9]) ~= ARGV[8] then return {'FENCED'} end
@@ -42,8 +42,8 @@ elseif now - beat < tonumber(ARGV[5]) then
   return {'ALIVE'}
 end
 local cause = ARGV[4] == 'frozen' and 'frozen' or 'worker_lost'
-if redis.call('HGET', KEYS[5], 'stopping') == '1' then cause = 'shutdown' end
-local told = redis.call('HMGET', KEYS[5], 'queues', 'reconnected')
+if redis.call('HGET', KEYS[5], 'stopping') == '1' then cause = 'eviction' end
+local told = redis.call('HMGET', KEYS[5], 'queues', 'reconnected', 'release')
 redis.call('ZREM', KEYS[1], worker)
 redis.call('HDEL', KEYS[2], worker)
 redis.call('HDEL', KEYS[3], worker)
@@ -55,11 +55,11 @@ redis.call('ZADD', KEYS[7], now, ARGV[3])
 redis.call('ZREMRANGEBYRANK', KEYS[7], 0, -1001)
 redis.call('HSET', KEYS[8], 'incident', ARGV[3], 'worker', worker, 'cause', cause, 'how', ARGV[4],
   'died_at', math.floor(died_at), 'noticed_at', now, 'last_beat', math.floor(beat), 'queues', told[1] or '',
-  'reconnected', told[2] or '0')
+  'reconnected', told[2] or '0', 'release', told[3] or '')
 redis.call('EXPIRE', KEYS[8], 2592000)
 journal(KEYS[12], ARGV[1], {event = 'worker_lost', worker = worker, cause = cause, incident = ARGV[3],
-  note = ARGV[4]})
-if ARGV[10] == '' or cause == 'shutdown' then return {'OK', cause, 0, 0, 0} end
+  note = ARGV[4], release = told[3]})
+if ARGV[10] == '' or cause == 'eviction' then return {'OK', cause, 0, 0, 0} end
 local window = tonumber(ARGV[12])
 local died, fleet = count_death(KEYS[10], KEYS[1], ARGV[9], worker, died_at, window, {unpack(ARGV, 13)})
 if died < tonumber(ARGV[11]) or died < tonumber(ARGV[10]) * fleet then return {'OK', cause, 0, died, fleet} end

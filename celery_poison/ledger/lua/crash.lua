@@ -6,6 +6,7 @@
 -- KEYS[5] monitor_fence string
 -- KEYS[6] gate       hash
 -- KEYS[7] journal    stream
+-- KEYS[8] counts     hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the start that died, as its owner knows it
@@ -15,8 +16,9 @@
 -- ARGV[7] incident
 -- ARGV[8] observe    1 when the message is gone anyway and is only journalled
 -- ARGV[9] fence      of the monitor that tells it, '' when its own worker does
--- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has a newer start; for a monitor:
---   or none) | FENCED
+-- ARGV[10] known    what else is known, see _journal.lua
+-- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has
+--   a newer start; for a monitor: or none) | FENCED
 -- JOURNALS crashed
 local e = cjson.decode(ARGV[3])
 local token, id = e[2], e[8]
@@ -32,9 +34,12 @@ if redis.call('HGET', KEYS[2], token) == 'D' then return {'DONE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], token)
 local blame = ARGV[5]
+count(KEYS[8], 'crashed', ARGV[4])
+local ran_ms = e[5] > 0 and math.max(0, now - e[5]) or ''
 local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e[9], queue = e[10],
   worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], outcome = blame, deliveries = e[6],
-  runtime_ms = e[5] > 0 and math.max(0, now - e[5]) or '', incident = ARGV[7]}
+  runtime_ms = ran_ms, incident = ARGV[7], payload_bytes = e[13]}
+add_known(line, ARGV[10])
 if ARGV[8] == '1' then
   line.state = 'DLVD'
   line.note = 'observed'
@@ -58,7 +63,8 @@ redis.call('HINCRBY', KEYS[3], 'tried', blame == 'exact' and e[7] > 0 and 1 or 0
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'candidate', '1',
   'cause', ARGV[4], 'blame', blame, 'worker', e[3], 'incident', ARGV[7], 'last_seen', now,
-  'last_token', token, 'charged', 'strike', 'deliveries', e[6], 'payload_bytes', e[13])
+  'last_token', token, 'charged', 'strike', 'deliveries', e[6], 'payload_bytes', e[13],
+  'pid', e[4], 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
 redis.call('ZADD', KEYS[4], 'NX', now, id)
 journal(KEYS[7], ARGV[1], line)
 return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0}

@@ -1,0 +1,199 @@
+"""One answer to XRANGE, as its bytes, becomes one Arrow batch of ``schema.STORED``.
+
+Parsed as columns: the answer is split into lines, and column k of an entry is every n-th line from k on.
+That is ten times faster than an object for each word, and right whenever the entries have the same form
+and no value holds a line break of its own, which the number of lines and the names at their places show.
+Everything else is parsed word for word.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import LongType
+
+from celery_poison.pipeline.schema import FIELDS, WIDTHS
+
+_NAMES = tuple(name for name, _ in FIELDS)
+_NUMBERS = frozenset(name for name, kind in FIELDS if isinstance(kind, LongType))
+
+ARROW = pa.schema(
+    [
+        pa.field("entry", pa.string(), nullable=False),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("seq", pa.int64()),
+        ("date", pa.date32()),
+        ("v", pa.int32()),
+        *((name, pa.int64() if name in _NUMBERS else pa.string()) for name in _NAMES),
+        ("rest", pa.string()),
+    ]
+)
+
+#: The last millisecond of the year 9999: what Spark and Python can show.
+_LAST_MS = 253_402_300_799_999
+_LONGEST = 2**63
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One answer: its rows, and the id to go on after (empty where there was nothing)."""
+
+    rows: pa.RecordBatch
+    last: str
+
+
+def chunk_of(answer: bytes) -> Chunk:
+    """Return the entries of an answer to XRANGE.
+
+    Raises:
+        RuntimeError: Redis answered with an error.
+    """
+    if answer[:1] != b"*":
+        raise RuntimeError(f"Redis refuses to tell its journal: {answer[1:200].decode(errors='replace')}")
+    head, _, body = answer.partition(b"\r\n")
+    count = int(head[1:])
+    if count <= 0:
+        return Chunk(_by_words(b"", 0), "")
+    rows = _by_columns(body, count)
+    if rows is None:
+        rows = _by_words(body, count)
+    return Chunk(rows, rows.column(0)[count - 1].as_py())
+
+
+# ---- as columns ------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _form(version: int) -> tuple[tuple[tuple[int, bytes], ...], dict[str, int], int]:
+    """Return, for one entry of a version: the fixed lines, each column's line, and the number of lines."""
+    names = ("v", *_NAMES)[: WIDTHS[version]]
+    fixed = [(0, b"*2"), (3, b"*%d" % (2 * len(names)))]
+    places = {}
+    for number, name in enumerate(names):
+        fixed.append((4 + 4 * number + 1, name.encode()))
+        places[name] = 4 + 4 * number + 3
+    return tuple(fixed), places, 4 + 4 * len(names)
+
+
+def _by_columns(body: bytes, count: int) -> pa.RecordBatch | None:
+    words = body[:64].split(b"\r\n", 4)
+    version = next((v for v, width in WIDTHS.items() if words[3:4] == [b"*%d" % (2 * width)]), None)
+    if version is None:
+        return None
+    fixed, places, height = _form(version)
+    lines = pc.split_pattern(pa.array([body], pa.large_binary()), pattern=b"\r\n").values
+    if len(lines) != count * height + 1:
+        return None
+    every = pa.array(range(0, count * height, height), pa.int32())
+
+    def line(place: int) -> pa.Array:
+        return lines.take(pc.add(every, place))
+
+    try:
+        for place, text in fixed:
+            if not pc.all(pc.equal(line(place), text)).as_py():
+                return None
+        if not pc.all(pc.equal(line(places["v"]), b"%d" % version)).as_py():
+            return None
+        ids = line(2).cast(pa.string())
+        columns = {"entry": ids, **_times(ids)}
+        columns["v"] = pa.repeat(pa.scalar(version, pa.int32()), count)
+        for name in _NAMES:
+            spot = places.get(name)
+            column = pa.nulls(count, pa.string()) if spot is None else _text(line(spot))
+            columns[name] = column.cast(pa.int64()) if name in _NUMBERS else column
+    except pa.ArrowInvalid:  # no UTF-8, no number, or no time: word for word, so that only it is set aside
+        return None
+    columns["rest"] = pa.nulls(count, pa.string())
+    return pa.RecordBatch.from_arrays([columns[field.name] for field in ARROW], schema=ARROW)
+
+
+def _text(values: pa.Array) -> pa.Array:
+    text = values.cast(pa.string())
+    return pc.if_else(pc.equal(pc.binary_length(text), 0), pa.scalar(None, pa.string()), text)
+
+
+def _times(ids: pa.Array) -> dict[str, pa.Array]:
+    parts = pc.split_pattern(ids, pattern="-")
+    ms = pc.list_element(parts, 0).cast(pa.int64())
+    if pc.max(ms).as_py() > _LAST_MS:
+        raise pa.ArrowInvalid("an id that is no time")
+    at = ms.cast(pa.timestamp("ms", tz="UTC"))
+    return {
+        "at": at.cast(pa.timestamp("us", tz="UTC")),
+        "seq": pc.list_element(parts, 1).cast(pa.int64()),
+        "date": at.cast(pa.timestamp("ms")).cast(pa.date32(), safe=False),
+    }
+
+
+# ---- word for word ---------------------------------------------------------------------------------
+
+
+def _by_words(body: bytes, count: int) -> pa.RecordBatch:
+    rows = [_row(entry, values) for entry, values in _entries(body, count)]
+    columns = zip(*rows, strict=True) if rows else [()] * len(ARROW)
+    arrays = [pa.array(column, kind.type) for column, kind in zip(columns, ARROW, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW)
+
+
+def _entries(body: bytes, count: int) -> Iterator[tuple[str, list[str]]]:
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        end = body.index(b"\r\n", at)
+        value = int(body[at + 1 : end])
+        at = end + 2
+        return value
+
+    def word() -> str:
+        nonlocal at
+        size = number()
+        value = body[at : at + size]
+        at += size + 2
+        return value.decode(errors="backslashreplace")
+
+    for _ in range(count):
+        number()
+        entry = word()
+        yield entry, [word() for _ in range(max(0, number()))]
+
+
+def _row(entry: str, words: Sequence[str]) -> tuple[object, ...]:
+    told = dict(zip(words[::2], words[1::2], strict=True))
+    rest = dict(told) if 2 * len(told) != len(words) else {}  # a name told twice: keep what there is
+    v = _number(told.pop("v", ""), 2**31)
+    if v is None:
+        rest["v"] = dict(zip(words[::2], words[1::2], strict=True)).get("v", "")
+    cells: list[object] = []
+    for name in _NAMES:
+        text = told.pop(name, "")
+        if name in _NUMBERS:
+            cells.append(_number(text, _LONGEST))
+            if text and cells[-1] is None:
+                rest[name] = text
+        else:
+            cells.append(text or None)
+    rest.update(told)
+    return (entry, *_time(entry), v, *cells, json.dumps(rest) if rest else None)
+
+
+def _number(text: str, limit: int) -> int | None:
+    # int() also takes blanks, underscores and other alphabets' digits, which the quick way refuses
+    if not (text.isascii() and text.removeprefix("-").isdigit() and len(text) < 21):
+        return None
+    value = int(text)
+    return value if -limit <= value < limit else None
+
+
+def _time(entry: str) -> tuple[int | None, int | None, int | None]:
+    """Return microseconds, sequence number and day; nothing for an id that is no time."""
+    ms, seq = (int(part) for part in entry.split("-"))
+    if ms > _LAST_MS or seq >= _LONGEST:
+        return None, None, None
+    return ms * 1000, seq, ms // 86_400_000

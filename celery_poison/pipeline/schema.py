@@ -1,0 +1,76 @@
+"""What a row of the lake is: one journal entry, typed (docs/journal.md, docs/pipeline.md).
+
+A field that is empty in the journal is null here. A number that is no number, or does not fit into 64
+bits, is null in its column and kept as it was in ``rest``. The six fields of schema v2 are null in
+entries of v1. Nothing of an entry is lost: what no column holds is in ``rest``.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+#: The schema versions that this pipeline understands; entries of others are stored, and left out on reading.
+VERSIONS = (1, 2)
+
+#: The journal's fields after ``v``, in their order. Names here only so that a newer or older ledger beside
+#: this pipeline changes nothing; a test holds them against ``celery_poison.ledger.journal``.
+FIELDS: tuple[tuple[str, DataType], ...] = (
+    ("event", StringType()),
+    ("id", StringType()),
+    ("mid", StringType()),
+    ("token", StringType()),
+    ("task", StringType()),
+    ("queue", StringType()),
+    ("worker", StringType()),
+    ("pid", LongType()),
+    ("state", StringType()),
+    ("cause", StringType()),
+    ("outcome", StringType()),
+    ("deliveries", LongType()),
+    ("crashes", LongType()),
+    ("strikes", LongType()),
+    ("failures", LongType()),
+    ("runtime_ms", LongType()),
+    ("incident", StringType()),
+    ("actor", StringType()),
+    ("note", StringType()),
+    # since v2
+    ("payload_bytes", LongType()),
+    ("memory_kb", LongType()),
+    ("fingerprint", StringType()),
+    ("shape", StringType()),
+    ("release", StringType()),
+    ("evidence", StringType()),
+)
+
+#: How many fields, ``v`` among them, an entry of each version has.
+WIDTHS = {1: 20, 2: 26}
+
+#: What ``lake.journal()`` gives.
+#:
+#: ``entry`` is the stream id, ``<ms>-<sequence>``, unique in a journal. ``at`` (UTC) and ``seq`` are
+#: its two parts: order by both, since a stream id does not sort as text. ``date`` is the day of ``at`` in UTC
+#: and the partition of the lake. ``at``, ``seq`` and ``date`` are null for an id that is no time.
+JOURNAL = StructType(
+    [
+        StructField("entry", StringType(), nullable=False),
+        StructField("at", TimestampType()),
+        StructField("seq", LongType()),
+        StructField("date", DateType()),
+        StructField("v", IntegerType()),
+        *(StructField(name, kind) for name, kind in FIELDS),
+    ]
+)
+
+#: What the data source gives and the lake stores: the same and ``rest``, a JSON object of the fields that no
+#: column holds (of an unknown version, or hostile), else null.
+STORED = StructType([*JOURNAL.fields, StructField("rest", StringType())])

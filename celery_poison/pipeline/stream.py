@@ -1,0 +1,131 @@
+"""One Redis Stream as a reader of ranges needs it: where it begins and ends, and its entries as bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from celery_poison.ledger.connection import clear_errors, open_redis
+from celery_poison.pipeline.entries import Chunk, chunk_of
+
+#: Entries asked for at a time: Redis serves nobody else for about 5 ms.
+FETCH = 2000
+#: Before and after every entry.
+BEGINNING, LAST_SEQUENCE = "0-0", 2**64 - 1
+#: ``Tip.added`` where it is not known.
+UNKNOWN = -1
+
+
+def parts(entry: str) -> tuple[int, int]:
+    """Return an entry's id as numbers, in which ids are ordered."""
+    ms, _, seq = entry.partition("-")
+    return int(ms), int(seq or 0)
+
+
+@dataclass(frozen=True)
+class Tip:
+    """The end of a stream at one moment.
+
+    Attributes:
+        id: of the newest entry ever.
+        added: entries ever added, those that are gone included; UNKNOWN before Redis 7.
+        length: entries that are there.
+        first: id of the oldest that is there; empty where there is none.
+    """
+
+    id: str = BEGINNING
+    added: int = UNKNOWN
+    length: int = 0
+    first: str = ""
+
+
+class Stream:
+    """Reads one stream. Opens its connection at the first use.
+
+    Raises:
+        LedgerUnavailable: from every method, when Redis is away or refuses.
+    """
+
+    def __init__(self, url: str, key: str, master_name: str = "") -> None:
+        self._client: Any = open_redis(url, {"master_name": master_name})
+        self._key = key
+
+    def tip(self) -> Tip:
+        with clear_errors("asking for the end of the journal"):
+            try:
+                info: Any = self._client.xinfo_stream(self._key)
+            except redis.ResponseError as error:
+                if "no such key" in str(error):
+                    return Tip(added=0)
+                raise
+        first = info["first-entry"]
+        return Tip(
+            id=_text(info["last-generated-id"]),
+            added=int(info.get("entries-added", UNKNOWN)),
+            length=int(info["length"]),
+            first=_text(first[0]) if first else "",
+        )
+
+    def last_upto(self, entry: str) -> str:
+        """Return the id of the newest entry up to and including one; empty where there is none."""
+        with clear_errors("looking for an entry of the journal"):
+            found = self._client.xrevrange(self._key, entry, "-", count=1)
+        return _text(found[0][0]) if found else ""
+
+    def first_after(self, entry: str) -> str:
+        """Return the id of the next entry; empty where there is none."""
+        with clear_errors("looking for an entry of the journal"):
+            found = self._client.xrange(self._key, f"({entry}", "+", count=1)
+        return _text(found[0][0]) if found else ""
+
+    def now_ms(self) -> int:
+        with clear_errors("asking Redis for the time"):
+            seconds, micro = self._client.time()
+        return int(seconds) * 1000 + int(micro) // 1000
+
+    def trim(self, keep_from: str) -> int:
+        """Drop what is older than an entry, which itself stays; return how many there were."""
+        with clear_errors("trimming the journal"):
+            return int(self._client.xtrim(self._key, minid=keep_from, approximate=False))
+
+    def chunks(self, after: str, upto: str, fetch: int = FETCH) -> Iterator[Chunk]:
+        """Yield the entries of ``(after, upto]``, oldest first."""
+        pool = self._client.connection_pool
+        with clear_errors("reading the journal"):
+            connection = pool.get_connection()
+        try:
+            while after:
+                with clear_errors("reading the journal"):
+                    chunk = chunk_of(_ask(connection, "XRANGE", self._key, f"({after}", upto, "COUNT", fetch))
+                if chunk.last:
+                    yield chunk
+                after = chunk.last if chunk.rows.num_rows == fetch else ""
+        finally:
+            connection.disconnect()  # an answer may be half read
+            pool.release(connection)
+
+
+def _ask(connection: Any, *command: object) -> bytes:
+    """Send a command and return its answer as it came: redis-py would make an object of each word.
+
+    What follows the answer shows its end: the echo of a word that nobody can have foreseen.
+    """
+    sign = os.urandom(16).hex()
+    connection.send_command(*command)
+    connection.send_command("ECHO", sign)
+    end = b"$%d\r\n%s\r\n" % (len(sign), sign.encode())
+    answer = bytearray()
+    while not answer.endswith(end):
+        more = connection._sock.recv(1 << 20)
+        if not more:
+            raise redis.ConnectionError("Redis closed the connection")
+        answer += more
+    return bytes(memoryview(answer)[: -len(end)])
+
+
+def _text(word: bytes | str) -> str:
+    return word.decode() if isinstance(word, bytes) else word

@@ -1,0 +1,154 @@
+"""One row for each start of a message that has ended."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+ENDS = ("finished", "crashed", "interrupted", "rolled_back")
+#: What is looked for beside a death at most: a longer run is taken for one of a week.
+LONGEST_MS = 7 * 24 * 3600 * 1000
+_BUCKET_MS = 60_000
+
+
+def attempts(journal: DataFrame) -> DataFrame:
+    """Return one row per start that has ended (``token``), with its end, its cost and its company.
+
+    A start of which the journal tells two ends (its worker was taken for dead and came back) has one row: the
+    end alive if there is one, else what was told last. An entry without a token or a time is left out.
+
+    Args:
+        journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
+    """
+    ends = journal.where(F.col("event").isin(*ENDS) & F.col("token").isNotNull() & F.col("at").isNotNull())
+    alive = ends.where(_is_alive())
+    other = _last_told(ends.where(~_is_alive()))
+    # Troubles are few, healthy runs are many: whatever needs a join is done on the troubles.
+    revived = alive.join(F.broadcast(other.select("token")), "token", "left_semi").select("token")
+    # Kept, for it is small and asked for ten times: each time would be another pass over the journal.
+    other = other.join(F.broadcast(revived), "token", "left_anti").persist()
+    other = _with_proof(other, journal)
+    other = _with_neighbours(other, alive)
+    nobody = F.lit(None).cast("array<string>")
+    told = alive.withColumns({"proof": F.lit(None).cast("string"), "neighbours": nobody})
+    return told.unionByName(other).select(
+        "token",
+        "id",
+        "mid",
+        "task",
+        "queue",
+        "worker",
+        host_of(F.col("worker")).alias("host"),
+        "pid",
+        _started().alias("started_at"),
+        F.col("at").alias("ended_at"),
+        "seq",
+        "date",
+        F.col("event").alias("end"),
+        F.when(~_is_death(), F.col("outcome")).alias("outcome"),
+        "cause",
+        F.when(_is_death(), F.col("outcome")).alias("blame"),
+        "proof",
+        F.when(_is_death(), F.coalesce("incident", "token")).alias("death"),
+        "incident",
+        "neighbours",
+        "deliveries",
+        "crashes",
+        "strikes",
+        "failures",
+        "runtime_ms",
+        "memory_kb",
+        "payload_bytes",
+        "fingerprint",
+        "shape",
+        "release",
+        "evidence",
+    )
+
+
+def host_of(worker: Column) -> Column:
+    """Return the host of ``name@host/boot``; the whole node name where it has no ``@``."""
+    return F.substring_index(F.regexp_replace(worker, "/[^/]*$", ""), "@", -1)
+
+
+def ended_alive(end: Column, outcome: Column) -> Column:
+    """Whether a start came to its own end: it returned, raised or put itself back, and nothing died."""
+    finished = (end == "finished") & F.coalesce(outcome != "lost", F.lit(True))
+    return finished | (end == "rolled_back")
+
+
+def _is_alive() -> Column:
+    return (F.col("event") == "finished") & F.coalesce(F.col("outcome") != "lost", F.lit(True))
+
+
+def _is_death() -> Column:
+    return F.col("event") == "crashed"
+
+
+def _started() -> Column:
+    return F.timestamp_millis(F.unix_millis("at") - F.greatest(F.col("runtime_ms"), F.lit(0)))
+
+
+def _last_told(ends: DataFrame) -> DataFrame:
+    newest = Window.partitionBy("token").orderBy(F.desc("at"), F.desc("seq"))
+    return ends.withColumn("_n", F.row_number().over(newest)).where("_n = 1").drop("_n")
+
+
+def _with_proof(other: DataFrame, journal: DataFrame) -> DataFrame:
+    """Add what is known of a suspect: ``proven`` by dying alone, ``cleared`` by its trial, or ``open``."""
+    died = F.col("event") == "crashed"
+    alone = other.where(died & (F.col("outcome") == "exact")).withColumn("says", F.lit("proven"))
+    cleared = journal.where((F.col("event") == "cleared") & F.col("id").isNotNull())
+    columns = ["id", "at", "seq", "says"]
+    decided = alone.select(columns).union(cleared.withColumn("says", F.lit("cleared")).select(columns))
+    shared = other.where(died & (F.col("outcome") == "shared")).select("token", "id", "at", "seq").alias("s")
+    later = F.struct("d.at", "d.seq") > F.struct("s.at", "s.seq")
+    tried = (
+        shared.join(decided.alias("d"), (F.col("s.id") == F.col("d.id")) & later)
+        .groupBy("s.token")
+        .agg(F.min_by("d.says", F.struct("d.at", "d.seq")).alias("says"))
+    )
+    says = F.when(F.col("outcome") == "exact", "proven").otherwise(F.coalesce("says", F.lit("open")))
+    return other.join(tried, "token", "left").withColumn("proof", F.when(died, says)).drop("says")
+
+
+def _with_neighbours(other: DataFrame, alive: DataFrame) -> DataFrame:
+    """Add the tokens of what ran beside each death, sorted; null for what did not die.
+
+    With a whole worker: what ended by the same incident. With its own process: what its worker ran at that
+    moment. Only what shares a minute is compared, or each death would meet each run of its worker.
+    """
+    beside = _in_its_incident(other).union(_at_that_moment(other, alive))
+    found = beside.groupBy("token").agg(F.sort_array(F.collect_set("neighbour")).alias("found"))
+    some = F.coalesce("found", F.array().cast("array<string>"))
+    return (
+        other.join(found, "token", "left").withColumn("neighbours", F.when(_is_death(), some)).drop("found")
+    )
+
+
+def _in_its_incident(other: DataFrame) -> DataFrame:
+    members = other.where(F.col("incident").isNotNull()).select("incident", "token", "event")
+    left, right = members.where(_is_death()).alias("l"), members.alias("r")
+    same = (F.col("l.incident") == F.col("r.incident")) & (F.col("l.token") != F.col("r.token"))
+    return left.join(right, same).select(F.col("l.token"), F.col("r.token").alias("neighbour"))
+
+
+def _at_that_moment(other: DataFrame, alive: DataFrame) -> DataFrame:
+    until = F.unix_millis("at")
+    ran = F.least(F.greatest(F.col("runtime_ms"), F.lit(0)), F.lit(LONGEST_MS))
+    columns = ["token", "worker", until.alias("until"), (until - ran).alias("since")]
+    minutes = F.sequence(F.floor(F.col("since") / _BUCKET_MS), F.floor(F.col("until") / _BUCKET_MS))
+    runs = alive.select(columns).unionAll(other.select(columns))
+    runs = runs.select("token", "worker", "since", "until", F.explode(minutes).alias("minute")).alias("r")
+    alone = other.where(_is_death() & F.col("incident").isNull())
+    died = alone.select(
+        "token", "worker", until.alias("died"), F.floor(until / _BUCKET_MS).alias("minute")
+    ).alias("d")
+    together = (
+        (F.col("d.worker") == F.col("r.worker"))
+        & (F.col("d.minute") == F.col("r.minute"))
+        & (F.col("d.token") != F.col("r.token"))
+        & (F.col("r.since") <= F.col("d.died"))
+        & (F.col("d.died") < F.col("r.until"))
+    )
+    return runs.join(F.broadcast(died), together).select("d.token", F.col("r.token").alias("neighbour"))

@@ -1,0 +1,105 @@
+"""One row for each death: of a whole worker, or of one of its processes."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from celery_poison.pipeline.tables.attempts import host_of
+
+_PUT_BACK = r"^flagged (\d+), put back (\d+)"
+
+
+def incidents(journal: DataFrame, attempts: DataFrame) -> DataFrame:
+    """Return one row per death: who was suspect, what the trials said, how long the recovery took.
+
+    Args:
+        journal: as ``celery_poison.pipeline.schema.JOURNAL``.
+        attempts: what :func:`attempts` made of the same journal.
+    """
+    found = _of_workers(journal).unionByName(_of_processes(attempts))
+    members = attempts.where(F.col("end").isin("crashed", "interrupted")).withColumn(
+        "death", F.coalesce("death", "incident")
+    )
+    told = (
+        members.where(F.col("death").isNotNull())
+        .groupBy("death")
+        .agg(
+            _count(F.col("end") == "crashed").alias("suspects"),
+            _count(F.col("end") == "interrupted").alias("interrupted"),
+            _count(F.col("proof") == "proven").alias("proven"),
+            _count(F.col("proof") == "cleared").alias("cleared"),
+            _count(F.col("proof") == "open").alias("open"),
+            _names(F.when(F.col("end") == "crashed", F.col("task"))).alias("tasks"),
+            _names(F.when(F.col("proof") == "proven", F.col("task"))).alias("culprit_tasks"),
+            _names(F.when(F.col("proof") == "proven", F.col("fingerprint"))).alias("culprit_fingerprints"),
+            F.max("runtime_ms").alias("longest_ms"),
+        )
+    )
+    none, nobody = F.lit(0).cast("long"), F.array().cast("array<string>")
+    counts = ("suspects", "interrupted", "proven", "cleared", "open")
+    lists = ("tasks", "culprit_tasks", "culprit_fingerprints")
+    return found.join(told, "death", "left").select(
+        "death",
+        "kind",
+        "worker",
+        host_of(F.col("worker")).alias("host"),
+        "cause",
+        "noticed_by",
+        "at",
+        "date",
+        "recovered_at",
+        (F.unix_millis("recovered_at") - F.unix_millis("at")).alias("recovery_ms"),
+        "flagged",
+        "put_back",
+        *(F.coalesce(name, none).alias(name) for name in counts),
+        *(F.coalesce(name, nobody).alias(name) for name in lists),
+        "longest_ms",
+    )
+
+
+def _count(condition: Column) -> Column:
+    return F.count(F.when(condition, True))
+
+
+def _names(column: Column) -> Column:
+    return F.sort_array(F.collect_set(column))
+
+
+def _of_workers(journal: DataFrame) -> DataFrame:
+    """A worker declared dead; where the journal lost that entry, the others of its incident tell it."""
+    lost, over = F.col("event") == "worker_lost", F.col("event") == "failover_finished"
+    ended = F.col("event").isin("crashed", "interrupted")
+    told = journal.where((lost | over | ended) & F.col("incident").isNotNull())
+    return told.groupBy(F.col("incident").alias("death")).agg(
+        F.lit("worker").alias("kind"),
+        F.max("worker").alias("worker"),
+        F.max(F.when(lost, F.col("cause"))).alias("cause"),
+        F.max(F.when(lost, F.col("note"))).alias("noticed_by"),
+        F.min("at").alias("at"),
+        F.min("date").alias("date"),
+        F.max(F.when(over, F.col("at"))).alias("recovered_at"),
+        F.max(F.when(over, _number(1))).alias("flagged"),
+        F.max(F.when(over, _number(2))).alias("put_back"),
+    )
+
+
+def _number(group: int) -> Column:
+    return F.regexp_extract("note", _PUT_BACK, group).try_cast("long")
+
+
+def _of_processes(attempts: DataFrame) -> DataFrame:
+    alone = attempts.where((F.col("end") == "crashed") & F.col("incident").isNull())
+    text, number = F.lit(None).cast("string"), F.lit(None).cast("long")
+    return alone.select(
+        F.col("death"),
+        F.lit("process").alias("kind"),
+        F.col("worker"),
+        F.col("cause"),
+        text.alias("noticed_by"),
+        F.col("ended_at").alias("at"),
+        F.col("date"),
+        F.lit(None).cast("timestamp").alias("recovered_at"),
+        number.alias("flagged"),
+        number.alias("put_back"),
+    )

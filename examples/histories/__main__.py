@@ -1,0 +1,27 @@
+"""Command line of the generator."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from examples.histories.world import World
+from examples.histories.write import write
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write a history whose truth is known, as a Parquet lake.")
+    parser.add_argument("target", type=Path, help="a directory that does not exist yet")
+    parser.add_argument("--attempts", type=int, default=5_000_000)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--days", type=int, default=30)
+    given = parser.parse_args()
+    began = time.monotonic()
+    world = World(attempts=given.attempts, seed=given.seed, days=given.days)
+    total = write(world, given.target, progress=print)
+    print(f"{total:,} entries in {time.monotonic() - began:.1f} s: {given.target}")
+
+
+if __name__ == "__main__":
+    main()

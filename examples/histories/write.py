@@ -1,0 +1,101 @@
+"""Writes a history as Parquet, one file for each day, and the truth about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from examples.histories import healthy
+from examples.histories.troubles import Troubles
+from examples.histories.world import DAY_MS, World
+
+#: The journal's fields in their order, as docs/journal.md has them; ``#`` marks numbers.
+_FIELDS = (
+    "event id mid token task queue worker #pid state cause outcome #deliveries #crashes #strikes #failures"
+    " #runtime_ms incident actor note #payload_bytes #memory_kb fingerprint shape release evidence"
+)
+_COLUMNS = [(word.lstrip("#"), pa.int64() if word[0] == "#" else pa.string()) for word in _FIELDS.split(" ")]
+_RAW = pa.schema([("ms", pa.int64()), *_COLUMNS])
+_STORED = pa.schema(
+    [
+        pa.field("entry", pa.string(), nullable=False),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("seq", pa.int64()),
+        ("v", pa.int32()),
+        *_COLUMNS,
+        ("rest", pa.string()),
+    ]
+)
+
+
+def write(world: World, target: Path, progress: Callable[[str], None] = lambda line: None) -> int:
+    """Write the lake into ``target``; return the number of entries.
+
+    Raises:
+        FileExistsError: there is something already.
+    """
+    target.mkdir(parents=True)
+    troubles = Troubles(world)
+    by_day: dict[int, list[dict[str, Any]]] = {}
+    for entry in troubles.entries():
+        by_day.setdefault((entry["ms"] - world.start_ms) // DAY_MS, []).append(entry)
+    total = 0
+    for number in range(max(world.days, max(by_day) + 1)):
+        rows = world.attempts // world.days if number < world.days else 0
+        calm = [_fitted(healthy.day(world, number, rows))] if rows else []
+        trouble = pa.Table.from_pylist(by_day.get(number, []), schema=_RAW)
+        table = _stored(pa.concat_tables([*calm, trouble]))
+        total += table.num_rows
+        _write_day(table, world, number, target)
+        progress(f"day {number + 1}: {total:,} entries")
+    truth = {kind: sorted(keys) for kind, keys in troubles.truth.items()}
+    tainted = sorted(troubles.tainted)
+    about = {"culprits": truth, "tainted": tainted, "convicted": troubles.convicted, "entries": total}
+    (target / "_truth.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+    return total
+
+
+def _fitted(table: pa.Table) -> pa.Table:
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.column_names
+        else pa.nulls(table.num_rows, field.type)
+        for field in _RAW
+    ]
+    return pa.Table.from_arrays(columns, schema=_RAW)
+
+
+def _stored(raw: pa.Table) -> pa.Table:
+    raw = raw.take(pc.sort_indices(raw["ms"]))
+    seq = pa.array(range(raw.num_rows), pa.int64())
+    ms = raw["ms"].combine_chunks()
+    entry = pc.binary_join_element_wise(ms.cast(pa.string()), seq.cast(pa.string()), "-")
+    told = {
+        "entry": entry,
+        "at": pc.multiply(ms, 1000).cast(pa.timestamp("us", tz="UTC")),
+        "seq": seq,
+        "v": pa.repeat(2, raw.num_rows),
+        "rest": pa.nulls(raw.num_rows, pa.string()),
+    }
+    columns = [(told.get(f.name) if f.name in told else raw[f.name]) for f in _STORED]
+    return pa.Table.from_arrays(
+        [_as(column, f.type) for column, f in zip(columns, _STORED, strict=True)], schema=_STORED
+    )
+
+
+def _as(column: Any, kind: pa.DataType) -> Any:
+    return column if column.type == kind else column.cast(kind)
+
+
+def _write_day(table: pa.Table, world: World, number: int, target: Path) -> None:
+    date = (world.start + timedelta(days=number)).date()
+    place = target / f"date={date.isoformat()}"
+    place.mkdir()
+    pq.write_table(table, place / "part-0.parquet", compression="snappy")
