@@ -110,7 +110,7 @@ class ObservedRequest(GuardedRequest):
                 known=self.runtime.known(self.message, start.task, evidence),
             )
             if start.diverts and not recorded.finished:
-                self._judge(start, recorded.history)
+                self._judge(start, recorded.history, gate_closed=recorded.gate_closed)
 
     def _record_rollback(self, start: Start, cause: str) -> None:
         with suppress(StaleDelivery):
@@ -118,7 +118,8 @@ class ObservedRequest(GuardedRequest):
             recorded = self.runtime.ledger.rollback(self.mid, start, cause=cause, known=known)
             self._judge(start, recorded.history)
 
-    def _judge(self, start: Start, history: History) -> None:
-        verdict = convict(history, Limits(start.max_crashes, start.max_failures))
+    def _judge(self, start: Start, history: History, *, gate_closed: bool = False) -> None:
+        limits = Limits(start.max_crashes, start.max_failures)
+        verdict = convict(history, limits, gate_closed=gate_closed)
         if verdict is not None:
             self.runtime.would_quarantine(self.message, self.mid, start, verdict.cause, verdict.reason)
