@@ -198,7 +198,7 @@ def test_small_batches_become_one_and_no_entry_is_lost_or_doubled(
     assert "batch=0-2" in names and len(names) == 2
     assert in_lake(place) == told(client)
     assert ingest.lake.read().rows == 40
-    # one that was killed between the two steps of it: what is covered does not count, and goes at the next run
+    # As after a kill between its two steps: what is covered does not count, and goes at the next run.
     shutil.copytree(place / "journal" / "batch=3", place / "journal" / "batch=1")
     marked = (place / "journal" / "batch=3" / "_SUCCESS").read_text()
     marked = marked.replace('"first": 3, "last": 3', '"first": 1, "last": 1')
