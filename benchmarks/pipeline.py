@@ -40,7 +40,7 @@ for i = ARGV[1], ARGV[1] + ARGV[2] - 1 do
     id = string.sub(id, 1, 8) .. '-' .. string.sub(id, 9, 12) .. '-' .. string.sub(id, 13, 36),
     mid = string.sub(id, 5, 36), token = 'b00t' .. (i % 12) .. '.' .. i, task = 'shop.tasks.task_' .. i % 40,
     queue = 'q', worker = 'celery@app-' .. i % 12 .. '/b00t' .. i % 12, pid = tostring(1000 + i % 48),
-    state = bad and 'TBDL' or 'DLVD', cause = bad and 'signal:9' or '', outcome = bad and 'exact' or 'success',
+    state = bad and 'TBDL' or 'DLVD', cause = bad and 'exit:9' or '', outcome = bad and 'exact' or 'success',
     deliveries = '1', crashes = bad and '1' or '', strikes = bad and '1' or '',
     runtime_ms = tostring((i * 7919) % 60000), payload_bytes = tostring((i * 31) % 9000),
     memory_kb = tostring(50000 + i % 9000), fingerprint = string.sub(id, 1, 16), shape = 'int,str;page=str',

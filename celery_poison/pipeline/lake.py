@@ -89,6 +89,7 @@ class Lake:
         if not manifests:
             return self.session.createDataFrame([], STORED)
         reader = self.session.read.schema(STORED).option("basePath", self.journal_directory)
+        reader = reader.option("parquet.page.verify-checksum.enabled", True)
         reader = reader.option("ignoreCorruptFiles", not strict).option("ignoreMissingFiles", not strict)
         paths = [f"{self.journal_directory}/{manifest.name}" for manifest in manifests]
         return reader.parquet(*paths).select(*STORED.fieldNames())

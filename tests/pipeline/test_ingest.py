@@ -184,7 +184,7 @@ def test_damage_inside_a_file_is_found_by_the_check(ingest: Ingest, client: redi
     content = bytearray(file.read_bytes())
     content[4:2000] = bytes(1996)
     file.write_bytes(content)
-    assert [left.rows for left in ingest.lake.check().left_out] == [2000]
+    assert [(left.where, left.rows) for left in ingest.lake.check().left_out] == [("batch=0", 2000)]
 
 
 def test_small_batches_become_one_and_no_entry_is_lost_or_doubled(
