@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.entries import W1, W2, cleared, died, journal_of, ran
+from tests.pipeline.entries import W2, cleared, died, journal_of, ran
 
 #: A worker for each story, so that one journal can tell them all: making a table costs more than reading it.
 W3, W4, W5 = "main@app-03/cccc", "no slash", "x/y@app-05/boot"
