@@ -24,6 +24,7 @@ VERBS = {
     "monitor": "monitor:monitor",
     "journal": "journal:journal",
     "doctor": "doctor:doctor",
+    "pipeline": "pipeline:pipeline",
 }
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -84,14 +85,14 @@ class Wanted:
 def _number(options: Mapping[str, str], name: str, default: int) -> int:
     text = options.get(name) or str(default)
     if not text.isdecimal() or int(text) < 1:
-        raise ConfigurationError(f"option {name} of the data source celery_poison: {text!r} is no number above 0")
+        raise ConfigurationError(f"data source celery_poison, option {name}: {text!r} is no positive number")
     return int(text)
 
 
 def _id(options: Mapping[str, str], name: str) -> str:
     text = options.get(name) or ""
     if text and not text.replace("-", "", 1).isdecimal():
-        raise ConfigurationError(f"option {name} of the data source celery_poison: {text!r} is no stream id")
+        raise ConfigurationError(f"data source celery_poison, option {name}: {text!r} is no stream id")
     return text
 
 
@@ -112,9 +113,9 @@ def ranges(after: str, upto: str, first: str, count: int) -> list[Range]:
     if not first or parts(first) > parts(upto):
         return []
     begin, end = parts(first)[0], parts(upto)[0]
-    inner = sorted({begin + (end - begin) * n // count for n in range(1, count)} - {end})
+    inner = sorted({begin + (end - begin) * n // count for n in range(1, count)} - {begin, end})
     cuts = [after, *(f"{ms}-{LAST_SEQUENCE}" for ms in inner), upto]
-    return [Range(low, high) for low, high in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [Range(low, high) for low, high in pairwise(cuts)]
 
 
 class _Reading:
@@ -161,9 +162,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if parts(tip.id) == parts(start["id"]) and tip.added == start["added"]:
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-        halfway = _halfway(start["id"], tip, most) if most else ""
-        if halfway:
-            return {"id": halfway, "added": UNKNOWN}
+        if most and tip.length > most:
+            halfway = _halfway(self.wanted.stream().first_after(start["id"]), tip, most)
+            if halfway:
+                return {"id": halfway, "added": UNKNOWN}
         return {"id": tip.id, "added": tip.added}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -183,12 +185,11 @@ def _expected(after: str, tip: Tip) -> int:
     return tip.length * (end - at) // (end - begin)
 
 
-def _halfway(after: str, tip: Tip, most: int) -> str:
-    """Return an id about ``most`` entries on; empty where the end is nearer."""
-    expected = _expected(after, tip)
-    if expected <= most:
+def _halfway(first: str, tip: Tip, most: int) -> str:
+    """Return an id about ``most`` entries after the first one; empty where the end is nearer."""
+    if not first or (expected := _expected(first, tip)) <= most:
         return ""
-    begin, end = max(parts(after)[0], parts(tip.first)[0]), parts(tip.id)[0]
+    begin, end = parts(first)[0], parts(tip.id)[0]
     ms = begin + max(1, (end - begin) * most // expected)
     return f"{ms}-{LAST_SEQUENCE}" if ms < end else ""
 

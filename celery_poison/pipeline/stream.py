@@ -70,10 +70,11 @@ class Stream:
             first=_text(first[0]) if first else "",
         )
 
-    def has(self, entry: str) -> bool:
-        """Whether this very entry is there."""
+    def last_upto(self, entry: str) -> str:
+        """Return the id of the newest entry up to and including one; empty where there is none."""
         with clear_errors("looking for an entry of the journal"):
-            return bool(self._client.xrange(self._key, entry, entry, count=1))
+            found = self._client.xrevrange(self._key, entry, "-", count=1)
+        return _text(found[0][0]) if found else ""
 
     def first_after(self, entry: str) -> str:
         """Return the id of the next entry; empty where there is none."""
