@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import date, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline.backtest.grid import Recommendation, say
+from celery_poison.pipeline.backtest.grid import Recommendation
 from celery_poison.pipeline.backtest.replay import Outcome
+from celery_poison.pipeline.backtest.telling import as_dict, as_recommended
+from celery_poison.pipeline.plain import plain_rows
 
 #: How many of each dimension are shown.
 TOP = 12
@@ -37,7 +36,7 @@ def gather(
     """
     deaths = attempts.where("end = 'crashed'")
     return {
-        "totals": _rows(
+        "totals": plain_rows(
             attempts.agg(
                 F.count(F.lit(1)).alias("attempts"),
                 F.count_if(F.col("end") == "crashed").alias("deaths"),
@@ -47,8 +46,10 @@ def gather(
                 F.max("ended_at").alias("until"),
             )
         )[0],
-        "days": _rows(incidents.groupBy("date", "kind").agg(F.count(F.lit(1)).alias("n")).orderBy("date")),
-        "recovery": _rows(
+        "days": plain_rows(
+            incidents.groupBy("date", "kind").agg(F.count(F.lit(1)).alias("n")).orderBy("date")
+        ),
+        "recovery": plain_rows(
             incidents.where("recovery_ms is not null")
             .groupBy("date")
             .agg(
@@ -58,48 +59,22 @@ def gather(
             )
             .orderBy("date")
         ),
-        "hours": _rows(
+        "hours": plain_rows(
             deaths.groupBy("task", F.hour("ended_at").alias("hour")).agg(
                 F.count_if(F.col("proof") != "cleared").alias("n")
             )
         ),
-        "blame": _rows(
+        "blame": plain_rows(
             blame.where(F.col("rank") <= TOP).orderBy("dimension", "rank", "key").where("failed > 0")
         ),
-        "innocent": _rows(
+        "innocent": plain_rows(
             blame.where("standing = 'bystander' and dimension in ('task', 'fingerprint')")
             .groupBy("dimension")
             .agg(F.count(F.lit(1)).alias("n"), F.sum("cleared").alias("cleared"))
         ),
-        "measures": _rows(measures.orderBy("top", "measure")) if measures is not None else [],
-        "anomalies": _rows(anomalies.limit(50)) if anomalies is not None else [],
-        "backtest": [_outcome(told) for told in outcomes],
-        "recommended": _recommended(recommended),
+        "measures": plain_rows(measures.orderBy("top", "measure")) if measures is not None else [],
+        "anomalies": plain_rows(anomalies.limit(50)) if anomalies is not None else [],
+        "backtest": [as_dict(told) for told in outcomes],
+        "recommended": recommended and as_recommended(recommended),
         "left_out": [*left_out],
     }
-
-
-def _outcome(told: Outcome) -> dict[str, Any]:
-    row = asdict(told)
-    row["wrong_blocks"] = sorted(told.wrong_blocks)
-    return {**row, "policy": asdict(told.policy), "says": say(told.policy)}
-
-
-def _recommended(told: Recommendation | None) -> dict[str, Any] | None:
-    if told is None:
-        return None
-    return {"policy": asdict(told.policy), "says": say(told.policy), "reasons": [*told.reasons]}
-
-
-def _rows(frame: DataFrame) -> list[dict[str, Any]]:
-    return [{name: _plain(value) for name, value in row.asDict().items()} for row in frame.collect()]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat(" ", "seconds")
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

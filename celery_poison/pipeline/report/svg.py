@@ -84,7 +84,7 @@ def ranking(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
         y = 28 + n * row
         rate, low, high_rate = each["rate"], each["rate_low"], each["rate_high"]
         whole = (
-            f"{each['key']}: {each['failed']} deaths, {each['passed']} runs alive, Ochiai {each['ochiai']:.3f};"
+            f"{each['key']}: {each['failed']} deaths, {each['passed']} alive, Ochiai {each['ochiai']:.3f};"
             f" kills {rate:.3g} of its runs ({low:.3g} to {high_rate:.3g})"
         )
         parts += [
