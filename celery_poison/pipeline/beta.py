@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import exp, lgamma, log
 
 _TINY = 1e-300
 
 
-@lru_cache(maxsize=100_000)
 def quantile(part: float, a: float, b: float) -> float:
     """Return the value below which ``part`` of Beta(a, b) lies, to one part in ten million.
 

@@ -8,8 +8,9 @@ passed; the measures make one number of these two. docs/pipeline-tables.md has d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
@@ -106,7 +107,7 @@ def estimate(spectrum: DataFrame) -> DataFrame:
     A beta distribution: Jeffreys' prior, deaths by ``guilt``, runs alive by ``passed``. ``standing`` is
     ``guilty`` (a death alone proves it), ``bystander`` (trials cleared it of everything) or ``suspect``.
     """
-    quantile = F.udf(beta.quantile, "double")
+    quantile = F.udf(_remembered(), "double")
     deadly, calm = F.col("guilt") + 0.5, F.col("passed") + 0.5
     low, high = (quantile(F.lit(part), deadly, calm.cast("double")) for part in (0.025, 0.975))
     standing = F.when(F.col("proven") > 0, "guilty").when(F.col("failed") == 0, "bystander")
@@ -118,6 +119,21 @@ def estimate(spectrum: DataFrame) -> DataFrame:
             "standing": standing.otherwise("suspect"),
         }
     )
+
+
+def _remembered() -> Callable[[float, float, float], float]:
+    """Return ``beta.quantile``, to be sent as it is to executors that have not got this package."""
+    cloudpickle.register_pickle_by_value(beta)
+    known: dict[tuple[float, float, float], float] = {}
+
+    def quantile(part: float, deadly: float, calm: float) -> float:
+        # Most elements share a few pairs of small counts.
+        key = part, deadly, calm
+        if key not in known:
+            known[key] = beta.quantile(*key)
+        return known[key]
+
+    return quantile
 
 
 def compare(attempts: DataFrame, tops: Sequence[int] = (5, 10, 20, 50, 100)) -> DataFrame:
