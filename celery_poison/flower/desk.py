@@ -16,10 +16,10 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.flower.groups import Group, grouped
 from celery_poison.flower.jobs import Job, Jobs, Order
 from celery_poison.flower.shelf import Shelf, View
 from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine.groups import By, Group, grouped
 from celery_poison.quarantine.overview import Overview, overview
 from celery_poison.states import State
 
@@ -187,7 +187,7 @@ class Desk:
             def shown(view: View) -> None:
                 before = self.snapshot
                 same = before.view.records == view.records
-                groups = before.groups if same else tuple(grouped(view.records))
+                groups = before.groups if same else tuple(grouped(view.records, By.CAUSE))
                 self.snapshot = Snapshot(seen, view, groups, on_trial, time.monotonic())
                 loop.call_soon_threadsafe(self._begun.set)
 
