@@ -109,6 +109,8 @@ class Desk:
         future = asyncio.get_running_loop().run_in_executor(self._readers, question)
         future.add_done_callback(self._answered)
         try:
+            # Where it is known that Redis is silent, nobody waits for long to be told again.
+            patience = min(patience, HURRY) if self.trouble else patience
             return await asyncio.wait_for(asyncio.shield(future), patience)
         except TimeoutError:
             raise LedgerUnavailable(f"Redis has not answered within {patience:g} s") from None
