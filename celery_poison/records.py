@@ -183,6 +183,8 @@ def history_of(raw: Mapping[str, str]) -> History:
         shared_blame=raw.get("blame") == "shared",
         proven=int(raw.get("proven") or 0),
         spoilt=int(raw.get("spoilt") or 0),
+        tried=int(raw.get("tried") or 0),
+        doubted=raw.get("doubted", "0") != "0",
         cause=raw.get("cause", ""),
     )
 
@@ -211,6 +213,34 @@ class WorkerRecord:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRecord:
+    """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
+
+    Attributes:
+        closed: at this moment only a death on trial convicts.
+        until: when it opens by itself, if no more workers die.
+        deaths: workers that had died when it closed, or when the last one died,
+        fleet: and of how many.
+        lifted_by: who lifted it last; empty: its time was over.
+    """
+
+    closed: bool = False
+    closed_at: float | None = None
+    until: float | None = None
+    deaths: int = 0
+    fleet: int = 0
+    lifted_at: float | None = None
+    lifted_by: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def story(self) -> str:
+        return f"{self.deaths} of {self.fleet} workers died"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

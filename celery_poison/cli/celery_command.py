@@ -22,6 +22,7 @@ VERBS = {
     "policy": "policy:policy",
     "block": "block:block",
     "unblock": "block:unblock",
+    "gate": "gate:gate",
     "monitor": "monitor:monitor",
     "journal": "journal:journal",
     "doctor": "doctor:doctor",

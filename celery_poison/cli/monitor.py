@@ -22,6 +22,8 @@ from celery_poison.metrics import register
 _STORIES: dict[str, str] = {
     "monitor_changed": "active since now, with fencing number {fence}",
     "worker_lost": "worker {worker} is lost ({cause}, noticed as {how}), incident {incident}",
+    "fleet_gate_closed": "{deaths} of {fleet} workers died: the fleet gate is closed, incident {incident}",
+    "fleet_gate_lifted": "the fleet gate is lifted: deaths convict again",
     "failover_finished": "worker {worker}: {flagged} flagged, {put_back} put back, incident {incident}",
     "message_candidate": "task {message[task]}[{message[id]}] is a candidate now ({cause})",
 }

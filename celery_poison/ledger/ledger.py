@@ -72,6 +72,7 @@ class Sight:
     release: int
     parked: Parked | None
     run_id: str
+    gate_closed: bool = False
 
     @property
     def is_in_the_way(self) -> bool:
@@ -86,6 +87,32 @@ class Recorded:
 
     history: History
     finished: bool = False
+    gate_closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GateLimits:
+    """What closes the fleet gate: the settings ``fleet_gate_*``, times in ms."""
+
+    share: float
+    workers: int
+    window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """A worker was declared dead.
+
+    Attributes:
+        closed_gate: this death closed the fleet gate.
+        deaths: nodes that died within the gate's window; 0 where nobody counts.
+        fleet: of how many.
+    """
+
+    cause: str
+    closed_gate: bool = False
+    deaths: int = 0
+    fleet: int = 0
 
 
 class Ledger:
@@ -119,7 +146,7 @@ class Ledger:
         """Return everything known about a message; changes nothing."""
         arguments: dict[str, Any] = {"mid": mid, "activation_ms": activation_ms}
         reply = self._call("look", self._of(mid, id), children=self.keys.children, **arguments)
-        _, raw, ended, owner, lineage, kept, release, parked, run_id = reply
+        _, raw, ended, owner, lineage, kept, release, parked, run_id, gate = reply
         return Sight(
             raw=raw,
             start=Start.decode(raw) if raw else None,
@@ -130,6 +157,7 @@ class Ledger:
             release=max(int(release), int(pairs(lineage).get("release") or 0)),
             parked=Parked.decode(parked) if parked else None,
             run_id=run_id.decode(),
+            gate_closed=bool(gate),
         )
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
@@ -421,6 +449,24 @@ class Ledger:
             raise MessageNotFound(f"{kind} {name} is not blocked")
         return int(reply[1])
 
+    def publish(self, sheet: str, *, force: bool, lasts_ms: int, actor: str) -> tuple[int, int]:
+        """Keep a sheet of the pipeline's block rules as a proposal, or put all of them in force.
+
+        Args:
+            sheet: JSON, as docs/keys.md says.
+            lasts_ms: how long the proposal, or each rule, holds.
+
+        Returns:
+            The sheet's version, and how many rules were put in force.
+        """
+        told: dict[str, Any] = {"force": "1" if force else "", "sheet": sheet, "lasts_ms": lasts_ms}
+        _, version, count = self._call("publish", {}, **told, actor=actor)
+        return int(version), int(count)
+
+    def retract(self, actor: str) -> int:
+        """Take back the pipeline's rules that nobody changed since, and its proposal; return how many."""
+        return int(self._call("retract", {}, actor=actor)[1])
+
     # --- workers and monitors ------------------------------------------------------------------
 
     def beat(
@@ -463,8 +509,21 @@ class Ledger:
         run_id, *flat = [word.decode() for word in reply[2:]]
         return Fleet(int(reply[1]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
 
-    def bury(self, worker: str, incident: str, how: Silence, activation_ms: int, fence: int) -> str | None:
-        """Declare a worker dead; return the cause, or None when it lives or is gone already.
+    def bury(
+        self,
+        worker: str,
+        incident: str,
+        how: Silence,
+        activation_ms: int,
+        fence: int,
+        gate: GateLimits | None = None,
+        earlier: Sequence[str] = (),
+    ) -> Burial | None:
+        """Declare a worker dead; return None when it lives or is gone already.
+
+        Args:
+            gate: what closes the fleet gate; None: nothing.
+            earlier: workers with whose deaths it has a message in common: they count once.
 
         Raises:
             Fenced: another monitor took over.
@@ -478,9 +537,25 @@ class Ledger:
             "patience_ms": GONE_PATIENCE_MS,
             "alive": self.keys.alive,
             "fence": fence,
+            "workers": self.keys.worker(""),
+            "gate_share": gate.share if gate else "",
+            "gate_workers": gate.workers if gate else 0,
+            "window_ms": gate.window_ms if gate else 0,
+            "earlier": "",
         }
-        reply = self._call("bury", keys, **arguments)
-        return reply[1].decode() if reply[0] is Code.OK else None
+        code, *told = self._call("bury", keys, rest=earlier, **arguments)
+        if code is not Code.OK:
+            return None
+        cause, closed, deaths, fleet = told
+        return Burial(cause.decode(), bool(closed), deaths, fleet)
+
+    def lift_gate(self, actor: str = "", note: str = "") -> bool:
+        """Lift the fleet gate: deaths convict again. Returns whether it was closed.
+
+        Args:
+            actor: empty for a monitor, which lifts it only when its time is over.
+        """
+        return bool(self._call("lift_gate", {}, actor=actor, note=note)[0] is Code.OK)
 
     def close(
         self,
@@ -526,7 +601,7 @@ def _fence(number: int | None) -> str:
 def _recorded(reply: list[Any]) -> Recorded:
     if reply[0] is Code.DONE:
         return Recorded(History(), finished=True)
-    return Recorded(history_of(pairs(reply[1])))
+    return Recorded(history_of(pairs(reply[1])), gate_closed=len(reply) > 2 and bool(reply[2]))
 
 
 def pairs(flat: Sequence[bytes]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.history import entry
 from celery_poison.ledger.ledger import Ledger
 from celery_poison.records import (
+    GateRecord,
     Incident,
     MessageRecord,
     Parked,
@@ -241,6 +242,31 @@ class Queries:
         with clear_errors("reading open incidents"):
             raw: Any = self._client.hgetall(self._keys.open)
         return {worker.decode(): incident.decode() for worker, incident in raw.items()}
+
+    def gate(self) -> GateRecord:
+        """Return how the fleet gate stands."""
+        with clear_errors("reading the fleet gate"):
+            raw: Any = self._client.hgetall(self._keys.gate)
+        told, now = _text(raw), self.now_ms() / 1000 if raw else 0.0
+        until = _seconds(told.get("until"))
+        return GateRecord(
+            closed=until is not None and until > now,
+            closed_at=_seconds(told.get("closed_at")),
+            until=until,
+            deaths=int(told.get("deaths") or 0),
+            fleet=int(told.get("fleet") or 0),
+            lifted_at=_seconds(told.get("lifted_at")),
+            lifted_by=told.get("lifted_by", ""),
+        )
+
+    def died_before(self, ids: Iterable[str]) -> set[str]:
+        """Return the workers in which messages of these task ids died last."""
+        with clear_errors("reading where messages died"):
+            pipe = self._client.pipeline(transaction=False)
+            for id in ids:
+                pipe.hget(self._keys.lineage(id), "worker")
+            found: list[Any] = pipe.execute()
+        return {worker.decode() for worker in found if worker}
 
     def incident(self, incident: str) -> Incident | None:
         with clear_errors("reading an incident"):

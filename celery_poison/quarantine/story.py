@@ -65,7 +65,7 @@ def _crashed(entry: Entry) -> str:
     told = f"{describe(entry['cause'])} on {entry['worker']}{_after(entry)}"
     if entry["crashes"]:
         told += f": death {entry['crashes']}, strike {entry['strikes']}"
-    if entry["outcome"] == "shared":
+    if entry["outcome"] == "shared" and not entry["note"]:
         told += "; others ran beside it and share the blame"
     return told + _noted(entry) + _proven(entry)
 
@@ -124,6 +124,8 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "blocked": lambda entry: _listed("blocked", entry),
     "unblocked": lambda entry: _listed("unblocked", entry),
     "worker_lost": lambda entry: f"worker {entry['worker']} died ({entry['cause']})",
+    "gate_closed": lambda entry: f"the fleet gate closed: {entry['note']}; only a death on trial convicts",
+    "gate_lifted": lambda entry: f"the fleet gate was lifted by {entry['actor'] or 'itself'}{_noted(entry)}",
     "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{_noted(entry)}",
     "worker_started": lambda entry: f"worker {entry['worker']} started",
     "worker_stopped": lambda entry: f"worker {entry['worker']} stopped",

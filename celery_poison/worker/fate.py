@@ -141,7 +141,7 @@ class Fate:
         if recorded.finished:
             runtime.bridge.call(self._finished_after_all)
             return
-        verdict = convict(recorded.history, self._limits(start))
+        verdict = convict(recorded.history, self._limits(start), gate_closed=recorded.gate_closed)
         if verdict is not None:
             self._store(verdict, start)
             return

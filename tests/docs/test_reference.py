@@ -167,8 +167,9 @@ _EXAMPLES: dict[str, Facts] = {
     "8": Facts(history=_STRIKES),
     "9": Facts(history=History(failures=5)),
     "10": Facts(blocked="task t is blocked by ann"),
-    "11": Facts(history=History(candidate=True)),
-    "12": Facts(),
+    "11": Facts(history=_STRIKES, gate_closed=True),
+    "12": Facts(history=History(candidate=True)),
+    "13": Facts(),
 }
 _LIMITS = Limits(max_crashes=2, max_failures=5, max_payload_bytes=10)
 
@@ -213,10 +214,11 @@ def test_an_earlier_row_of_the_verdict_table_goes_before_a_later_one() -> None:
         "5": {"park": 0, "foreign_start": True},
         "6": {"foreign_start": False},
         "7": {"payload_bytes": 0},
-        "8": {"history": History(failures=9, candidate=True)},
-        "9": {"history": History(candidate=True)},
+        "8": {"gate_closed": True},
+        "9": {"history": _STRIKES},
         "10": {"blocked": ""},
-        "11": {"history": History()},
+        "11": {"history": History(candidate=True)},
+        "12": {"history": History()},
     }
     facts = everything
     for number, row in _judge_rows().items():

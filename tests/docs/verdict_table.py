@@ -75,6 +75,11 @@ def has_failed_too_often(history: History, limits: Limits) -> bool:
     return history.failures >= limits.max_failures
 
 
+def is_in_doubt(facts: Facts) -> bool:
+    """As the section about many deaths at once says."""
+    return (facts.gate_closed or facts.history.doubted) and not facts.history.tried
+
+
 # --- may it be let in? --------------------------------------------------------------------------------
 
 
@@ -96,12 +101,14 @@ _KNOWN: dict[str, Callable[[Facts, Limits], bool]] = {
     "an earlier start of this message is on record and has not finished":
         lambda f, _: f.foreign_start and f.ended is not Ended.DONE,
     "its body, as received, has more than `max_payload_bytes`": _is_too_large,
-    "it is proven guilty, and its strikes have reached the bound, see below":
-        lambda f, limits: is_proven_guilty(f.history, limits),
+    "it is proven guilty, its strikes have reached the bound, see below, and [many deaths at once](#when-many-workers-die-at-once) leave no doubt":  # noqa: E501
+        lambda f, limits: is_proven_guilty(f.history, limits) and not is_in_doubt(f),
     "its failures have reached `max_failures`":
         lambda f, limits: has_failed_too_often(f.history, limits),
     "its task or fingerprint is blocked, and nobody has released this task id from quarantine":
         lambda f, _: bool(f.blocked) and not f.last_release,
+    "it would be convicted by row 8 if there were no doubt":
+        lambda f, limits: is_proven_guilty(f.history, limits),
     "it is a candidate, or on probation":
         lambda f, _: f.history.candidate or f.history.probation,
     "anything else": lambda f, _: True,

@@ -12,12 +12,13 @@ from tests.docs import verdict_table as table
 
 HISTORIES = [
     History(strikes=strikes, crashes=strikes, failures=failures, candidate=candidate, probation=probation,
-            shared_blame=shared, cause=cause, proven=proven, spoilt=spoilt)
-    for strikes, failures, candidate, probation, shared, cause, proven, spoilt in itertools.product(
+            shared_blame=shared, cause=cause, proven=proven, spoilt=spoilt, tried=tried, doubted=doubted)
+    for strikes, failures, candidate, probation, shared, cause, proven, spoilt, tried, doubted
+    in itertools.product(
         range(4), range(4), (False, True), (False, True), (False, True), ("signal:9", "worker_lost"),
-        range(3), (False, True)
+        range(3), range(2), range(2), (False, True)
     )
-    if proven <= strikes
+    if tried <= proven <= strikes
 ]  # fmt: skip
 LIMITS = [
     Limits(crashes, failures, trials=trials)
@@ -56,11 +57,13 @@ def _after(event: str, before: History) -> History:
             return replace(counted, candidate=True, shared_blame=not alone, cause="signal:9",
                            proven=before.proven + alone)  # fmt: skip
         case _, "it ended alive":
-            return replace(counted, candidate=False, probation=False, spoilt=False, proven=0)
+            return replace(
+                counted, candidate=False, probation=False, spoilt=0, proven=0, tried=0, doubted=False
+            )
         case _, "it was released":
             return replace(counted, candidate=True, probation=True, proven=0)
         case _, "its worker ended while it was in a cell":
-            return replace(counted, spoilt=True)
+            return replace(counted, spoilt=1)
     return counted
 
 
@@ -81,8 +84,8 @@ def test_NEW_1_every_history_up_to_a_bound_gets_the_verdict_of_the_table_in_the_
 
 
 def test_SAP_3_every_combination_of_counts_gets_the_verdict_of_the_table_in_the_docs() -> None:
-    for history, limits in itertools.product(HISTORIES, LIMITS):
-        _is_as_in_the_docs(Facts(history=history), limits)
+    for history, limits, closed in itertools.product(HISTORIES, LIMITS, (False, True)):
+        _is_as_in_the_docs(Facts(history=history, gate_closed=closed), limits)
 
 
 def test_every_combination_of_facts_gets_the_verdict_of_the_table_in_the_docs() -> None:
@@ -90,12 +93,14 @@ def test_every_combination_of_facts_gets_the_verdict_of_the_table_in_the_docs() 
     limits = Limits(max_payload_bytes=10)
     for facts, history, blocked in itertools.product(FACTS, each_row, ("", "rule")):
         _is_as_in_the_docs(replace(facts, history=history, blocked=blocked), limits)
+        if history.strikes:
+            _is_as_in_the_docs(replace(facts, history=history, blocked=blocked, gate_closed=True), limits)
 
 
 def _is_as_in_the_docs(facts: Facts, limits: Limits) -> None:
     assert judge(facts, limits).action is table.action_for(facts, limits), (facts, limits)
-    guilty = table.is_proven_guilty(facts.history, limits)
-    verdict = convict(facts.history, limits)
+    guilty = table.is_proven_guilty(facts.history, limits) and not table.is_in_doubt(facts)
+    verdict = convict(facts.history, limits, gate_closed=facts.gate_closed)
     if guilty or table.has_failed_too_often(facts.history, limits):
         assert verdict is not None and verdict.reason
         assert verdict.action is Action.QUARANTINE
@@ -120,7 +125,30 @@ def test_SAP_3_without_trials_one_shared_death_does_not_convict_and_two_do() -> 
 def test_SAP_2_without_trials_a_candidate_runs_like_every_other_message() -> None:
     for history in HISTORIES:
         verdict = judge(Facts(history=history), Limits(max_crashes=9, max_failures=9, trials=False))
-        assert verdict.action in (Action.RUN, Action.QUARANTINE)
+        assert verdict.action in (Action.RUN, Action.QUARANTINE) or (history.doubted and verdict.reason)
+
+
+def test_NEW_1_with_the_fleet_gate_closed_who_would_be_convicted_by_deaths_is_tried_first() -> None:
+    tried_first = 0
+    for history, limits in itertools.product(HISTORIES, LIMITS):
+        open_, closed = (judge(Facts(history=history, gate_closed=gate), limits) for gate in (False, True))
+        if history.failures >= limits.max_failures:
+            assert open_.action is closed.action is Action.QUARANTINE, "failures are no deaths"
+        elif history.tried or open_.action is not Action.QUARANTINE:
+            assert closed == open_, history
+        else:
+            assert closed.action is Action.RUN_ALONE and closed.reason, history
+            tried_first += 1
+    assert tried_first
+
+
+def test_NEW_1_a_doubt_outlives_the_closed_gate_and_a_death_on_trial_ends_it() -> None:
+    doubted = History(strikes=9, crashes=9, candidate=True, shared_blame=True, doubted=True)
+    for limits in LIMITS:
+        assert judge(Facts(history=doubted), limits).action is Action.RUN_ALONE
+        guilty = replace(doubted, proven=1, tried=1)
+        for closed in (False, True):
+            assert judge(Facts(history=guilty, gate_closed=closed), limits).action is Action.QUARANTINE
 
 
 def test_NEW_6_one_death_on_probation_convicts_whatever_the_limit() -> None:
@@ -194,7 +222,7 @@ def test_SAP_2_candidates_and_released_messages_run_alone_and_all_others_do_not(
 
 
 def test_NEW_3_what_is_blocked_does_not_run_unless_a_person_released_it() -> None:
-    for facts, history in itertools.product(FACTS[::5], HISTORIES[::7]):
+    for facts, history in itertools.product(FACTS[::7], HISTORIES[::13]):
         free = judge(replace(facts, history=history), Limits(max_payload_bytes=10))
         verdict = judge(replace(facts, history=history, blocked="rule"), Limits(max_payload_bytes=10))
         would_run = free.action in (Action.RUN, Action.RUN_ALONE)
@@ -209,6 +237,6 @@ def test_NEW_3_what_is_blocked_does_not_run_unless_a_person_released_it() -> Non
 
 
 def test_every_decision_that_keeps_a_message_from_running_gives_a_reason() -> None:
-    for facts, history in itertools.product(FACTS[::5], HISTORIES[::7]):
+    for facts, history in itertools.product(FACTS[::7], HISTORIES[::13]):
         verdict = judge(replace(facts, history=history), Limits(max_payload_bytes=10))
         assert verdict.reason or verdict.action in (Action.RUN, Action.RUN_ALONE)
