@@ -28,9 +28,10 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"{found['figures']['deaths']} whole workers in {found['seconds']:.0f} s,"
         f" {found['late']:.0f} s of them waited for the machine; {found['pace']}",
         f"  {_row(found['rule'], found['figures'])}",
-        "  the counting rules, asked about the same history:",
     ]
-    out += [f"  {_row(rule, one)}" for rule, one in found["same_history"].items()]
+    for rule, one in found["same_history"].items():
+        told = f"{one['convicted']}/{one['exposed']} innocents <= {one['bound']:.2%}"
+        out.append(f"  the same history under {rule:<18} {told}")
     for name, (value, low, high) in found["check"].items():
         inside = "" if low <= value <= high else "   OUTSIDE"
         out.append(f"  {name:<52} {value:8.3f}   simulated {low:8.3f} to {high:8.3f}{inside}")
@@ -100,14 +101,18 @@ def _of_real(found: dict[str, Any]) -> str:
         f" {found['seed']}. {found['figures']['deaths']} whole workers died"
         f" in {found['seconds'] / 60:.0f} minutes, and were started again. {_judged(found)}\n\n"
     )
+    text += _table(own)
     if found["same_history"]:
         text += (
-            "Below ours, what the counting rules would have done with *the same history*: it ends for a"
-            " poison when ours has caught it, so those that need more deaths never get them, and their"
-            f" figures are the least they would have been.\n\n{_table(own | found['same_history'])}"
+            "\n\nThe counting rules, asked about *the same history*. It ends for a poison when ours has"
+            " caught it, and an innocent that has been in one death runs in a cell from then on: under the"
+            " rules themselves it would have been worse.\n\n| rule | innocents that it would have convicted"
+            " | of those that ran in a death | 95 % upper bound |\n|---|---:|---:|---:|\n"
         )
-    else:
-        text += _table(own)
+        text += "\n".join(
+            f"| {rule} | {one['convicted']:,} | {one['exposed']:,} | {one['bound']:.2%} |"
+            for rule, one in found["same_history"].items()
+        )
     rows = [
         f"| {name} | {value:.3f} | {low:.3f} to {high:.3f} | {'yes' if low <= value <= high else 'no'} |"
         for name, (value, low, high) in found["check"].items()

@@ -22,6 +22,7 @@ from celery_poison.flower.listing import TABS, Listing
 from celery_poison.flower.message import PATIENCE
 from celery_poison.quarantine import story
 from celery_poison.quarantine.dossier import find, parcel_if_kept
+from celery_poison.quarantine.groups import By, grouped
 from celery_poison.quarantine.preview import decoded
 from celery_poison.records import MessageRecord
 from celery_poison.states import State
@@ -90,12 +91,16 @@ class Status(Api):
 
 
 class Groups(Api):
+    """What ``celery poison groups --json`` prints, by task and cause, or with ``?by=fingerprint`` finer."""
+
     @telling
     async def get(self) -> None:
-        snapshot = await self.desk.look()
-        if snapshot.overview is None:
-            raise HTTPError(503, self.desk.trouble)
-        self.answer([group.as_dict() for group in snapshot.groups])
+        by = self.get_query_argument("by", By.CAUSE)
+        if by not in [*By]:
+            raise HTTPError(400, f"by must be one of {', '.join(By)}")
+        view = (await self.desk.look_at_all()).view
+        found = await self.desk.think(lambda: grouped(view.records, By(by)))
+        self.answer([group.as_dict() for group in found])
 
 
 class Messages(Api):

@@ -16,10 +16,10 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.flower.groups import Group, grouped
 from celery_poison.flower.jobs import Job, Jobs, Order
 from celery_poison.flower.shelf import Shelf, View
 from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine.groups import By, Group, grouped
 from celery_poison.quarantine.overview import Overview, overview
 from celery_poison.states import State
 
@@ -109,6 +109,8 @@ class Desk:
         future = asyncio.get_running_loop().run_in_executor(self._readers, question)
         future.add_done_callback(self._answered)
         try:
+            # Where it is known that Redis is silent, nobody waits for long to be told again.
+            patience = min(patience, HURRY) if self.trouble else patience
             return await asyncio.wait_for(asyncio.shield(future), patience)
         except TimeoutError:
             raise LedgerUnavailable(f"Redis has not answered within {patience:g} s") from None
@@ -187,7 +189,7 @@ class Desk:
             def shown(view: View) -> None:
                 before = self.snapshot
                 same = before.view.records == view.records
-                groups = before.groups if same else tuple(grouped(view.records))
+                groups = before.groups if same else tuple(grouped(view.records, By.CAUSE))
                 self.snapshot = Snapshot(seen, view, groups, on_trial, time.monotonic())
                 loop.call_soon_threadsafe(self._begun.set)
 

@@ -29,6 +29,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:gate`` | hash | how long the fleet gate is closed, and why | for ever |
 | ``{ns}:policy`` | hash | policies overridden at run time, and their version | for ever |
 | ``{ns}:blocks`` | hash | blocked tasks and fingerprints, and the list's version | unblocked, or over |
+| ``{ns}:published`` | hash | what the pipeline proposes, and what it put in force | taken back |
 | ``{ns}:convictions:FP`` | string | convictions of one fingerprint | 30 days after the last |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
 | ``{ns}:counts`` | hash | totals since the ledger began | for ever |
@@ -78,6 +79,7 @@ class Keys:
         self.gate = self.prefix + "gate"
         self.policy = self.prefix + "policy"
         self.blocks = self.prefix + "blocks"
+        self.published = self.prefix + "published"
         self.journal = self.prefix + "journal"
         self.counts = self.prefix + "counts"
         self.untold = self.prefix + "untold"

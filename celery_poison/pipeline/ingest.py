@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from pyspark.errors import StreamingQueryException
 
 from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.pipeline import lock
@@ -90,7 +93,8 @@ class Ingest:
             seen: dict[int, Manifest] = {}
             try:
                 while query.isActive and not stopping():
-                    query.awaitTermination(_LOOK)
+                    with suppress(StreamingQueryException):  # looked at below
+                        query.awaitTermination(_LOOK)
                     self._tell(last, seen)
             finally:
                 _stop(query)

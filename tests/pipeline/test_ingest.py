@@ -184,7 +184,7 @@ def test_damage_inside_a_file_is_found_by_the_check(ingest: Ingest, client: redi
     content = bytearray(file.read_bytes())
     content[4:2000] = bytes(1996)
     file.write_bytes(content)
-    assert [left.rows for left in ingest.lake.check().left_out] == [2000]
+    assert [(left.where, left.rows) for left in ingest.lake.check().left_out] == [("batch=0", 2000)]
 
 
 def test_small_batches_become_one_and_no_entry_is_lost_or_doubled(
@@ -198,7 +198,7 @@ def test_small_batches_become_one_and_no_entry_is_lost_or_doubled(
     assert "batch=0-2" in names and len(names) == 2
     assert in_lake(place) == told(client)
     assert ingest.lake.read().rows == 40
-    # one that was killed between the two steps of it: what is covered does not count, and goes at the next run
+    # As after a kill between its two steps: what is covered does not count, and goes at the next run.
     shutil.copytree(place / "journal" / "batch=3", place / "journal" / "batch=1")
     marked = (place / "journal" / "batch=3" / "_SUCCESS").read_text()
     marked = marked.replace('"first": 3, "last": 3', '"first": 1, "last": 1')

@@ -30,7 +30,7 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(court: Court
         court.await_start("waits")
         (start,) = court.on_trial()
         os.kill(start.pid, signal.SIGKILL)
-        time.sleep(0.05)  # the time in which a worker could write down who has died
+        time.sleep(0.15)  # the time in which a worker could write down who has died
         first.kill_main()
         first.wait()
     court.marks.repair()

@@ -1,4 +1,4 @@
-"""What the kernel does for want of memory is told from a suspect's doing where no control group is limited, too."""
+"""What the kernel does for want of memory is told from a suspect's doing, without control groups too."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _without_memory(evidence: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in evidence.items() if name not in ("rss_kb", "limit_kb")}
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGQUIT])
 def test_NEW_2_a_pool_process_that_is_asked_to_end_is_nobodys_crash(
     crew: Crew, signum: signal.Signals
 ) -> None:

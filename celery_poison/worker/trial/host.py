@@ -43,7 +43,7 @@ DOUBT = 60.0
 #: Seconds for which the thread waits for a cell at a time.
 TICK = 1.0
 #: Seconds for which a worker must outlive a cell that was killed: who kills both may reach the cell first.
-OUTLIVE = 0.3
+OUTLIVE = 0.5
 
 
 @dataclass(frozen=True, slots=True)

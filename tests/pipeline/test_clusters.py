@@ -1,0 +1,114 @@
+"""A standalone cluster and Spark Connect bring the same into the lake as this machine does (NEW-7)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+pytest.importorskip("pyspark")
+pytest.importorskip("duckdb")
+
+from celery_poison.testing import wait_until
+from celery_poison.testing.ports import free_ports
+from tests.pipeline.journals import add, in_lake, told
+
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(600)]
+
+
+@contextmanager
+def _java(log: Path, main: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a class of Spark's in a session of its own."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    environ = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [str(home / "bin" / "spark-class"), main, *words],
+            env=environ,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            cwd=log.parent,
+        )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait(30)
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """A master and two workers."""
+    deploy = "org.apache.spark.deploy"
+    (port,) = free_ports()
+    master = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+    with ExitStack() as stack:
+        stack.enter_context(_java(tmp_path / "master.log", f"{deploy}.master.Master", *master))
+        wait_until(lambda: _answers(port), timeout=60)
+        url = f"spark://127.0.0.1:{port}"
+        for number in (1, 2):
+            log = tmp_path / f"worker{number}.log"
+            options = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+            options += ["--work-dir", str(tmp_path / f"work{number}")]
+            stack.enter_context(_java(log, f"{deploy}.worker.Worker", *options, url))
+            wait_until(lambda log=log: "registered with master" in log.read_text().lower(), timeout=60)
+        yield url
+
+
+@pytest.fixture
+def connect(tmp_path: Path) -> Iterator[str]:
+    """A Spark Connect server."""
+    pytest.importorskip("grpc")
+    (port,) = free_ports()
+    words = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"]
+    words += ["--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false"]
+    main = "org.apache.spark.deploy.SparkSubmit"
+    with _java(tmp_path / "connect.log", main, *words, "spark-internal"):
+        wait_until(lambda: _answers(port), timeout=120)
+        yield f"sc://127.0.0.1:{port}"
+
+
+def _ingest(master: str, url: str, lake: Path) -> None:
+    command = [sys.executable, "-m", "celery_poison.cli.standalone", "pipeline", "ingest", "--redis", url]
+    done = subprocess.run(
+        [*command, "--lake", str(lake), "--master", master],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("kind", ["cluster", "connect"])
+def test_the_same_lake_comes_of_it(
+    kind: str, request: pytest.FixtureRequest, redis_url: str, tmp_path: Path
+) -> None:
+    master = request.getfixturevalue(kind)
+    client = redis.Redis.from_url(redis_url)
+    lake = tmp_path / "lake"
+    for start in (0, 50_000):
+        add(client, 50_000, start=start, note="\r\nü")
+        _ingest(master, redis_url, lake)
+    assert in_lake(lake) == told(client)
