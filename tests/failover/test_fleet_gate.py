@@ -17,8 +17,8 @@ from celery_poison.verdict import CHANCE
 from tests.failover.crew import Watched
 from tests.failover.standalone import MonitorProcess
 
-#: Seconds; short, since a test waits for its end, and longer than it takes to notice three deaths.
-WINDOW = 6.0
+#: Seconds; short, since a test waits for its end, and longer than it takes to bury three workers.
+WINDOW = 3.0
 
 
 def _suspect(crew: Watched, n: int, *, spoilt: bool) -> str:
@@ -78,15 +78,15 @@ def test_NEW_1_half_of_a_fleet_killed_from_outside_convicts_nobody_and_the_alarm
     assert not crew.quarantine.list() and not crew.quarantine.list(candidates=True)
 
 
-@pytest.mark.parametrize(("trial", "deaths"), [("cell", 1), ("off", 4)])
+@pytest.mark.parametrize(("trial", "pool", "deaths"), [("cell", "prefork", 1), ("off", "solo", 4)])
 def test_NEW_1_a_poison_is_convicted_while_the_gate_is_closed(
-    new_crew: Callable[..., Watched], redis_url: str, trial: str, deaths: int
+    new_crew: Callable[..., Watched], redis_url: str, trial: str, pool: str, deaths: int
 ) -> None:
     crew = new_crew(redis_url, poison_trial=trial)
-    keys = plugin_of(crew.app).open_ledger()
-    keys.client.hset(keys.keys.gate, "until", 10**15)
+    ledger = plugin_of(crew.app).open_ledger()
+    ledger.client.hset(ledger.keys.gate, "until", 10**15)
     poison = crew.send("kill_main")
-    with crew.supervise(1, "prefork", 2) as supervisor:
+    with crew.supervise(1, pool, 2) as supervisor:
         crew.await_that(crew.quarantine.list, "convicted")
         assert len(supervisor.deaths) == deaths
     (kept,) = crew.quarantine.list()
