@@ -27,6 +27,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:monitor_fence`` | string | fencing number of the newest monitor | for ever |
 | ``{ns}:policy`` | hash | policies overridden at run time, and their version | for ever |
 | ``{ns}:blocks`` | hash | blocked tasks and fingerprints, and the list's version | unblocked, or over |
+| ``{ns}:published`` | hash | what the pipeline proposes, and what it put in force | taken back |
 | ``{ns}:convictions:FP`` | string | convictions of one fingerprint | 30 days after the last |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
 | ``{ns}:would`` | hash | cause -> messages (``poison_observe_only``) | for ever |
@@ -72,6 +73,7 @@ class Keys:
         self.monitor_fence = self.prefix + "monitor_fence"
         self.policy = self.prefix + "policy"
         self.blocks = self.prefix + "blocks"
+        self.published = self.prefix + "published"
         self.journal = self.prefix + "journal"
         self.would = self.prefix + "would"
         self.tally = self.prefix + "tally"

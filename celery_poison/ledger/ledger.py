@@ -389,6 +389,24 @@ class Ledger:
             raise MessageNotFound(f"{kind} {name} is not blocked")
         return int(reply[1])
 
+    def publish(self, sheet: str, *, force: bool, lasts_ms: int, actor: str) -> tuple[int, int]:
+        """Keep a sheet of the pipeline's block rules as a proposal, or put all of them in force.
+
+        Args:
+            sheet: JSON, as docs/keys.md says.
+            lasts_ms: how long the proposal, or each rule, holds.
+
+        Returns:
+            The sheet's version, and how many rules were put in force.
+        """
+        told: dict[str, Any] = {"force": "1" if force else "", "sheet": sheet, "lasts_ms": lasts_ms}
+        _, version, count = self._call("publish", {}, **told, actor=actor)
+        return int(version), int(count)
+
+    def retract(self, actor: str) -> int:
+        """Take back the pipeline's rules that nobody changed since, and its proposal; return how many."""
+        return int(self._call("retract", {}, actor=actor)[1])
+
     # --- workers and monitors ------------------------------------------------------------------
 
     def beat(

@@ -8,9 +8,13 @@ passed; the measures make one number of these two. docs/pipeline-tables.md has d
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from celery_poison.pipeline import beta
 from celery_poison.pipeline.tables.attempts import ended_alive
 
 #: What may be to blame. ``shape`` and ``payload`` are those of one task.
@@ -42,16 +46,17 @@ def spectrum(attempts: DataFrame, *, trials: bool = True) -> DataFrame:
         trials: take out of a death whom its trial cleared. False: as if nobody had been tried.
 
     Returns:
-        ``dimension, key, failed, passed, cleared, proven, failed_total, passed_total``: deaths it was in; its
-        runs that ended alive; of its suspects, those whom a trial cleared and those who were proven guilty;
-        all deaths and all runs alive in which the dimension is known.
+        ``dimension, key, failed, passed, cleared, proven, guilt, failed_total, passed_total``: deaths it was
+        in; its runs that ended alive; of its suspects, those whom a trial cleared and those who were proven
+        guilty; deaths, each divided by those who may be guilty of it; all deaths and all runs alive in which
+        the dimension is known.
     """
     known = elements(attempts)
     suspects = known.where("end = 'crashed'")
     passed = known.where(ended_alive(F.col("end"), F.col("outcome")))
-    held = suspects.where("proof != 'cleared'") if trials else suspects
+    held = _shares(suspects, trials)
     blamed = (
-        _long(suspects)
+        _long(suspects.withColumn("share", F.lit(0.0)))
         .groupBy("dimension", "key")
         .agg(
             F.count(F.when(F.col("proof") == "cleared", True)).alias("cleared"),
@@ -59,7 +64,9 @@ def spectrum(attempts: DataFrame, *, trials: bool = True) -> DataFrame:
         )
     )
     deaths = _long(held)
-    failed = deaths.groupBy("dimension", "key").agg(F.countDistinct("death").alias("failed"))
+    failed = deaths.groupBy("dimension", "key").agg(
+        F.countDistinct("death").alias("failed"), F.sum("share").alias("guilt")
+    )
     all_deaths = deaths.groupBy("dimension").agg(F.countDistinct("death").alias("failed_total"))
     ran = _passed(passed, blamed)
     totals = all_deaths.join(_passed_totals(passed), "dimension", "full")
@@ -71,10 +78,9 @@ def spectrum(attempts: DataFrame, *, trials: bool = True) -> DataFrame:
         .select(
             "dimension",
             "key",
-            *(
-                F.coalesce(name, none).alias(name)
-                for name in ("failed", "passed", "cleared", "proven", "failed_total", "passed_total")
-            ),
+            *(F.coalesce(name, none).alias(name) for name in ("failed", "passed", "cleared", "proven")),
+            F.coalesce("guilt", F.lit(0.0)).alias("guilt"),
+            *(F.coalesce(name, none).alias(name) for name in ("failed_total", "passed_total")),
         )
     )
 
@@ -92,7 +98,101 @@ def score(spectrum: DataFrame) -> DataFrame:
         }
     )
     order = Window.partitionBy("dimension").orderBy(F.desc("ochiai"))
-    return measured.withColumn("rank", F.rank().over(order))
+    return estimate(measured).withColumn("rank", F.rank().over(order))
+
+
+def estimate(spectrum: DataFrame) -> DataFrame:
+    """Add ``rate``, the share of its runs that kill, the interval around it (95 %), and ``standing``.
+
+    A beta distribution: Jeffreys' prior, deaths by ``guilt``, runs alive by ``passed``. ``standing`` is
+    ``guilty`` (a death alone proves it), ``bystander`` (trials cleared it of everything) or ``suspect``.
+    """
+    quantile = F.udf(_remembered(), "double")
+    deadly, calm = F.col("guilt") + 0.5, F.col("passed") + 0.5
+    low, high = (quantile(F.lit(part), deadly, calm.cast("double")) for part in (0.025, 0.975))
+    standing = F.when(F.col("proven") > 0, "guilty").when(F.col("failed") == 0, "bystander")
+    return spectrum.withColumns(
+        {
+            "rate": deadly / (deadly + calm),
+            "rate_low": low,
+            "rate_high": high,
+            "standing": standing.otherwise("suspect"),
+        }
+    )
+
+
+def _remembered() -> Callable[[float, float, float], float]:
+    """Return ``beta.quantile``, to be sent as it is to executors that have not got this package."""
+    cloudpickle.register_pickle_by_value(beta)
+    known: dict[tuple[float, float, float], float] = {}
+
+    def quantile(part: float, deadly: float, calm: float) -> float:
+        # Most elements share a few pairs of small counts.
+        key = part, deadly, calm
+        if key not in known:
+            known[key] = beta.quantile(*key)
+        return known[key]
+
+    return quantile
+
+
+def compare(attempts: DataFrame, tops: Sequence[int] = (5, 10, 20, 50, 100)) -> DataFrame:
+    """Say how well each measure finds, without any trial, the fingerprints that trials proved to be deadly.
+
+    Deadly is a fingerprint that died alone and never ended alive. What is at the top of a ranking is compared
+    with that, at each of ``tops`` and at the number of deadly ones.
+
+    Returns:
+        ``measure, top, deadly, found, precision, recall``.
+    """
+    told = score(spectrum(attempts, trials=False)).where("dimension = 'fingerprint'")
+    told = told.withColumn("guilty", (F.col("proven") > 0) & (F.col("passed") == 0)).persist()
+    ranked = [_ranked(told, measure) for measure in (*MEASURES, "rate_low")]
+    whole = ranked[0]
+    for each in ranked[1:]:
+        whole = whole.unionByName(each)
+    counts = F.array(*(F.lit(top).cast("long") for top in tops), F.col("deadly"))
+    found = F.count(F.when(F.col("guilty"), True))
+    return (
+        whole.where("deadly > 0")
+        .withColumn("top", F.explode(F.array_distinct(counts)))
+        .where("place <= top")
+        .groupBy("measure", "top", "deadly")
+        .agg(found.alias("found"), F.count(F.lit(1)).alias("taken"))
+        .select(
+            "measure",
+            "top",
+            "deadly",
+            "found",
+            (F.col("found") / F.col("taken")).alias("precision"),
+            (F.col("found") / F.col("deadly")).alias("recall"),
+        )
+    )
+
+
+def _ranked(told: DataFrame, measure: str) -> DataFrame:
+    # The key decides between equals, so that two runs say the same.
+    order = Window.partitionBy("dimension").orderBy(F.desc(measure), "key")
+    return told.select(
+        F.lit(measure).alias("measure"),
+        F.row_number().over(order).alias("place"),
+        F.count(F.when(F.col("guilty"), True)).over(Window.partitionBy("dimension")).alias("deadly"),
+        "guilty",
+    )
+
+
+def _shares(suspects: DataFrame, trials: bool) -> DataFrame:
+    """Divide each death by those who may be guilty of it; whom a trial cleared is left out."""
+    each = Window.partitionBy("death")
+    if not trials:
+        return suspects.withColumn("share", 1 / F.count(F.lit(1)).over(each))
+    held = suspects.where("proof != 'cleared'")
+    proven = F.col("proof") == "proven"
+    known = F.count(F.when(proven, True)).over(each)
+    share = F.when(known == 0, 1 / F.count(F.lit(1)).over(each)).when(
+        proven, F.lit(1.0) / F.greatest(known, F.lit(1))
+    )
+    return held.withColumn("share", share.otherwise(0.0))
 
 
 def ochiai(failed: Column, passed: Column, failed_total: Column) -> Column:
@@ -124,8 +224,8 @@ def jaccard(failed: Column, passed: Column, failed_total: Column) -> Column:
 def _long(known: DataFrame) -> DataFrame:
     """One row for each element of each attempt; for few rows only."""
     pairs = F.array(*(F.struct(F.lit(d).alias("dimension"), F.col(d).alias("key")) for d in DIMENSIONS))
-    each = known.select("death", "proof", F.explode(pairs).alias("e"))
-    return each.select("death", "proof", "e.dimension", "e.key").where("key is not null")
+    each = known.select("death", "proof", "share", F.explode(pairs).alias("e"))
+    return each.select("death", "proof", "share", "e.dimension", "e.key").where("key is not null")
 
 
 def _passed(passed: DataFrame, blamed: DataFrame) -> DataFrame:

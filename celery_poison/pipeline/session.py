@@ -8,6 +8,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -122,6 +123,8 @@ def _prepare_environment(master: str) -> None:
     os.environ["JAVA_HOME"] = str(_without_incubator(find_java()))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Else Spark runs the first python3 of the path, which may know none of our packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if "SPARK_CONF_DIR" not in os.environ:
         directory = _scratch()
         (directory / "log4j2.properties").write_text(_LOGGING)

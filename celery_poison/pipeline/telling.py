@@ -19,10 +19,16 @@ def told_gap(gap: Gap) -> str:
     return f"GAP: {many} entries between {gap.after} and {gap.upto}: {gap.why}"
 
 
-def tell(reading: Reading) -> None:
-    """Say on stderr what was left out of a reading of the lake, what never came into it, and why."""
+def sentences(reading: Reading) -> list[str]:
+    """Return what was left out of a reading of the lake, what never came into it, and why."""
+    told = []
     for left in reading.left_out:
         rows = f" ({left.rows} entries)" if left.rows is not None else ""
-        click.echo(f"left out: {clean(left.where)}{rows}: {clean(left.why)}", err=True)
-    for gap in reading.gaps:
-        click.echo(told_gap(gap), err=True)
+        told.append(f"left out: {clean(left.where)}{rows}: {clean(left.why)}")
+    return told + [told_gap(gap) for gap in reading.gaps]
+
+
+def tell(reading: Reading) -> None:
+    """Say :func:`sentences` on stderr."""
+    for sentence in sentences(reading):
+        click.echo(sentence, err=True)

@@ -74,7 +74,7 @@ class Troubles:
             poison = fingerprint(_NUMBER[task], 3_000_000_000 + number)
             self._plant("fingerprint", poison, task)
             first = self._dice.random() * 0.7
-            for _ in range(self._dice.randint(3, 20)):
+            for _ in range(self._dice.randint(3, 3 + int(17 * self.world.size))):
                 at = self._at(first + self._dice.random() * 0.25)
                 message = self._message(task, poison, deadly=True)
                 self._life(message, at, with_worker=number % 2 == 0)

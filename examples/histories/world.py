@@ -101,7 +101,7 @@ class World:
     @property
     def size(self) -> float:
         """How much of the planted trouble a history of this length has, so that short ones stay readable."""
-        return max(0.08, min(1.0, self.attempts / 5_000_000))
+        return max(0.15, min(1.0, self.attempts / 5_000_000))
 
 
 #: What is planted. Keys as ``celery_poison.pipeline.blame`` builds them.

@@ -28,3 +28,13 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("histories") / "small"
     write(World(attempts=40_000, days=8, deploy_every_days=1), target)
     return target
+
+
+@pytest.fixture(scope="session")
+def attempts_of_history(spark: Any, history: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The table of attempts of that history, made once."""
+    from celery_poison.pipeline.tables import attempts
+
+    place = str(tmp_path_factory.mktemp("tables") / "attempts")
+    attempts(spark.read.parquet(str(history))).write.parquet(place)
+    return spark.read.parquet(place)

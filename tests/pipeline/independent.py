@@ -20,14 +20,14 @@ with crashes as (
 ), failing as (
   select death, unnest([{pairs}], recursive := true), innocent from judged
 ), passing as (
-  select unnest([{pairs}], recursive := true), count(*) as n from journal
-  where event = 'rolled_back' or event = 'finished' and outcome is distinct from 'lost' group by all
+  select unnest([{pairs}], recursive := true) from journal
+  where event = 'rolled_back' or event = 'finished' and outcome is distinct from 'lost'
 ), named as (select dimension, key from failing where key is not null group by all
 ), failed as (
   select dimension, key, count(distinct death) as failed from failing
   where key is not null and not ({trials} and innocent) group by all
 ), passed as (
-  select dimension, key, sum(n) as passed from passing where key is not null group by all
+  select dimension, key, count(*) as passed from passing where key is not null group by all
 ), f as (select dimension, count(distinct death) as failed_total from failing
          where key is not null and not ({trials} and innocent) group by all
 ), p as (select dimension, sum(passed) as passed_total from passed group by all)

@@ -1,10 +1,13 @@
 """What the journal says, as tables: pure functions from DataFrame to DataFrame (NEW-7).
 
-Each function ends in a ``select`` that is its schema; docs/pipeline-tables.md says what each column means.
-None of them reads or writes anything, counts rows or needs a session of its own.
+Each function ends in a ``select`` or an ``agg`` that is its schema; docs/pipeline-tables.md says what each
+column means. None of them reads or writes anything, counts rows or needs a session of its own.
 """
 
 from celery_poison.pipeline.tables.attempts import attempts
+from celery_poison.pipeline.tables.fingerprints import fingerprints
 from celery_poison.pipeline.tables.incidents import incidents
+from celery_poison.pipeline.tables.messages import messages
+from celery_poison.pipeline.tables.task_daily import task_daily
 
-__all__ = ["attempts", "incidents"]
+__all__ = ["attempts", "incidents", "messages", "fingerprints", "task_daily"]

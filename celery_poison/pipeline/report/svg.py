@@ -1,0 +1,192 @@
+"""Pictures, as SVG text: every word in them is escaped, every picture says what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from math import log10
+from typing import Any
+
+WIDTH = 860
+
+
+def picture(title: str, height: float, *parts: str) -> str:
+    """Return one SVG with a title for those who cannot see it."""
+    inside = "".join(parts)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
+        f"<title>{escape(title)}</title>{inside}</svg>"
+    )
+
+
+def text(x: float, y: float, words: object, kind: str = "", anchor: str = "start") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(str(words))}</text>'
+
+
+def box(x: float, y: float, wide: float, high: float, kind: str, hint: str, shade: float = 1.0) -> str:
+    shape = f'x="{x:.1f}" y="{y:.1f}" width="{max(wide, 0):.1f}" height="{max(high, 0):.1f}"'
+    return f'<rect {shape} class="{kind}" fill-opacity="{shade:.2f}"><title>{escape(hint)}</title></rect>'
+
+
+def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{kind}"/>'
+
+
+def dot(x: float, y: float, size: float, kind: str, hint: str) -> str:
+    return (
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" class="{kind}"><title>{escape(hint)}</title></circle>'
+    )
+
+
+def stacked(title: str, days: Sequence[str], series: Mapping[str, Sequence[float]]) -> str:
+    """Bars for each day, one series upon the other; the names of the series are their classes."""
+    top = max([sum(values[n] for values in series.values()) for n in range(len(days))], default=0) or 1
+    left, high = 46.0, 170.0
+    step = (WIDTH - left) / max(1, len(days))
+    parts = _scale(left, high, top)
+    for n, day in enumerate(days):
+        under = high
+        for name, values in series.items():
+            tall = values[n] / top * (high - 14)
+            under -= tall
+            parts.append(
+                box(left + n * step + 1, under, step - 2, tall, name, f"{day}: {values[n]:g} {name}")
+            )
+        if n % max(1, len(days) // 10) == 0:
+            parts.append(text(left + n * step, high + 16, day[5:], "small"))
+    for n, name in enumerate(series):
+        parts += [
+            box(left + 8 + n * 110, 4, 10, 10, name, name),
+            text(left + 22 + n * 110, 13, name, "small"),
+        ]
+    return picture(title, high + 24, *parts)
+
+
+def ranking(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each element: its rate as a dot, its interval as a bar, on a logarithmic scale."""
+    left, right, row = 300.0, WIDTH - 110.0, 22.0
+    least = min([each["rate_low"] for each in rows if each["rate_low"] > 0], default=1e-4)
+    least = 10 ** int(log10(max(least, 1e-7)) - 1)
+
+    def x(rate: float) -> float:
+        return left + (right - left) * (1 - log10(max(rate, least)) / log10(least))
+
+    high = 20 + row * len(rows)
+    parts = []
+    power = least
+    while power <= 1.0000001:
+        parts += [
+            line(x(power), 14, x(power), high, "grid"),
+            text(x(power), 10, f"{power:.4g}", "small", "middle"),
+        ]
+        power *= 10
+    for n, each in enumerate(rows):
+        y = 28 + n * row
+        rate, low, high_rate = each["rate"], each["rate_low"], each["rate_high"]
+        whole = (
+            f"{each['key']}: {each['failed']} deaths, {each['passed']} alive, Ochiai {each['ochiai']:.3f};"
+            f" kills {rate:.3g} of its runs ({low:.3g} to {high_rate:.3g})"
+        )
+        parts += [
+            text(left - 8, y + 4, shorten(str(each["key"])), each["standing"], "end"),
+            box(x(low), y - 4, x(high_rate) - x(low), 8, "interval", whole),
+            dot(x(rate), y, 4.5, each["standing"], whole),
+            text(right + 12, y + 4, f"{each['failed']} / {each['passed']}", "small"),
+        ]
+    return picture(title, high + 8, *parts)
+
+
+def heat(title: str, names: Sequence[str], value: Callable[[str, int], float]) -> str:
+    """Tasks down, hours of the day across; the more, the darker."""
+    left, row = 190.0, 20.0
+    step = (WIDTH - left) / 24
+    top = max([value(name, hour) for name in names for hour in range(24)], default=0) or 1
+    parts = [text(left + hour * step, 12, f"{hour:02}", "small") for hour in range(24)]
+    for n, name in enumerate(names):
+        parts.append(text(left - 8, 31 + n * row, shorten(name, 26), "", "end"))
+        for hour in range(24):
+            found = value(name, hour)
+            hint = f"{name}, {hour:02}:00 UTC: {found:g} deaths"
+            parts.append(box(left + hour * step, 18 + n * row, step - 2, row - 2, "hot", hint, found / top))
+    return picture(title, 24 + row * len(names), *parts)
+
+
+def lines(title: str, days: Sequence[str], series: Mapping[str, Sequence[float]], unit: str) -> str:
+    """One curve for each series over days."""
+    left, high = 60.0, 170.0
+    top = max([value for values in series.values() for value in values], default=0) or 1
+    step = (WIDTH - left - 10) / max(1, len(days) - 1)
+    parts = _scale(left, high, top)
+    for n, (name, values) in enumerate(series.items()):
+        points = [(left + m * step, high - value / top * (high - 14)) for m, value in enumerate(values)]
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
+        parts.append(f'<polyline points="{path}" class="curve {name}"/>')
+        hints = (f"{day}: {name} {value:g} {unit}" for day, value in zip(days, values, strict=True))
+        parts += [dot(a, b, 3, name, hint) for (a, b), hint in zip(points, hints, strict=True)]
+        parts += [
+            box(left + 8 + n * 110, 4, 10, 10, name, name),
+            text(left + 22 + n * 110, 13, name, "small"),
+        ]
+    for m, day in enumerate(days):
+        if m % max(1, len(days) // 10) == 0:
+            parts.append(text(left + m * step, high + 16, day[5:], "small"))
+    return picture(title, high + 24, *parts)
+
+
+def tradeoff(title: str, rows: Sequence[Mapping[str, Any]], best: str) -> str:
+    """Each policy a dot: deaths across, innocents up; the best possible ones joined by a line."""
+    left, high, right = 60.0, 300.0, WIDTH - 20.0
+    most_deaths = max([row["deaths"] for row in rows], default=0) or 1
+    most_wrong = max([row["innocents"] for row in rows], default=0) or 1
+
+    def place(row: Mapping[str, Any]) -> tuple[float, float]:
+        # Roots, since a few policies are far worse than all others.
+        wrong = (row["innocents"] / most_wrong) ** 0.5
+        return left + row["deaths"] / most_deaths * (right - left - 20), high - wrong * (high - 20)
+
+    front = _front(rows)
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, front))
+    parts = [line(left, high, right, high, "axis"), line(left, 10, left, high, "axis")]
+    parts += [
+        text(right, high + 34, "deaths", "small", "end"),
+        text(left + 6, 14, "innocents in quarantine", "small"),
+    ]
+    for share in (0.25, 0.5, 0.75, 1.0):
+        parts.append(
+            text(left + share * (right - left - 20), high + 16, round(most_deaths * share), "small", "middle")
+        )
+        parts.append(
+            text(left - 6, high - share**0.5 * (high - 20) + 4, round(most_wrong * share), "small", "end")
+        )
+    parts.append(f'<polyline points="{path}" class="curve front"/>')
+    for row in rows:
+        x, y = place(row)
+        kind = "best" if row["says"] == best else ("untried" if not row["policy"]["trial"] else "tried")
+        told = (
+            f"{row['says']}: {row['deaths']} deaths, {row['innocents']} innocents, {row['waiting']} waiting"
+        )
+        parts.append(dot(x, y, 8 if kind == "best" else 5, kind, told))
+    return picture(title, high + 40, *parts)
+
+
+def shorten(words: str, most: int = 42) -> str:
+    return words if len(words) <= most else words[: most - 1] + "…"
+
+
+def _front(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = []
+    for row in sorted(rows, key=lambda row: (row["deaths"], row["innocents"])):
+        if not found or row["innocents"] < found[-1]["innocents"]:
+            found.append(row)
+    return found
+
+
+def _scale(left: float, high: float, top: float) -> list[str]:
+    parts = [line(left, high, WIDTH, high, "axis")]
+    for share in (0.5, 1.0):
+        y = high - share * (high - 14)
+        parts += [
+            line(left, y, WIDTH, y, "grid"),
+            text(left - 6, y + 4, f"{top * share:.4g}", "small", "end"),
+        ]
+    return parts

@@ -1,0 +1,76 @@
+"""One row for each message: its life and where it is now."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+
+def messages(journal: DataFrame) -> DataFrame:
+    """Return one row per message (``mid``): how often it ran and died, what that cost, and its last state.
+
+    Args:
+        journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
+    """
+    about = journal.where(F.col("mid").isNotNull() & F.col("at").isNotNull())
+    # Nearly every message is a single healthy run and needs no grouping: only the others are grouped.
+    single = F.col("event") == "finished"
+    troubled = F.broadcast(about.where(~single).select("mid").distinct())
+    calm = about.where(single).join(troubled, "mid", "left_anti")
+    told = about.join(troubled, "mid", "left_semi")
+    none = F.lit(0).cast("long")
+    one = calm.select(
+        "mid",
+        "id",
+        "task",
+        "queue",
+        _started().alias("first_at"),
+        F.col("at").alias("last_at"),
+        F.lit(1).cast("long").alias("starts"),
+        *(none.alias(name) for name in ("deaths", "put_back", "releases")),
+        F.coalesce("runtime_ms", none).alias("runtime_ms"),
+        none.alias("lost_ms"),
+        "payload_bytes",
+        "fingerprint",
+        "state",
+        F.lit(None).cast("string").alias("cause"),
+        F.lit(None).cast("string").alias("reason"),
+    )
+    return one.unionByName(_grouped(told))
+
+
+def _grouped(told: DataFrame) -> DataFrame:
+    end = F.col("event").isin("finished", "crashed", "interrupted", "rolled_back")
+    died, kept = F.col("event") == "crashed", F.col("event") == "quarantined"
+    ran = F.when(end, F.coalesce("runtime_ms", F.lit(0)))
+    return told.groupBy("mid").agg(
+        _last("id"),
+        _last("task"),
+        _last("queue"),
+        F.min(_started()).alias("first_at"),
+        F.max("at").alias("last_at"),
+        F.count_distinct(F.when(end, F.col("token"))).alias("starts"),
+        F.count_distinct(F.when(died, F.col("token"))).alias("deaths"),
+        F.count(F.when(F.col("event").isin("interrupted", "rolled_back"), True)).alias("put_back"),
+        F.count(F.when(F.col("event") == "released", True)).alias("releases"),
+        F.coalesce(F.sum(ran), F.lit(0)).alias("runtime_ms"),
+        F.coalesce(F.sum(F.when(died, ran)), F.lit(0)).alias("lost_ms"),
+        F.max("payload_bytes").alias("payload_bytes"),
+        _last("fingerprint"),
+        _last("state"),
+        F.max_by(F.when(kept, F.col("cause")), _when(kept)).alias("cause"),
+        F.max_by(F.when(kept, F.col("note")), _when(kept)).alias("reason"),
+    )
+
+
+def _started() -> Column:
+    """When the run that ended began; of what is no end, when it happened."""
+    return F.timestamp_millis(F.unix_millis("at") - F.greatest(F.coalesce("runtime_ms", F.lit(0)), F.lit(0)))
+
+
+def _last(name: str) -> Column:
+    return F.max_by(name, _when(F.col(name).isNotNull())).alias(name)
+
+
+def _when(condition: Column) -> Column:
+    return F.when(condition, F.struct("at", "seq"))

@@ -1,0 +1,86 @@
+"""The report's page: whole, closed off, and safe whatever things are called (NEW-7)."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as tree
+from html.parser import HTMLParser
+from typing import Any
+
+HOSTILE = "<script>alert('x')</script>&\"'"
+
+
+def _told(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
+    row = {"key": name, "failed": 3, "passed": 9, "cleared": 1, "proven": 2, "standing": "guilty", "rank": 1}
+    row |= {"ochiai": 0.5, "tarantula": 0.9, "dstar": "inf", "jaccard": 0.1, "guilt": 3.0}
+    row |= {"rate": 0.25, "rate_low": 0.1, "rate_high": 0.5, "dimension": "task"}
+    policy = {"max_crashes": 2, "trial": True}
+    outcome = {"deaths": 4, "worker_deaths": 1, "lost_ms": 9000, "waiting": 2, "blocked": 0, "innocents": 1}
+    totals = {"attempts": 12, "deaths": 3, "cleared": 1, "tasks": 1, "since": "2026-01-05", "until": None}
+    return {
+        "totals": totals,
+        "days": [{"date": "2026-01-05", "kind": "worker", "n": 2}, {"date": None, "kind": "process", "n": 1}],
+        "recovery": [{"date": "2026-01-05", "median": 300.0, "longest": 900, "n": 2}],
+        "hours": [{"task": name, "hour": 13, "n": 3}, {"task": None, "hour": 2, "n": 1}],
+        "blame": [row],
+        "innocent": [{"dimension": "task", "n": 4, "cleared": 7}],
+        "measures": [
+            {"measure": "ochiai", "top": 5, "deadly": 2, "found": 2, "precision": 0.4, "recall": 1.0}
+        ],
+        "anomalies": [
+            {"kind": "wave", "key": name, "date": "2026-01-06", "value": 9.0, "usual": 1.0, "says": name}
+        ],
+        "backtest": [{**outcome, "policy": policy, "says": "as it is"}],
+        "recommended": {"policy": policy, "says": "as it is", "reasons": [name]},
+        "left_out": [name],
+        **more,
+    }
+
+
+def _empty() -> dict[str, Any]:
+    totals = {"attempts": 0, "deaths": 0, "cleared": 0, "tasks": 0, "since": None, "until": None}
+    nothing: dict[str, Any] = {name: [] for name in _told() if name not in ("totals", "recommended")}
+    return {"totals": totals, "recommended": None, **nothing}
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_the_page_asks_nobody_and_runs_nothing() -> None:
+    from celery_poison.pipeline.report.page import render
+
+    page = render(_told(HOSTILE))
+    parser = _Tags()
+    parser.feed(page)
+    tags = {tag for tag, _ in parser.found}
+    assert "svg" in tags and not tags & {"script", "img", "iframe", "object", "a"}
+    assert [dict(a)["href"] for tag, a in parser.found if tag == "link"] == ["data:,"]
+    assert not re.search(r"https?://|@import|url\(", page)
+    assert "default-src 'none'" in page
+
+
+def test_every_picture_is_well_formed_whatever_things_are_called() -> None:
+    from celery_poison.pipeline.report.page import render
+
+    for told in (_told(HOSTILE), _told("\u202e\x00" + "x" * 300), _empty()):
+        pictures = re.findall(r"<svg.*?</svg>", render(told).replace("\x00", ""), re.S)
+        assert len(pictures) >= 3
+        for picture in pictures:
+            tree.fromstring(picture)
+
+
+def test_an_interval_is_drawn_around_its_rate() -> None:
+    from celery_poison.pipeline.report.page import render
+
+    picture = next(p for p in re.findall(r"<svg.*?</svg>", render(_told()), re.S) if "share of runs" in p)
+    root = tree.fromstring(picture)
+    (bar,) = [e for e in root.iter() if e.get("class") == "interval"]
+    (mark,) = [e for e in root.iter() if e.tag.endswith("circle")]
+    left, wide = float(bar.get("x") or 0), float(bar.get("width") or 0)
+    assert left < float(mark.get("cx") or 0) < left + wide
