@@ -91,11 +91,15 @@ class Ingest:
             commit = Commit(lake.root, wanted, held.owner, self.keep_hours, self.compacting)
             query = self._start(commit, trigger)
             seen: dict[int, Manifest] = {}
+            ended: int | None = None
             try:
                 while query.isActive and not stopping():
                     with suppress(StreamingQueryException):  # looked at below
                         query.awaitTermination(_LOOK)
-                    self._tell(last, seen)
+                    progress = query.lastProgress
+                    if progress and progress["batchId"] != ended:  # looking into the lake may cost
+                        ended = progress["batchId"]
+                        self._tell(last, seen)
             finally:
                 _stop(query)
             self._tell(last, seen)
