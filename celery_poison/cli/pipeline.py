@@ -73,7 +73,7 @@ class _Stages(DYMGroup):
             return None
         lacking = [name for name in _NEEDS if find_spec(name) is None]
         if lacking:
-            return click.Command(cmd_name, help=stage.help, callback=_explain, params=[_anything()])
+            return _explanation(cmd_name, stage)
         module = import_module(stage.module)
         own: Sequence[click.Parameter] = getattr(module, "OPTIONS", ())
 
@@ -86,12 +86,19 @@ class _Stages(DYMGroup):
         )
 
 
-def _anything() -> click.Parameter:
-    return click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+def _explanation(name: str, stage: Stage) -> click.Command:
+    """Return what stands for a command in an installation without Spark."""
 
+    def explain(words: Sequence[str]) -> None:
+        raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
 
-def _explain(words: Sequence[str]) -> None:
-    raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
+    return click.Command(
+        name,
+        help=stage.help,
+        callback=explain,
+        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
+        context_settings={"ignore_unknown_options": True},
+    )
 
 
 def _run(run: Any, options: dict[str, Any]) -> None:

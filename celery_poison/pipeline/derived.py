@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_poison.pipeline import blame, tables
+from celery_poison.pipeline.anomalies import anomalies
 from celery_poison.pipeline.lake import Lake, Reading
 from celery_poison.pipeline.telling import sentences
 
@@ -37,8 +38,9 @@ class Derived:
         self._store("task_daily", tables.task_daily(attempts))
 
     def judge(self) -> None:
-        """Make ``blame`` and ``measures`` of the attempts."""
+        """Make ``blame``, ``measures`` and ``anomalies`` of the attempts."""
         attempts = self["attempts"]
+        self._store("anomalies", anomalies(attempts, self["incidents"]).coalesce(1))
         self._store("blame", blame.score(blame.spectrum(attempts)))
         self._store("measures", blame.compare(attempts))
 

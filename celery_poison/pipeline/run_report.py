@@ -38,6 +38,7 @@ def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
         derived["incidents"],
         derived["blame"],
         measures=derived["measures"],
+        anomalies=derived["anomalies"].orderBy("times", ascending=False),
         outcomes=outcomes,
         recommended=best,
         left_out=derived.left_out,

@@ -85,7 +85,7 @@ def open_session(master: str = "local[*]", memory: str = "1g", conf: Mapping[str
         raise SparkAbsent("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
     if master.startswith("sc://"):
         session = _remote(master, {**_SQL, **(conf or {})})
-    elif master.startswith(("local", "spark://", "yarn", "k8s://")):
+    elif master.startswith(("local", "spark://", "k8s://")) or master == "yarn":
         session = _classic(master, {**_SQL, **_PROCESS, "spark.driver.memory": memory, **(conf or {})})
     else:
         raise ConfigurationError(f"--master {master}: not one of local[*], spark://host:port, sc://host:port")

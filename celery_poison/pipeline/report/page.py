@@ -164,7 +164,7 @@ def _measures(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _anomalies(rows: Sequence[Mapping[str, Any]]) -> str:
-    names = ("kind", "key", "date", "value", "usual", "says")
+    names = ("kind", "key", "date", "value", "usual", "times", "says")
     return (
         _section("What has changed", "Drifts and waves, the largest first.", _table(rows, names))
         if rows

@@ -1,0 +1,75 @@
+"""What is missing is explained before anything is begun (NEW-7). No Spark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from celery_poison.cli import pipeline as commands
+from celery_poison.cli.standalone import main
+from celery_poison.errors import ConfigurationError
+from celery_poison.pipeline import session
+
+
+def _java(home: Path, version: str) -> Path:
+    (home / "bin").mkdir(parents=True)
+    java = home / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return java
+
+
+def test_without_pyspark_the_command_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = commands.find_spec
+    monkeypatch.setattr(commands, "find_spec", lambda name: None if name == "pyspark" else found(name))
+    ran = CliRunner().invoke(main, ["pipeline", "ingest", "--lake", "/nowhere"])
+    assert ran.exit_code == 1
+    assert "pip install 'celery-poison[spark]'" in ran.output
+
+
+def test_the_command_line_does_not_import_spark_until_it_is_needed() -> None:
+    code = "import sys, celery_poison.cli.pipeline; sys.exit('pyspark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [("", "no Java"), ("11.0.2", "Java 11"), ("1.8.0_292", "Java 8")]
+)
+def test_without_a_new_java_the_command_names_the_cure(
+    version: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if version:
+        _java(tmp_path / "old", version)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(session.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(session.SparkAbsent, match=rf"17 or newer.*{told}.*openjdk-17-jre-headless"):
+        session.find_java()
+
+
+def test_a_new_java_on_the_path_is_taken_when_java_home_has_an_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _java(tmp_path / "old", "11.0.2")
+    _java(tmp_path / "new", "21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'new' / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    assert session.find_java() == tmp_path / "new"
+
+
+def test_a_master_of_another_kind_is_refused() -> None:
+    pytest.importorskip("pyspark")
+    with pytest.raises(ConfigurationError, match="local"):
+        session.open_session("yarnn://x")
+
+
+@pytest.mark.parametrize("words", [[], ["--conf", "x"]])
+def test_a_command_that_lacks_something_is_wrong_usage(words: list[str]) -> None:
+    pytest.importorskip("pyspark")
+    ran = CliRunner().invoke(main, ["pipeline", "ingest", *words])
+    assert ran.exit_code == 2
