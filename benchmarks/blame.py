@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from blame_figures import Figures, Fortune, figures
+from blame_figures import Fortune, figures
 from blame_fleet import Fleet, Told
 from blame_report import check, lines, page, plot
 from blame_rules import RULES, CountTo, DeliveryLimit, Ours, Rule
@@ -99,21 +99,21 @@ def _judged(rule: Rule, told: Told, id: str, fortune: Fortune) -> Fortune:
 
 
 def _against_twins(world: World, rule: Rule, told: Told) -> dict[str, list[float]]:
-    pace = replace(Pace(), notice=told.notice, restart=told.restart)
+    # A cell is a process that loads the app, as a worker is: on a busy machine both take longer.
+    slower = told.restart / Pace().restart
+    pace = Pace(told.notice, told.restart, Pace().cell * slower)
     twins = [_simulated(world, rule, seed, pace, told.seconds) for seed in range(TWINS)]
-    mine = _measures(figures(told.fortunes.values(), told.deaths), told.bystanders)
-    theirs = [_measures(figures(twin.fortunes.values(), twin.deaths), twin.bystanders) for twin in twins]
-    return check(mine, theirs)
+    return check(_measures(told), [_measures(twin) for twin in twins])
 
 
-def _measures(found: Figures, bystanders: int) -> dict[str, float]:
-    deaths = max(1, found.deaths)
+def _measures(played: Told | Simulation) -> dict[str, float]:
+    found, deaths = figures(played.fortunes.values(), played.deaths), max(1, played.deaths)
+    hit_again = sum(one.kind == "innocent" and one.deaths > 1 for one in played.fortunes.values())
     return {
         "whole-worker deaths": found.deaths,
-        "innocents running in a death": bystanders / deaths,
-        "innocents with at least one death, per death": found.exposed / deaths,
+        "innocents that were running, per death": played.bystanders / deaths,
+        "innocents hit again, on trial or in a pool, per death": hit_again / deaths,
         "deaths that a poison caused until it was caught": found.until_caught,
-        "workers lost to a poison": found.workers_lost,
         "run time lost, share of the useful": found.lost,
         "seconds to clear an innocent, median": found.clear_p50,
         "innocents convicted, per death": found.convicted / deaths,

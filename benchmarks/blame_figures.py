@@ -40,7 +40,8 @@ class Figures:
 
     Attributes:
         deaths: of whole workers.
-        exposed: innocents that were running in at least one.
+        exposed: innocents that were running in at least one; ``judged`` may be more, see below.
+        useful: run time that came to something, in seconds.
         until_caught: deaths that a poison caused until it was caught, on average; ``worst`` at most.
         workers_lost: whole workers among them.
         lost: share of useful run time that was lost besides.
@@ -54,6 +55,8 @@ class Figures:
     worst: int
     workers_lost: float
     exposed: int
+    judged: int
+    useful: float
     convicted: int
     bound: float
     lost: float
@@ -82,6 +85,8 @@ def figures(fortunes: Iterable[Fortune], deaths: int) -> Figures:
         worst=max(caught, default=0),
         workers_lost=fmean(one.workers_killed for one in poisons) if poisons else math.nan,
         exposed=len(exposed),
+        judged=judged,
+        useful=useful,
         convicted=convicted,
         bound=upper_bound(convicted, judged),
         lost=sum(one.lost_s for one in everyone) / useful if useful else math.nan,

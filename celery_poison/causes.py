@@ -19,6 +19,7 @@ REJECTED: Final = "rejected"
 REQUESTED: Final = "requested"
 FROZEN: Final = "frozen"
 SHUTDOWN: Final = "shutdown"
+EVICTION: Final = "eviction"
 UNKNOWN: Final = "unknown"
 
 _SENTENCES: Final = {
@@ -35,8 +36,11 @@ _SENTENCES: Final = {
     REQUESTED: "was sent to quarantine by its own task",
     FROZEN: "was running when its worker fell silent",
     SHUTDOWN: "was interrupted by a shutdown",
+    EVICTION: "was interrupted when its worker was killed before its shutdown was over",
     UNKNOWN: "was lost for an unknown reason",
 }
+#: Deaths of whole workers that nobody on board is to blame for.
+NOBODYS_FAULT: Final = frozenset({SHUTDOWN, EVICTION, FROZEN})
 #: What starts die of, as far as it can be listed; of ``signal:N`` and ``exit:N`` the frequent ones.
 DEATHS: Final = (
     *("signal:6", "signal:9", "signal:11", "exit:1"),
@@ -65,7 +69,7 @@ def from_worker_lost(text: str) -> str:
 def describe(cause: str) -> str:
     """Return a sentence fragment that a person understands, e.g. *killed its process by SIGSEGV*."""
     if cause.startswith("signal:"):
-        return f"killed its process by {_signal_name(cause[7:])}"
+        return f"killed its process by {signal_name(cause[7:])}"
     if cause.startswith("exit:"):
         return f"ended its process with exit code {cause[5:]}"
     return _SENTENCES.get(cause, cause or _SENTENCES[UNKNOWN])
@@ -77,7 +81,8 @@ def is_known(cause: str) -> bool:
     return cause in _SENTENCES or (kind in ("signal", "exit") and number.lstrip("-").isdecimal())
 
 
-def _signal_name(number: str) -> str:
+def signal_name(number: str) -> str:
+    """Return what people call a signal, e.g. *SIGSEGV*."""
     try:
         return signal.Signals(int(number)).name
     except ValueError:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 from celery_poison.causes import describe
+from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.states import State
 from celery_poison.verdict import History, Limits, Phase
 
@@ -98,7 +99,11 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRecord:
-    """What the ledger knows about one message; the JSON message object of the command line."""
+    """What the ledger knows about one message; the JSON message object of the command line.
+
+    Attributes:
+        pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.
+    """
 
     id: str
     mid: str
@@ -124,6 +129,9 @@ class MessageRecord:
     resolution: str = ""
     actor: str = ""
     note: str = ""
+    pid: int = 0
+    runtime_ms: int = 0
+    evidence: Evidence = NO_EVIDENCE
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
@@ -132,11 +140,11 @@ class MessageRecord:
         values.update((name, int(raw.get(name) or 0)) for name in _COUNTS)
         values.update((name, raw.get(name) == "1") for name in _FLAGS)
         values.update((name, int(raw[name]) / 1000 if raw.get(name) else None) for name in _TIMES)
-        return cls(**values, state=state.value)
+        return cls(**values, evidence=Evidence.decode(raw.get("evidence", "")), state=state.value)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON message object of the command line's contract."""
-        return asdict(self)
+        return {**asdict(self), "evidence": self.evidence.as_dict()}
 
     @property
     def story(self) -> str:
@@ -158,7 +166,7 @@ _TEXTS = (
     "actor",
     "note",
 )
-_COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases")
+_COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
 _FLAGS = ("candidate", "probation")
 _TIMES = ("first_seen", "last_seen", "quarantined_at")
 

@@ -26,6 +26,7 @@ VERBS = {
     "journal": "journal:journal",
     "doctor": "doctor:doctor",
     "flower": "flower:flower",
+    "pipeline": "pipeline:pipeline",
 }
 
 

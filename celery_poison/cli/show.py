@@ -68,6 +68,7 @@ def _say(console: Any, record: MessageRecord, history: Entries, parcel: Parcel |
     title = console.style(clean(record.task), bold=True)
     console.echo(f"{title}  {clean(record.id)}\n{story.STANDING[record.state]} {story.why(record)}")
     _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])
+    _section(console, "stack", [("at", frame) for frame in record.evidence.stack])
     _section(console, "history", [(story.at(entry), story.sentence(entry)) for entry in history])
     if parcel is None:
         if record.state != State.DLVD:
@@ -89,6 +90,7 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("state", record.state),
         ("queue", record.queue),
         ("cause", record.cause),
+        ("last death", _last_death(record)),
         ("counts", f"{counted} {record.failures} failures, {record.releases} releases"),
         ("worker", record.worker),
         ("incident", record.incident),
@@ -97,6 +99,12 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("quarantined", when(record.quarantined_at)),
         ("last seen", when(record.last_seen)),
     ]
+
+
+def _last_death(record: MessageRecord) -> str:
+    if not record.pid:
+        return ""
+    return f"start {record.deliveries}, process {record.pid}, after {record.runtime_ms / 1000:g} s"
 
 
 def _section(console: Any, title: str, rows: list[tuple[str, object]]) -> None:

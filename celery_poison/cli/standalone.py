@@ -11,12 +11,15 @@ _DEMO = "celery_poison.demo.command"
 
 
 class _Commands(click.Group):
-    """Imports the demo only when it is asked for."""
+    """Imports a command only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["demo"]
+        return ["demo", "pipeline"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "pipeline":
+            found: click.Command = import_module("celery_poison.cli.pipeline").pipeline
+            return found
         return _demo() if cmd_name == "demo" else None
 
 
@@ -49,7 +52,12 @@ def main() -> None:
 
     \b
     celery-poison demo                    see it work, on servers of its own
+    celery-poison pipeline --help         learn from the journal, with Spark
     celery -A proj poison status          how things stand in your app
     celery -A proj poison list            what is in quarantine
     celery -A proj poison --help          everything else
     """
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.broker.putback import put_back
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.ledger import Known, Silence
 from celery_poison.ledger.queries import Queries
@@ -66,11 +67,12 @@ class _Death:
 
     @property
     def known(self) -> Known:
-        return {"release": self.incident.release}
+        evidence = Evidence(noticed=self.incident.how)
+        return {"release": self.incident.release, "evidence": evidence.encode()}
 
     @property
     def is_nobodys_fault(self) -> bool:
-        return self.incident.cause in (causes.SHUTDOWN, causes.FROZEN)
+        return self.incident.cause in causes.NOBODYS_FAULT
 
 
 class Recovery:

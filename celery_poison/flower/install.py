@@ -24,13 +24,13 @@ def install() -> bool:
     """
     from flower import urls
 
-    from celery_poison.flower import routes, templates
+    from celery_poison.flower import metrics, routes, templates
 
     try:
         if not any(_is_ours(handler) for handler in urls.handlers):
             loader = templates.PoisonLoader(urls.settings["template_path"])
             # In front, since Flower's last route answers everything that is left with 404.
-            urls.handlers[:0] = routes.handlers()
+            urls.handlers[:0] = [*routes.handlers(), (r"/metrics", metrics.Metrics)]
             urls.settings["template_loader"] = loader
     except Exception as error:
         logger.warning(

@@ -185,8 +185,10 @@ class Ledger:
         fence: int | None = None,
         spoilt: bool = False,
         known: Known = NOTHING_KNOWN,
-    ) -> None:
+    ) -> bool:
         """Take back a start that ended through nobody's fault; adds no strike.
+
+        Returns whether it had ended well before.
 
         Args:
             spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
@@ -208,7 +210,8 @@ class Ledger:
             "spoilt": int(spoilt),
             "known": _packed(known),
         }
-        self._call("interrupt", self._of(mid, start.id), **arguments)
+        reply = self._call("interrupt", self._of(mid, start.id), **arguments)
+        return bool(reply[0] is Code.DONE)
 
     def rollback(
         self,

@@ -30,7 +30,7 @@ _PAGE = 500
 _RECORD_FIELDS = (
     *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
     *("failures", "fingerprint", "payload_bytes", "worker", "first_seen", "last_seen", "quarantined_at"),
-    *("reason", "incident", "releases", "resolution", "actor", "note"),
+    *("reason", "incident", "releases", "resolution", "actor", "note", "pid", "runtime_ms", "evidence"),
 )
 
 
@@ -45,15 +45,7 @@ class Queries:
         """Yield the records of messages in quarantine (NDLV) or given up (FAIL), page by page."""
         index = self._keys.quarantine if state is State.NDLV else self._keys.failed
         for mids in self._pages(index, newest_first):
-            with clear_errors("reading messages"):
-                pipe = self._client.pipeline(transaction=False)
-                for mid in mids:
-                    pipe.hmget(self._keys.message(mid), _RECORD_FIELDS)
-                rows = pipe.execute()
-            for row in rows:
-                raw = _named(row)
-                if raw:
-                    yield MessageRecord.from_hash(raw, State(raw["state"]))
+            yield from filter(None, self.records(mids))
 
     def kept_index(self, state: State, limit: int = 0) -> list[tuple[str, float]]:
         """Return (mid, since when, in ms) of what is in quarantine or given up, newest first; 0: all."""

@@ -1,9 +1,9 @@
 """Who kills workers, by the method that finds faults in programs: spectrum-based localisation (NEW-7).
 
-A *run* of the spectrum is one attempt that ended alive (it passed), or one death (it failed) together with all
-who were in it. An *element* is what may be to blame: a fingerprint, a task, a form of arguments, a payload
-size, a host, a release. Of each element is counted in how many deaths it was and how many runs of it passed; the
-measures make one number of these two. docs/pipeline-tables.md has the definitions and where they are from.
+A *run* of the spectrum is one attempt that ended alive (it passed), or one death (it failed) together with
+all who were in it. An *element* is what may be to blame: a fingerprint, a task, a form of arguments, a
+payload size, a host, a release. Of each element is counted in how many deaths it was and how many runs of it
+passed; the measures make one number of these two. docs/pipeline-tables.md has definitions and sources.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def spectrum(attempts: DataFrame, *, trials: bool = True) -> DataFrame:
         trials: take out of a death whom its trial cleared. False: as if nobody had been tried.
 
     Returns:
-        ``dimension, key, failed, passed, cleared, proven, failed_total, passed_total``: deaths it was in; its runs
-        that ended alive; of its suspects, those whom a trial cleared and those who were proven guilty; all
-        deaths and all runs alive in which the dimension is known.
+        ``dimension, key, failed, passed, cleared, proven, failed_total, passed_total``: deaths it was in; its
+        runs that ended alive; of its suspects, those whom a trial cleared and those who were proven guilty;
+        all deaths and all runs alive in which the dimension is known.
     """
     known = elements(attempts)
     suspects = known.where("end = 'crashed'")
@@ -80,7 +80,7 @@ def spectrum(attempts: DataFrame, *, trials: bool = True) -> DataFrame:
 
 
 def score(spectrum: DataFrame) -> DataFrame:
-    """Add the measures and, within each dimension, the rank by Ochiai (1: most suspicious; equal ones alike)."""
+    """Add the measures and, within each dimension, the rank by Ochiai (1: most suspicious; equals alike)."""
     measured = spectrum.withColumns(
         {
             "ochiai": ochiai(F.col("failed"), F.col("passed"), F.col("failed_total")),
@@ -129,7 +129,7 @@ def _long(known: DataFrame) -> DataFrame:
 
 
 def _passed(passed: DataFrame, blamed: DataFrame) -> DataFrame:
-    """Count the runs alive of what was in a death. Of many fingerprints few are asked about, so the others go first."""
+    """Count the runs alive of what was in a death. Few of many fingerprints were, so the others go first."""
     asked = F.broadcast(blamed.where("dimension = 'fingerprint'").select(F.col("key").alias("fingerprint")))
     fingerprints = passed.select("fingerprint").join(asked, "fingerprint", "left_semi")
     counted = [_counted(fingerprints.groupBy("fingerprint").count(), "fingerprint")]

@@ -12,13 +12,13 @@ from typing import Any
 
 from celery_poison.errors import PoisonError
 from celery_poison.pipeline import lock
-from celery_poison.pipeline.batches import MARK, Gap, Manifest, find
+from celery_poison.pipeline.batches import Gap, Manifest, find
 from celery_poison.pipeline.compact import compact
 from celery_poison.pipeline.files import renames_atomically
-from celery_poison.pipeline.lake import Lake, count_versions
-from celery_poison.pipeline.schema import STORED
+from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.source import Wanted
 from celery_poison.pipeline.stream import BEGINNING, UNKNOWN, Stream, parts
+from celery_poison.pipeline.writing import count_versions, publish, write_rows
 
 
 class ForeignCheckpoint(PoisonError):
@@ -54,9 +54,9 @@ class Commit:
         if found.newest and found.newest.last > number:
             raise ForeignCheckpoint(f"the lake has batch {found.newest.last}, its checkpoint is at {number}")
         if self.compacting:
-            compact(lake, lambda: lock.check(lake.files, lake.lock_path, self.owner))
-        place = _write(lake, rows, number)
-        versions = _versions(lake, place)
+            compact(lake, self.owner)
+        place = _write(lake, rows, number, self.owner)
+        versions = count_versions(lake, place)
         manifest = Manifest(
             first=number,
             last=number,
@@ -97,36 +97,17 @@ def _refuse_foreign(there: Manifest, end: dict[str, Any], number: int) -> None:
         )
 
 
-def _write(lake: Lake, rows: Any, number: int) -> str:
-    """Write the rows where no reader looks, or where they count only when they are marked; say where."""
-    atomic = renames_atomically(lake.root)
-    place = f"{lake.staging if atomic else lake.journal_directory}/batch={number}"
+def _write(lake: Lake, rows: Any, number: int, owner: str) -> str:
+    """Write the rows where no reader looks, or where they count only when they are marked; say where.
+
+    Where no reader looks each run has a corner of its own: a driver that was killed may leave a Java behind
+    that writes for a moment more.
+    """
+    home = f"{lake.staging}/{owner}" if renames_atomically(lake.root) else lake.journal_directory
+    place = f"{home}/batch={number}"
     lake.files.delete(place)
     write_rows(rows, place)
     return place
-
-
-def write_rows(rows: Any, place: str) -> None:
-    writer = rows.write.mode("overwrite").partitionBy("date").option("compression", "zstd")
-    writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(place)
-
-
-def _versions(lake: Lake, place: str) -> dict[str, int]:
-    """Count what was written, as it can be read again."""
-    if not any(name.startswith("date=") for name in lake.files.names(place)):
-        return {}
-    return count_versions(lake.session.read.schema(STORED).parquet(place))
-
-
-def publish(lake: Lake, place: str, manifest: Manifest) -> None:
-    """Make a written batch count, in one step."""
-    lake.files.write(f"{place}/{MARK}", manifest.text())
-    target = f"{lake.journal_directory}/{manifest.name}"
-    if place == target:
-        return
-    lake.files.delete(target)  # unmarked: whatever it was, it did not count
-    if not lake.files.rename(place, target):
-        raise PoisonError(f"{place} could not be renamed to {target}")
 
 
 def _account(

@@ -7,20 +7,22 @@ after it: a reader of ours never sees an entry twice. One that reads all Parquet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from celery_poison.pipeline import lock
 from celery_poison.pipeline.batches import Manifest, find, together
+from celery_poison.pipeline.lake import Lake
+from celery_poison.pipeline.writing import count_versions, publish, write_rows
 
 #: So many neighbours of one size are put together; what has a million rows stays as it is.
 WIDTH, LARGE = 16, 1_000_000
 
 
-def compact(lake: Any, check: Callable[[], None]) -> list[str]:
+def compact(lake: Lake, owner: str) -> list[str]:
     """Put small batches together, and clear away what earlier runs left behind.
 
     Args:
-        check: raises when this process may not write any more.
+        owner: of the lake's lock; LockLost is raised when it is another's by now.
 
     Returns:
         the names of the new batches.
@@ -30,7 +32,7 @@ def compact(lake: Any, check: Callable[[], None]) -> list[str]:
         lake.files.delete(f"{lake.journal_directory}/{name}")
     made = []
     for run in runs(found.counting):
-        one = _merge(lake, run, check)
+        one = _merge(lake, run, owner)
         if one:
             made.append(one.name)
     return made
@@ -51,13 +53,9 @@ def runs(manifests: Sequence[Manifest]) -> list[list[Manifest]]:
     return []
 
 
-def _merge(lake: Any, run: Sequence[Manifest], check: Callable[[], None]) -> Manifest | None:
-    from celery_poison.pipeline.commit import publish, write_rows
-    from celery_poison.pipeline.lake import count_versions
-    from celery_poison.pipeline.schema import STORED
-
+def _merge(lake: Lake, run: Sequence[Manifest], owner: str) -> Manifest | None:
     one = together(run)
-    place = f"{lake.staging}/{one.name}"
+    place = f"{lake.staging}/{owner}/{one.name}"
     lake.files.delete(place)
     holding = [manifest for manifest in run if manifest.rows]
     if holding:
@@ -66,10 +64,10 @@ def _merge(lake: Any, run: Sequence[Manifest], check: Callable[[], None]) -> Man
         except Exception:  # a corrupt file: the batches stay as they are, and reading tells of it
             lake.files.delete(place)
             return None
-        if count_versions(lake.session.read.schema(STORED).parquet(place)) != one.versions:
+        if count_versions(lake, place) != one.versions:
             lake.files.delete(place)
             return None
-    check()
+    lock.check(lake.files, lake.lock_path, owner)
     publish(lake, place, one)
     for manifest in run:
         lake.files.delete(f"{lake.journal_directory}/{manifest.name}")

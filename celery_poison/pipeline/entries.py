@@ -104,8 +104,8 @@ def _by_columns(body: bytes, count: int) -> pa.RecordBatch | None:
         columns = {"entry": ids, **_times(ids)}
         columns["v"] = pa.repeat(pa.scalar(version, pa.int32()), count)
         for name in _NAMES:
-            place = places.get(name)
-            column = pa.nulls(count, pa.string()) if place is None else _text(line(place))
+            spot = places.get(name)
+            column = pa.nulls(count, pa.string()) if spot is None else _text(line(spot))
             columns[name] = column.cast(pa.int64()) if name in _NUMBERS else column
     except pa.ArrowInvalid:  # no UTF-8, no number, or no time: word for word, so that only it is set aside
         return None

@@ -112,7 +112,7 @@ class Ingest:
     def _finish(self, commit: Commit, last: int, seen: dict[int, Manifest]) -> Ingested:
         lake = self.lake
         if self.compacting:
-            compact(lake, lambda: lock.check(lake.files, lake.lock_path, commit.owner))
+            compact(lake, commit.owner)
         newest = lake.batches().newest
         trimmed = 0
         if newest and self.keep_hours is not None:

@@ -134,11 +134,3 @@ def _unknown_versions(manifests: Sequence[Manifest]) -> list[LeftOut]:
         LeftOut("journal", f"schema version {version}, which this release does not know", count)
         for version, count in sorted(counts.items())
     ]
-
-
-def count_versions(rows: Any) -> dict[str, int]:
-    """Return schema version -> number of rows."""
-    return {
-        "none" if row["v"] is None else str(row["v"]): row["count"]
-        for row in rows.groupBy("v").count().collect()
-    }

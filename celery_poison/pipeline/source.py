@@ -113,7 +113,7 @@ def ranges(after: str, upto: str, first: str, count: int) -> list[Range]:
     if not first or parts(first) > parts(upto):
         return []
     begin, end = parts(first)[0], parts(upto)[0]
-    inner = sorted({begin + (end - begin) * n // count for n in range(1, count)} - {end})
+    inner = sorted({begin + (end - begin) * n // count for n in range(1, count)} - {begin, end})
     cuts = [after, *(f"{ms}-{LAST_SEQUENCE}" for ms in inner), upto]
     return [Range(low, high) for low, high in pairwise(cuts)]
 

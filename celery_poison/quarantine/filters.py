@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from celery_poison.errors import PoisonError
+from celery_poison.ledger.census import Inmate
 from celery_poison.quarantine.groups import group_ids
 from celery_poison.records import MessageRecord
 from celery_poison.settings import did_you_mean
@@ -68,7 +69,7 @@ class Condition:
             wanted = "a number with s, m, h or d" if self.field == AGE else "a number"
             raise BadFilter(f"{self.field}{self.operator}{self.value}: use {wanted}") from None
 
-    def matches(self, record: MessageRecord, now: float) -> bool:
+    def matches(self, record: MessageRecord | Inmate, now: float) -> bool:
         if self.field == GROUP:
             return (self.value in group_ids(record)) == (self.operator == "=")
         if self.field in TEXT_FIELDS:
@@ -112,7 +113,12 @@ class Filter:
         """Return the filter for one group's messages, by its id."""
         return cls((Condition(GROUP, "=", group),))
 
-    def matches(self, record: MessageRecord) -> bool:
+    def of_the_census(self) -> Self | None:
+        """Return those conditions that a census can answer, so that few records need be read; None: none."""
+        conditions = tuple(found for found in self.conditions if found.field in (*Inmate._fields, AGE, GROUP))
+        return type(self)(conditions) if conditions else None
+
+    def matches(self, record: MessageRecord | Inmate) -> bool:
         now = time.time()
         return all(condition.matches(record, now) for condition in self.conditions)
 

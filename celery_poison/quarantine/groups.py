@@ -58,7 +58,7 @@ def group_id(task: str, cause: str, fingerprint: str | None = None) -> str:
     return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def group_ids(record: MessageRecord) -> tuple[str, str]:
+def group_ids(record: MessageRecord | Inmate) -> tuple[str, str]:
     """Return the ids of both groups that a message belongs to."""
     return (
         group_id(record.task, record.cause, record.fingerprint),

@@ -78,18 +78,25 @@ class Quarantine:
             where: only messages that match.
             limit, offset: paging; None: all.
         """
-        records = self._records(State(state), candidates)
+        records = self._records(State(state), candidates, where)
         matching = (record for record in records if where is None or where.matches(record))
         return [*islice(matching, offset, None if limit is None else offset + limit)]
 
-    def _records(self, state: State, candidates: bool) -> Iterator[MessageRecord]:
+    def _records(self, state: State, candidates: bool, where: Filter | None) -> Iterator[MessageRecord]:
         if candidates:
             return self.queries.candidates()
+        if state is State.NDLV and where is not None and (rough := where.of_the_census()):
+            return self._in_quarantine(rough)
         if state in (State.NDLV, State.FAIL):
             return self.queries.kept(state)
         if state is State.DLNG:
             return self.queries.live()
         return self._to_be_delivered()
+
+    def _in_quarantine(self, rough: Filter) -> Iterator[MessageRecord]:
+        mids = (inmate.mid for inmate in self._census.take() if rough.matches(inmate))
+        # Somebody may have let one go since the census was taken.
+        return (record for record in self.queries.records(mids) if record and record.state == State.NDLV)
 
     def _to_be_delivered(self) -> Iterator[MessageRecord]:
         seen = set()

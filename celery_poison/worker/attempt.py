@@ -21,6 +21,7 @@ from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTermi
 
 from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
@@ -38,6 +39,7 @@ from celery_poison.requests import (
 )
 from celery_poison.task import FIRST, Attempt, PoisonTask, attempts
 from celery_poison.verdict import Ended
+from celery_poison.worker import deathbed
 from celery_poison.worker.durable import Durable
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.traits import UNKNOWN, Given, traits_of
@@ -298,6 +300,8 @@ def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
 
 
 def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str) -> bytes:
+    if not deathbed.is_armed:
+        deathbed.arm()
     if _is_lost(recorder, ticket):
         raise NeverBegan("its message was put back before it began")
     return recorder.start(ticket, id, task)
@@ -355,7 +359,7 @@ def run_guarded(
 def _died(cause: str, error: BaseException) -> Any:
     if _observing or not _contained:
         raise error
-    return _failed(TaskDied(cause, repr(error)))
+    return _failed(TaskDied(cause, repr(error), Evidence(rss_kb=peak_memory_kb())))
 
 
 def _failed(error: Exception) -> Any:

@@ -17,6 +17,7 @@ from celery.worker.request import Request
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.guard import give_back_acks
 from celery_poison.records import Start
 from celery_poison.requests import QuarantineRequested, RollbackRequested
@@ -52,7 +53,7 @@ class ObservedRequest(GuardedRequest):
         cause = cause_of_death(error)
         self._ended_well = cause is None and not isinstance(error, (TimeLimitExceeded, Terminated))
         if cause is not None:
-            self._note_death(cause)
+            self._open_death(cause, error)
         elif isinstance(error, TimeLimitExceeded):
             self._put_back_by = causes.TIME_LIMIT
         elif isinstance(error, Reject) and error.requeue:
@@ -67,16 +68,25 @@ class ObservedRequest(GuardedRequest):
             return
         put_back_by, self._put_back_by = self._put_back_by, None
         if requeue and put_back_by == causes.TIME_LIMIT:
-            self._note_death(causes.TIME_LIMIT, failure=True)
+            evidence = self.runtime.exits.so_far(self.worker_pid or 0)
+            self._note_death(causes.TIME_LIMIT, evidence, failure=True)
         elif requeue and put_back_by is not None and self.diverts:
             self.is_on_record = True
             self._note(partial(self._record_rollback, self.start(), put_back_by))
         Request.reject(self, requeue=requeue)
         self._settle(put_back=requeue)
 
-    def _note_death(self, cause: str, *, failure: bool = False) -> None:
+    def _open_death(self, cause: str, error: BaseException) -> None:
+        cause, evidence = self._examine(cause, error)
+        if evidence.is_from_outside:
+            self.is_on_record = True
+            self._note(partial(self._record_interruption, self.start(), cause, evidence))
+        else:
+            self._note_death(cause, evidence)
+
+    def _note_death(self, cause: str, evidence: Evidence, *, failure: bool = False) -> None:
         self.is_on_record = True
-        self._note(partial(self._record_death, self.start(), cause, failure))
+        self._note(partial(self._record_death, self.start(), cause, evidence, failure))
 
     def _note(self, job: Any) -> None:
         """In the clerk's thread; not at all while the ledger is away, since nobody waits for it."""
@@ -84,7 +94,12 @@ class ObservedRequest(GuardedRequest):
 
     # --- in the clerk's thread -----------------------------------------------------------------
 
-    def _record_death(self, start: Start, cause: str, failure: bool) -> None:
+    def _record_interruption(self, start: Start, cause: str, evidence: Evidence) -> None:
+        known = self.runtime.known(self.message, start.task, evidence)
+        with suppress(StaleDelivery):
+            self.runtime.ledger.interrupt(self.mid, start, cause=cause, known=known)
+
+    def _record_death(self, start: Start, cause: str, evidence: Evidence, failure: bool) -> None:
         with suppress(StaleDelivery):
             recorded = self.runtime.ledger.crash(
                 self.mid,
@@ -92,7 +107,7 @@ class ObservedRequest(GuardedRequest):
                 cause=cause,
                 shared=False,
                 failure=failure and start.diverts == 1,
-                known=self.runtime.known(self.message, start.task),
+                known=self.runtime.known(self.message, start.task, evidence),
             )
             if start.diverts and not recorded.finished:
                 self._judge(start, recorded.history)

@@ -22,6 +22,7 @@ from celery_poison.broker.putback import put_back_lost
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
+from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.ledger import Ledger, connection, meta, untold
 from celery_poison.ledger.ledger import Known
 from celery_poison.ledger.queries import Queries
@@ -39,7 +40,9 @@ from celery_poison.worker.attempt import Ticket
 from celery_poison.worker.blocklist import BlockList, Checker
 from celery_poison.worker.bridge import Bridge, StartAfresh
 from celery_poison.worker.clerk import Again, Clerk
+from celery_poison.worker.deathbed import Deathbed
 from celery_poison.worker.delivery import Delivery
+from celery_poison.worker.exits import Exits
 from celery_poison.worker.fingerprints import Fingerprints
 from celery_poison.worker.lease import Lease, birth_of
 from celery_poison.worker.memory import Memory
@@ -145,6 +148,8 @@ class Runtime:
         self.settler = Settler(self.ledger)
         self.memory = Memory(self.ledger, hostname, self.amnesia, self.settler, self.whereabouts, self.clerk)
         self.announce = Announcer(lambda: self.consumer)
+        self.deathbed = self._make_deathbed()
+        self.exits = Exits(self.deathbed)
         self.cells = Cells(self, limits)
         attempt.configure(
             self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
@@ -155,6 +160,13 @@ class Runtime:
             lambda: app.amqp.Connection.channels, self.settings.heartbeat_interval, self.complain
         )
         self._check_ledger()
+
+    def _make_deathbed(self) -> Deathbed | None:
+        try:
+            return Deathbed()
+        except OSError as error:
+            self.complain(ConfigurationError(f"no stack of a native crash will be known: {error}"))
+            return None
 
     def _connect_as_myself(self) -> None:
         """Let every broker connection from now on carry this incarnation's boot id."""
@@ -340,6 +352,7 @@ class Runtime:
         self.epoch += 1
         self.fenced = False
         self.consumer = consumer
+        self.exits.watch(consumer.pool)
         self.amnesia.broker_forgets = consumer.connection.transport.driver_type == "redis"
         if self.epoch > 1:
             self.amnesia.reconnected()
@@ -520,11 +533,12 @@ class Runtime:
         if block_after:
             self.refresh_blocks()  # here at once, elsewhere within a heartbeat
 
-    def known(self, message: Any, task: str, evidence: str = "") -> Known:
+    def known(self, message: Any, task: str, evidence: Evidence = NO_EVIDENCE) -> Known:
         """Return what the journal tells about a message of this worker beside its start."""
         asks_user = self.policies[task][0].fingerprint is not None
         traits = traits_of_message(message, task, self.secret, asks_user=asks_user)
-        return {**traits._asdict(), "release": self.settings.release, "evidence": evidence}
+        told = {"release": self.settings.release, "evidence": evidence.encode()}
+        return {**traits._asdict(), **told, "memory_kb": str(evidence.rss_kb or "")}
 
     def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Note what would become of a message, with ``poison_observe_only``."""
@@ -548,6 +562,8 @@ class Runtime:
                 self.ledger.retire(self.identity()[0])
         except LedgerUnavailable as error:
             self.complain(error)
+        if self.deathbed is not None:
+            self.deathbed.remove()
 
     def _take_back_starts(self) -> None:
         for mid, start, _ in Queries(self.ledger).running():

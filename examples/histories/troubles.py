@@ -68,7 +68,7 @@ class Troubles:
     # --- what is planted
 
     def _poisons(self) -> None:
-        """Arguments that kill whoever runs them, sent again and again; every second one takes its worker along."""
+        """Arguments that kill whoever runs them, sent again and again; half of them take the worker along."""
         for number in range(POISONS):
             task = POISONED[number % len(POISONED)]
             poison = fingerprint(_NUMBER[task], 3_000_000_000 + number)

@@ -16,26 +16,20 @@ from examples.histories import healthy
 from examples.histories.troubles import Troubles
 from examples.histories.world import DAY_MS, World
 
-_TEXT = (
-    "event id mid token task queue worker state cause outcome incident actor note "
-    "fingerprint shape release evidence"
-).split()
-_NUMBERS = "pid deliveries crashes strikes failures runtime_ms payload_bytes memory_kb".split()
-#: The journal's fields in their order, as docs/journal.md has them.
-_ORDER = (
-    "event id mid token task queue worker pid state cause outcome deliveries crashes strikes failures "
-    "runtime_ms incident actor note payload_bytes memory_kb fingerprint shape release evidence"
-).split()
-_RAW = pa.schema(
-    [("ms", pa.int64()), *((name, pa.int64() if name in _NUMBERS else pa.string()) for name in _ORDER)]
+#: The journal's fields in their order, as docs/journal.md has them; ``#`` marks numbers.
+_FIELDS = (
+    "event id mid token task queue worker #pid state cause outcome #deliveries #crashes #strikes #failures"
+    " #runtime_ms incident actor note #payload_bytes #memory_kb fingerprint shape release evidence"
 )
+_COLUMNS = [(word.lstrip("#"), pa.int64() if word[0] == "#" else pa.string()) for word in _FIELDS.split(" ")]
+_RAW = pa.schema([("ms", pa.int64()), *_COLUMNS])
 _STORED = pa.schema(
     [
         pa.field("entry", pa.string(), nullable=False),
         ("at", pa.timestamp("us", tz="UTC")),
         ("seq", pa.int64()),
         ("v", pa.int32()),
-        *((name, pa.int64() if name in _NUMBERS else pa.string()) for name in _ORDER),
+        *_COLUMNS,
         ("rest", pa.string()),
     ]
 )

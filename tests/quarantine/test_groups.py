@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from celery_poison import Quarantine
 from celery_poison.ledger.census import Census
+from celery_poison.quarantine.filters import Filter
 from celery_poison.quarantine.groups import By, group_id
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper
@@ -56,3 +57,25 @@ def test_a_message_that_leaves_during_the_look_is_left_out(fleet: Fleet, keeper:
     mid = keeper.send_and_keep("fleet.healthy", 1)
     keeper.ledger.client.delete(keeper.ledger.keys.message(mid))
     assert Quarantine(fleet.app).groups() == []
+
+
+def test_a_filter_reads_only_the_records_of_what_matches(fleet: Fleet, keeper: Keeper) -> None:
+    quarantine = Quarantine(fleet.app)
+    first = keeper.send_and_keep("fleet.healthy", 1)
+    for number in range(2, 6):
+        keeper.send_and_keep("fleet.healthy", number)
+    group = next(group.group for group in quarantine.groups() if group.newest == first)
+    client = keeper.ledger.client
+    client.config_resetstat()
+    assert [record.mid for record in quarantine.list(where=Filter.of_group(group))] == [first]
+    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 1
+    assert quarantine.list(where=Filter.parse(f"group={group} crashes>2")) == []
+    assert [r.mid for r in quarantine.list(where=Filter.parse(f"group={group} crashes=2"))] == [first]
+
+
+def test_a_filter_finds_newest_first_and_by_pages_as_without_one(fleet: Fleet, keeper: Keeper) -> None:
+    quarantine = Quarantine(fleet.app)
+    mids = [keeper.send_and_keep("fleet.healthy", number) for number in range(4)][::-1]
+    where = Filter.parse("task=fleet.* age<1h")
+    assert [record.mid for record in quarantine.list(where=where, limit=2)] == mids[:2]
+    assert [record.mid for record in quarantine.list(where=where, limit=2, offset=2)] == mids[2:]

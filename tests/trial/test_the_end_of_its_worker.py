@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_poison.verdict import CHANCE
-from tests.trial.conftest import Court
+from tests.trial.conftest import Court, every_pool_and_broker
 
 POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 
@@ -60,8 +60,7 @@ def test_a_cold_shutdown_ends_the_trial_and_convicts_nobody(court: Court, pool: 
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
-@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+@every_pool_and_broker(("prefork", "rabbitmq"), ("threads", "redis"), ("gevent", "rabbitmq"))
 def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_an_idle_one(
     court: Court, pool: str
 ) -> None:

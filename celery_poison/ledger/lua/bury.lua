@@ -18,7 +18,7 @@
 -- ARGV[6] patience_ms
 -- ARGV[7] alive
 -- ARGV[8] fence
--- RETURNS OK, cause (worker_lost | frozen | shutdown) | FENCED | ALIVE (or gone already)
+-- RETURNS OK, cause (worker_lost | frozen | eviction) | FENCED | ALIVE (or gone already)
 -- JOURNALS worker_lost
 if redis.call('GET', KEYS[9]) ~= ARGV[8] then return {'FENCED'} end
 local worker, now = ARGV[2], now_ms()
@@ -34,7 +34,7 @@ elseif now - beat < tonumber(ARGV[5]) then
   return {'ALIVE'}
 end
 local cause = ARGV[4] == 'frozen' and 'frozen' or 'worker_lost'
-if redis.call('HGET', KEYS[5], 'stopping') == '1' then cause = 'shutdown' end
+if redis.call('HGET', KEYS[5], 'stopping') == '1' then cause = 'eviction' end
 local told = redis.call('HMGET', KEYS[5], 'queues', 'reconnected', 'release')
 redis.call('ZREM', KEYS[1], worker)
 redis.call('HDEL', KEYS[2], worker)

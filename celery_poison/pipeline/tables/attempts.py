@@ -25,7 +25,8 @@ def attempts(journal: DataFrame) -> DataFrame:
     other = _last_told(ends.where(~_is_alive()))
     # Troubles are few, healthy runs are many: whatever needs a join is done on the troubles.
     revived = alive.join(F.broadcast(other.select("token")), "token", "left_semi").select("token")
-    other = other.join(F.broadcast(revived), "token", "left_anti")
+    # Kept, for it is small and asked for ten times: each time would be another pass over the journal.
+    other = other.join(F.broadcast(revived), "token", "left_anti").persist()
     other = _with_proof(other, journal)
     other = _with_neighbours(other, alive)
     nobody = F.lit(None).cast("array<string>")
@@ -94,7 +95,7 @@ def _last_told(ends: DataFrame) -> DataFrame:
 
 
 def _with_proof(other: DataFrame, journal: DataFrame) -> DataFrame:
-    """Add what is known of a death's suspect: ``proven`` by dying alone, ``cleared`` by its trial, or ``open``."""
+    """Add what is known of a suspect: ``proven`` by dying alone, ``cleared`` by its trial, or ``open``."""
     died = F.col("event") == "crashed"
     alone = other.where(died & (F.col("outcome") == "exact")).withColumn("says", F.lit("proven"))
     cleared = journal.where((F.col("event") == "cleared") & F.col("id").isNotNull())
@@ -115,7 +116,7 @@ def _with_neighbours(other: DataFrame, alive: DataFrame) -> DataFrame:
     """Add the tokens of what ran beside each death, sorted; null for what did not die.
 
     With a whole worker: what ended by the same incident. With its own process: what its worker ran at that
-    moment. Of equal minutes only are compared with each other, or each death would meet each run of its worker.
+    moment. Only what shares a minute is compared, or each death would meet each run of its worker.
     """
     beside = _in_its_incident(other).union(_at_that_moment(other, alive))
     found = beside.groupBy("token").agg(F.sort_array(F.collect_set("neighbour")).alias("found"))

@@ -67,7 +67,7 @@ def _names(column: Column) -> Column:
 
 
 def _of_workers(journal: DataFrame) -> DataFrame:
-    """A worker that is declared dead; where the journal lost that entry, the others of its incident tell it."""
+    """A worker declared dead; where the journal lost that entry, the others of its incident tell it."""
     lost, over = F.col("event") == "worker_lost", F.col("event") == "failover_finished"
     ended = F.col("event").isin("crashed", "interrupted")
     told = journal.where((lost | over | ended) & F.col("incident").isNotNull())
@@ -85,7 +85,7 @@ def _of_workers(journal: DataFrame) -> DataFrame:
 
 
 def _number(group: int) -> Column:
-    return F.expr(f"try_cast(regexp_extract(note, '{_PUT_BACK}', {group}) as bigint)")
+    return F.regexp_extract("note", _PUT_BACK, group).try_cast("long")
 
 
 def _of_processes(attempts: DataFrame) -> DataFrame:

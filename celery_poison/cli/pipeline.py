@@ -1,0 +1,138 @@
+"""``celery poison pipeline …``, and ``celery-poison pipeline …`` without an app.
+
+A command is a function ``run(session, lake, options)``. Its module may name more of its own in ``OPTIONS``,
+a sequence of ``click.Option``; ``options`` has their values and those of the common ones, by name. Spark is
+imported when a command is asked for, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import click
+from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
+
+from celery_poison.cli.session import Misused, Refused, plainly
+from celery_poison.plugin import plugin_of
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a command is to be found, and what --help says of it."""
+
+    module: str
+    help: str
+
+
+#: In the order of --help.
+STAGES = {
+    "ingest": Stage("celery_poison.pipeline.run_ingest", "Bring the journal into the lake, each entry once."),
+    "check": Stage("celery_poison.pipeline.run_check", "Read the whole lake and say what cannot be read."),
+    "tables": Stage("celery_poison.pipeline.run_tables", "Write attempts, incidents and the other tables."),
+    "blame": Stage("celery_poison.pipeline.run_blame", "Rank what kills workers."),
+    "backtest": Stage("celery_poison.pipeline.run_backtest", "Replay history under other policies."),
+    "report": Stage("celery_poison.pipeline.run_report", "Write one HTML page about all of it."),
+    "publish": Stage("celery_poison.pipeline.run_publish", "Propose block rules, or apply them."),
+    "all": Stage("celery_poison.pipeline.run_all", "Ingest, and then all the others in one Spark session."),
+}
+
+_NEEDS = ("pyspark", "pyarrow")
+
+
+def _common() -> list[click.Parameter]:
+    return [
+        click.Option(["--lake"], required=True, envvar="POISON_LAKE", help="Directory, or URL Spark knows."),
+        click.Option(["--redis", "url"], help="URL of the ledger's Redis; default: the app's."),
+        click.Option(["--namespace"], help="Of the ledger; default: the app's, else 'poison'."),
+        click.Option(["--master-name"], help="Of the Sentinels' master, beside a sentinel:// URL."),
+        click.Option(
+            ["--master"],
+            default="local[*]",
+            show_default=True,
+            help="Where Spark runs: local[N], spark://host:port, or sc://host:port (Spark Connect).",
+        ),
+        click.Option(["--memory"], default="1g", show_default=True, help="Heap of Spark's driver."),
+        click.Option(["--conf"], multiple=True, metavar="NAME=VALUE", help="A Spark setting, e.g. of S3."),
+        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, and nothing else, on stdout."),
+    ]
+
+
+class _Stages(DYMGroup):
+    """Finds a command's options when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name, stage in STAGES.items() if find_spec(stage.module)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        stage = STAGES.get(cmd_name)
+        if stage is None or find_spec(stage.module) is None:
+            return None
+        lacking = [name for name in _NEEDS if find_spec(name) is None]
+        if lacking:
+            return click.Command(cmd_name, help=stage.help, callback=_explain, params=[_anything()])
+        module = import_module(stage.module)
+        own: Sequence[click.Parameter] = getattr(module, "OPTIONS", ())
+
+        @plainly
+        def callback(**options: Any) -> None:
+            _run(module.run, options)
+
+        return click.Command(
+            cmd_name, help=getattr(module, "HELP", stage.help), callback=callback, params=[*own, *_common()]
+        )
+
+
+def _anything() -> click.Parameter:
+    return click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
+
+
+def _explain(words: Sequence[str]) -> None:
+    raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
+
+
+def _run(run: Any, options: dict[str, Any]) -> None:
+    from celery_poison.pipeline.lake import Lake
+    from celery_poison.pipeline.session import open_session
+
+    _fill_from_app(options)
+    conf = dict(_setting(text) for text in options["conf"])
+    session = open_session(options["master"], options["memory"], conf)
+    try:
+        run(session, Lake(session, options["lake"]), options)
+    finally:
+        session.stop()
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise Misused(f"--conf {text}: NAME=VALUE is wanted")
+    return name, value
+
+
+def _fill_from_app(options: dict[str, Any]) -> None:
+    """Complete what was not said by what the app of ``celery -A`` says."""
+    app = getattr(click.get_current_context().obj, "app", None)
+    if app is not None and not options["url"]:
+        plugin = plugin_of(app)
+        broker = dict(app.conf.broker_transport_options or {})
+        options["url"] = plugin.ledger_url
+        options["namespace"] = options["namespace"] or plugin.settings.namespace
+        options["master_name"] = options["master_name"] or broker.get("master_name")
+    options["namespace"] = options["namespace"] or "poison"
+
+
+@click.group(cls=_Stages)
+def pipeline() -> None:
+    """Learn from the journal with Spark: see docs/pipeline.md.
+
+    \b
+    celery -A proj poison pipeline ingest --lake /data/poison --once
+    celery-poison pipeline ingest --redis redis://localhost/0 --lake /data/poison --follow
+
+    Needs the extra celery-poison[spark] and Java 17 or newer.
+    """

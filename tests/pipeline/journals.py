@@ -1,0 +1,101 @@
+"""Journals in a private Redis, and lakes as somebody without Spark sees them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from celery_poison.ledger.keys import Keys
+from celery_poison.pipeline.schema import FIELDS, WIDTHS
+from celery_poison.pipeline.stream import parts
+
+KEY = Keys().journal
+COLUMNS = ("entry", "v", *(name for name, _ in FIELDS))
+
+
+def entry(number: int, version: int = 2, **told: str) -> dict[str, str]:
+    """Return the fields of one entry, in their order, different for each number."""
+    filled = {
+        "event": "finished",
+        "id": f"id-{number}",
+        "mid": f"mid-{number}",
+        "task": "shop.convert",
+        "pid": str(number % 7),
+        "outcome": "success",
+        "runtime_ms": str(number),
+        **told,
+    }
+    names = [name for name, _ in FIELDS][: WIDTHS[version] - 1]
+    return {"v": str(version), **{name: filled.get(name, "") for name in names}}
+
+
+def add(client: redis.Redis, count: int, start: int = 0, version: int = 2, **told: str) -> None:
+    pipe = client.pipeline(transaction=False)
+    for number in range(start, start + count):
+        pipe.xadd(KEY, entry(number, version, **told))  # type: ignore[arg-type]
+    pipe.execute()
+
+
+def told(client: redis.Redis) -> list[tuple[Any, ...]]:
+    """Return the journal as redis-py reads it, in the form of the lake's rows."""
+    found: Any = client.xrange(KEY)
+    rows = []
+    for name, fields in found:
+        values = {key.decode(): value.decode() for key, value in fields.items()}
+        row: list[Any] = [name.decode(), int(values["v"])]
+        for column, kind in FIELDS:
+            text = values.get(column, "")
+            row.append((int(text) if kind.typeName() == "long" else text) if text else None)
+        rows.append(tuple(row))
+    return rows
+
+
+def in_lake(lake: Path) -> list[tuple[Any, ...]]:
+    """Return what DuckDB finds in all Parquet files of the lake, in the order of the journal."""
+    import duckdb
+
+    if not list(lake.glob("journal/*/*/*.parquet")):
+        return []
+    columns = ", ".join(f'"{name}"' for name in COLUMNS)
+    query = f"select {columns} from read_parquet('{lake}/journal/*/*/*.parquet', union_by_name=true)"
+    rows: list[tuple[Any, ...]] = duckdb.connect().execute(query).fetchall()
+    return sorted(rows, key=lambda row: parts(row[0]))
+
+
+class Driver:
+    """`celery-poison pipeline ingest` as a process of its own."""
+
+    def __init__(self, url: str, lake: Path, *options: str) -> None:
+        self._log = lake.parent / "driver.log"
+        command = [sys.executable, "-m", "celery_poison.cli.standalone", "pipeline", "ingest"]
+        command += ["--redis", url, "--lake", str(lake), "--master", "local[2]", *options]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(command, start_new_session=True, stdout=log, stderr=log)
+
+    def kill(self, alone: bool = False) -> None:
+        """SIGKILL the process and its Java, or the process alone."""
+        if alone:
+            self.process.kill()
+        else:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def end(self) -> int:
+        return self.process.wait(120)
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def close(self) -> None:
+        """Leave nothing of it behind."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait(30)

@@ -1,0 +1,130 @@
+"""Blame: published examples, an independent computation, and histories whose truth is known (NEW-7)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline import independent
+
+#: The worked example of Jones and Harrold, "Empirical evaluation of the Tarantula automatic fault
+#: localization technique", ASE 2005, figure 1: the statements of mid(), which of six tests run them, and its
+#: suspiciousness.
+#: The last test fails; statement 7 is the fault.
+MID = {
+    1: ("111111", 0.5),
+    2: ("111111", 0.5),
+    3: ("111111", 0.5),
+    4: ("110011", 0.63),
+    5: ("010000", 0.0),
+    6: ("100011", 0.71),
+    7: ("100001", 0.83),
+    8: ("001100", 0.0),
+    9: ("001100", 0.0),
+    10: ("001000", 0.0),
+    11: ("000100", 0.0),
+    12: ("000000", 0.0),
+    13: ("111111", 0.5),
+}
+#: Wong, Debroy, Gao and Li, "The DStar method for effective software fault localization", IEEE Transactions
+#: on Reliability 63(1), 2014, table I: failing and passing tests that run each statement, of 4 and 8, and
+#: its D*2.
+DSTAR = {
+    "s1": (4, 8, 2.0),
+    "s2": (4, 8, 2.0),
+    "s3": (4, 7, 2.29),
+    "s4": (4, 7, 2.29),
+    "s5": (1, 5, 0.13),
+    "s6": (3, 2, 3.0),
+    "s7": (1, 1, 0.25),
+    "s8": (2, 1, 1.33),
+    "s9": (0, 1, 0.0),
+}
+
+
+def _scored(spark: Any, rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    from celery_poison.pipeline import blame
+
+    counts = "failed long, passed long, failed_total long, passed_total long"
+    frame = spark.createDataFrame(rows, f"dimension string, key string, {counts}")
+    return {row.key: row for row in blame.score(frame).collect()}
+
+
+def test_the_worked_example_of_tarantula_comes_out_as_published(spark: Any) -> None:
+    rows = [("mid", str(n), int(runs[5]), runs[:5].count("1"), 1, 5) for n, (runs, _) in MID.items()]
+    scored = _scored(spark, rows)
+    told = [scored[str(n)].tarantula for n in MID]
+    assert told == [pytest.approx(said, abs=0.0051) for _, said in MID.values()]
+    # The same example by the definition of Ochiai (Abreu, Zoeteweij and van Gemund, 2007): 1/sqrt(1*(1+1)).
+    assert scored["7"].ochiai == pytest.approx(0.5**0.5, abs=1e-12)
+    assert (scored["7"].rank, scored["6"].rank, scored["4"].rank, scored["1"].rank) == (1, 2, 3, 4)
+
+
+def test_the_worked_example_of_dstar_comes_out_as_published(spark: Any) -> None:
+    scored = _scored(spark, [("s", key, failed, passed, 4, 8) for key, (failed, passed, _) in DSTAR.items()])
+    told = [scored[key].dstar for key in DSTAR]
+    assert told == [pytest.approx(said, abs=0.0051) for *_, said in DSTAR.values()]
+
+
+def test_the_edges_of_the_measures_are_numbers(spark: Any) -> None:
+    scored = _scored(spark, [("x", "all", 3, 0, 3, 0), ("x", "none", 0, 0, 0, 0), ("x", "calm", 0, 9, 3, 9)])
+    told = {key: (row.ochiai, row.tarantula, row.dstar, row.jaccard) for key, row in scored.items()}
+    assert told == {"all": (1, 1, float("inf"), 1), "none": (0, 0, 0, 0), "calm": (0, 0, 0, 0)}
+
+
+@pytest.mark.parametrize("trials", [True, False], ids=["with trials", "without"])
+def test_counts_and_scores_agree_with_an_independent_computation(
+    spark: Any, history: Path, trials: bool
+) -> None:
+    agree(spark, history, trials)
+
+
+def test_every_planted_culprit_stands_above_every_bystander(spark: Any, history: Path) -> None:
+    no_bystander_above(spark, history)
+
+
+@pytest.mark.matrix
+def test_five_million_attempts_agree_and_no_bystander_is_above_a_culprit(spark: Any, tmp_path: Path) -> None:
+    from examples.histories import World, write
+
+    history = tmp_path / "large"
+    write(World(), history)
+    agree(spark, history, trials=True)
+    no_bystander_above(spark, history)
+
+
+def agree(spark: Any, history: Path, trials: bool) -> None:
+    from celery_poison.pipeline import blame
+
+    told = {(row.dimension, row.key): row for row in _blamed(spark, history, trials)}
+    expected = independent.counts(history, trials=trials)
+    assert len(expected) > 100
+    assert {key: (r.failed, r.passed, r.failed_total, r.passed_total) for key, r in told.items()} == expected
+    for key, row in told.items():
+        measures = independent.scores(*expected[key])
+        assert {name: row[name] for name in blame.MEASURES} == pytest.approx(measures, abs=1e-9), key
+
+
+def no_bystander_above(spark: Any, history: Path) -> None:
+    """Of each kind, by Ochiai: whatever belongs to a task in which something is planted is no bystander."""
+    truth = json.loads((history / "_truth.json").read_text())
+    rows = _blamed(spark, history, trials=True)
+    for dimension, guilty in truth["culprits"].items():
+        ranked = sorted((row for row in rows if row.dimension == dimension), key=lambda row: row.rank)
+        worst = max(row.rank for row in ranked if row.key in guilty)
+        above = [row.key for row in ranked if row.rank <= worst and row.key not in guilty]
+        bystanders = [key for key in above if key.split("(")[0].split(" ")[0] not in truth["tainted"]]
+        assert set(guilty) <= {row.key for row in ranked if row.rank <= worst}
+        assert bystanders == [], dimension
+
+
+def _blamed(spark: Any, history: Path, trials: bool) -> list[Any]:
+    from celery_poison.pipeline import blame
+    from celery_poison.pipeline.tables import attempts
+
+    journal = spark.read.parquet(str(history))
+    rows: list[Any] = blame.score(blame.spectrum(attempts(journal), trials=trials)).collect()
+    return rows

@@ -1,0 +1,136 @@
+"""What Redis says becomes rows, whatever it says (NEW-7). No Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import redis
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from celery_poison.ledger import journal
+from celery_poison.pipeline import entries
+from celery_poison.pipeline.schema import FIELDS
+from celery_poison.pipeline.source import StreamReader, Wanted, ranges
+from celery_poison.pipeline.stream import LAST_SEQUENCE, Stream, Tip
+from tests.pipeline.journals import COLUMNS, KEY, add, told
+
+HOSTILE = [
+    "a\r\nb",
+    "\r\n$5\r\nstate\r\n$4\r\nFAIL\r\n",
+    "'; drop",
+    "\x00\x1b[2J",
+    "ü\u2028\U0001f4a3",
+    "*2\r\n",
+    " ",
+]
+
+
+def _rows(url: str, **asked: Any) -> list[dict[str, Any]]:
+    chunks = Stream(url, KEY).chunks("0-0", "+", **asked)
+    return [row for chunk in chunks for row in chunk.rows.to_pylist()]
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in COLUMNS) for row in rows]
+
+
+def test_the_columns_are_the_fields_of_the_journal_in_their_order() -> None:
+    names = ("v", *(name for name, _ in FIELDS))
+    assert names[: len(journal.FIELDS)] == journal.FIELDS
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_entries_are_read_as_columns_and_nothing_is_lost_at_the_seams(redis_url: str, version: int) -> None:
+    client = redis.Redis.from_url(redis_url)
+    add(client, 25, version=version)
+    assert _plain(_rows(redis_url, fetch=7)) == told(client)
+
+
+def test_the_quick_way_is_the_one_that_is_taken(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*args: object) -> None:
+        raise AssertionError("word for word")
+
+    add(redis.Redis.from_url(redis_url), 5)
+    monkeypatch.setattr(entries, "_by_words", never)
+    assert len(_rows(redis_url)) == 5
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_text_stays_what_it_is_and_alters_no_other_entry(redis_url: str, text: str) -> None:
+    client = redis.Redis.from_url(redis_url)
+    add(client, 2)
+    add(client, 1, start=2, note=text, task=text)
+    add(client, 2, start=3)
+    assert _plain(_rows(redis_url)) == told(client)
+
+
+def test_versions_are_read_side_by_side(redis_url: str) -> None:
+    client = redis.Redis.from_url(redis_url)
+    add(client, 2, version=1)
+    add(client, 2, start=2, version=2, fingerprint="00ff")
+    assert [(row["v"], row["fingerprint"]) for row in _rows(redis_url)] == [(1, None)] * 2 + [(2, "00ff")] * 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "column", "value", "rest"),
+    [
+        ({"v": "9", "event": "x", "new": "y"}, "v", 9, '{"new": "y"}'),
+        ({"event": "x"}, "v", None, '{"v": ""}'),
+        ({"v": "2", "pid": "99999999999999999999"}, "pid", None, '{"pid": "99999999999999999999"}'),
+        ({"v": "2", "runtime_ms": "soon"}, "runtime_ms", None, '{"runtime_ms": "soon"}'),
+        ({"v": "2", "note": b"\xff"}, "note", "\\xff", None),
+    ],
+)
+def test_what_no_column_holds_is_kept_beside(
+    redis_url: str, fields: dict[str, Any], column: str, value: Any, rest: str | None
+) -> None:
+    redis.Redis.from_url(redis_url).xadd(KEY, fields)
+    (row,) = _rows(redis_url)
+    assert (row[column], row["rest"]) == (value, rest)
+
+
+def test_an_id_is_a_moment_and_one_that_is_none_is_no_error(redis_url: str) -> None:
+    client = redis.Redis.from_url(redis_url)
+    client.xadd(KEY, {"v": "2"}, id="1772452800123-7")
+    client.xadd(KEY, {"v": "2"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    sane, mad = _rows(redis_url)
+    assert sane["at"] == datetime(2026, 3, 2, 12, 0, 0, 123000, UTC)
+    assert (sane["seq"], sane["date"]) == (7, date(2026, 3, 2))
+    assert (mad["at"], mad["seq"], mad["date"]) == (None, None, None)
+
+
+def test_ranges_cover_the_whole_without_overlap() -> None:
+    cut = ranges("0-0", "1000-5", "900-0", 4)
+    inner = [f"{ms}-{LAST_SEQUENCE}" for ms in (925, 950, 975)]
+    assert [(each.after, each.upto) for each in cut] == list(pairwise(["0-0", *inner, "1000-5"]))
+    assert len(ranges("0-0", "900-9", "900-0", 4)) == 1
+    assert ranges("5-0", "5-0", "", 4) == []
+
+
+def test_a_stream_that_is_not_there_is_an_empty_one(redis_url: str) -> None:
+    assert Stream(redis_url, KEY).tip() == Tip(added=0)
+    assert _rows(redis_url) == []
+
+
+def test_a_batch_of_a_long_journal_ends_on_the_way_and_the_last_one_at_its_end(redis_url: str) -> None:
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    client = redis.Redis.from_url(redis_url)
+    for number in range(100):
+        client.xadd(KEY, {"v": "2"}, id=f"{1000 + number}-1")
+    reader = StreamReader(Wanted.from_options({"url": redis_url}))
+    offset, seen = reader.initialOffset(), []
+    while not seen or offset != seen[-1]:
+        seen.append(offset)
+        offset = reader.latestOffset(offset, ReadMaxRows(30))
+    assert len(seen) == 5
+    assert seen[-1]["id"] == "1099-1"
+    assert all(
+        len(client.xrange(KEY, f"({low['id']}", high["id"])) <= 40  # type: ignore[arg-type]
+        for low, high in pairwise(seen)
+    )
