@@ -1,0 +1,31 @@
+"""``pipeline all``: from the journal to the report, in one Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from celery_poison.pipeline import run_ingest, run_report
+from celery_poison.pipeline.derived import Derived
+from celery_poison.pipeline.lake import Lake
+from celery_poison.pipeline.telling import tell
+
+HELP = """Ingest what is new, make all tables anew, and write the report: once, as from cron.
+
+Nothing is published: that is `pipeline publish`.
+"""
+_OURS = ("trim_after", "compact", "max_rows")
+OPTIONS = (*(each for each in run_ingest.OPTIONS if each.name in _OURS), *run_report.OPTIONS)
+
+
+def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
+    """Run every stage; what the lake could not read is told on stderr, and in the report."""
+    run_ingest.run(session, lake, options)
+    derived = Derived(session, lake, lambda words: click.echo(words, err=True))
+    derived.make()
+    derived.judge()
+    tell(derived.reading)
+    return run_report.run(session, lake, options)
