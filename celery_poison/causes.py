@@ -19,6 +19,7 @@ REJECTED: Final = "rejected"
 REQUESTED: Final = "requested"
 FROZEN: Final = "frozen"
 SHUTDOWN: Final = "shutdown"
+EVICTION: Final = "eviction"
 UNKNOWN: Final = "unknown"
 
 _SENTENCES: Final = {
@@ -35,8 +36,16 @@ _SENTENCES: Final = {
     REQUESTED: "was sent to quarantine by its own task",
     FROZEN: "was running when its worker fell silent",
     SHUTDOWN: "was interrupted by a shutdown",
+    EVICTION: "was interrupted when its worker was killed before its shutdown was over",
     UNKNOWN: "was lost for an unknown reason",
 }
+#: Deaths of whole workers that nobody on board is to blame for.
+NOBODYS_FAULT: Final = frozenset({SHUTDOWN, EVICTION, FROZEN})
+#: What starts die of, as far as it can be listed; of ``signal:N`` and ``exit:N`` the frequent ones.
+DEATHS: Final = (
+    *("signal:6", "signal:9", "signal:11", "exit:1"),
+    *(OOM, TIME_LIMIT, MEMORY_ERROR, SYSTEM_EXIT, WORKER_LOST, RECEIVE, UNKNOWN),
+)
 #: Why a message may be in quarantine without having been convicted of anything.
 NO_CONVICTIONS: Final = frozenset({PAYLOAD, BLOCKED, REJECTED, REQUESTED})
 
@@ -60,13 +69,20 @@ def from_worker_lost(text: str) -> str:
 def describe(cause: str) -> str:
     """Return a sentence fragment that a person understands, e.g. *killed its process by SIGSEGV*."""
     if cause.startswith("signal:"):
-        return f"killed its process by {_signal_name(cause[7:])}"
+        return f"killed its process by {signal_name(cause[7:])}"
     if cause.startswith("exit:"):
         return f"ended its process with exit code {cause[5:]}"
     return _SENTENCES.get(cause, cause or _SENTENCES[UNKNOWN])
 
 
-def _signal_name(number: str) -> str:
+def is_known(cause: str) -> bool:
+    """Whether this is one of the words of docs/journal.md, numbers included: some hundreds at most."""
+    kind, _, number = cause.partition(":")
+    return cause in _SENTENCES or (kind in ("signal", "exit") and number.lstrip("-").isdecimal())
+
+
+def signal_name(number: str) -> str:
+    """Return what people call a signal, e.g. *SIGSEGV*."""
     try:
         return signal.Signals(int(number)).name
     except ValueError:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 from celery_poison.causes import describe
+from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.states import State
 from celery_poison.verdict import History, Limits, Phase
 
@@ -98,7 +99,11 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRecord:
-    """What the ledger knows about one message; the JSON message object of the command line."""
+    """What the ledger knows about one message; the JSON message object of the command line.
+
+    Attributes:
+        pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.
+    """
 
     id: str
     mid: str
@@ -124,6 +129,9 @@ class MessageRecord:
     resolution: str = ""
     actor: str = ""
     note: str = ""
+    pid: int = 0
+    runtime_ms: int = 0
+    evidence: Evidence = NO_EVIDENCE
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
@@ -132,11 +140,11 @@ class MessageRecord:
         values.update((name, int(raw.get(name) or 0)) for name in _COUNTS)
         values.update((name, raw.get(name) == "1") for name in _FLAGS)
         values.update((name, int(raw[name]) / 1000 if raw.get(name) else None) for name in _TIMES)
-        return cls(**values, state=state.value)
+        return cls(**values, evidence=Evidence.decode(raw.get("evidence", "")), state=state.value)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON message object of the command line's contract."""
-        return asdict(self)
+        return {**asdict(self), "evidence": self.evidence.as_dict()}
 
     @property
     def story(self) -> str:
@@ -158,7 +166,7 @@ _TEXTS = (
     "actor",
     "note",
 )
-_COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases")
+_COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
 _FLAGS = ("candidate", "probation")
 _TIMES = ("first_seen", "last_seen", "quarantined_at")
 
@@ -174,7 +182,9 @@ def history_of(raw: Mapping[str, str]) -> History:
         probation=raw.get("probation") == "1",
         shared_blame=raw.get("blame") == "shared",
         proven=int(raw.get("proven") or 0),
-        spoilt=raw.get("spoilt") == "1",
+        spoilt=int(raw.get("spoilt") or 0),
+        tried=int(raw.get("tried") or 0),
+        doubted=raw.get("doubted", "0") != "0",
         cause=raw.get("cause", ""),
     )
 
@@ -206,6 +216,34 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateRecord:
+    """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
+
+    Attributes:
+        closed: at this moment only a death on trial convicts.
+        until: when it opens by itself, if no more workers die.
+        deaths: workers that had died when it closed, or when the last one died,
+        fleet: and of how many.
+        lifted_by: who lifted it last; empty: its time was over.
+    """
+
+    closed: bool = False
+    closed_at: float | None = None
+    until: float | None = None
+    deaths: int = 0
+    fleet: int = 0
+    lifted_at: float | None = None
+    lifted_by: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def story(self) -> str:
+        return f"{self.deaths} of {self.fleet} workers died"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """The death of one worker and what was done about it.
 
@@ -214,6 +252,7 @@ class Incident:
         died_at: when it was last known to live, in seconds of Redis' clock.
         flagged: messages that became candidates.
         reconnected: the worker had lost its broker connection once.
+        release: version of the user's code that it ran (``poison_release``).
         returned: queue -> number of messages that were put back into it; what a broker puts back itself,
             as RabbitMQ does, is not counted.
     """
@@ -231,6 +270,7 @@ class Incident:
     returned: Mapping[str, int] = field(default_factory=dict)
     queues: str = ""
     reconnected: bool = False
+    release: str = ""
 
     @property
     def took(self) -> float | None:

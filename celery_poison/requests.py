@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from celery.exceptions import Ignore, Reject
 
+from celery_poison import causes
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import NO_EVIDENCE, Evidence
 
 
 class RollbackRequested(Reject):
@@ -36,16 +38,29 @@ class TaskDied(Exception):
     Args:
         cause: a word of :mod:`celery_poison.causes`.
         detail: the original exception, as text.
+        evidence: what is known beside; None: nothing.
     """
 
-    def __init__(self, cause: str, detail: str = "") -> None:
-        super().__init__(cause, detail)
+    def __init__(self, cause: str, detail: str = "", evidence: Evidence | None = None) -> None:
+        super().__init__(cause, detail, evidence)
         self.cause = cause
         self.detail = detail
+        self.evidence = evidence
 
 
 class TrialSpoilt(Exception):
-    """A suspect's trial was cut short by something that it cannot be to blame for; it is tried again."""
+    """A suspect's trial was cut short by something that it cannot be to blame for; it is tried again.
+
+    Args:
+        why: a sentence.
+        cause: a word of :mod:`celery_poison.causes`.
+        evidence: what is known about the end of its cell.
+    """
+
+    def __init__(self, why: str, cause: str = causes.UNKNOWN, evidence: Evidence = NO_EVIDENCE) -> None:
+        super().__init__(why, cause, evidence)
+        self.cause = cause
+        self.evidence = evidence
 
 
 class MemoryExhausted(SystemExit):

@@ -72,6 +72,17 @@ def _trial(value: Any) -> str | None:
     return _one_of("cell", "off")(value)
 
 
+def _share(value: Any) -> str | None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    good = value is None or (number and 0 < value <= 1)
+    return None if good else "use a number above 0 and up to 1, or None for no gate"
+
+
+def _release(value: Any) -> str | None:
+    good = isinstance(value, str) and len(value) <= 100 and value.isprintable()
+    return None if good else "use your own version as text of at most 100 characters, or ''"
+
+
 def _setting(default: Any, check: Check, doc: str, *, unit: str = "", acts: bool = True) -> Any:
     metadata = {"check": check, "doc": doc, "unit": unit, "acts": acts}
     return field(default=default, metadata=metadata)
@@ -165,6 +176,21 @@ class Settings:
         "Memory that a suspect may use in its cell before it counts as out of memory. None: what there is.",
         unit="bytes",
     )
+    fleet_gate_share: float | None = _setting(
+        0.5,
+        _share,
+        "Share of the workers whose deaths within the window close the fleet gate: until it is lifted, only a"
+        " death on trial convicts. None: never.",
+    )
+    fleet_gate_workers: int = _setting(
+        3, _number(1, integer=True), "Workers that must have died at least.", unit="workers"
+    )
+    fleet_gate_window: float = _setting(
+        60.0,
+        _number(0.1),
+        "Time within which they died; for as long after the last such death the gate stays closed.",
+        unit="seconds",
+    )
     durability: Literal["process", "sync"] = _setting(
         "process",
         _one_of("process", "sync"),
@@ -178,6 +204,9 @@ class Settings:
     )
     journal_maxlen: int = _setting(
         1_000_000, _number(1000, integer=True), "Entries the journal keeps, approximately.", unit="entries"
+    )
+    release: str = _setting(
+        "", _release, "Version of your own code, as you call it; journalled, so that deploys can be compared."
     )
 
     @classmethod

@@ -23,6 +23,8 @@ failover_finished: Any = Signal(
     name="failover_finished", providing_args=_WORKER | {"put_back", "flagged", "returned"}
 )
 monitor_changed: Any = Signal(name="monitor_changed", providing_args={"worker", "fence"})
+fleet_gate_closed: Any = Signal(name="fleet_gate_closed", providing_args=_WORKER | {"deaths", "fleet"})
+fleet_gate_lifted: Any = Signal(name="fleet_gate_lifted", providing_args={"actor", "note"})
 endpoint_suspended: Any = Signal(name="endpoint_suspended", providing_args={"worker", "queue"})
 endpoint_resumed: Any = Signal(name="endpoint_resumed", providing_args={"worker", "queue"})
 queue_blocked: Any = Signal(name="queue_blocked", providing_args={"queue", "cause"})

@@ -45,6 +45,8 @@ class Event(StrEnum):
     BLOCKED = "blocked"
     UNBLOCKED = "unblocked"
     WORKER_LOST = "worker_lost"
+    GATE_CLOSED = "gate_closed"
+    GATE_LIFTED = "gate_lifted"
     FAILOVER_FINISHED = "failover_finished"
     WORKER_STARTED = "worker_started"
     WORKER_STOPPED = "worker_stopped"

@@ -61,7 +61,9 @@ class History:
     Attributes:
         proven: strikes for deaths in which nothing else can have been to blame.
         shared_blame: others ran beside it at its last death.
-        spoilt: its last trial was cut short by the end of the worker beside which it ran.
+        spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
+        tried: strikes for deaths on trial.
+        doubted: it died with its worker while the fleet gate was closed, as many others did.
     """
 
     deliveries: int = 0
@@ -73,10 +75,16 @@ class History:
     shared_blame: bool = False
     cause: str = ""
     proven: int = 0
-    spoilt: bool = False
+    spoilt: int = 0
+    tried: int = 0
+    doubted: bool = False
 
 
 NO_HISTORY = History()
+
+#: So many ends of workers beside trials of one message may be chance: whoever kills workers from outside
+#: hits one that has a guest, now and then.
+CHANCE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ class Facts:
         finished: the message was parked, and a start of it has finished since.
         payload_bytes: size of the body as received.
         blocked: the rule on the block list that it falls under, as a sentence.
+        gate_closed: so many workers died lately that the fleet gate is closed.
     """
 
     history: History = NO_HISTORY
@@ -108,6 +117,7 @@ class Facts:
     finished: bool = False
     payload_bytes: int = 0
     blocked: str = ""
+    gate_closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +137,40 @@ def judge(facts: Facts, limits: Limits) -> Verdict:
     if limits.max_payload_bytes is not None and facts.payload_bytes > limits.max_payload_bytes:
         reason = f"its body has {facts.payload_bytes} bytes, max_payload_bytes is {limits.max_payload_bytes}"
         return Verdict(Action.QUARANTINE, causes.PAYLOAD, reason)
-    return convict(facts.history, limits) or _blocked(facts) or _admit(facts.history, limits)
+    convicted = convict(facts.history, limits, gate_closed=facts.gate_closed)
+    return convicted or _blocked(facts) or _admit(facts.history, limits)
 
 
-def convict(history: History, limits: Limits) -> Verdict | None:
+def convict(history: History, limits: Limits, *, gate_closed: bool = False) -> Verdict | None:
     """Return the conviction that ``history`` calls for, or None.
 
     One death sends a released message straight back. A death shared with others proves nothing by itself:
-    it makes a suspect, whose trial decides; without trials the bound is at least two there.
+    it makes a suspect, whose trial decides; without trials the bound is at least two there. Where many
+    workers died at once, only a death on trial convicts.
     """
-    bound = 1 if history.probation else limits.max_crashes
-    if not limits.trials and history.shared_blame and not history.probation:
-        bound = max(2, bound)
-    if history.strikes >= bound and (history.proven or not limits.trials):
+    in_doubt = (gate_closed or history.doubted) and not history.tried
+    if _has_enough_strikes(history, limits) and not in_doubt:
         what = causes.describe(history.cause)
         return Verdict(Action.QUARANTINE, history.cause, f"{what}; death {history.crashes} of this message")
     if history.failures >= limits.max_failures:
         reason = f"put back {history.failures} times, max_failures is {limits.max_failures}"
         return Verdict(Action.QUARANTINE, causes.FAILURES, reason)
     return None
+
+
+def _has_enough_strikes(history: History, limits: Limits) -> bool:
+    bound = 1 if history.probation else limits.max_crashes
+    if not limits.trials and history.shared_blame and not history.probation:
+        bound = max(2, bound)
+    return history.strikes >= bound and (history.proven > 0 or not limits.trials)
+
+
+def may_be_chance(history: History) -> bool:
+    """Whether the end of a worker that ran nothing but this message proves nothing yet.
+
+    Where there are no cells the suspect runs in the pool, and nobody but it can have spoilt anything.
+    """
+    return 0 < history.spoilt < CHANCE
 
 
 def _stray(facts: Facts) -> Verdict | None:
@@ -172,5 +197,8 @@ def _blocked(facts: Facts) -> Verdict | None:
 
 
 def _admit(history: History, limits: Limits) -> Verdict:
+    if _has_enough_strikes(history, limits):
+        reason = "many workers died at once: only a death on trial convicts it"
+        return Verdict(Action.RUN_ALONE, reason=reason)
     alone = limits.trials and (history.candidate or history.probation)
     return Verdict(Action.RUN_ALONE if alone else Action.RUN)

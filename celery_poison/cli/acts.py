@@ -25,6 +25,7 @@ PAST = {"release": "released", "fail": "failed", "discard": "discarded"}
 _OPTIONS = (
     click.argument("ids", nargs=-1, metavar="[ID]..."),
     filter_option,
+    click.option("--group", metavar="GROUP", default="", help="Every message of one group; see groups."),
     click.option("--all", "everything", is_flag=True, help="Everything in quarantine."),
     click.option("--dry-run", is_flag=True, help="Only show which messages this would touch."),
     click.option("--yes", is_flag=True, help="Do not ask before touching more than one message."),
@@ -40,6 +41,7 @@ class Order:
 
     ids: Sequence[str]
     filters: Sequence[str]
+    group: str
     everything: bool
     dry_run: bool
     yes: bool
@@ -51,6 +53,10 @@ class Order:
     def who(self) -> dict[str, str]:
         return {"actor": self.actor, "note": self.note}
 
+    @property
+    def where(self) -> Filter:
+        return Filter.of_group(self.group) if self.group else Filter.parse(*self.filters)
+
 
 def _act_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
@@ -60,9 +66,9 @@ def _act_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _order(options: dict[str, Any]) -> Order:
     order = Order(**{name: options[name] for name in Order.__dataclass_fields__})
-    ways = [bool(order.ids), bool(order.filters), order.everything]
+    ways = [bool(order.ids), bool(order.filters), bool(order.group), order.everything]
     if sum(ways) != 1:
-        raise click.UsageError("say which messages: their ids, or --filter, or --all")
+        raise click.UsageError("say which messages: their ids, or --filter, or --group, or --all")
     return order
 
 
@@ -144,7 +150,7 @@ def _chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
     """Return whom the act is for; more than a person has named one by one must be confirmed."""
     if order.ids:
         return list(dict.fromkeys(order.ids))
-    mids = [record.mid for record in quarantine.select(Filter.parse(*order.filters))]
+    mids = [record.mid for record in quarantine.select(order.where)]
     if len(mids) > 1 and not order.yes:
         messages = count_of(len(mids), "message")
         if order.as_json or not sys.stdin.isatty():
@@ -169,7 +175,7 @@ def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
 
 def _candidates_for(quarantine: Quarantine, order: Order) -> tuple[list[MessageRecord], list[str]]:
     if not order.ids:
-        return quarantine.select(Filter.parse(*order.filters)), []
+        return quarantine.select(order.where), []
     found, refusals = [], []
     for id in dict.fromkeys(order.ids):
         try:

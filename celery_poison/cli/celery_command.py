@@ -13,6 +13,7 @@ VERBS = {
     "status": "status:status",
     "list": "listing:list_",
     "show": "show:show",
+    "groups": "groups:groups",
     "release": "acts:release",
     "fail": "acts:fail",
     "discard": "acts:discard",
@@ -21,9 +22,11 @@ VERBS = {
     "policy": "policy:policy",
     "block": "block:block",
     "unblock": "block:unblock",
+    "gate": "gate:gate",
     "monitor": "monitor:monitor",
     "journal": "journal:journal",
     "doctor": "doctor:doctor",
+    "flower": "flower:flower",
     "pipeline": "pipeline:pipeline",
 }
 

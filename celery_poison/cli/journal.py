@@ -7,9 +7,9 @@ from typing import Any
 import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 
-from celery_poison.cli import story
 from celery_poison.cli.output import clean, print_json_line
 from celery_poison.cli.session import open_quarantine, plainly
+from celery_poison.quarantine import story
 
 
 @click.group()

@@ -53,7 +53,7 @@ def list_(
 ) -> None:
     """List messages, those in quarantine unless told otherwise, newest first.
 
-    Text may use * and ?, numbers and ages (s, m, h, d) may be compared. Fields: id, mid, task, queue,
+    Text may use * and ?, numbers and ages (s, m, h, d) may be compared. Fields: id, mid, task, queue, group,
     cause, fingerprint, worker, incident, reason, deliveries, crashes, strikes, failures, payload_bytes, age.
 
     \b

@@ -4,32 +4,45 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
+from celery import Celery
 from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_poison import signals
 from celery_poison.cli.output import json_option
 from celery_poison.cli.session import app_of, plainly
 from celery_poison.failover.standalone import StandaloneMonitor
+from celery_poison.metrics import register
 
 #: Signal -> how it is told.
 _STORIES: dict[str, str] = {
     "monitor_changed": "active since now, with fencing number {fence}",
     "worker_lost": "worker {worker} is lost ({cause}, noticed as {how}), incident {incident}",
+    "fleet_gate_closed": "{deaths} of {fleet} workers died: the fleet gate is closed, incident {incident}",
+    "fleet_gate_lifted": "the fleet gate is lifted: deaths convict again",
     "failover_finished": "worker {worker}: {flagged} flagged, {put_back} put back, incident {incident}",
     "message_candidate": "task {message[task]}[{message[id]}] is a candidate now ({cause})",
 }
 
 
 @click.command(cls=CeleryCommand)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve metrics for Prometheus at this port; 0: any that is free.",
+)
+@click.option("--metrics-address", default="127.0.0.1", show_default=True, help="At this address.")
 @json_option
 @click.pass_context
 @handle_preload_options
 @plainly
-def monitor(ctx: click.Context, as_json: bool, **kwargs: Any) -> None:
+def monitor(
+    ctx: click.Context, metrics_port: int | None, metrics_address: str, as_json: bool, **kwargs: Any
+) -> None:
     """Watch the workers from a process of its own, until SIGTERM or Ctrl-C.
 
     Every worker carries a monitor already; one of them is active, the others stand by. A fleet of one worker
@@ -38,15 +51,28 @@ def monitor(ctx: click.Context, as_json: bool, **kwargs: Any) -> None:
     \b
     celery -A proj poison monitor
     celery -A proj poison monitor --json | tee -a incidents.jsonl
+    celery -A proj poison monitor --metrics-port 9808
     """
     standalone = StandaloneMonitor(app_of(ctx))
     tellers = [_tell(name, story, as_json) for name, story in _STORIES.items()]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: standalone.stop())
-    click.echo(f"celery poison: {standalone.name} watches", err=True)
-    standalone.run()
+    with _metrics(app_of(ctx), metrics_port, metrics_address):
+        click.echo(f"celery poison: {standalone.name} watches", err=True)
+        standalone.run()
     del tellers  # signals hold them weakly
     click.echo("celery poison: the monitor has left", err=True)
+
+
+@contextmanager
+def _metrics(app: Celery, port: int | None, address: str) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    with register(app) as exporter:
+        served = exporter.serve(port, address)
+        click.echo(f"celery poison: metrics at http://{address}:{served}/metrics", err=True)
+        yield
 
 
 def _tell(name: str, story: str, as_json: bool) -> Callable[..., None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,15 +9,12 @@ from typing import Any
 import click
 from kombu.utils import json as kombu_json
 
+from celery_poison.text import clean as clean
+from celery_poison.text import count_of as count_of
+from celery_poison.text import duration as duration
+from celery_poison.text import when as when
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")
-
-
-def clean(text: object) -> str:
-    """Return one line of printable text; control characters become visible escapes."""
-    told = str(text)
-    if told.isprintable():
-        return told
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in told)
 
 
 def print_json(value: Any) -> None:
@@ -46,22 +42,3 @@ def print_rows(rows: Iterable[Sequence[object]], indent: str = "") -> None:
 
 def _width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def when(seconds: float | None) -> str:
-    """Return a moment as local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
-
-
-def duration(seconds: float) -> str:
-    """Return a span of time in its largest unit, e.g. ``12s``, ``5m``, ``3h``, ``2d``."""
-    seconds = max(0.0, seconds)
-    for unit, name in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= unit:
-            return f"{seconds / unit:.0f}{name}"
-    return f"{seconds:.0f}s"
-
-
-def count_of(number: int, noun: str) -> str:
-    """Return e.g. ``1 message`` or ``2 messages``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -9,18 +9,13 @@ import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 from kombu.utils.json import dumps
 
-from celery_poison.cli import story
-from celery_poison.cli.body import decoded, preview
 from celery_poison.cli.output import clean, json_option, print_json, print_rows, when
 from celery_poison.cli.session import open_quarantine, plainly
-from celery_poison.errors import MessageNotFound
-from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine import story
+from celery_poison.quarantine.dossier import Entries, find, parcel_if_kept
+from celery_poison.quarantine.preview import decoded, preview
 from celery_poison.records import MessageRecord, Parcel
 from celery_poison.states import State
-
-Entries = list[dict[str, str]]
-
-_COUNTS = ("deliveries", "crashes", "strikes", "failures")
 
 
 @click.command(cls=CeleryCommand)
@@ -47,35 +42,12 @@ def show(ctx: click.Context, id: str, raw: bool, as_json: bool, **kwargs: Any) -
         body = quarantine.parcel(quarantine.get(id).mid).body
         click.echo(body, nl=False)
         return
-    record, history = _find(quarantine, id)
-    parcel = _parcel(quarantine, record)
+    record, history = find(quarantine, id)
+    parcel = parcel_if_kept(quarantine, record)
     if as_json:
         print_json(_as_dict(record, history, parcel))
     else:
         _say(ctx.obj, record, history, parcel)
-
-
-def _find(quarantine: Quarantine, id: str) -> tuple[MessageRecord, Entries]:
-    """Return what is on record, else what the journal remembers of a message that has ended since."""
-    try:
-        record = quarantine.get(id)
-        return record, quarantine.history(record.mid if record.quarantined_at else record.id)
-    except MessageNotFound:
-        history = quarantine.history(id)
-        if not history:
-            raise
-        return _remembered(history), history
-
-
-def _remembered(history: Entries) -> MessageRecord:
-    """Return what the last journal entry says about a message of which no record is left."""
-    last = history[-1]
-    names = ("id", "mid", "task", "queue", "cause", "worker", "incident")
-    return MessageRecord.from_hash({name: last[name] for name in (*names, *_COUNTS)}, State(last["state"]))
-
-
-def _parcel(quarantine: Quarantine, record: MessageRecord) -> Parcel | None:
-    return quarantine.parcel(record.mid) if record.state in ("NDLV", "FAIL") else None
 
 
 def _as_dict(record: MessageRecord, history: Entries, parcel: Parcel | None) -> dict[str, Any]:
@@ -96,6 +68,7 @@ def _say(console: Any, record: MessageRecord, history: Entries, parcel: Parcel |
     title = console.style(clean(record.task), bold=True)
     console.echo(f"{title}  {clean(record.id)}\n{story.STANDING[record.state]} {story.why(record)}")
     _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])
+    _section(console, "stack", [("at", frame) for frame in record.evidence.stack])
     _section(console, "history", [(story.at(entry), story.sentence(entry)) for entry in history])
     if parcel is None:
         if record.state != State.DLVD:
@@ -117,6 +90,7 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("state", record.state),
         ("queue", record.queue),
         ("cause", record.cause),
+        ("last death", _last_death(record)),
         ("counts", f"{counted} {record.failures} failures, {record.releases} releases"),
         ("worker", record.worker),
         ("incident", record.incident),
@@ -125,6 +99,12 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("quarantined", when(record.quarantined_at)),
         ("last seen", when(record.last_seen)),
     ]
+
+
+def _last_death(record: MessageRecord) -> str:
+    if not record.pid:
+        return ""
+    return f"start {record.deliveries}, process {record.pid}, after {record.runtime_ms / 1000:g} s"
 
 
 def _section(console: Any, title: str, rows: list[tuple[str, object]]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 
+from celery_poison.cli.gate import told_of
 from celery_poison.cli.output import clean, count_of, json_option, print_json
 from celery_poison.cli.session import app_of, plainly
 from celery_poison.quarantine.overview import Overview, overview
@@ -54,6 +55,7 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         ("running", f"{seen.running} (DLNG)"),
         ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
         ("blocked", count_of(seen.blocked, "rule")),
+        ("gate", told_of(seen.gate)),
         ("workers", workers),
         ("monitor", seen.monitor or "nobody"),
         ("unguarded", unguarded),

@@ -16,7 +16,7 @@ from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.ledger import GONE_PATIENCE_MS, Silence
+from celery_poison.ledger.ledger import GONE_PATIENCE_MS, GateLimits, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
 
@@ -59,7 +59,8 @@ class Monitor:
         self._identity = identity
         self._activation = settings.activation_interval
         self._activation_ms = int(settings.activation_interval * 1000)
-        self._recovery = Recovery(app, ledger, flagged)
+        self._recovery = Recovery(app, ledger, flagged, trials=settings.trial != "off")
+        self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
         self._took_over = took_over
         #: What was done so far about deaths that are not finished with.
@@ -112,6 +113,9 @@ class Monitor:
         fence = self._take_lock()
         if fence is None:
             return
+        if self._ledger.lift_gate():
+            logger.warning("celery_poison: the fleet gate is lifted: its time is over; deaths convict again")
+            signals.fleet_gate_lifted.send(sender=None, actor="", note="")
         for worker, how in self._unwell(now).items():
             self._bury(worker, how, fence)
         for worker, incident in self._queries.open_incidents().items():
@@ -168,12 +172,22 @@ class Monitor:
 
     def _bury(self, worker: str, how: Silence, fence: int) -> None:
         incident = uuid4().hex[:12]
-        cause = self._ledger.bury(worker, incident, how, self._activation_ms, fence)
-        if cause is not None:
-            story = "celery_poison: worker %s is lost (%s, noticed as %s), incident %s"
-            logger.error(story, worker, cause, how, incident)
-            told = {"worker": worker, "incident": incident, "cause": cause, "how": how.value}
-            signals.worker_lost.send(sender=None, **told)
+        earlier = [*self._recovery.earlier_deaths(worker)] if self._gate else []
+        dead = self._ledger.bury(worker, incident, how, self._activation_ms, fence, self._gate, earlier)
+        if dead is None:
+            return
+        story = "celery_poison: worker %s is lost (%s, noticed as %s), incident %s"
+        logger.error(story, worker, dead.cause, how, incident)
+        told = {"worker": worker, "incident": incident}
+        signals.worker_lost.send(sender=None, **told, cause=dead.cause, how=how.value)
+        if dead.closed_gate:
+            logger.critical(
+                "celery_poison: %d of %d workers died in a short time: the fleet gate is closed. Until it is"
+                " lifted, by itself or by `celery poison gate lift`, only a death on trial convicts",
+                dead.deaths,
+                dead.fleet,
+            )
+            signals.fleet_gate_closed.send(sender=None, **told, deaths=dead.deaths, fleet=dead.fleet)
 
     def _recover(self, worker: str, incident: str, fence: int) -> None:
         if incident not in self._recovered:
@@ -202,3 +216,8 @@ class Monitor:
             flagged=done.flagged,
             returned=done.returned,
         )
+
+
+def _gate_limits(settings: Settings) -> GateLimits | None:
+    share, workers = settings.fleet_gate_share, settings.fleet_gate_workers
+    return GateLimits(share, workers, int(settings.fleet_gate_window * 1000)) if share else None

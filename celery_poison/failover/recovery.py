@@ -16,15 +16,19 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.broker.putback import put_back
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.ledger import Silence
+from celery_poison.ledger.ledger import Known, Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import IN_CELL, Incident, Start
+from celery_poison.records import ALONE, IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase
+from celery_poison.verdict import Ended, Phase, may_be_chance
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
+
+#: Seconds for which a death that may convict waits for others: more of them may close the fleet gate.
+FLEET_PATIENCE = 1.0
 
 
 #: Is told (task id, task name, cause, deaths so far) of every message that was flagged.
@@ -39,7 +43,8 @@ class Recovered:
         flagged: messages that became candidates.
         put_back: messages put back; 0 where the broker does that itself.
         returned: the same by queue.
-        unfinished: starts whose pool process lives on without its main process, and may finish.
+        unfinished: starts whose pool process lives on without its main process, and may finish; and those
+            whose death may convict, while more workers may be dying.
     """
 
     flagged: int = 0
@@ -65,15 +70,21 @@ class _Death:
         return self.incident.how != Silence.GONE
 
     @property
+    def known(self) -> Known:
+        evidence = Evidence(noticed=self.incident.how)
+        return {"release": self.incident.release, "evidence": evidence.encode()}
+
+    @property
     def is_nobodys_fault(self) -> bool:
-        return self.incident.cause in (causes.SHUTDOWN, causes.FROZEN)
+        return self.incident.cause in causes.NOBODYS_FAULT
 
 
 class Recovery:
     """Recovers from the deaths of workers, on one app's broker and ledger."""
 
-    def __init__(self, app: Celery, ledger: Ledger, flagged: Flagged) -> None:
+    def __init__(self, app: Celery, ledger: Ledger, flagged: Flagged, *, trials: bool = True) -> None:
         self._app = app
+        self._trials = trials
         self._flagged = flagged
         self._ledger = ledger
         self._queries = Queries(ledger)
@@ -108,6 +119,8 @@ class Recovery:
             elif death.is_nobodys_fault or (receiving and start.alone and start.phase == Phase.RUNNING):
                 # Its trial was spoilt by a message that was being received: it is tried again.
                 self._interrupt(mid, start, death)
+            elif self._may_convict(start) and self._is_early(known):
+                unfinished += 1
             elif start.phase == Phase.ADMITTING and not self._had_succeeded(start):
                 flagged += self._end_receiving(mid, start, death, shared=beside)
             else:
@@ -119,6 +132,21 @@ class Recovery:
             # the worker had lost its broker once: then a copy may be on its way.
             self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
         return Recovered(flagged, returned.count, returned.queues, unfinished)
+
+    def earlier_deaths(self, worker: str) -> set[str]:
+        """Return the workers in which messages died before that ``worker`` was running."""
+        running = (start for _, start, _ in self._queries.running() if start.worker == worker)
+        known = [start.id for start in running if start.deliveries > 1 and start.phase != Phase.CLAIMED]
+        return self._queries.died_before(known) if known else set()
+
+    def _may_convict(self, start: Start) -> bool:
+        if start.phase != Phase.RUNNING:
+            return False
+        return start.alone == ALONE or (not self._trials and start.deliveries > 1)
+
+    def _is_early(self, incident: Incident) -> bool:
+        noticed = incident.noticed_at
+        return noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE
 
     def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
         frozen = death.incident.cause == causes.FROZEN
@@ -132,6 +160,7 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
+                known=death.known,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -140,13 +169,16 @@ class Recovery:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence)
+                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
             elif start.alone == IN_CELL:
                 # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
+                self._interrupt(mid, start, death, spoilt=True)
+            elif start.alone and may_be_chance(self._queries.history(start.id)):
+                # Nothing ran beside it. But whoever kills workers may hit the same message again.
                 self._interrupt(mid, start, death, spoilt=True)
             else:
                 return self._crash(mid, start, death, causes.WORKER_LOST, shared=not start.alone)
@@ -172,7 +204,13 @@ class Recovery:
     def _crash(self, mid: str, start: Start, death: _Death, cause: str, *, shared: bool) -> bool:
         incident = death.incident.incident
         recorded = self._ledger.crash(
-            mid, start, cause=cause, shared=shared, incident=incident, fence=death.fence
+            mid,
+            start,
+            cause=cause,
+            shared=shared,
+            incident=incident,
+            fence=death.fence,
+            known=death.known,
         )
         if recorded.finished:
             return False

@@ -13,6 +13,7 @@ from celery_poison import causes, signals
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.failover.monitor import Monitor
 from celery_poison.ledger import connection, meta
+from celery_poison.ledger.untold import Fact, News, tell_later
 from celery_poison.ledger.wire import Wire
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import identity_of
@@ -44,7 +45,7 @@ class StandaloneMonitor:
             self._ledger,
             plugin.settings,
             lambda: (self.name, self._wire.run_id),
-            _flagged,
+            self._flagged,
             lambda: plugin.refresh_policies(self._ledger),
         )
 
@@ -65,13 +66,16 @@ class StandaloneMonitor:
     def stop(self) -> None:
         self._monitor.stop()
 
+    def _flagged(self, id: str, task: str, cause: str, crashes: int) -> None:
+        story = causes.describe(cause)
+        logger.error("Task %s[%s] %s; it is a blacklist candidate now (death %d)", task, id, story, crashes)
+        signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
+        try:
+            tell_later(self._ledger, News(id, Fact.CANDIDATE, story))
+        except LedgerUnavailable as error:
+            logger.debug("celery_poison: nobody will announce this candidate: %s", error)
+
     def _stay_connected(self) -> None:
         while True:
             self._wire.open()
             self._wire.wait(TICK)
-
-
-def _flagged(id: str, task: str, cause: str, crashes: int) -> None:
-    story = causes.describe(cause)
-    logger.error("Task %s[%s] %s; it is a blacklist candidate now (death %d)", task, id, story, crashes)
-    signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)

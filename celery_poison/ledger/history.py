@@ -8,9 +8,12 @@ from typing import Any
 import redis
 
 from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.journal import FIELDS
 from celery_poison.ledger.keys import Keys
 
 _PAGE = 1000
+#: An older version's entries lack the fields that have been added since.
+_EMPTY = dict.fromkeys(FIELDS, "")
 
 
 def history(
@@ -45,7 +48,8 @@ def history(
 
 def entry(key: bytes, row: Mapping[bytes, bytes]) -> dict[str, str]:
     """Return one entry as text; ``at`` is its stream id, which begins with ms of Redis' clock."""
-    return {"at": key.decode(), **{k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}}
+    told = {k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}
+    return {"at": key.decode(), **_EMPTY, **told}
 
 
 def position(at: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Schema v1 of the journal: its fields, in their fixed order, and how an entry is read back.
+"""Schema v2 of the journal: its fields, in their fixed order, and how an entry is read back.
 
 One Redis stream, one entry per transition, every entry with the same flat fields in the same order,
 the empty string where a field does not apply. Never arguments, never bodies. docs/journal.md is the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 FIELDS = (
     "v",
@@ -32,6 +32,12 @@ FIELDS = (
     "incident",
     "actor",
     "note",
+    "payload_bytes",
+    "memory_kb",
+    "fingerprint",
+    "shape",
+    "release",
+    "evidence",
 )
 
 

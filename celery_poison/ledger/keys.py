@@ -25,11 +25,15 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:incident:IID`` | hash | one worker's death | 30 days |
 | ``{ns}:monitor`` | string | incarnation that holds the monitor's lock | activation interval |
 | ``{ns}:monitor_fence`` | string | fencing number of the newest monitor | for ever |
+| ``{ns}:deaths`` | zset | workers that died lately, by time | the gate's window |
+| ``{ns}:gate`` | hash | how long the fleet gate is closed, and why | for ever |
 | ``{ns}:policy`` | hash | policies overridden at run time, and their version | for ever |
 | ``{ns}:blocks`` | hash | blocked tasks and fingerprints, and the list's version | unblocked, or over |
 | ``{ns}:published`` | hash | what the pipeline proposes, and what it put in force | taken back |
 | ``{ns}:convictions:FP`` | string | convictions of one fingerprint | 30 days after the last |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
+| ``{ns}:counts`` | hash | totals since the ledger began | for ever |
+| ``{ns}:untold`` | hash | news for Flower (``untold.py``) | told, or a day |
 | ``{ns}:would`` | hash | cause -> messages (``poison_observe_only``) | for ever |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """
@@ -71,10 +75,14 @@ class Keys:
         self.incidents = self.prefix + "incidents"
         self.monitor = self.prefix + "monitor"
         self.monitor_fence = self.prefix + "monitor_fence"
+        self.deaths = self.prefix + "deaths"
+        self.gate = self.prefix + "gate"
         self.policy = self.prefix + "policy"
         self.blocks = self.prefix + "blocks"
         self.published = self.prefix + "published"
         self.journal = self.prefix + "journal"
+        self.counts = self.prefix + "counts"
+        self.untold = self.prefix + "untold"
         self.would = self.prefix + "would"
         self.tally = self.prefix + "tally"
 

@@ -26,9 +26,17 @@ DECISION_PATIENCE_MS = 30_000
 #: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
 REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
 
+#: Bounds of the histogram of recoveries: seconds from a worker's death until all of it was put back.
+RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+
 #: For so long all connections of a worker must be gone before it counts as dead. A live process whose
 #: connection was cut is back within milliseconds.
 GONE_PATIENCE_MS = 1000
+
+
+#: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
+Known = Mapping[str, str]
+NOTHING_KNOWN: Known = {}
 
 
 class Silence(StrEnum):
@@ -64,6 +72,7 @@ class Sight:
     release: int
     parked: Parked | None
     run_id: str
+    gate_closed: bool = False
 
     @property
     def is_in_the_way(self) -> bool:
@@ -78,6 +87,32 @@ class Recorded:
 
     history: History
     finished: bool = False
+    gate_closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GateLimits:
+    """What closes the fleet gate: the settings ``fleet_gate_*``, times in ms."""
+
+    share: float
+    workers: int
+    window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """A worker was declared dead.
+
+    Attributes:
+        closed_gate: this death closed the fleet gate.
+        deaths: nodes that died within the gate's window; 0 where nobody counts.
+        fleet: of how many.
+    """
+
+    cause: str
+    closed_gate: bool = False
+    deaths: int = 0
+    fleet: int = 0
 
 
 class Ledger:
@@ -111,7 +146,7 @@ class Ledger:
         """Return everything known about a message; changes nothing."""
         arguments: dict[str, Any] = {"mid": mid, "activation_ms": activation_ms}
         reply = self._call("look", self._of(mid, id), children=self.keys.children, **arguments)
-        _, raw, ended, owner, lineage, kept, release, parked, run_id = reply
+        _, raw, ended, owner, lineage, kept, release, parked, run_id, gate = reply
         return Sight(
             raw=raw,
             start=Start.decode(raw) if raw else None,
@@ -122,6 +157,7 @@ class Ledger:
             release=max(int(release), int(pairs(lineage).get("release") or 0)),
             parked=Parked.decode(parked) if parked else None,
             run_id=run_id.decode(),
+            gate_closed=bool(gate),
         )
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
@@ -139,10 +175,12 @@ class Ledger:
         failure: bool = False,
         incident: str = "",
         fence: int | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> Recorded:
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
 
         Args:
+            known: what else is known about the start.
             fence: of the monitor that tells it; None when the start's own worker does.
 
         Raises:
@@ -160,6 +198,7 @@ class Ledger:
             incident=incident,
             observe=int(not start.diverts),
             fence=_fence(fence),
+            known=_packed(known),
         )
         return _recorded(reply)
 
@@ -173,13 +212,17 @@ class Ledger:
         incident: str = "",
         fence: int | None = None,
         spoilt: bool = False,
-    ) -> None:
+        known: Known = NOTHING_KNOWN,
+    ) -> bool:
         """Take back a start that ended through nobody's fault; adds no strike.
+
+        Returns whether it had ended well before.
 
         Args:
             spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
             failure: count it as a failure, so that it cannot go on for ever.
             fence: of the monitor that tells it; None when the start's own worker does.
+            known: what else is known about the start.
 
         Raises:
             StaleDelivery: the message has no such start any more.
@@ -193,16 +236,27 @@ class Ledger:
             "incident": incident,
             "fence": _fence(fence),
             "spoilt": int(spoilt),
+            "known": _packed(known),
         }
-        self._call("interrupt", self._of(mid, start.id), **arguments)
+        reply = self._call("interrupt", self._of(mid, start.id), **arguments)
+        return bool(reply[0] is Code.DONE)
 
-    def rollback(self, mid: str, start: Start, *, cause: str, fence: int | None = None) -> Recorded:
+    def rollback(
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        fence: int | None = None,
+        known: Known = NOTHING_KNOWN,
+    ) -> Recorded:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
         arguments: dict[str, Any] = {
             "mid": mid,
             "start": start.encode(),
             "cause": cause,
             "fence": _fence(fence),
+            "known": _packed(known),
         }
         return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
 
@@ -262,12 +316,14 @@ class Ledger:
         reason: str,
         fields: Mapping[str, str | bytes | int],
         block_after: int | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> bool:
         """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
 
         Args:
             block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
                 None: this is no conviction.
+            known: what else is known about the message.
 
         Raises:
             IllegalTransition: a person gave the message up.
@@ -282,6 +338,7 @@ class Ledger:
             fingerprint=fingerprint,
             block_after="" if block_after is None else block_after,
             remember_ms=REMEMBER_CONVICTIONS_MS,
+            known=_packed(known),
             mid=mid,
             start=start.encode(),
             cause=cause,
@@ -289,9 +346,12 @@ class Ledger:
         )
         return bool(reply[0] is Code.OK)
 
-    def would_quarantine(self, mid: str, start: Start, *, cause: str, reason: str) -> None:
+    def would_quarantine(
+        self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
+    ) -> None:
         """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
-        told = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        told: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        told["known"] = _packed(known)
         self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **told)
 
     # --- a message that has to wait ------------------------------------------------------------
@@ -449,8 +509,21 @@ class Ledger:
         run_id, *flat = [word.decode() for word in reply[2:]]
         return Fleet(int(reply[1]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
 
-    def bury(self, worker: str, incident: str, how: Silence, activation_ms: int, fence: int) -> str | None:
-        """Declare a worker dead; return the cause, or None when it lives or is gone already.
+    def bury(
+        self,
+        worker: str,
+        incident: str,
+        how: Silence,
+        activation_ms: int,
+        fence: int,
+        gate: GateLimits | None = None,
+        earlier: Sequence[str] = (),
+    ) -> Burial | None:
+        """Declare a worker dead; return None when it lives or is gone already.
+
+        Args:
+            gate: what closes the fleet gate; None: nothing.
+            earlier: workers with whose deaths it has a message in common: they count once.
 
         Raises:
             Fenced: another monitor took over.
@@ -464,9 +537,25 @@ class Ledger:
             "patience_ms": GONE_PATIENCE_MS,
             "alive": self.keys.alive,
             "fence": fence,
+            "workers": self.keys.worker(""),
+            "gate_share": gate.share if gate else "",
+            "gate_workers": gate.workers if gate else 0,
+            "window_ms": gate.window_ms if gate else 0,
+            "earlier": "",
         }
-        reply = self._call("bury", keys, **arguments)
-        return reply[1].decode() if reply[0] is Code.OK else None
+        code, *told = self._call("bury", keys, rest=earlier, **arguments)
+        if code is not Code.OK:
+            return None
+        cause, closed, deaths, fleet = told
+        return Burial(cause.decode(), bool(closed), deaths, fleet)
+
+    def lift_gate(self, actor: str = "", note: str = "") -> bool:
+        """Lift the fleet gate: deaths convict again. Returns whether it was closed.
+
+        Args:
+            actor: empty for a monitor, which lifts it only when its time is over.
+        """
+        return bool(self._call("lift_gate", {}, actor=actor, note=note)[0] is Code.OK)
 
     def close(
         self,
@@ -494,8 +583,15 @@ class Ledger:
             "put_back": put_back,
             "returned": json.dumps(returned),
             "fence": fence,
+            "bounds": " ".join(map(str, RECOVERY_BOUNDS)),
         }
         self._call("close", keys, **arguments)
+
+
+def _packed(known: Known) -> str:
+    # Redis reads no text that is not Unicode; a file name may be.
+    whole = {name: value.encode("utf-8", "replace").decode() for name, value in known.items() if value}
+    return json.dumps(whole)
 
 
 def _fence(number: int | None) -> str:
@@ -505,7 +601,7 @@ def _fence(number: int | None) -> str:
 def _recorded(reply: list[Any]) -> Recorded:
     if reply[0] is Code.DONE:
         return Recorded(History(), finished=True)
-    return Recorded(history_of(pairs(reply[1])))
+    return Recorded(history_of(pairs(reply[1])), gate_closed=len(reply) > 2 and bool(reply[2]))
 
 
 def pairs(flat: Sequence[bytes]) -> dict[str, str]:

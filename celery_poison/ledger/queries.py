@@ -12,6 +12,7 @@ from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.history import entry
 from celery_poison.ledger.ledger import Ledger
 from celery_poison.records import (
+    GateRecord,
     Incident,
     MessageRecord,
     Parked,
@@ -30,7 +31,7 @@ _PAGE = 500
 _RECORD_FIELDS = (
     *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
     *("failures", "fingerprint", "payload_bytes", "worker", "first_seen", "last_seen", "quarantined_at"),
-    *("reason", "incident", "releases", "resolution", "actor", "note"),
+    *("reason", "incident", "releases", "resolution", "actor", "note", "pid", "runtime_ms", "evidence"),
 )
 
 
@@ -45,18 +46,28 @@ class Queries:
         """Yield the records of messages in quarantine (NDLV) or given up (FAIL), page by page."""
         index = self._keys.quarantine if state is State.NDLV else self._keys.failed
         for mids in self._pages(index, newest_first):
+            yield from filter(None, self.records(mids))
+
+    def kept_index(self, state: State, limit: int = 0) -> list[tuple[str, float]]:
+        """Return (mid, since when, in ms) of what is in quarantine or given up, newest first; 0: all."""
+        index = self._keys.quarantine if state is State.NDLV else self._keys.failed
+        with clear_errors("reading an index"):
+            pairs: Any = self._client.zrange(index, 0, limit - 1, desc=True, withscores=True)
+        return [(mid.decode(), score) for mid, score in pairs]
+
+    def records(self, mids: Iterable[str]) -> Iterator[MessageRecord | None]:
+        """Yield the record of each of these messages, None where nothing is kept of it any more."""
+        for page in _batches(iter(mids)):
             with clear_errors("reading messages"):
                 pipe = self._client.pipeline(transaction=False)
-                for mid in mids:
+                for mid in page:
                     pipe.hmget(self._keys.message(mid), _RECORD_FIELDS)
                 rows = pipe.execute()
-            for row in rows:
-                raw = _named(row)
-                if raw:
-                    yield MessageRecord.from_hash(raw, State(raw["state"]))
+            for raw in map(_named, rows):
+                yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
 
     def kept_ids(self, state: State) -> Iterator[tuple[str, str]]:
-        """Yield (mid, task id) of what is in quarantine (NDLV) or given up (FAIL), newest first."""
+        """Yield (mid, task id) of what is in quarantine (NDLV) or given up, newest first; 0: all."""
         index = self._keys.quarantine if state is State.NDLV else self._keys.failed
         for mids in self._pages(index, newest_first=True):
             with clear_errors("reading task ids"):
@@ -232,6 +243,31 @@ class Queries:
             raw: Any = self._client.hgetall(self._keys.open)
         return {worker.decode(): incident.decode() for worker, incident in raw.items()}
 
+    def gate(self) -> GateRecord:
+        """Return how the fleet gate stands."""
+        with clear_errors("reading the fleet gate"):
+            raw: Any = self._client.hgetall(self._keys.gate)
+        told, now = _text(raw), self.now_ms() / 1000 if raw else 0.0
+        until = _seconds(told.get("until"))
+        return GateRecord(
+            closed=until is not None and until > now,
+            closed_at=_seconds(told.get("closed_at")),
+            until=until,
+            deaths=int(told.get("deaths") or 0),
+            fleet=int(told.get("fleet") or 0),
+            lifted_at=_seconds(told.get("lifted_at")),
+            lifted_by=told.get("lifted_by", ""),
+        )
+
+    def died_before(self, ids: Iterable[str]) -> set[str]:
+        """Return the workers in which messages of these task ids died last."""
+        with clear_errors("reading where messages died"):
+            pipe = self._client.pipeline(transaction=False)
+            for id in ids:
+                pipe.hget(self._keys.lineage(id), "worker")
+            found: list[Any] = pipe.execute()
+        return {worker.decode() for worker in found if worker}
+
     def incident(self, incident: str) -> Incident | None:
         with clear_errors("reading an incident"):
             raw: Any = self._client.hgetall(self._keys.incident(incident))
@@ -268,6 +304,18 @@ class Queries:
         with clear_errors("reading what was observed"):
             raw: Any = self._client.hgetall(self._keys.would)
         return {cause.decode("utf-8", "replace"): int(number) for cause, number in sorted(raw.items())}
+
+    def untold(self) -> set[str]:
+        """Return the task ids of which some worker shall tell Flower something."""
+        with clear_errors("reading news"):
+            raw: Any = self._client.hkeys(self._keys.untold)
+        return {id.decode("utf-8", "replace") for id in raw}
+
+    def counts(self) -> dict[str, int]:
+        """Return the totals since the ledger began, as docs/keys.md names them."""
+        with clear_errors("reading the totals"):
+            raw: Any = self._client.hgetall(self._keys.counts)
+        return {name.decode("utf-8", "replace"): int(number) for name, number in raw.items()}
 
     def monitor(self) -> str:
         """Return the incarnation that holds the monitor's lock, or the empty string."""
@@ -368,5 +416,6 @@ def _incident(raw: dict[str, str]) -> Incident:
         put_back=int(raw.get("put_back") or 0),
         returned=json.loads(raw.get("returned") or "{}"),
         reconnected=raw.get("reconnected") == "1",
+        release=raw.get("release", ""),
         queues=raw.get("queues", ""),
     )

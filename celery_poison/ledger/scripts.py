@@ -63,7 +63,8 @@ class Script:
 
 @cache
 def _prelude() -> str:
-    return _read("_journal") + _read("_presence") + _read("_parking") + _read("_blocks")
+    names = ("_journal", "_gate", "_presence", "_parking", "_blocks", "_counts")
+    return "".join(map(_read, names))
 
 
 def _read(name: str) -> str:

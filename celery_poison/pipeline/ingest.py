@@ -7,7 +7,7 @@ directory in one step (``commit``). So a batch that was cut off is read again, a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ class Ingested:
 
     Attributes:
         rows: entries that came into the lake.
-        batches: directories that hold them.
+        batches: in which they came.
         upto: the newest entry in the lake; empty while it has none.
         gaps: entries that had been trimmed before they could be read.
         trimmed: entries dropped from Redis at the end of the run.
@@ -86,21 +86,25 @@ class Ingest:
         wanted.stream().tip()  # an unreachable Redis is told in our words, and before anything is begun
         with lock.Lock(lake.files, lake.lock_path) as held:
             lake.files.delete(lake.staging)
-            before = lake.batches().newest
-            last = before.last if before else -1
+            before = lake.batches().counting
+            last = before[-1].last if before else -1
             commit = Commit(lake.root, wanted, held.owner, self.keep_hours, self.compacting)
             query = self._start(commit, trigger)
             seen: dict[int, Manifest] = {}
+            ended: int | None = None
             try:
                 while query.isActive and not stopping():
                     with suppress(StreamingQueryException):  # looked at below
                         query.awaitTermination(_LOOK)
-                    self._tell(last, seen)
+                    progress = query.lastProgress
+                    if progress and progress["batchId"] != ended:  # looking into the lake may cost
+                        ended = progress["batchId"]
+                        self._tell(last, seen)
             finally:
                 _stop(query)
             self._tell(last, seen)
             _raise_failure(query)
-            return self._finish(commit, last, seen)
+            return self._finish(commit, before)
 
     def _start(self, commit: Commit, trigger: dict[str, Any]) -> Any:
         stream = self.lake.session.readStream.format(NAME).options(**self.options).load()
@@ -113,21 +117,30 @@ class Ingest:
                 seen[manifest.last] = manifest
                 self.progress(manifest)
 
-    def _finish(self, commit: Commit, last: int, seen: dict[int, Manifest]) -> Ingested:
+    def _finish(self, commit: Commit, before: Sequence[Manifest]) -> Ingested:
         lake = self.lake
         if self.compacting:
             compact(lake, commit.owner)
-        newest = lake.batches().newest
+        now = lake.batches()
         trimmed = 0
-        if newest and self.keep_hours is not None:
-            trimmed = trim(commit.wanted.stream(), newest.upto, self.keep_hours)
+        if now.newest and self.keep_hours is not None:
+            trimmed = trim(commit.wanted.stream(), now.newest.upto, self.keep_hours)
+        known = set(_gaps(before))
         return Ingested(
-            rows=sum(manifest.rows for manifest in seen.values()),
-            batches=len(seen),
-            upto=newest.upto if newest else "",
-            gaps=tuple(gap for manifest in seen.values() for gap in manifest.gaps),
+            rows=_rows(now.counting) - _rows(before),
+            batches=(now.newest.last if now.newest else -1) - (before[-1].last if before else -1),
+            upto=now.newest.upto if now.newest else "",
+            gaps=tuple(gap for gap in _gaps(now.counting) if gap not in known),
             trimmed=trimmed,
         )
+
+
+def _rows(manifests: Sequence[Manifest]) -> int:
+    return sum(manifest.rows for manifest in manifests)
+
+
+def _gaps(manifests: Sequence[Manifest]) -> list[Gap]:
+    return [gap for manifest in manifests for gap in manifest.gaps]
 
 
 def _stop(query: Any) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, PoisonError
 from celery_poison.ledger import Ledger
-from celery_poison.quarantine.announce import Herald
+from celery_poison.quarantine.announce import tell_flower
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.outcome import Outcome
 from celery_poison.records import MessageRecord
@@ -35,7 +35,6 @@ class Acting:
 
     ledger: Ledger
     lookup: Lookup
-    herald: Herald
     verb: str
     actor: str
     note: str
@@ -58,7 +57,7 @@ class Acting:
             return refused(error=str(error))
         except Exception as error:
             return refused(error=f"{type(error).__name__}: {error}")
-        self.herald.tell(self.verb, record)
+        tell_flower(self.ledger, self.verb, record)
         return Outcome(mid=record.mid, id=record.id, task=record.task, done=True)
 
     def _decide(self, record: MessageRecord) -> None:

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from celery_poison.errors import PoisonError
+from celery_poison.ledger.census import Inmate
+from celery_poison.quarantine.groups import group_ids
 from celery_poison.records import MessageRecord
 from celery_poison.settings import did_you_mean
 
 TEXT_FIELDS = ("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "reason")
 NUMBER_FIELDS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes")
 AGE = "age"
+GROUP = "group"
 
 _CONDITION = re.compile(r"^(\w+)(>=|<=|!=|=|>|<)(.*)$")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -45,13 +48,13 @@ class Condition:
         return condition
 
     def _check(self, text: str) -> None:
-        fields = (*TEXT_FIELDS, *NUMBER_FIELDS, AGE)
+        fields = (*TEXT_FIELDS, *NUMBER_FIELDS, AGE, GROUP)
         if self.field not in fields:
             raise BadFilter(f"{text!r}: no field {self.field!r}{did_you_mean(self.field, fields)}")
-        if self.field in TEXT_FIELDS and self.operator not in ("=", "!="):
-            raise BadFilter(f"{text!r}: {self.field} is text, compare it with = or !=")
-        if self.field not in TEXT_FIELDS:
+        if self.field in NUMBER_FIELDS or self.field == AGE:
             self._number()
+        elif self.operator not in ("=", "!="):
+            raise BadFilter(f"{text!r}: {self.field} is text, compare it with = or !=")
 
     def _number(self) -> float:
         try:
@@ -66,7 +69,9 @@ class Condition:
             wanted = "a number with s, m, h or d" if self.field == AGE else "a number"
             raise BadFilter(f"{self.field}{self.operator}{self.value}: use {wanted}") from None
 
-    def matches(self, record: MessageRecord, now: float) -> bool:
+    def matches(self, record: MessageRecord | Inmate, now: float) -> bool:
+        if self.field == GROUP:
+            return (self.value in group_ids(record)) == (self.operator == "=")
         if self.field in TEXT_FIELDS:
             same = fnmatch.fnmatchcase(getattr(record, self.field), self.value)
             return same if self.operator == "=" else not same
@@ -103,7 +108,17 @@ class Filter:
         """
         return cls(tuple(Condition.parse(word) for text in texts for word in _words(text)))
 
-    def matches(self, record: MessageRecord) -> bool:
+    @classmethod
+    def of_group(cls, group: str) -> Self:
+        """Return the filter for one group's messages, by its id."""
+        return cls((Condition(GROUP, "=", group),))
+
+    def of_the_census(self) -> Self | None:
+        """Return those conditions that a census can answer, so that few records need be read; None: none."""
+        conditions = tuple(found for found in self.conditions if found.field in (*Inmate._fields, AGE, GROUP))
+        return type(self)(conditions) if conditions else None
+
+    def matches(self, record: MessageRecord | Inmate) -> bool:
         now = time.time()
         return all(condition.matches(record, now) for condition in self.conditions)
 

@@ -6,9 +6,15 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from celery_poison.broker.publish import to_bytes
+
+Arguments = tuple[list[Any], Mapping[str, Any]]
+
+_READ = json.JSONDecoder().decode
+_IN_ORDER = json.JSONEncoder(sort_keys=True).encode
 
 
 def original_of(message: Any) -> tuple[bytes, dict[str, Any]]:
@@ -40,32 +46,43 @@ def fingerprint_of(message: Any, task: str, secret: bytes, function: Callable[..
         Exception: whatever ``function`` raises, or its result does.
     """
     body, _ = original_of(message)
-    arguments = _arguments(body) if is_readable(message) else None
-    if arguments is None:
-        told: Any = body
-    elif function is None:
-        return _hash(secret, task, _text(arguments) or body)
-    else:
-        args, kwargs = arguments
-        told = function(*args, **kwargs)
+    arguments = arguments_of(body) if is_readable(message) else None
+    if function is None or arguments is None:
+        return hash_of(secret, task, body, arguments)
+    args, kwargs = arguments
+    told = function(*args, **kwargs)
     material = told if isinstance(told, bytes) else json.dumps(told, sort_keys=True, default=repr).encode()
     return _hash(secret, task, material)
 
 
-def _arguments(body: bytes) -> tuple[list[Any], Mapping[str, Any]] | None:
+def hash_of(secret: bytes, task: str, body: bytes | str, arguments: Arguments | None) -> str:
+    """Return the fingerprint by all ``arguments``; by the whole ``body`` where they are not readable."""
+    material = arguments and _text(arguments)
+    return _hash(secret, task, material or (to_bytes(body) if isinstance(body, str) else body))
+
+
+def arguments_of(body: bytes | str) -> Arguments | None:
+    """Return what a task is called with, from a body in JSON; None if that cannot be read."""
     try:
-        args, kwargs, _ = json.loads(body)
+        args, kwargs, _ = _READ(body) if isinstance(body, str) else json.loads(body)
     except (ValueError, TypeError, RecursionError):
         return None
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
 
 
-def _text(arguments: tuple[list[Any], Mapping[str, Any]]) -> bytes | None:
+def _text(arguments: Arguments) -> bytes | None:
     try:
-        return json.dumps(arguments, sort_keys=True).encode()
+        return _IN_ORDER(arguments).encode()
     except RecursionError:  # nested as deep as reading allows, and writing does not
         return None
 
 
 def _hash(secret: bytes, task: str, material: bytes) -> str:
-    return hmac.new(secret, task.encode() + b"\0" + material, hashlib.sha256).hexdigest()[:16]
+    keyed = _keyed(secret).copy()
+    keyed.update(task.encode() + b"\0" + material)
+    return keyed.digest()[:8].hex()
+
+
+@lru_cache(maxsize=8)
+def _keyed(secret: bytes) -> hmac.HMAC:
+    return hmac.new(secret, digestmod=hashlib.sha256)

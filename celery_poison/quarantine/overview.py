@@ -16,7 +16,7 @@ from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import check_owner
-from celery_poison.records import WorkerRecord
+from celery_poison.records import GateRecord, WorkerRecord
 
 _SECRETS = re.compile(r"//[^;?]*@|\?[^;]*")
 
@@ -35,6 +35,7 @@ class Overview:
         running: messages that a worker has in its hands at this moment (DLNG).
         parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
         blocked: rules on the block list that are in force.
+        gate: the fleet gate: whether deaths convict at this moment.
         observe_only: whether this app only observes (``poison_observe_only``).
         would_quarantine: cause -> messages that would have been quarantined while it did.
         monitor: the incarnation that watches the others, or the empty string.
@@ -52,6 +53,7 @@ class Overview:
     parked: int
     journal: int
     blocked: int
+    gate: GateRecord
     observe_only: bool
     would_quarantine: dict[str, int]
     workers: list[WorkerRecord]
@@ -111,9 +113,10 @@ def overview(app: Celery) -> Overview:
     settings = plugin.settings
     totals = queries.totals()
     workers = queries.workers(int(settings.activation_interval * 1000))
-    monitor, incidents = queries.monitor(), queries.open_incidents()
+    monitor, incidents, gate = queries.monitor(), queries.open_incidents(), queries.gate()
     _, raw, now = blocks.read(ledger)
     warnings = [
+        *_gate_warnings(gate),
         *_complaints(app, queries),
         *_worker_warnings(workers, monitor, incidents),
         *(f"{name} is set, but this version does not act on it yet" for name in settings.inactive()),
@@ -128,6 +131,7 @@ def overview(app: Celery) -> Overview:
         parked=totals["parked"],
         journal=totals["journal"],
         blocked=len(read_rules(raw, now)[0]),
+        gate=gate,
         observe_only=settings.observe_only,
         would_quarantine=queries.would_quarantine(),
         workers=workers,
@@ -147,6 +151,14 @@ def _complaints(app: Celery, queries: Queries) -> Iterator[str]:
         yield from check_server(plugin_of(app).open_ledger().client)
     except ConfigurationError as error:
         yield str(error)
+
+
+def _gate_warnings(gate: GateRecord) -> Iterator[str]:
+    if gate.closed:
+        yield (
+            f"the fleet gate is closed: {gate.story} in a short time, so that only a death on trial convicts;"
+            " it opens by itself, or by `celery poison gate lift`"
+        )
 
 
 def _worker_warnings(workers: list[WorkerRecord], monitor: str, incidents: dict[str, str]) -> Iterator[str]:

@@ -11,13 +11,14 @@ from celery import Celery
 from celery_poison import signals
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
+from celery_poison.ledger.census import Census
 from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.acting import Acting, Case
 from celery_poison.quarantine.actor import default_actor
-from celery_poison.quarantine.announce import Herald
 from celery_poison.quarantine.filters import Filter
+from celery_poison.quarantine.groups import By, Group, grouped
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.outcome import Listener, Outcome
 from celery_poison.quarantine.owner import check_owner
@@ -30,6 +31,7 @@ from celery_poison.states import Event, State
 # The class has a method named list, which would stand before the type in its annotations.
 Records = list[MessageRecord]
 Outcomes = list[Outcome]
+Groups = list[Group]
 Entries = list[dict[str, str]]
 
 
@@ -54,6 +56,7 @@ class Quarantine:
         self._plugin = plugin_of(app)
         self._ledger = self._plugin.open_ledger()
         self.queries = Queries(self._ledger)
+        self._census = Census(self._ledger)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -75,18 +78,25 @@ class Quarantine:
             where: only messages that match.
             limit, offset: paging; None: all.
         """
-        records = self._records(State(state), candidates)
+        records = self._records(State(state), candidates, where)
         matching = (record for record in records if where is None or where.matches(record))
         return [*islice(matching, offset, None if limit is None else offset + limit)]
 
-    def _records(self, state: State, candidates: bool) -> Iterator[MessageRecord]:
+    def _records(self, state: State, candidates: bool, where: Filter | None) -> Iterator[MessageRecord]:
         if candidates:
             return self.queries.candidates()
+        if state is State.NDLV and where is not None and (rough := where.of_the_census()):
+            return self._in_quarantine(rough)
         if state in (State.NDLV, State.FAIL):
             return self.queries.kept(state)
         if state is State.DLNG:
             return self.queries.live()
         return self._to_be_delivered()
+
+    def _in_quarantine(self, rough: Filter) -> Iterator[MessageRecord]:
+        mids = (inmate.mid for inmate in self._census.take() if rough.matches(inmate))
+        # Somebody may have let one go since the census was taken.
+        return (record for record in self.queries.records(mids) if record and record.state == State.NDLV)
 
     def _to_be_delivered(self) -> Iterator[MessageRecord]:
         seen = set()
@@ -95,6 +105,19 @@ class Quarantine:
                 seen.add(record.mid)
                 yield record
         yield from (record for record in self.queries.waiting() if record.mid not in seen)
+
+    def groups(self, *, where: Filter | None = None, by: By | str = By.FINGERPRINT) -> Groups:
+        """Return what is in quarantine, counted by task, cause and fingerprint, the largest group first.
+
+        This is one walk through everything that is kept; without ``where``, further calls on the same object
+        read only what came since. No counters are held that could disagree with what is kept.
+
+        Args:
+            where: only messages that match; ``Filter.of_group(group)`` are those of one group.
+            by: ``"cause"``: by task and cause only.
+        """
+        messages = self._census.take() if where is None else self.list(where=where)
+        return grouped(messages, By(by))
 
     def get(self, id: str) -> MessageRecord:
         """Return the record of a message, by its mid or its task id; see :meth:`Lookup.find`.
@@ -187,14 +210,12 @@ class Quarantine:
     ) -> Outcomes:
         check_owner(self._app, self.queries)
         outcomes = []
-        with Herald(self._app, self.queries, int(self._plugin.settings.activation_interval * 1000)) as herald:
-            lookup = Lookup(self.queries)
-            acting = Acting(self._ledger, lookup, herald, verb, actor or default_actor(), note, act)
-            for id in ids:
-                outcome = acting.on(id)
-                outcomes.append(outcome)
-                if on_outcome is not None:
-                    on_outcome(outcome)
+        acting = Acting(self._ledger, Lookup(self.queries), verb, actor or default_actor(), note, act)
+        for id in ids:
+            outcome = acting.on(id)
+            outcomes.append(outcome)
+            if on_outcome is not None:
+                on_outcome(outcome)
         return outcomes
 
     def _release(self, publisher: Publisher, force: bool, case: Case) -> None:

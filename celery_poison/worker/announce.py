@@ -1,18 +1,34 @@
 """Says aloud what was decided: one log line, one signal and one event for Flower for each fact.
 
-Flower knows a few fields only, so that the story goes into ``exception`` and ``result``. A quarantined
-task gets the state QUARANTINED; ``task-retried`` brings it back among the waiting ones.
+Flower knows a few fields only, so that the story goes into ``exception`` and ``result``. A quarantined task
+gets the state QUARANTINED, which outranks STARTED; ``task-retried`` brings it back among the waiting ones. No
+event may have a field named ``worker``.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
+from celery_poison.ledger.untold import Fact, News
 
 logger = get_logger("celery_poison")
+
+#: Fact -> the event that shows it.
+_EVENTS = {
+    Fact.CANDIDATE: "task-retried",
+    Fact.RELEASED: "task-retried",
+    Fact.FAILED: "task-failed",
+    Fact.DISCARDED: "task-discarded",
+}
+
+
+def where_to_look(id: str) -> str:
+    """Return where a person finds a task's story: the page in Flower, and the command."""
+    return f"see /poison/task/{quote(id, safe='')} in Flower, or: celery -A ... poison show {id}"
 
 
 class Announcer:
@@ -25,27 +41,37 @@ class Announcer:
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody listens to events."""
+        return self._dispatcher() is not None
+
     def candidate(self, id: str, task: str, cause: str, crashes: int) -> None:
         story = causes.describe(cause)
         logger.error("Task %s[%s] %s; it is a blacklist candidate now (death %d)", task, id, story, crashes)
-        self._event("task-retried", id, exception=f"celery_poison: {story}", traceback="")
+        self.news(News(id, Fact.CANDIDATE, story))
         _send(signals.message_candidate, message={"id": id, "task": task}, cause=cause)
 
     def quarantined(self, id: str, task: str, cause: str, reason: str) -> None:
         logger.error("Task %s[%s] is in quarantine now: %s", task, id, reason)
-        self._event("task-quarantined", id, exception=f"celery_poison: {reason}", result=reason, traceback="")
+        self._event("task-quarantined", id, reason, result=reason)
         _send(signals.message_quarantined, message={"id": id, "task": task}, cause=cause, reason=reason)
 
-    def released(self, id: str) -> None:
-        self._event("task-retried", id, exception="celery_poison: released from quarantine", traceback="")
+    def news(self, news: News) -> None:
+        """Tell Flower of what somebody else did or decided."""
+        said = "released from quarantine" if news.fact is Fact.RELEASED else news.story
+        self._event(_EVENTS[news.fact], news.id, said)
 
-    def failed(self, id: str, reason: str) -> None:
-        self._event("task-failed", id, exception=f"celery_poison: {reason}", traceback="")
+    def _event(self, kind: str, id: str, story: str, **fields: str) -> None:
+        dispatcher = self._dispatcher()
+        if dispatcher is not None:
+            # No traceback: it would still be shown when the task has succeeded after all.
+            told = f"celery_poison: {story}; {where_to_look(id)}"
+            dispatcher.send(kind, uuid=id, exception=told, traceback="", **fields)
 
-    def _event(self, kind: str, id: str, **fields: Any) -> None:
+    def _dispatcher(self) -> Any:
         dispatcher = getattr(self._consumer(), "event_dispatcher", None)
-        if dispatcher is not None and dispatcher.enabled:
-            dispatcher.send(kind, uuid=id, **fields)
+        return dispatcher if dispatcher is not None and dispatcher.enabled else None
 
 
 def _send(signal: Any, **arguments: Any) -> None:

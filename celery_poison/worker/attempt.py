@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTermi
 
 from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
@@ -36,10 +39,12 @@ from celery_poison.requests import (
 )
 from celery_poison.task import FIRST, Attempt, PoisonTask, attempts
 from celery_poison.verdict import Ended
+from celery_poison.worker import deathbed
 from celery_poison.worker.durable import Durable
 from celery_poison.worker.lease import Lease
+from celery_poison.worker.traits import UNKNOWN, Given, traits_of
 
-Told = tuple[str, str, str, tuple[Any, ...] | None]
+Told = tuple[str, str, str, int, tuple[Any, ...] | None]
 
 
 class Ticket(NamedTuple):
@@ -49,16 +54,17 @@ class Ticket(NamedTuple):
     token: str
     queue: str
     attempt: Attempt
+    payload_bytes: int = 0
 
     def tell(self) -> Told:
         """Return it as plain words, which are cheap to pickle; most have no history to tell of."""
         history = None if self.attempt is FIRST else tuple(self.attempt)
-        return self.mid, self.token, self.queue, history
+        return self.mid, self.token, self.queue, self.payload_bytes, history
 
     @classmethod
     def told(cls, words: Told) -> Ticket:
-        mid, token, queue, history = words
-        return cls(mid, token, queue, FIRST if history is None else Attempt(*history))
+        mid, token, queue, size, history = words
+        return cls(mid, token, queue, FIRST if history is None else Attempt(*history), size)
 
 
 def still_running() -> bytes:
@@ -74,6 +80,7 @@ class Recorder:
 
     Attributes:
         alone: what the entry says of a suspect's start: ``records.ALONE`` or ``records.IN_CELL``.
+        secret: the key of fingerprints; empty until it is known.
     """
 
     def __init__(
@@ -84,8 +91,10 @@ class Recorder:
         policies: Mapping[str, tuple[Policy, bool]],
         journal_maxlen: int | None,
         durable: Durable | None = None,
+        release: str = "",
     ) -> None:
         self.alone = ALONE
+        self.secret = b""
         self._wire = wire
         self._durable = durable
         self._worker_key = keys.worker
@@ -97,13 +106,13 @@ class Recorder:
         done = b"*4\r\n" + _bulk(b"HSET") + _bulk(keys.done.encode())
         self._multi = command(b"MULTI") + done
         self._done = done
-        self._end = b"" if journal_maxlen is None else self._xadd(keys, journal_maxlen)
+        self._end = b"" if journal_maxlen is None else self._xadd(keys, journal_maxlen, release)
         self._tally = b"*4\r\n" + _bulk(b"HINCRBY") + _bulk(keys.tally.encode())
         self._statics: dict[tuple[str, str], tuple[str, str]] = {}
         #: The worker's names, by the boot ids in its tokens: it is reborn when it was taken for dead.
         self._workers: dict[str, str] = {}
 
-    def start(self, ticket: Ticket, id: str, task: str, size: int) -> bytes:
+    def start(self, ticket: Ticket, id: str, task: str) -> bytes:
         """Send the start of ``ticket`` and return its entry, whether the ledger is away or not.
 
         Raises:
@@ -114,7 +123,7 @@ class Recorder:
         entry = (
             f'["R","{ticket.token}",{_quoted(self.worker_of(ticket.token))},{os.getpid()},'
             f"{int(time.time() * 1000)},{attempt.deliveries},{self.alone if attempt.on_trial else 0},"
-            f"{_quoted(id)},{head}{size}{tail}"
+            f"{_quoted(id)},{head}{ticket.payload_bytes}{tail}"
         ).encode()
         write = self._hset + _bulk(ticket.mid.encode()) + _bulk(entry)
         if self._durable is None:
@@ -137,9 +146,21 @@ class Recorder:
         return self._workers.get(boot) or self._workers.setdefault(boot, f"{self._node}/{boot}")
 
     def finish(
-        self, ticket: Ticket, id: str, task: str, how: Ended, outcome: str, runtime: float, note: str = ""
+        self,
+        ticket: Ticket,
+        id: str,
+        task: str,
+        how: Ended,
+        outcome: str,
+        runtime: float,
+        note: str = "",
+        given: Given | None = None,
     ) -> bool:
-        """Send the end of ``ticket``, with its journal entry in the same atomic step."""
+        """Send the end of ``ticket``, with its journal entry in the same atomic step.
+
+        Args:
+            given: what this process ran; None when it was another one.
+        """
         token = _bulk(ticket.token.encode())
         mark = token + _bulk(how.value.encode())
         if how is not Ended.DONE:
@@ -147,7 +168,11 @@ class Recorder:
         if not self._end:
             count = self._tally + _bulk(task.encode()) + _bulk(b"1")
             return self._wire.send(self._multi + mark + count + _EXEC)
-        attempt = ticket.attempt
+        attempt, traits, memory = ticket.attempt, UNKNOWN, b""
+        if given is not None:
+            asks_user = self._policies[task][0].fingerprint is not None
+            traits = traits_of(given, task, self.secret, asks_user=asks_user)
+            memory = b"%d" % peak_memory_kb()
         entry = self._end % (
             _bulk(id.encode()),
             _bulk(ticket.mid.encode()),
@@ -160,6 +185,10 @@ class Recorder:
             _bulk(b"%d" % attempt.deliveries),
             _bulk(b"%d" % int(runtime * 1000)),
             _bulk(note.encode()),
+            _bulk(b"%d" % ticket.payload_bytes),
+            _bulk(memory),
+            _bulk(traits.fingerprint.encode()),
+            _bulk(traits.shape.encode()),
         )
         return self._wire.send(self._multi + mark + entry + _EXEC)
 
@@ -169,10 +198,10 @@ class Recorder:
         found = self._statics[task, queue] = (head, f",{int(diverts)}]")
         return found
 
-    def _xadd(self, keys: Keys, maxlen: int) -> bytes:
-        fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD"}
+    def _xadd(self, keys: Keys, maxlen: int, release: str) -> bytes:
+        fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD", "release": release}
         moving = {"id", "mid", "token", "task", "queue", "worker", "pid", "outcome", "deliveries"}
-        moving |= {"runtime_ms", "note"}
+        moving |= {"runtime_ms", "note", "payload_bytes", "memory_kb", "fingerprint", "shape"}
         words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % maxlen, b"*"]
         text = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(_bulk, words))
         for name in FIELDS:
@@ -186,6 +215,15 @@ NOTE_LENGTH = 500
 
 _EXEC = command(b"EXEC")
 _SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:@/")
+
+
+def peak_memory_kb() -> int:
+    """Return the most resident memory that this process has had so far, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // _RSS_UNIT
+
+
+#: Elsewhere than on macOS it is told in KiB already.
+_RSS_UNIT = 1024 if sys.platform == "darwin" else 1
 
 
 def _bulk(word: bytes) -> bytes:
@@ -261,10 +299,12 @@ def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
         return False  # nobody can know
 
 
-def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str, body: Any) -> bytes:
+def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str) -> bytes:
+    if not deathbed.is_armed:
+        deathbed.arm()
     if _is_lost(recorder, ticket):
         raise NeverBegan("its message was put back before it began")
-    return recorder.start(ticket, id, task, len(body) if isinstance(body, (bytes, str)) else 0)
+    return recorder.start(ticket, id, task)
 
 
 def run_guarded(
@@ -283,10 +323,10 @@ def run_guarded(
         return tracer(task, uuid, request, body, content_type, content_encoding)
     ticket = Ticket.told(told)
     try:
-        _running[uuid] = ticket, _begin(recorder, ticket, uuid, task, body)
+        _running[uuid] = ticket, _begin(recorder, ticket, uuid, task)
     except NeverBegan as error:
         return _failed(error)
-    begun = time.monotonic()
+    begun, given = time.monotonic(), Given(body, content_type, request)
     attempts[uuid] = ticket.attempt
     try:
         result = tracer(task, uuid, request, body, content_type, content_encoding)
@@ -294,7 +334,7 @@ def run_guarded(
         raise
     except Reject as rejection:
         how = Ended.ROLLED_BACK if rejection.requeue else Ended.DONE
-        recorder.finish(ticket, uuid, task, how, "rejected", time.monotonic() - begun)
+        recorder.finish(ticket, uuid, task, how, "rejected", time.monotonic() - begun, given=given)
         raise
     except MemoryError as error:
         return _died(causes.MEMORY_ERROR, error)
@@ -303,7 +343,8 @@ def run_guarded(
     except SystemExit as error:
         return _died(causes.SYSTEM_EXIT, error)
     except Exception:
-        recorder.finish(ticket, uuid, task, Ended.DONE, "failure", time.monotonic() - begun)
+        ran = time.monotonic() - begun
+        recorder.finish(ticket, uuid, task, Ended.DONE, "failure", ran, given=given)
         raise
     finally:
         attempts.pop(uuid, None)
@@ -311,14 +352,14 @@ def run_guarded(
     how, outcome, note = _outcome(result)
     if how is Ended.NOT:
         return result  # another start owns the message: this one leaves nothing behind
-    recorder.finish(ticket, uuid, task, how, outcome, time.monotonic() - begun, note)
+    recorder.finish(ticket, uuid, task, how, outcome, time.monotonic() - begun, note, given)
     return result
 
 
 def _died(cause: str, error: BaseException) -> Any:
     if _observing or not _contained:
         raise error
-    return _failed(TaskDied(cause, repr(error)))
+    return _failed(TaskDied(cause, repr(error), Evidence(rss_kb=peak_memory_kb())))
 
 
 def _failed(error: Exception) -> Any:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery.utils.log import get_logger
+
 from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.ledger import Sight
@@ -25,6 +27,8 @@ from celery_poison.worker.delivery import Delivery, needs_care, note_delivery
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime
+
+logger = get_logger("celery_poison")
 
 #: Seconds between two look-ups of a message whose earlier start has not ended.
 PATIENCE = 0.25
@@ -125,7 +129,7 @@ class Door:
         """Note what was judged; let it in as Celery would."""
         runtime, start = self._runtime, delivery.start
         if verdict.action is Action.QUARANTINE:
-            runtime.would_quarantine(delivery.mid, start, verdict.cause, verdict.reason)
+            runtime.would_quarantine(delivery.message, delivery.mid, start, verdict.cause, verdict.reason)
         if sight.start is not None:
             # Both stay on record, each under a name of its own, or the earlier death would be forgotten.
             delivery.overtaken = delivery.mid, sight.raw
@@ -165,6 +169,13 @@ class Door:
             case Action.QUARANTINE:
                 self._quarantine(delivery, verdict)
             case _:
+                if verdict.reason:
+                    logger.warning(
+                        "celery_poison: Task %s[%s] runs alone: %s",
+                        delivery.start.task,
+                        delivery.start.id,
+                        verdict.reason,
+                    )
                 self._claim(delivery, sight, alone=verdict.action is Action.RUN_ALONE)
 
     def _wait(self, delivery: Delivery, sight: Sight) -> None:
@@ -226,7 +237,7 @@ class Door:
             if not self._runtime.observes:
                 self._refuse(delivery, causes.BLOCKED, blocked)
                 return
-            about = (delivery.mid, delivery.start, causes.BLOCKED, blocked)
+            about = (message, delivery.mid, delivery.start, causes.BLOCKED, blocked)
             self._runtime.clerk.do(partial(self._runtime.would_quarantine, *about), lambda: False)
         try:
             message.body  # noqa: B018 - unpacks it, here and now, under the admit mark
@@ -269,6 +280,7 @@ def facts_of(delivery: Delivery, sight: Sight, foreign_start: bool, ended: Ended
         finished=delivery.stamped and parked is not None and parked.state is ParkingState.FINISHED,
         payload_bytes=delivery.start.payload_bytes,
         blocked=delivery.blocked,
+        gate_closed=sight.gate_closed,
     )
 
 

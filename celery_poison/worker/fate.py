@@ -7,7 +7,9 @@ strike cannot be recorded is held back, or the crash loop would be back.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,10 +20,13 @@ from celery.worker import state
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import NO_EVIDENCE, Evidence
+from celery_poison.ledger.ledger import Known
 from celery_poison.records import Start
 from celery_poison.requests import MemoryExhausted, TaskDied
 from celery_poison.results import success_was_stored
 from celery_poison.verdict import Action, Limits, Verdict, convict
+from celery_poison.worker.exits import Exits
 
 if TYPE_CHECKING:
     from celery_poison.worker.request import GuardedRequest
@@ -46,6 +51,19 @@ def cause_of_death(error: BaseException) -> str | None:
     return None
 
 
+def evidence_of(error: BaseException, pid: int | None, exits: Exits) -> Evidence:
+    """Return what is known about a death beside its cause.
+
+    Args:
+        pid: of the process that ran it, if it has begun.
+    """
+    if isinstance(error, TaskDied) and error.evidence is not None:
+        return replace(error.evidence, limit_kb=exits.limit_kb)
+    if not pid or pid == os.getpid():
+        return NO_EVIDENCE
+    return (isinstance(error, WorkerLostError) and exits.evidence(pid)) or exits.so_far(pid)
+
+
 def is_unacknowledged_failure(error: BaseException, task: object) -> bool:
     """Whether Celery would reject the message for good: its task does not acknowledge failures."""
     acks = getattr(task, "acks_on_failure", None)
@@ -65,6 +83,7 @@ class Fate:
         self._request = request
         self._runtime = request.runtime
         self.is_open = False
+        self._evidence = NO_EVIDENCE
 
     def _open(self) -> Start:
         state.task_ready(self._request)
@@ -73,9 +92,10 @@ class Fate:
 
     # --- on the event loop (or a pool thread) --------------------------------------------------
 
-    def died(self, cause: str, error: BaseException) -> None:
+    def died(self, cause: str, error: BaseException, evidence: Evidence = NO_EVIDENCE) -> None:
         """Its pool process died: exact blame (SAP-2)."""
         start = self._open()
+        self._evidence = evidence
         if self._request.diverts:
             self._runtime.clerk.do(partial(self._record_death, start, cause, error))
         else:
@@ -95,9 +115,10 @@ class Fate:
         start = self._open()
         self._runtime.clerk.do(partial(self._record_rollback, start, cause))
 
-    def interrupted(self, cause: str) -> None:
+    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE) -> None:
         """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever."""
         start = self._open()
+        self._evidence = evidence
         self._runtime.clerk.do(partial(self._record_interruption, start, cause))
 
     # --- in the clerk's thread -----------------------------------------------------------------
@@ -111,14 +132,16 @@ class Fate:
             return
         timed_out = cause == causes.TIME_LIMIT
         try:
-            recorded = runtime.ledger.crash(request.mid, start, cause=cause, shared=False, failure=timed_out)
+            recorded = runtime.ledger.crash(
+                request.mid, start, cause=cause, shared=False, failure=timed_out, known=self._known()
+            )
         except StaleDelivery:
             runtime.bridge.call(self._put_back)
             return
         if recorded.finished:
             runtime.bridge.call(self._finished_after_all)
             return
-        verdict = convict(recorded.history, self._limits(start))
+        verdict = convict(recorded.history, self._limits(start), gate_closed=recorded.gate_closed)
         if verdict is not None:
             self._store(verdict, start)
             return
@@ -129,14 +152,15 @@ class Fate:
         return Limits(start.max_crashes, start.max_failures, trials=self._runtime.has_trials)
 
     def _observe_death(self, start: Start, cause: str) -> None:
-        self._runtime.ledger.crash(self._request.mid, start, cause=cause, shared=False)
+        mid, known = self._request.mid, self._known()
+        self._runtime.ledger.crash(mid, start, cause=cause, shared=False, known=known)
 
     def _record_rollback(self, start: Start, cause: str) -> None:
         request = self._request
         if self._has_new_owner(start):
             return
         try:
-            self._runtime.ledger.rollback(request.mid, start, cause=cause)
+            self._runtime.ledger.rollback(request.mid, start, cause=cause, known=self._known())
         except StaleDelivery:
             logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
         self._runtime.bridge.call(self._put_back)
@@ -144,9 +168,23 @@ class Fate:
     def _record_interruption(self, start: Start, cause: str) -> None:
         if self._has_new_owner(start):
             return
-        with suppress(StaleDelivery):
-            self._runtime.ledger.interrupt(self._request.mid, start, cause=cause, failure=True)
-        self._runtime.bridge.call(self._put_back)
+        request, runtime = self._request, self._runtime
+        finished = success_was_stored(request.task, request.id, ignored=request.ignore_result)
+        if not finished:
+            leaving = runtime.stopping
+            with suppress(StaleDelivery):
+                finished = runtime.ledger.interrupt(
+                    request.mid,
+                    start,
+                    cause=causes.SHUTDOWN if leaving else cause,
+                    failure=not leaving,
+                    known=self._known(),
+                )
+        runtime.bridge.call(self._finished_after_all if finished else self._put_back)
+
+    def _known(self) -> Known:
+        known: Known = self._runtime.known(self._request.message, self._request.type, self._evidence)
+        return known
 
     def _keep_if_mine(self, verdict: Verdict, start: Start) -> None:
         if not self._has_new_owner(start):

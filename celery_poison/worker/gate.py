@@ -2,7 +2,7 @@
 
 Every request of the worker passes here, guarded or not, immediate or delayed. A candidate goes to a cell,
 beside the pool. If that cannot be, or if its last trial ended with its worker, it waits until the pool is
-empty; while it waits or runs, the others wait in memory, in their order.
+empty; while it waits or runs, the others wait in memory, in their order, and so do those who wait for a cell.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Gate:
         self._cells = cells
         self._waiting: deque[Any] = deque()
         self._alone: Any = None
+        self._is_in_pool = False  # he who runs alone
         self._looking = False
 
     def __call__(self, request: Any) -> None:
@@ -61,6 +62,7 @@ class Gate:
     def take_back(self, request: Any) -> None:
         """Let a candidate run in the pool that could be tried in no cell."""
         if request is self._alone:
+            self._is_in_pool = True
             self._dispatch(request)
         else:
             self(request)
@@ -79,7 +81,12 @@ class Gate:
 
     def _advance(self) -> None:
         if self._alone is not None and self._alone not in state.reserved_requests:
-            self._alone = None
+            self._alone, self._is_in_pool = None, False
+        somebody_must_be_alone = self._let_through()
+        self._cells.hold(self._is_in_pool or somebody_must_be_alone)
+
+    def _let_through(self) -> bool:
+        """Return whether the first who waits can only run alone, and something runs."""
         while self._waiting and self._alone is None and self._may_start():
             request = self._waiting[0]
             if request not in state.reserved_requests:  # revoked, or its connection was lost
@@ -88,15 +95,23 @@ class Gate:
                 self._dispatch(self._waiting.popleft())
             elif self._cells.takes(request) and not request.needs_idle_worker:
                 self._cells.admit(self._waiting.popleft())
-            elif self._pool_is_empty():
-                self._alone = self._waiting.popleft()
-                run = self._cells.admit if self._cells.takes(request) else self._dispatch
-                run(self._alone)
+            elif self._nothing_runs():
+                self._run_alone(self._waiting.popleft())
             else:
-                return
+                return True
+        return False
 
-    def _pool_is_empty(self) -> bool:
-        waiting = set(map(id, self._waiting))
+    def _run_alone(self, request: Any) -> None:
+        self._alone = request
+        if self._cells.takes(request):
+            self._cells.admit(request, first=True)
+            self._cells.hold(False)
+        else:
+            self._is_in_pool = True
+            self._dispatch(request)
+
+    def _nothing_runs(self) -> bool:
+        waiting = set(map(id, (*self._waiting, *self._cells.waiting())))
         try:
             return all(id(request) in waiting for request in state.reserved_requests)
         except RuntimeError:  # a pool thread finished a request meanwhile: look again

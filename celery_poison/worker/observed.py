@@ -17,6 +17,7 @@ from celery.worker.request import Request
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.guard import give_back_acks
 from celery_poison.records import Start
 from celery_poison.requests import QuarantineRequested, RollbackRequested
@@ -43,7 +44,8 @@ class ObservedRequest(GuardedRequest):
 
     def _stop_if_blocked(self) -> None:
         if reason := self._blocked():
-            self._note(partial(self.runtime.would_quarantine, self.mid, self.start(), causes.BLOCKED, reason))
+            about = (self.message, self.mid, self.start(), causes.BLOCKED, reason)
+            self._note(partial(self.runtime.would_quarantine, *about))
 
     def _divert(self, error: BaseException) -> bool:
         if isinstance(error, QuarantineRequested):
@@ -51,13 +53,13 @@ class ObservedRequest(GuardedRequest):
         cause = cause_of_death(error)
         self._ended_well = cause is None and not isinstance(error, (TimeLimitExceeded, Terminated))
         if cause is not None:
-            self._note_death(cause)
+            self._open_death(cause, error)
         elif isinstance(error, TimeLimitExceeded):
             self._put_back_by = causes.TIME_LIMIT
         elif isinstance(error, Reject) and error.requeue:
             self._put_back_by = str(error.reason) if isinstance(error, RollbackRequested) else "rejected"
         elif self.diverts and is_unacknowledged_failure(error, self._task):
-            about = (self.mid, self.start(), causes.REJECTED, f"failed: {error!r}")
+            about = (self.message, self.mid, self.start(), causes.REJECTED, f"failed: {error!r}")
             self._note(partial(self.runtime.would_quarantine, *about))
         return False
 
@@ -66,16 +68,25 @@ class ObservedRequest(GuardedRequest):
             return
         put_back_by, self._put_back_by = self._put_back_by, None
         if requeue and put_back_by == causes.TIME_LIMIT:
-            self._note_death(causes.TIME_LIMIT, failure=True)
+            evidence = self.runtime.exits.so_far(self.worker_pid or 0)
+            self._note_death(causes.TIME_LIMIT, evidence, failure=True)
         elif requeue and put_back_by is not None and self.diverts:
             self.is_on_record = True
             self._note(partial(self._record_rollback, self.start(), put_back_by))
         Request.reject(self, requeue=requeue)
         self._settle(put_back=requeue)
 
-    def _note_death(self, cause: str, *, failure: bool = False) -> None:
+    def _open_death(self, cause: str, error: BaseException) -> None:
+        cause, evidence = self._examine(cause, error)
+        if evidence.is_from_outside:
+            self.is_on_record = True
+            self._note(partial(self._record_interruption, self.start(), cause, evidence))
+        else:
+            self._note_death(cause, evidence)
+
+    def _note_death(self, cause: str, evidence: Evidence, *, failure: bool = False) -> None:
         self.is_on_record = True
-        self._note(partial(self._record_death, self.start(), cause, failure))
+        self._note(partial(self._record_death, self.start(), cause, evidence, failure))
 
     def _note(self, job: Any) -> None:
         """In the clerk's thread; not at all while the ledger is away, since nobody waits for it."""
@@ -83,19 +94,32 @@ class ObservedRequest(GuardedRequest):
 
     # --- in the clerk's thread -----------------------------------------------------------------
 
-    def _record_death(self, start: Start, cause: str, failure: bool) -> None:
+    def _record_interruption(self, start: Start, cause: str, evidence: Evidence) -> None:
+        known = self.runtime.known(self.message, start.task, evidence)
+        with suppress(StaleDelivery):
+            self.runtime.ledger.interrupt(self.mid, start, cause=cause, known=known)
+
+    def _record_death(self, start: Start, cause: str, evidence: Evidence, failure: bool) -> None:
         with suppress(StaleDelivery):
             recorded = self.runtime.ledger.crash(
-                self.mid, start, cause=cause, shared=False, failure=failure and start.diverts == 1
+                self.mid,
+                start,
+                cause=cause,
+                shared=False,
+                failure=failure and start.diverts == 1,
+                known=self.runtime.known(self.message, start.task, evidence),
             )
             if start.diverts and not recorded.finished:
-                self._judge(start, recorded.history)
+                self._judge(start, recorded.history, gate_closed=recorded.gate_closed)
 
     def _record_rollback(self, start: Start, cause: str) -> None:
         with suppress(StaleDelivery):
-            self._judge(start, self.runtime.ledger.rollback(self.mid, start, cause=cause).history)
+            known = self.runtime.known(self.message, start.task)
+            recorded = self.runtime.ledger.rollback(self.mid, start, cause=cause, known=known)
+            self._judge(start, recorded.history)
 
-    def _judge(self, start: Start, history: History) -> None:
-        verdict = convict(history, Limits(start.max_crashes, start.max_failures))
+    def _judge(self, start: Start, history: History, *, gate_closed: bool = False) -> None:
+        limits = Limits(start.max_crashes, start.max_failures)
+        verdict = convict(history, limits, gate_closed=gate_closed)
         if verdict is not None:
-            self.runtime.would_quarantine(self.mid, start, verdict.cause, verdict.reason)
+            self.runtime.would_quarantine(self.message, self.mid, start, verdict.cause, verdict.reason)

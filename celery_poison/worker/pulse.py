@@ -72,6 +72,7 @@ class Pulse:
         """Send one heartbeat; an error is reported and the next beat tries again."""
         runtime = self._runtime
         self._wire.follow()
+        runtime.exits.look()
         began, stopping, run_id = clock(), runtime.stopping, self._wire.run_id
         try:
             runtime.ensure_enrolled(self._ledger)

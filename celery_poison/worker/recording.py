@@ -30,4 +30,4 @@ def open_recorder(
     """Return the recorder of the worker on ``node``."""
     journalled = settings.journal == "attempts"
     maxlen = settings.journal_maxlen if journalled else None
-    return Recorder(wire, ledger.keys, node, policies, maxlen, durable)
+    return Recorder(wire, ledger.keys, node, policies, maxlen, durable, settings.release)

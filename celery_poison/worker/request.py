@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -15,6 +16,7 @@ from celery.worker.request import Request
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
+from celery_poison.evidence import Evidence
 from celery_poison.headers import mid_of
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.records import ALONE, IN_CELL, Start
@@ -23,7 +25,7 @@ from celery_poison.verdict import Ended, Phase
 from celery_poison.worker.attempt import Ticket, run_fast, run_plain
 from celery_poison.worker.delivery import Delivery, size_of
 from celery_poison.worker.door import attempt_of
-from celery_poison.worker.fate import Fate, cause_of_death, is_unacknowledged_failure
+from celery_poison.worker.fate import Fate, cause_of_death, evidence_of, is_unacknowledged_failure
 from celery_poison.worker.trial.host import Cells
 
 
@@ -79,7 +81,7 @@ class GuardedRequest(Request):
     @property
     def needs_idle_worker(self) -> bool:
         """Whether nothing may run in its worker at all: at its last trial the worker ended too."""
-        return self.poison is not None and self.poison.history.spoilt
+        return self.poison is not None and self.poison.history.spoilt > 0
 
     @property
     def diverts(self) -> bool:
@@ -156,10 +158,12 @@ class GuardedRequest(Request):
         if delivery is None:
             queue = getattr(self._message, "queue_name", None) or self._delivery_info["routing_key"] or ""
             mid = mid_of(self._request_dict)
-            return Ticket(mid, self.runtime.next_token(), queue, self.runtime.first_attempt)
+            first = self.runtime.first_attempt
+            return Ticket(mid, self.runtime.next_token(), queue, first, size_of(self._message))
         # From here on the entry is the pool process's to write.
         delivery.start = delivery.start.in_phase(Phase.RUNNING)
-        return Ticket(delivery.mid, delivery.start.token, delivery.start.queue, attempt_of(delivery))
+        start = delivery.start
+        return Ticket(delivery.mid, start.token, start.queue, attempt_of(delivery), start.payload_bytes)
 
     def start(self) -> Start:
         """Return the start as this process knows it, for the scripts that end it."""
@@ -179,7 +183,7 @@ class GuardedRequest(Request):
             queue=ticket.queue,
             max_crashes=policy.max_crashes,
             max_failures=policy.max_failures,
-            payload_bytes=size_of(self._message),
+            payload_bytes=ticket.payload_bytes,
             diverts=int(diverts),
         )
 
@@ -225,11 +229,11 @@ class GuardedRequest(Request):
         """Take the message out of Celery's hands where its fate is ours to decide."""
         cause = cause_of_death(error)
         if cause is not None:
-            self._open_fate().died(cause, error)
+            self._open_death(cause, error)
             return True
         self._ended_well = not isinstance(error, (TimeLimitExceeded, Terminated))
         if isinstance(error, TrialSpoilt):
-            self._open_fate().interrupted(causes.UNKNOWN)
+            self._open_fate().interrupted(error.cause, error.evidence)
             return True
         if isinstance(error, TimeLimitExceeded):  # reported here before on_timeout hears of it
             self._put_back_by = causes.TIME_LIMIT
@@ -242,6 +246,20 @@ class GuardedRequest(Request):
             self._open_fate().wants_quarantine(causes.REJECTED, f"failed: {error!r}")
             return True
         return False
+
+    def _open_death(self, cause: str, error: BaseException) -> None:
+        cause, evidence = self._examine(cause, error)
+        if evidence.is_from_outside and self.diverts:
+            self._open_fate().interrupted(cause, evidence)
+        else:
+            self._open_fate().died(cause, error, evidence)
+
+    def _examine(self, cause: str, error: BaseException) -> tuple[str, Evidence]:
+        """Return what it died of, and what else is known about it."""
+        evidence = evidence_of(error, self.worker_pid, self.runtime.exits)
+        if isinstance(error, WorkerLostError) and evidence.cause != causes.UNKNOWN:
+            cause = evidence.cause  # what became of the process, and not what was written about it
+        return cause, evidence
 
     def _left_pool(self) -> None:
         assert self._ticket is not None
@@ -320,7 +338,9 @@ class GuardedRequest(Request):
             return
         put_back_by, self._put_back_by = self._put_back_by, None
         if requeue and put_back_by == causes.TIME_LIMIT:
-            self._open_fate().died(causes.TIME_LIMIT, TimeLimitExceeded())
+            limit = self.time_limits[0] or self._task.time_limit
+            evidence = replace(self.runtime.exits.so_far(self.worker_pid or 0), time_limit_s=limit)
+            self._open_fate().died(causes.TIME_LIMIT, TimeLimitExceeded(), evidence)
         elif requeue and put_back_by is not None and self.diverts:
             self._open_fate().rolled_back(put_back_by)
         else:

@@ -22,7 +22,9 @@ from celery_poison.broker.putback import put_back_lost
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
-from celery_poison.ledger import Ledger, connection, meta
+from celery_poison.evidence import NO_EVIDENCE, Evidence
+from celery_poison.ledger import Ledger, connection, meta, untold
+from celery_poison.ledger.ledger import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.plugin import Plugin, plugin_of
@@ -38,7 +40,9 @@ from celery_poison.worker.attempt import Ticket
 from celery_poison.worker.blocklist import BlockList, Checker
 from celery_poison.worker.bridge import Bridge, StartAfresh
 from celery_poison.worker.clerk import Again, Clerk
+from celery_poison.worker.deathbed import Deathbed
 from celery_poison.worker.delivery import Delivery
+from celery_poison.worker.exits import Exits
 from celery_poison.worker.fingerprints import Fingerprints
 from celery_poison.worker.lease import Lease, birth_of
 from celery_poison.worker.memory import Memory
@@ -46,6 +50,7 @@ from celery_poison.worker.observed import observe_tasks
 from celery_poison.worker.owners import Owners
 from celery_poison.worker.recording import open_durable, open_recorder
 from celery_poison.worker.settler import Acknowledged, Settler
+from celery_poison.worker.traits import traits_of_message
 from celery_poison.worker.trial.host import Cells, TimeLimits
 from celery_poison.worker.whereabouts import Whereabouts
 
@@ -143,6 +148,8 @@ class Runtime:
         self.settler = Settler(self.ledger)
         self.memory = Memory(self.ledger, hostname, self.amnesia, self.settler, self.whereabouts, self.clerk)
         self.announce = Announcer(lambda: self.consumer)
+        self.deathbed = self._make_deathbed()
+        self.exits = Exits(self.deathbed)
         self.cells = Cells(self, limits)
         attempt.configure(
             self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
@@ -153,6 +160,13 @@ class Runtime:
             lambda: app.amqp.Connection.channels, self.settings.heartbeat_interval, self.complain
         )
         self._check_ledger()
+
+    def _make_deathbed(self) -> Deathbed | None:
+        try:
+            return Deathbed()
+        except OSError as error:
+            self.complain(ConfigurationError(f"no stack of a native crash will be known: {error}"))
+            return None
 
     def _connect_as_myself(self) -> None:
         """Let every broker connection from now on carry this incarnation's boot id."""
@@ -195,6 +209,7 @@ class Runtime:
         """
         if not self._enrolled:
             self.secret = meta.enroll(ledger.client, ledger.keys, **identity_of(self.app))
+            self.recorder.secret = self.secret
             self._enrolled = True
 
     def complain(self, error: Exception) -> None:
@@ -271,7 +286,18 @@ class Runtime:
     def _keep_policies_fresh(self) -> None:
         self.refresh_policies()
         self.refresh_blocks()
+        self._tell_the_untold()
         raise Again(self.settings.heartbeat_interval)
+
+    def _tell_the_untold(self) -> None:
+        """Tell Flower what nobody was there to tell; never raises."""
+        if not (self.ledger_is_up and self.announce.is_heard):
+            return
+        try:
+            for news in untold.take(self.ledger):
+                self.bridge.call(partial(self.announce.news, news))
+        except Exception as error:
+            self.complain(error)
 
     def about(self) -> dict[str, str | int]:
         """Return what a heartbeat tells about this worker."""
@@ -280,6 +306,7 @@ class Runtime:
             "queues": ",".join(sorted(self.app.amqp.queues.consume_from)),
             "stopping": int(self.stopping),
             "reconnected": int(self.epoch > 1),
+            "release": self.settings.release,
             "unguarded": self.settler.missing,
             "ledger_errors": self.ledger_errors,
         }
@@ -287,7 +314,7 @@ class Runtime:
     @property
     def has_trials(self) -> bool:
         """Whether suspects are tried alone."""
-        return self.settings.trial != "off"
+        return self.settings.trial != "off" and not self.observes
 
     def may_start(self) -> bool:
         """Whether tasks may be started at this moment.
@@ -325,6 +352,7 @@ class Runtime:
         self.epoch += 1
         self.fenced = False
         self.consumer = consumer
+        self.exits.watch(consumer.pool)
         self.amnesia.broker_forgets = consumer.connection.transport.driver_type == "redis"
         if self.epoch > 1:
             self.amnesia.reconnected()
@@ -461,7 +489,8 @@ class Runtime:
 
     def _interrupt(self, mid: str, start: Start) -> None:
         try:
-            self.ledger.interrupt(mid, start, cause="shutdown")
+            known = {"release": self.settings.release}
+            self.ledger.interrupt(mid, start, cause="shutdown", known=known)
         except StaleDelivery:
             return
 
@@ -488,7 +517,13 @@ class Runtime:
         block_after = (policy.block_fingerprint_after or 0) if convicted else None
         try:
             new = self.ledger.quarantine(
-                mid, start, cause=cause, reason=reason, fields=fields, block_after=block_after
+                mid,
+                start,
+                cause=cause,
+                reason=reason,
+                fields=fields,
+                block_after=block_after,
+                known=self.known(message, start.task),
             )
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
@@ -498,9 +533,17 @@ class Runtime:
         if block_after:
             self.refresh_blocks()  # here at once, elsewhere within a heartbeat
 
-    def would_quarantine(self, mid: str, start: Start, cause: str, reason: str) -> None:
+    def known(self, message: Any, task: str, evidence: Evidence = NO_EVIDENCE) -> Known:
+        """Return what the journal tells about a message of this worker beside its start."""
+        asks_user = self.policies[task][0].fingerprint is not None
+        traits = traits_of_message(message, task, self.secret, asks_user=asks_user)
+        told = {"release": self.settings.release, "evidence": evidence.encode()}
+        return {**traits._asdict(), **told, "memory_kb": str(evidence.rss_kb or "")}
+
+    def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Note what would become of a message, with ``poison_observe_only``."""
-        self.ledger.would_quarantine(mid, start, cause=cause, reason=reason)
+        known = self.known(message, start.task)
+        self.ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=known)
         logger.warning("celery_poison: Task %s[%s] would be quarantined: %s", start.task, start.id, reason)
 
     # --- the end -------------------------------------------------------------------------------
@@ -519,6 +562,8 @@ class Runtime:
                 self.ledger.retire(self.identity()[0])
         except LedgerUnavailable as error:
             self.complain(error)
+        if self.deathbed is not None:
+            self.deathbed.remove()
 
     def _take_back_starts(self) -> None:
         for mid, start, _ in Queries(self.ledger).running():

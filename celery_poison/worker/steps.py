@@ -17,7 +17,7 @@ from celery.worker import state
 from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
-from celery_poison.worker import control as _control  # noqa: F401 - registers the remote command
+from celery_poison.worker import deathbed
 from celery_poison.worker.door import Door
 from celery_poison.worker.gate import Gate
 from celery_poison.worker.pulse import Pulse, keep_child_alive
@@ -76,6 +76,8 @@ class LifeStep(bootsteps.StartStopStep):
 
     def _child_begins(self, **_: Any) -> None:
         runtime = self._runtime
+        if runtime.deathbed is not None:
+            deathbed.lie_down(runtime.deathbed.path)
         keep_child_alive(
             runtime.wire,
             runtime.ledger.keys.child(runtime.worker, os.getpid()),

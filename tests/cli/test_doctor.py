@@ -197,8 +197,8 @@ def test_a_wrong_setting_is_found_with_its_name_value_and_the_right_one(
 
 
 def test_a_setting_without_effect_is_a_warning(new_fleet: Build, redis_url: str) -> None:
-    console = Console(new_fleet(redis_url, poison_trial="queue").app)
-    assert "poison_trial" in finding(console, "settings")["said"]
+    console = Console(new_fleet(redis_url, poison_suspend_after_failures=3).app)
+    assert "poison_suspend_after_failures" in finding(console, "settings")["said"]
 
 
 def test_EMS_10_what_Redis_cannot_promise_fails_with_sync_and_is_only_told_without(

@@ -186,13 +186,13 @@ def test_status_counts_and_says_loudly_what_is_wrong(console: Console, keeper: K
 def test_status_names_settings_without_effect_and_a_ledger_that_is_not_ours(
     new_fleet: type[Fleet], redis_url: str
 ) -> None:
-    fleet = new_fleet(redis_url, poison_trial="queue")
+    fleet = new_fleet(redis_url, poison_suspend_after_failures=3)
     keeper = Keeper(fleet.app)
     keeper.sign()
     keeper.close()
     fleet.app.main = "another"
     warnings = "\n".join(Console(fleet.app).json("status")["warnings"])
-    assert "poison_trial is set" in warnings
+    assert "poison_suspend_after_failures is set" in warnings
     assert "belongs to app 'fleet'" in warnings
 
 

@@ -9,7 +9,8 @@ import click
 import pytest
 
 from celery_poison.cli.celery_command import VERBS, poison
-from celery_poison.quarantine.filters import AGE, NUMBER_FIELDS, TEXT_FIELDS
+from celery_poison.quarantine.filters import AGE, GROUP, NUMBER_FIELDS, TEXT_FIELDS
+from celery_poison.quarantine.groups import Group
 from celery_poison.quarantine.outcome import Outcome
 from celery_poison.records import MessageRecord
 from tests.docs.pages import rows, section, text, words
@@ -57,9 +58,14 @@ def test_an_outcome_is_told() -> None:
     assert words(told)[: len(fields(Outcome))] == [field.name for field in fields(Outcome)]
 
 
+def test_a_group_is_told_field_by_field() -> None:
+    _, _, told = section(text("cli.md"), "groups").partition("A group in JSON has:")
+    assert [word for word in words(told) if not word.startswith("--")] == [f.name for f in fields(Group)]
+
+
 def test_the_fields_of_filters_are_told() -> None:
     shown = [tuple(words(row[0])) for row in rows(section(text("cli.md"), "Filters"))]
-    assert shown == [TEXT_FIELDS, NUMBER_FIELDS, (AGE,)]
+    assert shown == [TEXT_FIELDS, NUMBER_FIELDS, (AGE,), (GROUP,)]
 
 
 def test_every_exit_status_is_told() -> None:

@@ -50,7 +50,9 @@ def _message(**options: Any) -> dict[str, str | bytes | int]:
 
 def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
     key, written = ledger.keys.lineage(ID), set[str]()
-    for number, end in enumerate((_crash, _interrupt_its_trial, _roll_back, _quarantine_and_release)):
+    for number, end in enumerate(
+        (_crash, _crash_among_many, _interrupt_its_trial, _roll_back, _quarantine_and_release)
+    ):
         end(ledger, _start(number))
         written |= _fields_of(ledger, key)
     assert written == _documented("lineage:ID")
@@ -58,6 +60,14 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
 
 def _crash(ledger: Ledger, start: Start) -> None:
     ledger.crash(MID, start, cause="signal:9", shared=True, incident=INCIDENT)
+
+
+def _crash_among_many(ledger: Ledger, start: Start) -> None:
+    ledger.client.hset(ledger.keys.gate, "until", 10**15)
+    led = ledger.lead("monitor", 60_000)
+    assert led is not None
+    ledger.claim(MID, b"", start)
+    ledger.crash(MID, start, cause="worker_lost", shared=True, fence=led[0])
 
 
 def _interrupt_its_trial(ledger: Ledger, start: Start) -> None:
@@ -101,4 +111,5 @@ def test_the_fields_of_a_worker_are_told() -> None:
     about = re.search(r"self\._about.*?= \{(.*?)\}", inspect.getsource(Runtime.__init__), re.DOTALL)
     assert about
     written |= set(re.findall(r'"(\w+)":', about.group(1)))
+    written |= {"since"}  # by the script
     assert written == _documented("worker:INC")

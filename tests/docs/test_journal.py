@@ -15,12 +15,17 @@ from celery_poison.states import TRANSITIONS, Event
 from celery_poison.task import Attempt
 from celery_poison.verdict import Ended
 from celery_poison.worker.attempt import Recorder, Ticket, outcome_of
+from celery_poison.worker.traits import Given
 from tests.docs.pages import PACKAGE, rows, section, text, words
+
+BODY = '[[5, "a"], {"page": null}, {}]'
 
 LUA = PACKAGE / "ledger" / "lua"
 
 _TABLE = re.compile(r"\{(event = .*?)\}\)", re.DOTALL)
-_ASSIGNED = re.compile(r"\bline = \{(event = .*?)\}", re.DOTALL)
+_ASSIGNED = re.compile(r"\b(?:line|told) = \{(event = .*?)\}", re.DOTALL)
+#: What a script is told beside a start, and journals if it is there.
+KNOWN = {"memory_kb", "fingerprint", "shape", "release", "evidence"}
 
 
 def _events() -> dict[str, list[str]]:
@@ -67,6 +72,8 @@ def _filled_by_scripts() -> Iterator[tuple[str, set[str]]]:
             names = set(re.findall(r"(?:^|, |,\n)\s*(\w+) = ", table))
             if f"line = {{{table}" in code:
                 names |= set(re.findall(r"\bline\.(\w+) = ", code))
+            if re.search(r"add_known\((line|told), ARGV", code):
+                names |= KNOWN
             for event in _events_of(table, code):
                 yield event, names - {"event"}
 
@@ -102,9 +109,11 @@ class _Paper:
 def _finish(ended: Ended = Ended.DONE, maxlen: int | None = 1000) -> list[list[bytes]]:
     paper: Any = _Paper()
     policies: dict[str, tuple[Policy, bool]] = {"shop.charge": (Policy(), True)}
-    recorder = Recorder(paper, Keys(), "w1@host/0a1b", policies, maxlen)
-    ticket = Ticket("mid", "0a1b.7", "celery", Attempt())
-    recorder.finish(ticket, "id", "shop.charge", ended, "success", 0.25)
+    recorder = Recorder(paper, Keys(), "w1@host/0a1b", policies, maxlen, release="1.2%3")
+    recorder.secret = b"secret"
+    ticket = Ticket("mid", "0a1b.7", "celery", Attempt(), len(BODY))
+    given = Given(BODY, "application/json", {})
+    recorder.finish(ticket, "id", "shop.charge", ended, "success", 0.25, given=given)
     return _commands(b"".join(paper.sent))
 
 
@@ -130,6 +139,9 @@ def test_a_finished_run_is_written_in_the_same_form() -> None:
     filled = {name for name, value in zip(names, values[1::2], strict=True) if value}
     assert filled - {"v", "event"} == set(words(_events()["finished"][2]))
     assert values[:4] == [b"v", str(SCHEMA_VERSION).encode(), b"event", b"finished"]
+    told = dict(zip(names, values[1::2], strict=True))
+    assert (told["shape"], told["release"]) == (b"int,str;page=none", b"1.2%3")
+    assert told["payload_bytes"] == b"%d" % len(BODY)
 
 
 @pytest.mark.parametrize("ended", [Ended.ROLLED_BACK, Ended.INTERRUPTED])

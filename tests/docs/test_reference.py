@@ -16,7 +16,6 @@ from celery_poison.records import Start
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.states import TRANSITIONS, Event, State
 from celery_poison.verdict import Action, Ended, Facts, History, Limits, Phase, judge
-from celery_poison.worker import control
 from tests.docs import settings_table
 from tests.docs.pages import DOCS, PACKAGE, blocks, rows, section, text, words
 
@@ -80,7 +79,7 @@ def test_every_setting_is_told_with_its_default_and_whether_it_acts() -> None:
 
 def test_no_page_speaks_of_a_setting_that_does_not_exist() -> None:
     ours = {PREFIX + field.name for field in fields(Settings)}
-    theirs = {*headers.OURS, control.poison_announce.__name__}
+    theirs = {*headers.OURS}
     for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
         spoken = set(re.findall(r"\bpoison_[a-z_]+\b", page.read_text(encoding="utf-8")))
         assert spoken <= ours | theirs, page.name
@@ -168,8 +167,9 @@ _EXAMPLES: dict[str, Facts] = {
     "8": Facts(history=_STRIKES),
     "9": Facts(history=History(failures=5)),
     "10": Facts(blocked="task t is blocked by ann"),
-    "11": Facts(history=History(candidate=True)),
-    "12": Facts(),
+    "11": Facts(history=_STRIKES, gate_closed=True),
+    "12": Facts(history=History(candidate=True)),
+    "13": Facts(),
 }
 _LIMITS = Limits(max_crashes=2, max_failures=5, max_payload_bytes=10)
 
@@ -214,10 +214,11 @@ def test_an_earlier_row_of_the_verdict_table_goes_before_a_later_one() -> None:
         "5": {"park": 0, "foreign_start": True},
         "6": {"foreign_start": False},
         "7": {"payload_bytes": 0},
-        "8": {"history": History(failures=9, candidate=True)},
-        "9": {"history": History(candidate=True)},
+        "8": {"gate_closed": True},
+        "9": {"history": _STRIKES},
         "10": {"blocked": ""},
-        "11": {"history": History()},
+        "11": {"history": History(candidate=True)},
+        "12": {"history": History()},
     }
     facts = everything
     for number, row in _judge_rows().items():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,14 +23,16 @@ class MonitorProcess:
 
     Args:
         entry_points: a directory that declares the `celery poison` command.
+        args: further options.
     """
 
-    def __init__(self, crew: Watched, entry_points: Path, name: str = "monitor") -> None:
+    def __init__(self, crew: Watched, entry_points: Path, name: str = "monitor", *args: str) -> None:
         self._path = crew.directory / f"{name}.jsonl"
         self._log = crew.directory / f"{name}.log"
         environ = os.environ | crew.environ()
         environ |= {"PYTHONPATH": os.pathsep.join([str(entry_points), str(ROOT)]), "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "celery", "-A", "tests.failover.app", "poison", "monitor", "--json"]
+        command += args
         with self._path.open("wb") as out, self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -57,6 +61,14 @@ class MonitorProcess:
         """The name under which it competes for the lock."""
         wait_until(lambda: "watches" in self.log_text(), what=self.log_text)
         return next(line.split()[2] for line in self.log_text().splitlines() if line.endswith("watches"))
+
+    @property
+    def metrics(self) -> str:
+        """What it tells Prometheus now."""
+        wait_until(lambda: "metrics at" in self.log_text(), what=self.log_text)
+        (url,) = re.findall(r"metrics at (\S+)", self.log_text())
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return str(answer.read(), "utf-8")
 
     def await_active(self) -> str:
         wait_until(lambda: self.told("monitor_changed"), what=self.log_text)

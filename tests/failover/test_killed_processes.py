@@ -20,7 +20,8 @@ def test_SAP_2_a_killed_main_process_takes_its_children_along(crew: Watched) -> 
             crew.await_events("failover_finished")
             crew.let_go()
             crew.await_invariants(results, flagged=held)
-    assert [entry["note"] for entry in crew.events("worker_lost")] == ["gone"]
+    # Its heart may have been silent for long enough, too, by the time that the second worker listens.
+    assert [entry["note"] in {"gone", "silent"} for entry in crew.events("worker_lost")] == [True]
 
 
 def test_SAP_2_a_child_killed_while_its_main_process_is_stopped_for_a_moment_alone_is_to_blame(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_poison.metrics.snapshot import Observer
 from celery_poison.testing import RedisServer, wait_until
 from tests.failover.crew import Watched, frozen
 from tests.failover.standalone import MonitorProcess
@@ -16,7 +17,7 @@ ACTS = ("worker_lost", "failover_finished", "message_candidate")
 
 @pytest.fixture
 def new_monitor(entry_points: Path) -> Callable[..., MonitorProcess]:
-    return lambda crew, name="monitor": MonitorProcess(crew, entry_points, name)
+    return lambda crew, name="monitor", *args: MonitorProcess(crew, entry_points, name, *args)
 
 
 def _holder(crew: Watched) -> str:
@@ -96,7 +97,7 @@ def test_EMS_3_a_standalone_monitor_puts_back_what_a_fleet_of_one_held_and_leave
     crew: Watched, new_monitor: Callable[..., MonitorProcess]
 ) -> None:
     results = crew.hold(5)
-    with new_monitor(crew) as monitor:
+    with new_monitor(crew, "monitor", "--metrics-port", "0") as monitor:
         monitor.await_active()
         with crew.worker() as only:
             held = crew.await_held(only, 2)
@@ -107,10 +108,17 @@ def test_EMS_3_a_standalone_monitor_puts_back_what_a_fleet_of_one_held_and_leave
         assert crew.left_behind() == {"celery": 5, "candidates": 2}
         assert {line["message"]["id"] for line in monitor.told("message_candidate")} == held
         assert [line["how"] for line in monitor.told("worker_lost")] == ["gone"]
+        wait_until(lambda: "celery_poison_up 1.0" in monitor.metrics, what=monitor.log_text)
+        counts = Observer(crew.app).look().counts
+        assert counts["crashed:worker_lost"] == 2
+        assert sum(number for name, number in counts.items() if name.startswith("recovered:")) == 1
         assert monitor.end() == 0, monitor.log_text()
         assert _holder(crew) == ""
+    untold = crew.quarantine.queries.untold
+    assert untold() == held, "nobody is there to tell Flower"
     crew.let_go()
-    with crew.worker("w2"):
+    with crew.worker("w2", args=["-E"]):
+        crew.await_that(lambda: not untold(), "a worker tells it")
         crew.await_invariants(results, flagged=held)
 
 

@@ -24,7 +24,7 @@ from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.ledger import Silence
+from celery_poison.ledger.ledger import Burial, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 from celery_poison.states import Event, State
@@ -331,7 +331,7 @@ def test_EMS_1_a_worker_that_beat_in_time_cannot_be_buried(ledgers: list[Ledger]
     led = ledger.lead("monitor", 60_000)
     assert led is not None
     assert ledger.bury("lively", "i1", Silence.SILENT, 60_000, led[0]) is None
-    assert ledger.bury("lively", "i1", Silence.SILENT, 0, led[0]) == "worker_lost"
+    assert ledger.bury("lively", "i1", Silence.SILENT, 0, led[0]) == Burial("worker_lost")
     assert ledger.bury("lively", "i2", Silence.SILENT, 0, led[0]) is None, "buried once"
 
 

@@ -131,6 +131,10 @@ class Site(Fleet):
         """The number of starts that the ledger takes for running."""
         return len([*self.quarantine.queries.running()])
 
+    def is_over(self) -> bool:
+        """Whether all that was started has ended. Of some it stays on record: a copy of it may come."""
+        return {start.token for _, start, _ in self.quarantine.queries.running()} <= self.done()
+
     def known_workers(self) -> set[str]:
         """The nodes that the ledger takes for alive."""
         alive = self.quarantine.queries.workers(1000)

@@ -47,4 +47,6 @@ def test_EMS_8_workers_follow_the_master_and_what_runs_goes_on(
         assert site.starts()[0] == site.starts()[1] == 1, "they ran once"
         assert not site.overlapped()
         assert site.nobody_is_blamed()
+        if not kill:
+            redises.wait_whole()  # what this test sends to the old master before that is lost
         site.still_guards(w1, w2)

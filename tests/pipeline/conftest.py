@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,25 @@ from typing import Any
 import pytest
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process run them all: a session for each would cost more than it saves."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def _need(module: str) -> None:
+    """What is missing is a reason to skip on somebody's laptop, and a failure in CI."""
+    if importlib.util.find_spec(module) is not None:
+        return
+    if os.environ.get("CI"):
+        pytest.fail(f"{module} is not installed, and CI must not skip its tests", pytrace=False)
+    pytest.skip(f"{module} is not installed")
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    pytest.importorskip("pyspark")
+    _need("pyspark")
     from celery_poison.pipeline.session import open_session
 
     session = open_session("local[2]", conf={"spark.sql.shuffle.partitions": "2"})
@@ -22,7 +40,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small generated history whose truth is known."""
-    pytest.importorskip("pyarrow")
+    _need("pyarrow")
     from examples.histories import World, write
 
     target = tmp_path_factory.mktemp("histories") / "small"

@@ -17,6 +17,8 @@ from tests.apps.marks import Marks, marks
 
 #: Where this is set, the app cannot be loaded by another process than the worker's first one.
 LOADS_ONCE = "POISON_TEST_LOADS_ONCE"
+#: Where this is set, a process takes so many seconds to load the app.
+SLOW_TO_LOAD = "POISON_TEST_SLOW_TO_LOAD"
 
 
 #: What a receiver of worker_init has left in this process; a pool process inherits it by the fork.
@@ -38,7 +40,7 @@ def _in_cell() -> bool:
         return "watcher.py" in file.read()
 
 
-def _die(what: str) -> None:
+def _die(what: str) -> None:  # noqa: C901 - a list of ways to die, not a decision
     if not _in_cell():
         return
     match what:
@@ -54,8 +56,12 @@ def _die(what: str) -> None:
         case "close-everything":
             os.closerange(3, 256)
             time.sleep(600)
-        case "stop-itself":
-            os.kill(os.getpid(), signal.SIGSTOP)
+        case "stop-watcher":
+            os.kill(os.getppid(), signal.SIGSTOP)
+        case "when-repaired":
+            while not here().repaired:
+                time.sleep(0.02)
+            os.kill(os.getpid(), signal.SIGKILL)
         case "exit":
             raise SystemExit(3)
         case "memory-error":
@@ -119,6 +125,7 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
 
 
 def build(environ: Any, *, current: bool = False) -> Celery:
+    time.sleep(float(environ.get(SLOW_TO_LOAD, 0)))
     if environ.get(LOADS_ONCE):
         seen = here()
         seen.leave("loaded", str(os.getpid()), "start")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,17 @@ from celery_poison.records import Start
 from celery_poison.testing import Supervisor, Worker, proctable, wait_until
 from tests.apps.harness import ROOT, Fleet
 from tests.trial.apps import build
+
+POOLS, BROKERS = ("prefork", "threads", "gevent", "eventlet", "solo"), ("redis", "rabbitmq")
+
+
+def every_pool_and_broker(*always: tuple[str, str]) -> Any:
+    """Parametrize by ``pool`` and ``broker_url``; the pairs that are not given here are of the matrix."""
+    cells = [
+        pytest.param(*cell, id="-".join(cell), marks=() if cell in always else pytest.mark.matrix)
+        for cell in itertools.product(POOLS, BROKERS)
+    ]
+    return pytest.mark.parametrize(("pool", "broker_url"), cells, indirect=["broker_url"])
 
 
 @dataclass

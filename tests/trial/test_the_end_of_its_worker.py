@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.trial.conftest import Court
+from celery_poison.verdict import CHANCE
+from tests.trial.conftest import Court, every_pool_and_broker
 
 POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 
@@ -59,8 +60,7 @@ def test_a_cold_shutdown_ends_the_trial_and_convicts_nobody(court: Court, pool: 
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
-@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+@every_pool_and_broker(("prefork", "rabbitmq"), ("threads", "redis"), ("gevent", "rabbitmq"))
 def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_an_idle_one(
     court: Court, pool: str
 ) -> None:
@@ -83,18 +83,38 @@ def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_a
     assert not court.quarantine.list()
 
 
-def test_NEW_1_whoever_ends_an_idle_worker_too_is_convicted(court: Court) -> None:
-    """A poison that gets at its worker even out of its cell: three workers, then no more."""
+def test_NEW_1_whoever_ends_one_idle_worker_after_the_other_is_convicted(court: Court) -> None:
+    """A poison that gets at its worker even out of its cell. Until then it may have been chance."""
     poison = court.suspect("trial.waits")
-    for number in range(2):
-        with court.worker(f"w{number}") as worker:
+    for number in range(1 + CHANCE):
+        with court.worker(f"w{number}", pool="threads") as worker:
             court.await_start("waits", number + 1)
+            assert not court.quarantine.list()
             worker.kill_main()
             worker.wait()
-    with court.worker("w9"):
+    with court.worker("w9", pool="threads"):
         court.await_that(court.quarantine.list, "convicted")
     (kept,) = court.quarantine.list()
     assert (kept.id, kept.cause, kept.strikes) == (poison.id, "worker_lost", 2)
+
+
+def test_NEW_1_a_suspect_that_must_be_alone_does_not_wait_for_all_the_others(court: Court) -> None:
+    """They would keep their worker's pool empty-handed for as long as there are suspects."""
+    alone = court.suspect("trial.waits", 0)
+    with court.worker(pool="threads") as first:
+        court.await_start("waits")
+        first.kill_main()
+        first.wait()
+    court.suspect("trial.waits", 1)
+    others = [court.suspect("trial.tells", n) for n in range(3)]
+    with court.worker("w2", pool="threads") as second:
+        court.await_start("waits", 2)
+        court.await_that(lambda: f"[{alone.id}] received" in second.log_text(), "put back and received")
+        court.marks.repair()
+        assert all(other.get(timeout=30)["in_cell"] for other in others)
+        court.await_acquittal()
+    starts = [(mark.task, mark.n) for mark in court.marks.all(event="start")]
+    assert starts[:3] == [("waits", 0), ("waits", 1), ("waits", 0)], starts
 
 
 def test_nothing_is_left_behind_by_a_worker_whose_cell_is_idle(court: Court) -> None:

@@ -85,7 +85,7 @@ def test_overrides_win_over_the_configuration_and_are_checked_too() -> None:
 
 def test_settings_that_this_version_does_not_act_on_are_named_when_somebody_sets_them() -> None:
     assert Settings.from_conf({}).inactive() == []
-    assert Settings.from_conf({"poison_observe_only": True}).inactive() == ["poison_observe_only"]
+    assert Settings.from_conf({"poison_max_messages": 10}).inactive() == ["poison_max_messages"]
 
 
 def test_a_way_of_trying_that_is_not_there_yet_is_refused_in_plain_words() -> None:

@@ -1,24 +1,24 @@
-"""Every combination of facts, against the rules in plain English (docs/verdict.md)."""
+"""Every combination of facts and every short history, against the rules as docs/verdict.md tells them."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import replace
 
-import pytest
-
 from celery_poison import causes
 from celery_poison.states import State
 from celery_poison.verdict import Action, Ended, Facts, History, Limits, convict, judge
+from tests.docs import verdict_table as table
 
 HISTORIES = [
     History(strikes=strikes, crashes=strikes, failures=failures, candidate=candidate, probation=probation,
-            shared_blame=shared, cause=cause, proven=proven, spoilt=spoilt)
-    for strikes, failures, candidate, probation, shared, cause, proven, spoilt in itertools.product(
+            shared_blame=shared, cause=cause, proven=proven, spoilt=spoilt, tried=tried, doubted=doubted)
+    for strikes, failures, candidate, probation, shared, cause, proven, spoilt, tried, doubted
+    in itertools.product(
         range(4), range(4), (False, True), (False, True), (False, True), ("signal:9", "worker_lost"),
-        range(3), (False, True)
+        range(3), range(2), range(2), (False, True)
     )
-    if proven <= strikes
+    if tried <= proven <= strikes
 ]  # fmt: skip
 LIMITS = [
     Limits(crashes, failures, trials=trials)
@@ -36,32 +36,77 @@ FACTS = [
 ]  # fmt: skip
 
 
-def _bound(history: History, limits: Limits) -> int:
-    if history.probation:
-        return 1
-    if history.shared_blame and not limits.trials:
-        return max(2, limits.max_crashes)
-    return limits.max_crashes
+#: What can happen to a message: a row of "What counts", and whether nothing else can have been to blame.
+EVENTS = {
+    "its pool process died: signal, exit status, out of memory": True,
+    "a hard time limit that puts the message back": True,
+    "its whole worker died while it ran, or while it was received": False,
+    "its worker ended while it was in a cell": None,
+    "`self.rollback()`, `Reject(requeue=True)`": None,
+    "it ended alive": None,
+    "it was released": None,
+}
+#: So many events one after the other: more than any of LIMITS needs, in any order.
+LONGEST = 7
 
 
-def _by_strikes(history: History, limits: Limits) -> bool:
-    proven = history.proven > 0 or not limits.trials
-    return proven and history.strikes >= _bound(history, limits)
+def _after(event: str, before: History) -> History:
+    counted = table.counts()[event].add(before)
+    match EVENTS[event], event:
+        case bool(alone), _:
+            return replace(counted, candidate=True, shared_blame=not alone, cause="signal:9",
+                           proven=before.proven + alone)  # fmt: skip
+        case _, "it ended alive":
+            return replace(
+                counted, candidate=False, probation=False, spoilt=0, proven=0, tried=0, doubted=False
+            )
+        case _, "it was released":
+            return replace(counted, candidate=True, probation=True, proven=0)
+        case _, "its worker ended while it was in a cell":
+            return replace(counted, spoilt=1)
+    return counted
 
 
-@pytest.mark.parametrize("limits", LIMITS, ids=str)
-def test_SAP_3_a_message_is_convicted_exactly_when_its_strikes_or_failures_reach_their_bound(
-    limits: Limits,
-) -> None:
-    for history in HISTORIES:
-        guilty = _by_strikes(history, limits) or history.failures >= limits.max_failures
-        verdict = convict(history, limits)
-        assert (verdict is not None) == guilty, history
-        if verdict is not None:
-            assert verdict.action is Action.QUARANTINE
-            by_strikes = _by_strikes(history, limits)
-            assert verdict.cause == (history.cause if by_strikes else causes.FAILURES)
-            assert verdict.reason
+def _every_history() -> set[History]:
+    """Everything that any sequence of up to LONGEST events leads to."""
+    found = newest = {History()}
+    for _ in range(LONGEST):
+        newest = {_after(event, history) for history in newest for event in EVENTS} - found
+        found = found | newest
+    return found
+
+
+def test_NEW_1_every_history_up_to_a_bound_gets_the_verdict_of_the_table_in_the_docs() -> None:
+    histories = _every_history()
+    assert len(histories) > 1000
+    for history, limits in itertools.product(histories, LIMITS):
+        _is_as_in_the_docs(Facts(history=history), limits)
+
+
+def test_SAP_3_every_combination_of_counts_gets_the_verdict_of_the_table_in_the_docs() -> None:
+    for history, limits, closed in itertools.product(HISTORIES, LIMITS, (False, True)):
+        _is_as_in_the_docs(Facts(history=history, gate_closed=closed), limits)
+
+
+def test_every_combination_of_facts_gets_the_verdict_of_the_table_in_the_docs() -> None:
+    each_row = [History(), History(strikes=2, proven=1), History(failures=5), History(candidate=True)]
+    limits = Limits(max_payload_bytes=10)
+    for facts, history, blocked in itertools.product(FACTS, each_row, ("", "rule")):
+        _is_as_in_the_docs(replace(facts, history=history, blocked=blocked), limits)
+        if history.strikes:
+            _is_as_in_the_docs(replace(facts, history=history, blocked=blocked, gate_closed=True), limits)
+
+
+def _is_as_in_the_docs(facts: Facts, limits: Limits) -> None:
+    assert judge(facts, limits).action is table.action_for(facts, limits), (facts, limits)
+    guilty = table.is_proven_guilty(facts.history, limits) and not table.is_in_doubt(facts)
+    verdict = convict(facts.history, limits, gate_closed=facts.gate_closed)
+    if guilty or table.has_failed_too_often(facts.history, limits):
+        assert verdict is not None and verdict.reason
+        assert verdict.action is Action.QUARANTINE
+        assert verdict.cause == (facts.history.cause if guilty else causes.FAILURES)
+    else:
+        assert verdict is None, (facts, limits)
 
 
 def test_NEW_1_deaths_that_were_shared_never_convict_where_there_are_trials() -> None:
@@ -80,7 +125,30 @@ def test_SAP_3_without_trials_one_shared_death_does_not_convict_and_two_do() -> 
 def test_SAP_2_without_trials_a_candidate_runs_like_every_other_message() -> None:
     for history in HISTORIES:
         verdict = judge(Facts(history=history), Limits(max_crashes=9, max_failures=9, trials=False))
-        assert verdict.action in (Action.RUN, Action.QUARANTINE)
+        assert verdict.action in (Action.RUN, Action.QUARANTINE) or (history.doubted and verdict.reason)
+
+
+def test_NEW_1_with_the_fleet_gate_closed_who_would_be_convicted_by_deaths_is_tried_first() -> None:
+    tried_first = 0
+    for history, limits in itertools.product(HISTORIES, LIMITS):
+        open_, closed = (judge(Facts(history=history, gate_closed=gate), limits) for gate in (False, True))
+        if history.failures >= limits.max_failures:
+            assert open_.action is closed.action is Action.QUARANTINE, "failures are no deaths"
+        elif history.tried or open_.action is not Action.QUARANTINE:
+            assert closed == open_, history
+        else:
+            assert closed.action is Action.RUN_ALONE and closed.reason, history
+            tried_first += 1
+    assert tried_first
+
+
+def test_NEW_1_a_doubt_outlives_the_closed_gate_and_a_death_on_trial_ends_it() -> None:
+    doubted = History(strikes=9, crashes=9, candidate=True, shared_blame=True, doubted=True)
+    for limits in LIMITS:
+        assert judge(Facts(history=doubted), limits).action is Action.RUN_ALONE
+        guilty = replace(doubted, proven=1, tried=1)
+        for closed in (False, True):
+            assert judge(Facts(history=guilty, gate_closed=closed), limits).action is Action.QUARANTINE
 
 
 def test_NEW_6_one_death_on_probation_convicts_whatever_the_limit() -> None:
@@ -154,7 +222,7 @@ def test_SAP_2_candidates_and_released_messages_run_alone_and_all_others_do_not(
 
 
 def test_NEW_3_what_is_blocked_does_not_run_unless_a_person_released_it() -> None:
-    for facts, history in itertools.product(FACTS[::5], HISTORIES[::7]):
+    for facts, history in itertools.product(FACTS[::7], HISTORIES[::13]):
         free = judge(replace(facts, history=history), Limits(max_payload_bytes=10))
         verdict = judge(replace(facts, history=history, blocked="rule"), Limits(max_payload_bytes=10))
         would_run = free.action in (Action.RUN, Action.RUN_ALONE)
@@ -169,6 +237,6 @@ def test_NEW_3_what_is_blocked_does_not_run_unless_a_person_released_it() -> Non
 
 
 def test_every_decision_that_keeps_a_message_from_running_gives_a_reason() -> None:
-    for facts, history in itertools.product(FACTS[::5], HISTORIES[::7]):
+    for facts, history in itertools.product(FACTS[::7], HISTORIES[::13]):
         verdict = judge(replace(facts, history=history), Limits(max_payload_bytes=10))
         assert verdict.reason or verdict.action in (Action.RUN, Action.RUN_ALONE)

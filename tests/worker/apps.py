@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import sys
 import time
 from typing import Any
 
@@ -118,6 +120,26 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
         return order
 
     @guarded
+    @app.task(bind=True, shared=False, name="fleet.endless")
+    def endless(self: Any) -> None:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.setrecursionlimit(10**8)
+        repr(Endless())
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.eats")
+    def eats(self: Any, most: int) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (most or soft, hard))
+        eaten = []
+        try:
+            while True:
+                eaten.append(b"x" * (1 << 20))
+        finally:  # else there is no memory to tell of it
+            eaten.clear()
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+    @guarded
     @app.task(bind=True, shared=False, name="fleet.waits_for_repair")
     def waits_for_repair(self: Any, n: int) -> int:
         here().leave("waits_for_repair", self.request.id, "start", n)
@@ -125,6 +147,11 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
             time.sleep(0.02)
         here().leave("waits_for_repair", self.request.id, "end", n)
         return n
+
+
+class Endless:
+    def __repr__(self) -> str:
+        return repr(self)
 
 
 def build(environ: Any, *, current: bool = False) -> Celery:

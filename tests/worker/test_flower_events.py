@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,18 +19,27 @@ class Watcher:
     def __init__(self, crew: Crew) -> None:
         self._app = crew.app
         self.state = EventState()
+        self.events: list[dict[str, Any]] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
     def _follow(self) -> None:
         with self._app.connection_for_read() as connection:
-            receiver = self._app.events.Receiver(connection, handlers={"*": self.state.event})
+            receiver = self._app.events.Receiver(connection, handlers={"*": self._hear})
             while not self._stop.is_set():
                 try:
                     receiver.capture(limit=None, timeout=0.2, wakeup=False)
                 except TimeoutError:
                     continue
+
+    def _hear(self, event: dict[str, Any]) -> None:
+        self.events.append(dict(event))
+        self.state.event(event)
+
+    def shows(self, id: str, state: str) -> bool:
+        task = self.state.tasks.get(id)
+        return task is not None and task.state == state
 
     def stop(self) -> None:
         self._stop.set()
@@ -55,12 +65,52 @@ def test_a_quarantined_task_shows_QUARANTINED_and_a_decision_changes_what_is_sho
         crew.await_that(
             lambda: watcher.of(result.id) and watcher.of(result.id).state == "QUARANTINED", "shown"
         )
-        assert "SIGKILL" in watcher.of(result.id).exception
+        shown = watcher.of(result.id)
+        assert "SIGKILL" in shown.exception and "SIGKILL" in shown.result
+        assert f"/poison/task/{result.id}" in shown.exception
         (kept,) = crew.quarantine.list()
         crew.marks.repair()
         crew.quarantine.release([kept.mid])
         crew.await_that(lambda: watcher.of(result.id).state == "SUCCESS", "released and done")
         assert set(watcher.state.workers) == {worker.hostname}, "no phantom worker"
+
+
+def test_what_was_decided_while_no_worker_lived_is_shown_when_the_next_one_does(
+    crew: Crew, watcher: Watcher
+) -> None:
+    with crew.worker(args=["-E"]):
+        results = [crew.send("kill_child") for _ in range(3)]
+        for result in results:
+            crew.await_that(partial(watcher.shows, result.id, "QUARANTINED"), "shown")
+    failed, discarded, released = results
+    crew.quarantine.fail([failed.id])
+    crew.quarantine.discard([discarded.id])
+    crew.marks.repair()
+    crew.quarantine.release([released.id])
+    assert {watcher.of(result.id).state for result in results} == {"QUARANTINED"}
+    with crew.worker(args=["-E"]) as worker:
+        crew.await_that(partial(watcher.shows, failed.id, "FAILURE"), "failed")
+        crew.await_that(partial(watcher.shows, discarded.id, "DISCARDED"), "discarded")
+        crew.await_that(partial(watcher.shows, released.id, "SUCCESS"), "released and done")
+        assert f"/poison/task/{failed.id}" in watcher.of(failed.id).exception
+        assert not watcher.of(released.id).traceback
+        assert set(watcher.state.workers) == {worker.hostname}, "no phantom worker"
+
+
+def test_a_suspect_of_a_dead_worker_is_shown_as_waiting_again_by_the_worker_that_found_it(
+    crew: Crew, watcher: Watcher
+) -> None:
+    with crew.worker("w1", args=["-E"]) as one, crew.worker("w2", args=["-E"]) as other:
+        result = crew.send("kill_group")
+        crew.await_that(partial(watcher.shows, result.id, "QUARANTINED"), "shown")
+        heard = [event for event in watcher.events if event.get("uuid") == result.id]
+        kinds = [event["type"] for event in heard]
+        assert kinds.index("task-started") < kinds.index("task-retried") < kinds.index("task-quarantined")
+        retried = heard[kinds.index("task-retried")]
+        assert retried["hostname"] != heard[kinds.index("task-started")]["hostname"]
+        assert f"/poison/task/{result.id}" in retried["exception"]
+        assert not any("worker" in event for event in heard), "Flower's own field"
+        assert set(watcher.state.workers) == {one.hostname, other.hostname}, "no phantom worker"
 
 
 def test_a_failed_message_is_shown_as_failed(crew: Crew, watcher: Watcher) -> None:

@@ -70,16 +70,19 @@ def test_NEW_2_a_worker_killed_during_its_shutdown_adds_no_strike(crew: Crew) ->
     crew.marks.repair()
     with crew.worker("w2"):
         _all_done_without_strikes(crew, 1)
+    (interrupted,) = crew.events("interrupted")
+    assert (interrupted["cause"], interrupted["failures"]) == ("eviction", "0")
     (incident,) = crew.quarantine.queries.incidents()
-    assert incident.cause == "shutdown"
+    assert incident.cause == "eviction"
 
 
 def _workers(crew: Crew) -> list[Any]:
     return crew.quarantine.queries.workers(1000)
 
 
-def test_NEW_2_recycling_of_pool_processes_adds_no_strike(crew: Crew) -> None:
-    with crew.worker(args=["--max-tasks-per-child", "2"]):
+@pytest.mark.parametrize("limit", ["--max-tasks-per-child=2", "--max-memory-per-child=1"])
+def test_NEW_2_recycling_of_pool_processes_adds_no_strike(crew: Crew, limit: str) -> None:
+    with crew.worker(args=[limit]):
         for n in range(12):
             crew.send("healthy", n)
         crew.await_that(lambda: len(crew.marks.count("healthy", "end")) == 12, "all done")

@@ -1,12 +1,20 @@
--- Shared by every script that journals: one entry of schema v1, all fields, in their fixed order.
+-- Shared by every script that journals: one entry of schema v2, all fields, in their fixed order.
 local function journal(key, maxlen, e)
   redis.call('XADD', key, 'MAXLEN', '~', maxlen, '*',
-    'v', '1', 'event', e.event, 'id', e.id or '', 'mid', e.mid or '', 'token', e.token or '',
+    'v', '2', 'event', e.event, 'id', e.id or '', 'mid', e.mid or '', 'token', e.token or '',
     'task', e.task or '', 'queue', e.queue or '', 'worker', e.worker or '', 'pid', e.pid or '',
     'state', e.state or '', 'cause', e.cause or '', 'outcome', e.outcome or '',
     'deliveries', e.deliveries or '', 'crashes', e.crashes or '', 'strikes', e.strikes or '',
     'failures', e.failures or '', 'runtime_ms', e.runtime_ms or '', 'incident', e.incident or '',
-    'actor', e.actor or '', 'note', e.note or '')
+    'actor', e.actor or '', 'note', e.note or '', 'payload_bytes', e.payload_bytes or '',
+    'memory_kb', e.memory_kb or '', 'fingerprint', e.fingerprint or '', 'shape', e.shape or '',
+    'release', e.release or '', 'evidence', e.evidence or '')
+end
+
+-- What else is known about a start, as a JSON object of texts: memory_kb, fingerprint, shape, release, evidence.
+local function add_known(e, raw)
+  for name, value in pairs(cjson.decode(raw)) do e[name] = value end
+  return e
 end
 
 local function now_ms()

@@ -6,6 +6,7 @@
 -- KEYS[5] parked     hash
 -- KEYS[6] parcels    hash
 -- KEYS[7] journal    stream
+-- KEYS[8] counts     hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start
@@ -25,15 +26,17 @@ end
 local line = hash(KEYS[3])
 if not line.id then return {'OK'} end
 if line.candidate == '1' or line.probation == '1' then
+  count(KEYS[8], 'cleared')
   journal(KEYS[7], ARGV[1], {event = 'cleared', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
     queue = e[10], worker = e[3], state = 'DLVD', cause = line.cause, deliveries = e[6],
-    crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident})
+    crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident,
+    payload_bytes = e[13]})
 end
 redis.call('ZREM', KEYS[4], e[8])
 if ARGV[4] == '1' then
   redis.call('DEL', KEYS[3])
 else
   redis.call('HSET', KEYS[3], 'candidate', '0', 'probation', '0', 'strikes', '0',
-    'proven', '0', 'spoilt', '0')
+    'proven', '0', 'tried', '0', 'spoilt', '0', 'doubted', '0')
 end
 return {'OK'}

@@ -14,10 +14,14 @@
 -- JOURNALS worker_started (first beat)
 local now = now_ms()
 if redis.call('ZSCORE', KEYS[3], ARGV[2]) then return {'FENCED'} end
-if ARGV[3] == '1' then journal(KEYS[6], ARGV[1], {event = 'worker_started', worker = ARGV[2]}) end
 redis.call('ZADD', KEYS[1], now, ARGV[2])
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[4])
 redis.call('HDEL', KEYS[5], ARGV[2])
 redis.call('HSET', KEYS[2], unpack(ARGV, 5))
+if ARGV[3] == '1' then redis.call('HSET', KEYS[2], 'since', now) end
 redis.call('EXPIRE', KEYS[2], 86400)
+if ARGV[3] == '1' then
+  journal(KEYS[6], ARGV[1], {event = 'worker_started', worker = ARGV[2],
+    release = redis.call('HGET', KEYS[2], 'release')})
+end
 return {'OK', now}

@@ -4,7 +4,9 @@
 -- KEYS[3] lineage    hash
 -- KEYS[4] candidates zset
 -- KEYS[5] monitor_fence string
--- KEYS[6] journal    stream
+-- KEYS[6] gate       hash
+-- KEYS[7] journal    stream
+-- KEYS[8] counts     hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the start that died, as its owner knows it
@@ -14,38 +16,55 @@
 -- ARGV[7] incident
 -- ARGV[8] observe    1 when the message is gone anyway and is only journalled
 -- ARGV[9] fence      of the monitor that tells it, '' when its own worker does
--- RETURNS OK, raw lineage | DONE (it had finished) | STALE (the message has a newer start; for a monitor:
---   or none) | FENCED
+-- ARGV[10] known    what else is known, see _journal.lua
+-- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has
+--   a newer start; for a monitor: or none) | FENCED
 -- JOURNALS crashed
 local e = cjson.decode(ARGV[3])
 local token, id = e[2], e[8]
 if fenced(KEYS[5], ARGV[9]) then return {'FENCED'} end
 local known = redis.call('HGET', KEYS[3], 'last_token')
-if known == token then return {'OK', redis.call('HGETALL', KEYS[3])} end
+local now = now_ms()
+local closed = gate_is_closed(KEYS[6], now)
+if known == token then return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0} end
 local raw = redis.call('HGET', KEYS[1], ARGV[2])
 local current = entry_of(raw)
 if is_stale(current, e, ARGV[9]) then return {'STALE'} end
 if redis.call('HGET', KEYS[2], token) == 'D' then return {'DONE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], token)
-local now = now_ms()
+local blame = ARGV[5]
+count(KEYS[8], 'crashed', ARGV[4])
+local ran_ms = e[5] > 0 and math.max(0, now - e[5]) or ''
 local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e[9], queue = e[10],
-  worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], outcome = ARGV[5], deliveries = e[6],
-  runtime_ms = e[5] > 0 and math.max(0, now - e[5]) or '', incident = ARGV[7]}
+  worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], outcome = blame, deliveries = e[6],
+  runtime_ms = ran_ms, incident = ARGV[7], payload_bytes = e[13]}
+add_known(line, ARGV[10])
 if ARGV[8] == '1' then
   line.state = 'DLVD'
   line.note = 'observed'
-  journal(KEYS[6], ARGV[1], line)
-  return {'OK', {}}
+  journal(KEYS[7], ARGV[1], line)
+  return {'OK', {}, closed and 1 or 0}
+end
+if closed and ARGV[9] ~= '' then
+  -- Among many others its whole worker died: by chance once, even if it ran alone, and not twice.
+  local doubted = redis.call('HGET', KEYS[3], 'doubted')
+  if doubted ~= '2' then
+    redis.call('HSET', KEYS[3], 'doubted', blame == 'exact' and '2' or '1')
+    line.note = blame == 'exact' and 'it ran alone, but many workers died at once' or ''
+    blame, line.outcome = 'shared', 'shared'
+  end
 end
 line.crashes = redis.call('HINCRBY', KEYS[3], 'crashes', 1)
 line.strikes = redis.call('HINCRBY', KEYS[3], 'strikes', 1)
 line.failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
-redis.call('HINCRBY', KEYS[3], 'proven', ARGV[5] == 'exact' and 1 or 0)
+redis.call('HINCRBY', KEYS[3], 'proven', blame == 'exact' and 1 or 0)
+redis.call('HINCRBY', KEYS[3], 'tried', blame == 'exact' and e[7] > 0 and 1 or 0)
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'candidate', '1',
-  'cause', ARGV[4], 'blame', ARGV[5], 'worker', e[3], 'incident', ARGV[7], 'last_seen', now,
-  'last_token', token, 'charged', 'strike', 'deliveries', e[6], 'payload_bytes', e[13])
+  'cause', ARGV[4], 'blame', blame, 'worker', e[3], 'incident', ARGV[7], 'last_seen', now,
+  'last_token', token, 'charged', 'strike', 'deliveries', e[6], 'payload_bytes', e[13],
+  'pid', e[4], 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
 redis.call('ZADD', KEYS[4], 'NX', now, id)
-journal(KEYS[6], ARGV[1], line)
-return {'OK', redis.call('HGETALL', KEYS[3])}
+journal(KEYS[7], ARGV[1], line)
+return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0}

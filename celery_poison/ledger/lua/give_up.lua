@@ -23,5 +23,6 @@ redis.call('ZREM', KEYS[2], ARGV[2])
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 journal(KEYS[4], ARGV[1], {event = ARGV[3], id = m.id, mid = ARGV[2], task = m.task, queue = m.queue,
   state = 'FAIL', cause = m.cause, deliveries = m.deliveries, crashes = m.crashes, strikes = m.strikes,
-  failures = m.failures, incident = m.incident, actor = ARGV[4], note = ARGV[5]})
+  failures = m.failures, incident = m.incident, actor = ARGV[4], note = ARGV[5], payload_bytes = m.payload_bytes,
+  fingerprint = m.fingerprint, evidence = m.evidence})
 return {'OK'}

@@ -12,6 +12,7 @@
 -- ARGV[6] failure  1 when it counts as a failure (its worker fell silent and nobody knows why)
 -- ARGV[7] fence    of the monitor that tells it, '' when its own worker does
 -- ARGV[8] spoilt   1 when it was on trial, and the worker beside it ended: the next trial is at an idle one
+-- ARGV[9] known    what else is known, see _journal.lua
 -- RETURNS OK | DONE (it had finished) | STALE (the message has a newer start, or none) | FENCED
 -- JOURNALS interrupted
 if fenced(KEYS[4], ARGV[7]) then return {'FENCED'} end
@@ -27,10 +28,11 @@ redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', e[8], 'mid', ARGV[2], 'task', e[9], 'queue', e[10],
   'deliveries', e[6], 'last_seen', now, 'worker', e[3], 'last_token', e[2],
   'charged', ARGV[6] == '1' and 'failure' or '')
-if ARGV[8] == '1' then redis.call('HSET', KEYS[3], 'spoilt', '1') end
+redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[8])
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
-journal(KEYS[5], ARGV[1], {event = 'interrupted', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
+local line = {event = 'interrupted', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
   queue = e[10], worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], deliveries = e[6],
-  failures = failures,
-  runtime_ms = e[5] > 0 and math.max(0, now - e[5]) or '', incident = ARGV[5]})
+  failures = failures, runtime_ms = e[5] > 0 and math.max(0, now - e[5]) or '', incident = ARGV[5],
+  payload_bytes = e[13]}
+journal(KEYS[5], ARGV[1], add_known(line, ARGV[9]))
 return {'OK'}

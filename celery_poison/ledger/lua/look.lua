@@ -6,11 +6,12 @@
 -- KEYS[5] lineage  hash
 -- KEYS[6] message  hash
 -- KEYS[7] parked   hash
+-- KEYS[8] gate     hash
 -- ARGV[1] mid
 -- ARGV[2] activation_ms
 -- ARGV[3] children  prefix of the leases of pool processes
 -- RETURNS OK, start or '', how it ended or '', owner (none|alive|dead|unknown), lineage fields, state, release,
---   parking or '', run id of this server
+--   parking or '', run id of this server, 1 while the fleet gate is closed
 -- JOURNALS nothing
 local raw = redis.call('HGET', KEYS[1], ARGV[1])
 local ended, owner = '', 'none'
@@ -26,4 +27,4 @@ if entry then
 end
 local kept = redis.call('HMGET', KEYS[6], 'state', 'release')
 return {'OK', raw or '', ended, owner, redis.call('HGETALL', KEYS[5]), kept[1] or '', kept[2] or '0',
-  redis.call('HGET', KEYS[7], ARGV[1]) or '', run_id()}
+  redis.call('HGET', KEYS[7], ARGV[1]) or '', run_id(), gate_is_closed(KEYS[8], now_ms()) and 1 or 0}

@@ -28,7 +28,7 @@ if line.candidate == '1' and tonumber(line.strikes or 0) == 0 then
   journal(KEYS[4], ARGV[1], {event = 'cleared', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
     queue = e[10], worker = e[3], state = 'DLNG', cause = line.cause, deliveries = e[6],
     crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident,
-    note = 'its worker was taken for dead and is back'})
+    note = 'its worker was taken for dead and is back', payload_bytes = e[13]})
 end
 if tonumber(line.crashes or 0) == 0 and tonumber(line.failures or 0) == 0 then
   redis.call('DEL', KEYS[2])

@@ -29,5 +29,5 @@ redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[2])
 journal(KEYS[5], ARGV[1], {event = 'released', id = id, mid = ARGV[2], task = m[4], queue = m[5],
   state = 'TBDL', cause = m[9], deliveries = m[7], crashes = m[6], strikes = '0', failures = '0',
-  actor = actor, note = ARGV[5]})
+  actor = actor, note = ARGV[5], payload_bytes = m[12], fingerprint = m[14]})
 return {'OK'}

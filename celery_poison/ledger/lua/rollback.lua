@@ -9,6 +9,7 @@
 -- ARGV[3] start
 -- ARGV[4] cause
 -- ARGV[5] fence   of the monitor that tells it, '' when its own worker does
+-- ARGV[6] known   what else is known, see _journal.lua
 -- RETURNS OK, raw lineage | STALE (the message has a newer start; for a monitor: or none) | FENCED
 -- JOURNALS rolled_back
 if fenced(KEYS[4], ARGV[5]) then return {'FENCED'} end
@@ -23,7 +24,8 @@ local failures = redis.call('HINCRBY', KEYS[3], 'failures', 1)
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', e[8], 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'worker', e[3],
   'deliveries', e[6], 'last_seen', now, 'last_token', e[2], 'payload_bytes', e[13])
-journal(KEYS[5], ARGV[1], {event = 'rolled_back', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
+local line = {event = 'rolled_back', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
   queue = e[10], worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], deliveries = e[6],
-  failures = failures, runtime_ms = e[5] > 0 and math.max(0, now - e[5]) or ''})
+  failures = failures, runtime_ms = e[5] > 0 and math.max(0, now - e[5]) or '', payload_bytes = e[13]}
+journal(KEYS[5], ARGV[1], add_known(line, ARGV[6]))
 return {'OK', redis.call('HGETALL', KEYS[3])}

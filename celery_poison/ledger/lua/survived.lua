@@ -5,6 +5,7 @@
 -- KEYS[3] lineage    hash
 -- KEYS[4] candidates zset
 -- KEYS[5] journal    stream
+-- KEYS[6] counts     hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] token
@@ -16,16 +17,17 @@ local line = hash(KEYS[3])
 local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
 if line.last_token == ARGV[3] then
   if line.candidate == '1' then
+    count(KEYS[6], 'cleared')
     journal(KEYS[5], ARGV[1], {event = 'cleared', id = ARGV[4], mid = ARGV[2], token = ARGV[3],
       task = line.task, queue = line.queue, worker = line.worker, state = 'DLVD', cause = line.cause,
       deliveries = line.deliveries, crashes = line.crashes, strikes = line.strikes,
       failures = line.failures, incident = line.incident,
-      note = 'ended alive after its worker was taken for dead'})
+      note = 'ended alive after its worker was taken for dead', payload_bytes = line.payload_bytes})
     redis.call('ZREM', KEYS[4], ARGV[4])
   end
   if current then
     -- Another delivery of it is under way, and will close the record when it ends.
-    redis.call('HSET', KEYS[3], 'candidate', '0', 'strikes', '0', 'proven', '0')
+    redis.call('HSET', KEYS[3], 'candidate', '0', 'strikes', '0', 'proven', '0', 'tried', '0')
   else
     redis.call('DEL', KEYS[3])
   end

@@ -26,7 +26,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.wire import Wire
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.requests import TaskDied
-from celery_poison.worker import attempt
+from celery_poison.worker import attempt, deathbed
 from celery_poison.worker.attempt import Recorder
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.pulse import keep_child_alive
@@ -70,10 +70,13 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
     # the trial. What the task itself has started is not affected.
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    if about.deathbed:
+        deathbed.lie_down(about.deathbed, notes_signals=False)
     ledger, settings = plugin.open_ledger(), plugin.settings
-    wire = Wire(ledger.client, ledger.keys.channel(about.worker))
+    wire = Wire(ledger.client, ledger.keys.channel(about.worker), remind=attempt.still_running)
     durable = open_durable(settings, ledger, wire)
     recorder = open_recorder(settings, ledger, wire, node, plugin.policies, durable)
+    recorder.secret = about.secret
     attempt.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
     keep_child_alive(
         wire,

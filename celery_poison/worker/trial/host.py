@@ -26,6 +26,7 @@ from celery.worker import state
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.requests import TaskDied, TrialSpoilt
+from celery_poison.worker.deathbed import LastWords
 from celery_poison.worker.trial.loading import Cellmate, Origin, origin_of
 from celery_poison.worker.trial.opened import CannotOpen, Death, OpenCell
 
@@ -41,6 +42,8 @@ IDLE = 30.0
 DOUBT = 60.0
 #: Seconds for which the thread waits for a cell at a time.
 TICK = 1.0
+#: Seconds for which a worker must outlive a cell that was killed: who kills both may reach the cell first.
+OUTLIVE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,14 @@ class Cells:
         self._terminated_by = 0
         self._is_handed_over = False
         self._ending = False
+        self._is_held = False
 
     # --- on the event loop ---------------------------------------------------------------------
 
     def attach(self, give_back: Callable[[GuardedRequest], Any]) -> None:
         """Serve the present consumer; ``give_back`` takes a request that no cell can try."""
         self._give_back = give_back
-        self._next()
+        self.hold(False)  # who asked for it is gone
 
     @property
     def are_usable(self) -> bool:
@@ -124,15 +128,25 @@ class Cells:
         """Whether ``request`` can be tried in a cell."""
         return not request.is_refused_by_cells and self.are_usable
 
-    def admit(self, request: GuardedRequest) -> None:
+    def admit(self, request: GuardedRequest, *, first: bool = False) -> None:
         """Try ``request`` when its turn comes. It takes no prefetch credit from other messages meanwhile."""
         with suppress(AttributeError):  # a consumer without it
             self._runtime.consumer.qos.increment_eventually()
-        self._waiting.append((request, self._runtime.epoch))
+        add = self._waiting.appendleft if first else self._waiting.append
+        add((request, self._runtime.epoch))
         self._next()
 
+    def hold(self, is_held: bool) -> None:
+        """Begin no trial for the time being, or go on."""
+        self._is_held = is_held
+        self._next()
+
+    def waiting(self) -> list[GuardedRequest]:
+        """Return whoever has been admitted and not begun."""
+        return [request for request, _ in self._waiting]
+
     def _next(self) -> None:
-        while self._running is None and self._waiting and not self._runtime.stopping:
+        while self._may_begin():
             self._running = request, epoch = self._waiting.popleft()
             if epoch != self._runtime.epoch or request not in state.reserved_requests:
                 self._finished()  # revoked, or its connection was lost
@@ -142,6 +156,10 @@ class Cells:
                 request.execute_using_pool(self)
             if not self._is_handed_over:
                 self._finished()
+
+    def _may_begin(self) -> bool:
+        is_free = self._running is None and not self._is_held and not self._runtime.stopping
+        return is_free and bool(self._waiting)
 
     def _finished(self) -> None:
         assert self._running is not None
@@ -198,10 +216,12 @@ class Cells:
         self._ending = True
         self._waiting.clear()
         self._trials.put(None)
-        if self._cell is not None:
-            self._cell.order(b"k")
+        if (cell := self._cell) is not None:
+            cell.order(b"k")
         if self._thread is not None:
             self._thread.join(2 * TICK)
+            if cell is not None and self._thread.is_alive():
+                cell.abandon()
 
     def _begin_thread(self) -> None:
         if self._thread is None:
@@ -241,6 +261,8 @@ class Cells:
                     return  # its connection was lost before it began
                 cell.run(trial.arguments, trial.request.alone)
             except CannotOpen as error:
+                if error.was_killed and not last:
+                    continue
                 self._not_before = time.monotonic() + DOUBT
                 self._refused(trial, error)
                 return
@@ -258,7 +280,12 @@ class Cells:
             runtime = self._runtime
             assert self._origin is not None
             about = Cellmate(
-                self._origin, runtime.worker, runtime.plugin.ledger_url, runtime.settings.namespace
+                self._origin,
+                runtime.worker,
+                runtime.plugin.ledger_url,
+                runtime.settings.namespace,
+                runtime.secret,
+                runtime.deathbed.path if runtime.deathbed else "",
             )
             limit = runtime.settings.trial_memory_limit or 0
             cell = self._cell = OpenCell(about, limit, runtime.lease.fd)
@@ -278,7 +305,7 @@ class Cells:
                 case Death():
                     self._close(kill=True)
                     if begun:
-                        self._died(trial, event, timed_out=timed_out)
+                        self._died(trial, event, cell.pid, timed_out=timed_out)
                     return begun
                 case "accepted", pid, at:
                     begun = True
@@ -291,23 +318,33 @@ class Cells:
                     return True
             if now >= hard_at:
                 timed_out, hard_at = True, float("inf")
-                cell.order(b"k")
+                cell.kill()
+            elif self._terminated_by:
+                cell.kill()
             elif now >= soft_at:
                 soft_at = float("inf")
                 self._report(partial(trial.timed_out, True, trial.soft or 0.0))
                 cell.order(b"s")
 
-    def _died(self, trial: _Trial, death: Death, *, timed_out: bool) -> None:
+    def _died(self, trial: _Trial, death: Death, pid: int, *, timed_out: bool) -> None:
         logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), death)
+        deathbed = self._runtime.deathbed
+        words = deathbed.read(pid) if deathbed else LastWords()
+        evidence = death.evidence(words, self._runtime.exits.limit_kb)
+        self._runtime.exits.note(pid, death.exit_code, death.peak // 1024, words)
         error: Exception
         if timed_out:
             error = TimeLimitExceeded(trial.hard)
         elif self._terminated_by:
             error = Terminated(-self._terminated_by)
         elif death.why == "pressed":
-            error = TrialSpoilt("it was killed because others had used up the memory")
+            error = TrialSpoilt("others had used up the memory", evidence=evidence)
+        elif evidence.is_from_outside:
+            error = TrialSpoilt("somebody asked its cell to end", death.cause, evidence)
         else:
-            error = TaskDied(death.cause, str(death))
+            if death.was_killed:
+                time.sleep(OUTLIVE)
+            error = TaskDied(death.cause, str(death), evidence)
         self._report(partial(trial.failed, _info_of(error)))
         if timed_out:
             self._report(partial(trial.timed_out, False, trial.hard or 0.0))

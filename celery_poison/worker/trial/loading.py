@@ -39,12 +39,16 @@ class Cellmate:
         origin: the app.
         worker: the host's incarnation.
         ledger_url, namespace: where the host's ledger is; the app must say the same here.
+        secret: the ledger's key of fingerprints.
+        deathbed: directory in which a process leaves its last words; empty for none.
     """
 
     origin: Origin
     worker: str
     ledger_url: str
     namespace: str
+    secret: bytes
+    deathbed: str
 
 
 def origin_of(app: Celery) -> Origin | None:

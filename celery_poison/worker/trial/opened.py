@@ -18,7 +18,9 @@ from typing import Any
 from billiard.einfo import ExceptionInfo
 
 from celery_poison import causes
+from celery_poison.evidence import NATIVE, Evidence
 from celery_poison.forking import no_fork
+from celery_poison.worker.deathbed import LastWords
 from celery_poison.worker.trial import frames
 from celery_poison.worker.trial.loading import Cellmate, environment_for
 
@@ -34,7 +36,13 @@ _CELL = "import sys; sys.path[:] = {path!r}; from celery_poison.worker.trial.cel
 
 
 class CannotOpen(Exception):
-    """There is no cell to be had. No message is to blame for it."""
+    """There is no cell to be had. No message is to blame for it.
+
+    Attributes:
+        was_killed: it was killed while it opened, which another one need not be.
+    """
+
+    was_killed = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +60,35 @@ class Death:
     why: str = ""
 
     @property
+    def was_killed(self) -> bool:
+        """Whether anybody may have killed it: the suspect, or somebody outside."""
+        return not self.why and self.status in (None, -signal.SIGKILL)
+
+    @property
     def cause(self) -> str:
         """A word of :mod:`celery_poison.causes`."""
         if self.why:
             return causes.OOM
-        # The kernel kills a cell whose watcher is gone.
-        return causes.from_exit_code(-signal.SIGKILL if self.status is None else self.status)
+        return causes.from_exit_code(self.exit_code)
+
+    @property
+    def exit_code(self) -> int:
+        """The kernel kills a cell whose watcher is gone."""
+        return -signal.SIGKILL if self.status is None else self.status
+
+    def evidence(self, words: LastWords, limit_kb: int | None) -> Evidence:
+        """Return what is known about it, with what the cell said itself."""
+        signum = -self.exit_code if self.exit_code < 0 else None
+        killed = signum == signal.SIGKILL
+        return Evidence(
+            signal=signum,
+            exit=self.exit_code if self.exit_code >= 0 else None,
+            oom=bool(self.why) if killed and self.status is not None else None,
+            rss_kb=self.peak // 1024 or None,
+            limit_kb=limit_kb,
+            stack=words.stack if signum in NATIVE else (),
+            recursion=words.recursion and signum in NATIVE,
+        )
 
     def __str__(self) -> str:
         watcher = "; its watcher was killed with it" if self.status is None else ""
@@ -89,7 +120,10 @@ class OpenCell:
         try:
             frames.send(self._data, about)
             self._await_ready()
-        except (CannotOpen, OSError) as error:
+        except CannotOpen:
+            self.close(kill=True)
+            raise
+        except OSError as error:
             self.close(kill=True)
             raise CannotOpen(str(error)) from error
 
@@ -125,7 +159,9 @@ class OpenCell:
         while time.monotonic() < deadline:
             event = self.next(1.0)
             if isinstance(event, Death):
-                raise CannotOpen(f"the app cannot be loaded in a fresh process (see above): {event}")
+                error = CannotOpen(f"the app cannot be loaded in a fresh process (see above): {event}")
+                error.was_killed = event.was_killed
+                raise error
             if event is not None:
                 _, self.pid, tasks = event
                 self.tasks = frozenset(tasks)
@@ -145,6 +181,16 @@ class OpenCell:
         """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
         with suppress(OSError):
             self._control.sendall(word)
+
+    def kill(self) -> None:
+        """Kill the cell, if need be with a watcher that does not obey: a suspect may have stopped it."""
+        self.order(b"k")
+        if not self._selector.select(ENDING):
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Kill the watcher, and so the cell; what that has started may stay."""
+        self._watcher.kill()
 
     def next(self, timeout: float) -> Any:
         """Return what the cell says next, its Death at the end, None after ``timeout`` seconds."""

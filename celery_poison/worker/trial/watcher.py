@@ -10,6 +10,7 @@ Arguments: the worker's process id, the descriptor of the control socket, those 
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import resource
@@ -20,8 +21,8 @@ import subprocess
 import sys
 import typing
 
-#: Seconds between two looks at the cell's memory.
-LOOK = 0.05
+#: Seconds between two looks at the cell's memory, and how many of them what the kernel did counts as recent.
+LOOK, RECENT = 0.05, 20
 #: Share of the container's memory that must stay free, or so many bytes, whichever is less.
 FREE_SHARE, FREE_BYTES = 0.05, 256 * 1024 * 1024
 
@@ -77,7 +78,11 @@ def _watch(
     """Return the cell's peak memory in bytes, and why it was stopped ('' for a death of its own)."""
     peak, why = 0, ""
     watched: list[typing.Any] = [control, *_ends_of(cell.pid)]
-    while cell.poll() is None:
+    for look in itertools.count(1):
+        if cell.poll() is not None:
+            break
+        if look % RECENT == 0:
+            group.forget_old_kills()
         ready, _, _ = select.select(watched, [], [], LOOK)
         if control in ready and not _obey(control, cell):
             watched.remove(control)
@@ -118,20 +123,21 @@ def _resident(pid: int) -> int:
 
 
 class MemoryGroup:
-    """The memory of this process's control group (cgroup v1 or v2): that of its container, mostly."""
+    """The memory of this process's control group (cgroup v1 or v2): that of its container, mostly.
+
+    Without one that is limited it is the whole machine: there, too, the kernel kills a cell first.
+    """
 
     def __init__(self) -> None:
         self._files = next(filter(_is_limited, _groups()), None)
-        self._kills = self._count_kills()
+        self._kills = self._newer_kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
         self._before = self._used = self._read_used()
 
     def is_full(self) -> bool:
         """Whether so little is left that the kernel is about to kill somebody."""
-        if self._files is None:
-            return False
         self._used = self._read_used()
-        allowed = _number(self._files.allowed) or 1 << 62
+        allowed = self._read_allowed() or 1 << 62
         return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
 
     def is_filled_by(self, cell: int) -> bool:
@@ -139,21 +145,32 @@ class MemoryGroup:
         return 2 * cell >= self._used - self._before
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed somebody in the group since this object was made."""
-        return self._count_kills() > self._kills
+        """Whether the kernel has killed somebody in the group of late."""
+        return self.kills() > self._kills
+
+    def forget_old_kills(self) -> None:
+        """Take what was killed before the last call for the past: it has nothing to do with a death now."""
+        self._kills, self._newer_kills = self._newer_kills, self.kills()
+
+    def _read_allowed(self) -> "int | None":
+        return _machine("MemTotal") if self._files is None else _number(self._files.allowed)
 
     def _read_used(self) -> int:
         if self._files is None:
-            return 0
+            return _machine("MemTotal") - _machine("MemAvailable")
         # Cached files are given up before anybody is killed.
         return (_number(self._files.used) or 0) - sum(
             count for name, count in _table(self._files.stat) if name in self._files.cached
         )
 
-    def _count_kills(self) -> int:
-        if self._files is None:
-            return 0
-        return sum(count for name, count in _table(self._files.events) if name == "oom_kill")
+    def limit(self) -> "int | None":
+        """Return the bytes that the group may use; None where there is no limit."""
+        return None if self._files is None else _number(self._files.allowed)
+
+    def kills(self) -> int:
+        """Return how many processes of the group the kernel has killed so far."""
+        events = "/proc/vmstat" if self._files is None else self._files.events
+        return sum(count for name, count in _table(events) if name == "oom_kill")
 
 
 class Files(typing.NamedTuple):
@@ -202,6 +219,15 @@ def _number(path: str) -> "int | None":
     with contextlib.suppress(OSError, ValueError), open(path) as file:
         return int(file.read())
     return None
+
+
+def _machine(name: str) -> int:
+    """Return a figure of /proc/meminfo in bytes; 0 if it cannot be had."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 def _table(path: str) -> "list[tuple[str, int]]":

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from celery_poison.cli.output import clean
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of, unpacked
 from celery_poison.records import Parcel
+from celery_poison.text import clean
 
 #: Bytes that are unpacked and decoded for display at most.
 READABLE = 1024 * 1024

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from celery_poison.causes import describe
-from celery_poison.cli.output import clean, count_of, when
+from celery_poison.causes import describe, signal_name
+from celery_poison.evidence import Evidence
 from celery_poison.records import MessageRecord
+from celery_poison.text import clean, count_of, when
 
 Entry = Mapping[str, str]
 
@@ -25,6 +26,7 @@ def why(record: MessageRecord) -> str:
     if record.cause:
         sentences.append(f"It {describe(record.cause)}.")
     if record.crashes:
+        sentences.append(clean(record.evidence.sentence()))
         sentences.append(f"It died {_times(record.crashes)} ({count_of(record.strikes, 'strike')}).")
     if record.failures:
         sentences.append(f"It was put back {_times(record.failures)}.")
@@ -37,7 +39,7 @@ def why(record: MessageRecord) -> str:
         sentences.append("It was released: one more death brings it straight back.")
     elif record.candidate and record.state in ("TBDL", "DLNG"):
         sentences.append("It is a candidate: it runs alone, and one more death may convict it.")
-    return " ".join(sentences)
+    return " ".join(filter(None, sentences))
 
 
 def _times(number: int) -> str:
@@ -63,13 +65,24 @@ def _crashed(entry: Entry) -> str:
     told = f"{describe(entry['cause'])} on {entry['worker']}{_after(entry)}"
     if entry["crashes"]:
         told += f": death {entry['crashes']}, strike {entry['strikes']}"
-    if entry["outcome"] == "shared":
+    if entry["outcome"] == "shared" and not entry["note"]:
         told += "; others ran beside it and share the blame"
-    return told + _noted(entry)
+    return told + _noted(entry) + _proven(entry)
 
 
 def _interrupted(entry: Entry) -> str:
-    return f"its run on {entry['worker']} was interrupted ({entry['cause']}); nobody is to blame"
+    told = f"its run on {entry['worker']} was interrupted ({_why(entry['cause'])}); nobody is to blame"
+    return told + _proven(entry)
+
+
+def _why(cause: str) -> str:
+    # The signals that it may be asked to end by; else the word itself says enough.
+    return f"its process was ended by {signal_name(cause[7:])}" if cause.startswith("signal:") else cause
+
+
+def _proven(entry: Entry) -> str:
+    found = Evidence.decode(entry.get("evidence", "")).sentence()
+    return f". {found}" if found else ""
 
 
 def _rolled_back(entry: Entry) -> str:
@@ -111,6 +124,8 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "blocked": lambda entry: _listed("blocked", entry),
     "unblocked": lambda entry: _listed("unblocked", entry),
     "worker_lost": lambda entry: f"worker {entry['worker']} died ({entry['cause']})",
+    "gate_closed": lambda entry: f"the fleet gate closed: {entry['note']}; only a death on trial convicts",
+    "gate_lifted": lambda entry: f"the fleet gate was lifted by {entry['actor'] or 'itself'}{_noted(entry)}",
     "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{_noted(entry)}",
     "worker_started": lambda entry: f"worker {entry['worker']} started",
     "worker_stopped": lambda entry: f"worker {entry['worker']} stopped",

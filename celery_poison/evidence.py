@@ -1,0 +1,130 @@
+"""What is known about a death, beside its cause: as data for machines, as a sentence for people (NEW-2)."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
+
+from celery_poison import causes
+
+#: Signals that ask a process to end. A task has no reason to send them to itself, so they come from outside;
+#: what does so all the same is put back ``max_failures`` times at most.
+REQUESTS_TO_END: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
+
+#: Signals of native crashes, of which a Python stack may be left.
+NATIVE: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Every field is empty where it is not known or does not apply.
+
+    Attributes:
+        signal: by which its process was ended.
+        exit: the exit status of its process.
+        oom: whether the kernel's out-of-memory killer, or the guard of its cell, ended it. Told of SIGKILL.
+        rss_kb: peak resident memory of its process, in KiB.
+        limit_kb: memory that its control group, or else the machine, may use, in KiB.
+        time_limit_s: hard limit that it ran past, in seconds.
+        noticed: how the death of its worker was noticed: ``gone``, ``silent`` or ``frozen``.
+        recursion: the stack was used up by functions that called each other without end.
+        stack: where its Python code was at a native crash, the innermost call first; no arguments.
+    """
+
+    signal: int | None = None
+    exit: int | None = None
+    oom: bool | None = None
+    rss_kb: int | None = None
+    limit_kb: int | None = None
+    time_limit_s: float | None = None
+    noticed: str = ""
+    recursion: bool = False
+    stack: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> str:
+        """A word of :mod:`celery_poison.causes`, by what became of the process."""
+        if self.oom:
+            return causes.OOM
+        if self.signal is not None:
+            return f"signal:{self.signal}"
+        return f"exit:{self.exit}" if self.exit is not None else causes.UNKNOWN
+
+    @property
+    def is_from_outside(self) -> bool:
+        """Whether somebody asked the process to end: the task that ran in it is not to blame."""
+        return self.signal in REQUESTS_TO_END
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is known; of what is not, nothing."""
+        known = {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
+        if not self.recursion:
+            del known["recursion"]
+        return known
+
+    def encode(self) -> str:
+        """The same as compact JSON; the empty string for nothing."""
+        known = self.as_dict()
+        return json.dumps(known, separators=(",", ":")) if known else ""
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Read evidence; what is not to be understood is left out."""
+        try:
+            told = json.loads(text or "{}")
+        except ValueError:
+            told = {}
+        if not isinstance(told, dict):
+            told = {}
+        names = {field.name for field in fields(cls)}
+        known: dict[str, Any] = {name: value for name, value in told.items() if name in names}
+        known["stack"] = tuple(map(str, known.get("stack", ())))
+        return cls(**known)
+
+    def sentence(self) -> str:
+        """Return what the evidence says, in plain words; the empty string for nothing."""
+        return " ".join(filter(None, (self._who_sent_it(), self._memory(), self._where())))
+
+    def _who_sent_it(self) -> str:
+        if self.oom:
+            return "It was killed because memory ran out."
+        if self.signal == signal.SIGKILL:
+            unless = "" if self.oom is None else ", of which there is no sign"
+            return (
+                "Who sent SIGKILL is not known: the task itself, a person, or a kernel short of"
+                f" memory{unless}."
+            )
+        if self.time_limit_s is not None:
+            return f"Its hard time limit was {self.time_limit_s:g} s."
+        if self.noticed:
+            return _NOTICED.get(self.noticed, "")
+        return "Somebody asked its process to end." if self.is_from_outside else ""
+
+    def _memory(self) -> str:
+        if not self.rss_kb:
+            return ""
+        of = f" of {_mib(self.limit_kb)}" if self.limit_kb else ""
+        return f"Its process had used {_mib(self.rss_kb)}{of} at most."
+
+    def _where(self) -> str:
+        if not self.stack:
+            return ""
+        if self.recursion:
+            return f"Its functions called each other without end, at last {self.stack[0]}."
+        return f"Its Python code was in {self.stack[0]}."
+
+
+NO_EVIDENCE: Final = Evidence()
+
+_NOTICED: Final[Mapping[str, str]] = {
+    "gone": "All connections of its worker were gone at once; what its worker died of is not known.",
+    "silent": "Its worker was not heard of any more; what became of it is not known.",
+    "frozen": "Its worker was connected, but did not answer any more.",
+}
+
+
+def _mib(kb: int | None) -> str:
+    return f"{(kb or 0) / 1024:.0f} MiB"

@@ -1,0 +1,95 @@
+"""How facts are worded on pages. Everything that was stored passes through :func:`say` first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kombu.utils.json import dumps
+
+from celery_poison.causes import describe
+from celery_poison.records import MessageRecord
+from celery_poison.text import clean, count_of, duration, when
+
+STATES = {
+    "NDLV": "in quarantine",
+    "FAIL": "given up",
+    "TBDL": "waiting",
+    "DLNG": "running",
+    "DLVD": "ended",
+}
+_LONGEST = 200
+
+
+def say(text: object, limit: int = _LONGEST) -> str:
+    """Return printable text of at most ``limit`` characters on one line; it is escaped by the template."""
+    told = text if isinstance(text, str) else str(text)
+    shown = clean(told[:limit])
+    return shown if len(told) <= limit else f"{shown}… ({len(told):,} characters)"
+
+
+def tell(value: Any, limit: int = 2000) -> str:
+    """Return a value of a header or property."""
+    return say(value if isinstance(value, str) else dumps(value), limit)
+
+
+def ago(seconds: float | None, now: float | None = None) -> str:
+    """Return how long ago a moment was, e.g. ``5m``."""
+    return duration((time.time() if now is None else now) - seconds) if seconds else "–"
+
+
+def cause(record: Any) -> str:
+    """Return in plain language what a message or a group of them died of."""
+    return say(describe(record.cause)) if record.cause else "–"
+
+
+def state(record: MessageRecord) -> str:
+    """Return where a message stands, in words."""
+    told = STATES.get(record.state, record.state)
+    if record.state == "DLNG" and record.candidate:
+        return "on trial"
+    if record.state == "TBDL" and record.candidate:
+        return "released" if record.probation else "candidate"
+    return record.resolution or told if record.state == "FAIL" else told
+
+
+def attempts(record: MessageRecord) -> str:
+    """Return how often it was delivered and how often somebody died of it."""
+    died = f", {count_of(record.crashes, 'death')}" if record.crashes else ""
+    back = f", put back {record.failures}×" if record.failures else ""
+    return f"{count_of(record.deliveries, 'start')}{died}{back}"
+
+
+def node(worker: str) -> str:
+    """Return the name of a worker without its life's id."""
+    return say(worker.partition("/")[0]) or "–"
+
+
+def size(number: int) -> str:
+    """Return bytes in the unit that fits."""
+    for unit, name in ((1 << 20, "MB"), (1 << 10, "kB")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return f"{number} bytes"
+
+
+def at(entry: Mapping[str, str]) -> float:
+    """Return when a journal entry was written, in seconds."""
+    return int(entry["at"].partition("-")[0]) / 1000
+
+
+#: What templates may call.
+NAMES: dict[str, Any] = {
+    "say": say,
+    "tell": tell,
+    "ago": ago,
+    "cause": cause,
+    "state_of": state,
+    "attempts": attempts,
+    "node": node,
+    "size": size,
+    "when": when,
+    "count_of": count_of,
+    "duration": duration,
+}

@@ -1,0 +1,148 @@
+"""What a process can still say when it dies: its Python stack, and that it was asked to end.
+
+Each pool process and each cell has a file of its own in a private directory of its worker. The worker reads
+it when the process has ended, and removes it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from celery_poison.evidence import REQUESTS_TO_END
+
+_PREFIX = "celery-poison-"
+#: Bytes that are read of a file; frames that are told of a stack, and characters of each name.
+_READ, _FRAMES, _LENGTH = 64 * 1024, 20, 200
+#: So deep a stack of so few functions has been used up by a recursion.
+_DEEP, _FEW = 90, 5
+
+_FRAME = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$', re.MULTILINE)
+_SIGNAL = re.compile(r"^signal (\d+)$", re.MULTILINE)
+
+
+class LastWords(NamedTuple):
+    """What one process left behind.
+
+    Attributes:
+        signal: by which it was asked to end, during its last task; None for none.
+        stack: innermost call first.
+    """
+
+    signal: int | None = None
+    stack: tuple[str, ...] = ()
+    recursion: bool = False
+
+
+class Deathbed:
+    """The directory of one worker.
+
+    Raises:
+        OSError: there is no place for it.
+    """
+
+    def __init__(self) -> None:
+        _remove_left_overs()
+        self.path = tempfile.mkdtemp(prefix=_PREFIX)
+        # Held as long as a process of this worker lives: so others know that it is still in use.
+        self._lock = os.open(self.path, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    def read(self, pid: int) -> LastWords:
+        """Return what the process said that has ended, and forget it."""
+        file = Path(self.path, str(pid))
+        try:
+            with file.open("rb") as opened:
+                text = opened.read(_READ).decode("utf-8", "replace")
+            file.unlink()
+        except OSError:
+            return LastWords()
+        frames = _FRAME.findall(text)
+        told = _SIGNAL.findall(text)
+        return LastWords(
+            int(told[0]) if told else None,
+            tuple(f"{name[:_LENGTH]} ({path[-_LENGTH:]}:{line})" for path, line, name in frames[:_FRAMES]),
+            len(frames) >= _DEEP and len({name for _, _, name in frames[:_DEEP]}) <= _FEW,
+        )
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            os.close(self._lock)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _remove_left_overs() -> None:
+    """Remove what workers left that were killed."""
+    for path in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
+        with suppress(OSError):
+            if path.stat().st_uid != os.getuid():
+                continue
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+# --- in the process that may die ---------------------------------------------------------------------
+
+#: False where the signal handlers of this process are still to be listened in on, or one was called and the
+#: process lives on.
+is_armed = True
+_file = -1
+
+
+def lie_down(path: str, *, notes_signals: bool = True) -> None:
+    """Let this process write into its own file below ``path`` from now on; never raises.
+
+    Where the user has enabled faulthandler already, its output stays where it goes.
+
+    Args:
+        notes_signals: its first task is to :func:`arm` it.
+    """
+    global _file, is_armed
+    with suppress(OSError):
+        name = os.path.join(path, str(os.getpid()))
+        _file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        is_armed = not notes_signals
+        if not faulthandler.is_enabled():
+            faulthandler.enable(_file, all_threads=False)
+
+
+def arm() -> None:
+    """Note from now on which signal asks this process to end. Pool processes set their handlers late."""
+    global is_armed
+    is_armed = True
+    with suppress(OSError):
+        os.ftruncate(_file, 0)
+        os.lseek(_file, 0, os.SEEK_SET)
+    for signum in REQUESTS_TO_END:
+        handler = signal.getsignal(signum)
+        if callable(handler) and not isinstance(handler, _Noting):
+            with suppress(ValueError, OSError):  # not in the main thread
+                signal.signal(signum, _Noting(handler))
+
+
+class _Noting:
+    """A signal handler that is called after the signal was noted."""
+
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        self._handler, self._pid = handler, os.getpid()
+
+    def __call__(self, signum: int, frame: Any) -> Any:
+        global is_armed
+        if os.getpid() == self._pid:  # and not a process that the task has started
+            is_armed = False
+            with suppress(OSError):
+                os.write(_file, b"signal %d\n" % signum)
+        return self._handler(signum, frame)

@@ -1,0 +1,163 @@
+"""The rules of docs/verdict.md, carried out as they are written there: an oracle for the code.
+
+Order, actions, bounds and counts are read from the page. What a sentence of it *means* stands here, under the
+very words of the page: who rewords a rule there has to say here what it means now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
+
+from celery_poison.states import State
+from celery_poison.verdict import Action, Ended, Facts, History, Limits
+from tests.docs.pages import rows, section, text, words
+
+_PAGE = text("verdict.md")
+_JUDGE, _CONVICT = "May it be let in? (`judge`)", "Is it guilty? (`convict`)"
+
+# --- is it guilty? ------------------------------------------------------------------------------------
+
+_WHO: dict[str, Callable[[History], bool]] = {
+    "is on probation: it was released from quarantine and has not ended alive since": lambda h: h.probation,
+    "any other": lambda h: True,
+}
+_PROOF = {"at least one death *alone*": 1}
+_WITHOUT_TRIALS = re.compile(
+    r'With `poison_trial="off"` nobody is tried and row (\d+) does not apply.*?'
+    r"bound after a shared death is at least (\w+)",
+    re.DOTALL,
+)
+
+
+class Bound(NamedTuple):
+    applies: Callable[[History], bool]
+    strikes: Callable[[Limits], int]
+    proof: int  #: deaths alone
+
+
+def _strikes(cell: str) -> Callable[[Limits], int]:
+    if cell == "`max_crashes`":
+        return lambda limits: limits.max_crashes
+    return lambda limits: int(cell)
+
+
+@cache
+def bounds() -> list[Bound]:
+    # The second table of this section is about trials.
+    found = [row for row in rows(section(_PAGE, _CONVICT)) if len(row) == 3]
+    assert [who for who, _, _ in found] == list(_WHO)
+    return [Bound(_WHO[who], _strikes(strikes), _PROOF[proof]) for who, strikes, proof in found]
+
+
+@cache
+def _without_trials() -> tuple[str, int]:
+    """Return the row that does not apply without trials, and the least bound after a shared death."""
+    match = _WITHOUT_TRIALS.search(_PAGE)
+    assert match is not None
+    return match[1], {"two": 2}[match[2]]
+
+
+def is_proven_guilty(history: History, limits: Limits) -> bool:
+    bound = next(bound for bound in bounds() if bound.applies(history))
+    needed, proof = bound.strikes(limits), bound.proof
+    if not limits.trials:
+        proof = 0
+        if history.shared_blame and not history.probation:
+            needed = max(needed, _without_trials()[1])
+    return history.strikes >= needed and history.proven >= proof
+
+
+def has_failed_too_often(history: History, limits: Limits) -> bool:
+    return history.failures >= limits.max_failures
+
+
+def is_in_doubt(facts: Facts) -> bool:
+    """As the section about many deaths at once says."""
+    return (facts.gate_closed or facts.history.doubted) and not facts.history.tried
+
+
+# --- may it be let in? --------------------------------------------------------------------------------
+
+
+def _is_too_large(facts: Facts, limits: Limits) -> bool:
+    return limits.max_payload_bytes is not None and facts.payload_bytes > limits.max_payload_bytes
+
+
+_KNOWN: dict[str, Callable[[Facts, Limits], bool]] = {
+    "an earlier start of this message has finished: it is still on record, or the message was parked meanwhile":  # noqa: E501
+        lambda f, _: f.finished or (f.foreign_start and f.ended is Ended.DONE),
+    "a person failed or discarded this message":
+        lambda f, _: f.kept is State.FAIL,
+    "it is in quarantine, and this copy is not the one that its newest release published":
+        lambda f, _: f.kept is State.NDLV and not (f.release and f.release == f.last_release),
+    "this copy was published by an earlier release than the newest":
+        lambda f, _: 0 < f.release < f.last_release,
+    "this copy was published by an earlier parking than the newest, or the message has ended since":
+        lambda f, _: 0 < f.park < f.last_park,
+    "an earlier start of this message is on record and has not finished":
+        lambda f, _: f.foreign_start and f.ended is not Ended.DONE,
+    "its body, as received, has more than `max_payload_bytes`": _is_too_large,
+    "it is proven guilty, its strikes have reached the bound, see below, and [many deaths at once](#when-many-workers-die-at-once) leave no doubt":  # noqa: E501
+        lambda f, limits: is_proven_guilty(f.history, limits) and not is_in_doubt(f),
+    "its failures have reached `max_failures`":
+        lambda f, limits: has_failed_too_often(f.history, limits),
+    "its task or fingerprint is blocked, and nobody has released this task id from quarantine":
+        lambda f, _: bool(f.blocked) and not f.last_release,
+    "it would be convicted by row 8 if there were no doubt":
+        lambda f, limits: is_proven_guilty(f.history, limits),
+    "it is a candidate, or on probation":
+        lambda f, _: f.history.candidate or f.history.probation,
+    "anything else": lambda f, _: True,
+}  # fmt: skip
+
+
+class Rule(NamedTuple):
+    number: str
+    applies: Callable[[Facts, Limits], bool]
+    action: Action
+
+
+@cache
+def rules(trials: bool = True) -> list[Rule]:
+    """Return the rows of the table; those which do not apply without trials are left out there."""
+    table = rows(section(_PAGE, _JUDGE))
+    assert sorted(known for _, known, _, _ in table) == sorted(_KNOWN), "every row has its meaning here"
+    found = [Rule(number, _KNOWN[known], Action(words(action)[0])) for number, known, action, _ in table]
+    skipped = "" if trials else _without_trials()[0]
+    return [rule for rule in found if rule.number != skipped]
+
+
+def action_for(facts: Facts, limits: Limits) -> Action:
+    """Return what the first row says that applies."""
+    return next(rule.action for rule in rules(limits.trials) if rule.applies(facts, limits))
+
+
+# --- what counts --------------------------------------------------------------------------------------
+
+
+class Count(NamedTuple):
+    """One row of the table: what it adds, or puts back to 0."""
+
+    crashes: str
+    strikes: str
+    failures: str
+
+    def add(self, history: History) -> History:
+        def changed(now: int, cell: str) -> int:
+            return {"": now, "+1": now + 1, "back to 0": 0}[cell]
+
+        return replace(
+            history,
+            crashes=changed(history.crashes, self.crashes),
+            strikes=changed(history.strikes, self.strikes),
+            failures=changed(history.failures, self.failures),
+        )
+
+
+@cache
+def counts() -> dict[str, Count]:
+    return {row[0]: Count(*row[1:]) for row in rows(section(_PAGE, "What counts"))}

@@ -1,0 +1,88 @@
+"""Flowers for fleets, and a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_poison.testing import RedisServer
+from tests.apps.harness import Fleet
+from tests.flower.served import FlowerServer
+from tests.quarantine.keeping import Keeper
+
+Serve = Callable[..., FlowerServer]
+
+
+@pytest.fixture
+def keeper(fleet: Fleet) -> Iterator[Keeper]:
+    keeper = Keeper(fleet.app)
+    keeper.sign()
+    yield keeper
+    keeper.close()
+
+
+@pytest.fixture
+def new_server() -> Iterator[Callable[..., RedisServer]]:
+    """A function that starts a Redis of the test's own, to be filled or stopped."""
+    with ExitStack() as servers:
+        yield lambda **options: servers.enter_context(RedisServer(options=options))
+
+
+@pytest.fixture
+def serve(fleet: Fleet) -> Iterator[Serve]:
+    """A function that starts a Flower for the fleet, or for another one."""
+    with ExitStack() as servers:
+
+        def start(*options: str, of: Fleet = fleet, **more: Any) -> FlowerServer:
+            return servers.enter_context(closing(FlowerServer(of, *options, **more))).wait_ready()
+
+        yield start
+
+
+def _need_chromium() -> str:
+    found = shutil.which("chromium")
+    if found is None or shutil.which("chromedriver") is None:
+        if os.environ.get("CI"):
+            pytest.fail("chromium is not installed, and CI must not skip its tests", pytrace=False)
+        pytest.skip("chromium and chromedriver are not installed")
+    return found
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One headless Chromium for all tests."""
+    binary = _need_chromium()
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in (
+        *("headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync"),
+        *("disable-background-networking", "disable-component-update", "disable-dev-shm-usage"),
+        *("window-size=1280,900", f"user-data-dir={tmp_path_factory.mktemp('chromium')}"),
+    ):
+        options.add_argument(f"--{flag}")
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    driver.set_page_load_timeout(30)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Any:
+    """The browser, without cookies of the last test."""
+    chromium.delete_all_cookies()
+    chromium.set_window_size(1280, 900)
+    return chromium
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Where screenshots go: POISON_SCREENSHOTS, else nowhere that stays."""
+    return Path(os.environ.get("POISON_SCREENSHOTS") or tmp_path)

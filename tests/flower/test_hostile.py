@@ -1,0 +1,126 @@
+"""Whatever was stored, and however much of it: escaped, and in under a second a page."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from celery_poison.ledger import Keys
+from celery_poison.testing import RedisServer, wait_until
+from tests.apps.harness import Fleet
+from tests.flower.conftest import Serve
+from tests.flower.served import ANN, Answer, FlowerServer
+from tests.quarantine.keeping import Keeper
+
+SCRIPT = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
+TURNED = "right\u202eleft"
+BROKEN = b"\xff\xfe{{ 1 + 1 }} <b>\xc3"
+
+#: Copies one message many times, inside Redis: 997 tasks, one in 100 with another cause.
+COPY = """
+local fields = redis.call('HGETALL', KEYS[1])
+for i = tonumber(ARGV[1]), tonumber(ARGV[1]) + 4999 do
+  local mid = string.format('%032x', i)
+  local key = ARGV[2] .. mid
+  redis.call('HSET', key, unpack(fields))
+  redis.call('HSET', key, 'mid', mid, 'id', 'id-' .. i, 'task', 'shop.task' .. (i % 997),
+    'cause', i % 100 == 0 and 'oom' or 'signal:9', 'quarantined_at', ARGV[3] - i)
+  redis.call('ZADD', KEYS[2], ARGV[3] - i, mid)
+end
+"""
+
+
+def harmless(answer: Answer) -> None:
+    for forbidden in ("<script>alert", "<img src=x", "onerror=alert(2)>\n", "\u202e", "<b>"):
+        assert forbidden not in answer.text, forbidden
+    assert answer.took < 1, answer.took
+
+
+def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, keeper: Keeper) -> None:
+    ten_megabytes = (SCRIPT + TURNED) * (10_000_000 // len(SCRIPT + TURNED))
+    mid = keeper.send_and_keep("fleet.kill_child", ten_megabytes, argsrepr=ten_megabytes, kwargsrepr=SCRIPT)
+    keys: Keys = keeper.ledger.keys
+    stored = {"task": SCRIPT, "id": SCRIPT + TURNED, "worker": SCRIPT, "queue": TURNED, "reason": BROKEN}
+    keeper.ledger.client.hset(keys.message(mid), mapping=stored)
+    journalled = {"id": SCRIPT + TURNED, "task": SCRIPT, "note": BROKEN, "actor": SCRIPT, "mid": mid}
+    newest = keeper.ledger.client.xrevrange(keys.journal, count=1)[0][1]
+    keeper.ledger.client.xadd(keys.journal, {**newest, **journalled, "event": "released"})
+    keeper.ledger.client.xadd(keys.journal, {**newest, **journalled, "evidence": f'{{"{TURNED}": "<b>"}}'})
+    flower = serve(user=ANN)
+    pages = [
+        "/poison",
+        f"/poison?{urlencode({'filter': 'task=' + repr(SCRIPT)})}",
+        f"/poison?{urlencode({'state': SCRIPT, 'offset': SCRIPT, 'job': SCRIPT})}",
+        f"/poison/message/{mid}",
+        f"/poison/task/{quote(SCRIPT, safe='')}",
+        f"/poison/message/{quote(SCRIPT + TURNED)}",
+        f"/poison/incidents?span={quote(SCRIPT)}",
+        f"/poison/job/{quote(SCRIPT)}",
+    ]
+    for path in pages:
+        harmless(flower.get(path))
+    assert "&lt;script&gt;alert(1)" in flower.get("/poison").text
+    assert "characters)" in flower.get(f"/poison/message/{mid}").text
+    token = {"Cookie": "_xsrf=abcdef0123456789", "X_XSRFToken": "abcdef0123456789"}
+    preview = flower.post("/poison/preview/release", {"ids": mid, "filter": SCRIPT}, **token)
+    harmless(preview)
+    assert "Release 1 message?" in preview.text
+    told = flower.get(f"/api/poison/message/{mid}").json
+    assert (told["task"], told["reason"]) == (SCRIPT, BROKEN.decode("utf-8", "replace"))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("many", [5000, pytest.param(100_000, marks=pytest.mark.matrix)])
+def test_many_entries_are_paged_filtered_and_grouped_in_under_a_second_a_page(
+    new_fleet: Callable[..., Fleet], serve: Serve, new_server: Callable[..., RedisServer], many: int
+) -> None:
+    fleet = new_fleet(new_server().url(0))
+    keeper = Keeper(fleet.app)
+    keeper.sign()
+    mid = keeper.send_and_keep("fleet.kill_child")
+    keys, client = keeper.ledger.keys, keeper.ledger.client
+    now = keeper.ledger.client.time()[0] * 1000
+    for start in range(1, many, 5000):
+        client.eval(COPY, 2, keys.message(mid), keys.quarantine, start, keys.message(""), now)
+    flower = serve(user=ANN, of=fleet)
+    first = flower.get("/poison")
+    assert (first.status, first.took < 1) == (200, True), first.took
+    told: list[float] = []
+
+    def read() -> bool:
+        told.append(flower.get("/healthcheck").took)
+        return "Still reading" not in flower.get("/poison").text
+
+    wait_until(read, timeout=60, what="all is read")
+    pages = {
+        "list": "/poison",
+        "deep": f"/poison?offset={many - 100}",
+        "oldest": "/poison?order=oldest",
+        "few of them": "/poison?filter=cause%3Doom+task%3Dshop.task5*",
+        "none of them": "/poison?filter=worker%3Dnobody",
+        "old ones": "/poison?filter=age%3E1h",
+        "message": f"/poison/message/{4711:032x}",
+        "task": "/poison/task/id-4711",
+        "groups": "/api/poison/groups",
+        "status": "/api/poison/status",
+    }
+    took = {name: statistics.median(ask(flower, path) for _ in range(3)) for name, path in pages.items()}
+    sys.stdout.write(
+        f"first page {first.took * 1000:.0f} ms, then"
+        f" {', '.join(f'{name} {seconds * 1000:.0f}' for name, seconds in took.items())} ms;"
+        f" healthcheck while reading at most {max(told) * 1000:.0f} ms; {flower.memory_mb():.0f} MB\n"
+    )
+    assert max(took.values()) < 1, took
+    assert f"{many + 1:,}" in flower.get("/poison").text
+    keeper.close()
+
+
+def ask(flower: FlowerServer, path: str) -> float:
+    """Return how long the answer took, in seconds."""
+    answer = flower.get(path)
+    assert answer.status in (200, 302), (path, answer)
+    return answer.took

@@ -1,0 +1,73 @@
+"""The totals that metrics are made of: each changed in the step that it counts, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.ledger import RECOVERY_BOUNDS, Silence
+from celery_poison.ledger.queries import Queries
+from celery_poison.records import Start
+
+ID, MID, WORKER = "id", "mid", "w1@host/0a1b"
+
+
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield Ledger(client, Keys("ns", "NAME"))
+
+
+def _start(number: int) -> Start:
+    return Start("R", f"0a1b.{number}", WORKER, 7, 1, 1, 0, ID, "shop.charge", "celery", 2, 5, 10, 1)
+
+
+def _totals(ledger: Ledger) -> dict[str, int]:
+    return Queries(ledger).counts()
+
+
+def test_a_crash_is_counted_by_its_cause_and_not_again_when_it_is_told_again(ledger: Ledger) -> None:
+    for _ in range(2):
+        ledger.crash(MID, _start(1), cause="signal:9", shared=False)
+    ledger.crash(MID, _start(2), cause="oom", shared=False)
+    assert _totals(ledger) == {"crashed:signal:9": 1, "crashed:oom": 1}
+
+
+def test_a_quarantine_is_counted_once(ledger: Ledger) -> None:
+    for _ in range(2):
+        ledger.quarantine(MID, _start(1), cause="exit:7", reason="", fields={"body": "x"})
+    assert _totals(ledger) == {"quarantined:exit:7": 1}
+
+
+def test_a_candidate_that_ends_alive_is_counted_as_cleared(ledger: Ledger) -> None:
+    ledger.acquit(MID, _start(1), final=True)
+    assert _totals(ledger) == {}, "a message without a history is acquitted of nothing"
+    ledger.crash(MID, _start(1), cause="oom", shared=True)
+    ledger.acquit(MID, _start(2), final=True)
+    assert _totals(ledger)["cleared"] == 1
+
+
+def test_a_start_that_survived_its_burial_is_counted_as_cleared(ledger: Ledger) -> None:
+    ledger.crash(MID, _start(1), cause="worker_lost", shared=True)
+    ledger.survived(MID, _start(1).token, ID)
+    assert _totals(ledger)["cleared"] == 1
+
+
+def test_a_recovery_is_counted_in_its_bucket_from_the_workers_death_on(ledger: Ledger) -> None:
+    ledger.beat(WORKER, {"node": "w1@host"}, first=True)
+    led = ledger.lead("other", 1000)
+    assert led is not None
+    for number, seconds in enumerate((0, 4, 10_000)):
+        incident = f"i{number}"
+        if not number:
+            ledger.bury(WORKER, incident, Silence.SILENT, 0, led[0])
+        else:
+            died_at = Queries(ledger).now_ms() - seconds * 1000
+            ledger.client.hset(ledger.keys.incident(incident), "died_at", died_at)
+        ledger.close(WORKER, incident, flagged=0, put_back=0, returned={}, fence=led[0])
+    totals = _totals(ledger)
+    assert 10_004_000 <= totals.pop("recovered_ms") < 10_010_000
+    assert totals == {f"recovered:{RECOVERY_BOUNDS[0]}": 1, "recovered:5": 1, "recovered:inf": 1}

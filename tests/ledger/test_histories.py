@@ -1,0 +1,103 @@
+"""The counts that the ledger keeps are those of docs/verdict.md, for every short sequence of events."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.queries import Queries
+from celery_poison.records import Start
+from celery_poison.verdict import History
+from tests.docs.verdict_table import counts
+
+MID = "m"
+LONGEST = 3
+
+
+class Book:
+    """One message's record, made by the ledger's own scripts."""
+
+    def __init__(self, url: str) -> None:
+        self.ledger = Ledger(open_redis(url), Keys("histories"))
+        self.queries = Queries(self.ledger)
+        self._tokens = itertools.count()
+
+    def begin(self) -> Start:
+        start = Start("R", f"t{next(self._tokens)}", "n/b", 1, 1, 1, 0, "id", "shop.render", "q", 9, 9, 10, 1)
+        self.ledger.client.hset(self.ledger.keys.running, MID, start.encode())
+        return start
+
+    def release(self) -> None:
+        parcel: Any = {"state": "NDLV"}
+        start = self.begin()
+        self.ledger.client.hset(self.ledger.keys.message(MID), mapping={"id": "id", "mid": MID, "crashes": 0,
+                                "task": start.task, "queue": "q", "release": 1, **parcel})  # fmt: skip
+        known = self.queries.history("id")
+        self.ledger.client.hset(self.ledger.keys.message(MID), "crashes", known.crashes)
+        self.ledger.client.delete(self.ledger.keys.lineage("id"))  # as quarantine.lua does
+        self.ledger.released(MID, "id", 1)
+
+
+EVENTS: dict[str, tuple[str, bool | None, Callable[[Book], Any]]] = {
+    "alone": ("its pool process died: signal, exit status, out of memory", True,
+              lambda b: b.ledger.crash(MID, b.begin(), cause="signal:9", shared=False)),
+    "cell": ("it died in its cell", True,
+             lambda b: b.ledger.crash(MID, b.begin(), cause="signal:9", shared=False)),
+    "shared": ("its whole worker died while it ran, or while it was received", False,
+               lambda b: b.ledger.crash(MID, b.begin(), cause="worker_lost", shared=True)),
+    "limit": ("a hard time limit that puts the message back", True,
+              lambda b: b.ledger.crash(MID, b.begin(), cause="time_limit", shared=False, failure=True)),
+    "rollback": ("`self.rollback()`, `Reject(requeue=True)`", None,
+                 lambda b: b.ledger.rollback(MID, b.begin(), cause="rejected")),
+    "shutdown": ("shutdown, revocation, lost broker connection, process recycling", None,
+                 lambda b: b.ledger.interrupt(MID, b.begin(), cause="shutdown")),
+    "spoilt": ("its worker ended while it was in a cell", None,
+               lambda b: b.ledger.interrupt(MID, b.begin(), cause="worker_lost", spoilt=True)),
+    "alive": ("it ended alive", None,
+              lambda b: b.ledger.acquit(MID, b.begin(), final=False)),
+    "released": ("it was released", None, Book.release),
+}  # fmt: skip
+
+
+def _told(sequence: tuple[str, ...]) -> tuple[History, int]:
+    """What the page says of them, and the number of deaths alone since it was last cleared or released."""
+    history, proven = History(), 0
+    for name in sequence:
+        row, alone, _ = EVENTS[name]
+        history = counts()[row].add(history)
+        proven = 0 if name in ("alive", "released") else proven + bool(alone)
+    return history, proven
+
+
+def test_SAP_3_every_short_history_is_counted_as_the_docs_tell(redis_url: str) -> None:
+    book = Book(redis_url)
+    for length in range(1, LONGEST + 1):
+        for sequence in itertools.product(EVENTS, repeat=length):
+            book.ledger.client.flushdb()
+            for name in sequence:
+                EVENTS[name][2](book)
+            kept, (told, proven) = book.queries.history("id"), _told(sequence)
+            assert (kept.crashes, kept.strikes, kept.failures, kept.proven) == (
+                told.crashes,
+                told.strikes,
+                told.failures,
+                proven,
+            ), sequence
+            assert kept.candidate == _is_suspect(sequence), sequence
+            assert kept.probation == ("released" in sequence and "alive" not in _since_release(sequence))
+
+
+def _is_suspect(sequence: tuple[str, ...]) -> bool:
+    suspect = False
+    for name in sequence:
+        _, alone, _ = EVENTS[name]
+        suspect = name != "alive" and (suspect or alone is not None or name == "released")
+    return suspect
+
+
+def _since_release(sequence: tuple[str, ...]) -> tuple[str, ...]:
+    last = max(place for place, name in enumerate(sequence) if name == "released")
+    return sequence[last:]

@@ -1,0 +1,67 @@
+"""Metrics of a fleet without workers, scraped as Prometheus does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from celery_poison.metrics import Exporter, register
+from celery_poison.testing import RedisServer, wait_until
+from tests.apps.harness import Fleet
+from tests.quarantine.keeping import Keeper
+
+Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+def scraped(registry: CollectorRegistry) -> Samples:
+    """Return the number of every (name without prefix, values of the labels in the order of their names)."""
+    families = text_string_to_metric_families(generate_latest(registry).decode())
+    return {
+        (sample.name.removeprefix("celery_poison_"), tuple(v for _, v in sorted(sample.labels.items()))): (
+            sample.value
+        )
+        for family in families
+        for sample in family.samples
+    }
+
+
+class Scraper:
+    """Exports the metrics of one app ten times a second, into a registry of its own."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.registry = CollectorRegistry()
+        self.exporter: Exporter = register(fleet.app, interval=0.1, registry=self.registry)
+
+    def now(self) -> Samples:
+        return scraped(self.registry)
+
+    def await_that(self, *key: str, is_: float) -> Samples:
+        """Scrape until the metric with these labels has this value."""
+        name, *labels = key
+        wait_until(lambda: self.now().get((name, tuple(labels))) == is_, what=lambda: str(self.now()))
+        return self.now()
+
+
+@pytest.fixture
+def keeper(fleet: Fleet) -> Iterator[Keeper]:
+    keeper = Keeper(fleet.app)
+    keeper.sign()
+    yield keeper
+    keeper.close()
+
+
+@pytest.fixture
+def scraper(fleet: Fleet) -> Iterator[Scraper]:
+    scraper = Scraper(fleet)
+    yield scraper
+    scraper.exporter.close()
+
+
+@pytest.fixture
+def new_server() -> Iterator[Callable[..., RedisServer]]:
+    with ExitStack() as servers:
+        yield lambda **options: servers.enter_context(RedisServer(options=options))

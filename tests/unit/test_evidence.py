@@ -1,0 +1,141 @@
+"""What is known about a death: kept as data, told as a sentence, left behind by the process itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_poison.evidence import NO_EVIDENCE, Evidence
+from celery_poison.worker.deathbed import Deathbed, LastWords
+from celery_poison.worker.exits import Kills
+
+NUMBER = st.none() | st.integers(0, 1 << 40)
+
+
+STACK = st.lists(st.text(), max_size=3)
+
+
+@given(number=NUMBER, status=NUMBER, oom=st.none() | st.booleans(), rss=NUMBER, stack=STACK)
+def test_evidence_is_read_as_it_was_written(
+    number: int | None, status: int | None, oom: bool | None, rss: int | None, stack: list[str]
+) -> None:
+    evidence = Evidence(signal=number, exit=status, oom=oom, rss_kb=rss, stack=tuple(stack))
+    assert Evidence.decode(evidence.encode()) == evidence
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "{", '{"new": 1}', "null"])
+def test_what_nobody_understands_is_no_evidence(text: str) -> None:
+    assert Evidence.decode(text) == NO_EVIDENCE
+    assert NO_EVIDENCE.sentence() == ""
+
+
+@pytest.mark.parametrize(
+    ("evidence", "cause", "outside", "words"),
+    [
+        (Evidence(signal=9, oom=True), "oom", False, "memory ran out"),
+        (Evidence(signal=9, oom=False), "signal:9", False, "no sign"),
+        (Evidence(signal=9), "signal:9", False, "not known"),
+        (Evidence(signal=15, exit=15), "signal:15", True, "asked its process to end"),
+        (Evidence(exit=15), "exit:15", False, ""),
+        (Evidence(noticed="gone"), "unknown", False, "is not known"),
+    ],
+)
+def test_NEW_2_unknown_is_said_to_be_unknown(
+    evidence: Evidence, cause: str, outside: bool, words: str
+) -> None:
+    assert (evidence.cause, evidence.is_from_outside) == (cause, outside)
+    assert words in evidence.sentence()
+
+
+# --- what a process leaves behind --------------------------------------------------------------------
+
+_DIES = """
+import os, resource, signal, sys
+from celery_poison.worker import deathbed
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+signal.signal(signal.SIGTERM, lambda *_: None)
+deathbed.lie_down(sys.argv[1])
+deathbed.arm()
+def handles(secret):
+    {how}
+handles("an argument")
+"""
+
+
+@pytest.fixture
+def deathbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Deathbed:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return Deathbed()
+
+
+def _last_words(deathbed: Deathbed, how: str, **env: str) -> LastWords:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _DIES.format(how=how), deathbed.path],
+        env={**os.environ, **env},
+        stderr=subprocess.PIPE,
+    )
+    process.communicate(timeout=60)
+    found = deathbed.read(process.pid)
+    assert not os.listdir(deathbed.path)
+    return found
+
+
+def test_a_native_crash_leaves_its_stack_and_no_argument(deathbed: Deathbed) -> None:
+    words = _last_words(deathbed, "os.abort()")
+    assert words.stack[0] == "handles (<string>:9)"
+    assert words.signal is None and "argument" not in str(words)
+
+
+def test_a_faulthandler_of_the_user_is_left_alone(deathbed: Deathbed) -> None:
+    assert _last_words(deathbed, "os.abort()", PYTHONFAULTHANDLER="1") == LastWords()
+
+
+def test_a_signal_that_asks_to_end_is_noted(deathbed: Deathbed) -> None:
+    assert _last_words(deathbed, "os.kill(os.getpid(), 15); os._exit(70)").signal == signal.SIGTERM
+
+
+def test_a_signal_that_a_task_has_outlived_is_not_held_for_the_next_ones(deathbed: Deathbed) -> None:
+    how = "os.kill(os.getpid(), 15); assert not deathbed.is_armed; deathbed.arm(); os._exit(1)"
+    assert _last_words(deathbed, how).signal is None
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_next_and_nobody_elses(deathbed: Deathbed) -> None:
+    own, foreign = Path(deathbed.path), Path(deathbed.path).with_name("celery-poison-left")
+    foreign.mkdir()
+    Deathbed().remove()
+    assert own.is_dir() and not foreign.exists()
+    deathbed.remove()
+    assert not own.exists()
+
+
+# --- the kernel's count ------------------------------------------------------------------------------
+
+
+class _Group:
+    count = 3
+
+    def limit(self) -> int:
+        return 1 << 30
+
+    def kills(self) -> int:
+        return self.count
+
+
+def test_each_kill_of_the_kernel_explains_one_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_poison.worker.exits.MemoryGroup", _Group)
+    monkeypatch.setattr(_Group, "count", 3)
+    kills = Kills()
+    assert not kills.was_for_memory(1000)
+    monkeypatch.setattr(_Group, "count", 4)
+    kills.look()
+    assert kills.was_for_memory(1000)
+    assert not kills.was_for_memory(1000)
+    assert kills.was_for_memory((1 << 20) - 1000), "it had used up what there is"
