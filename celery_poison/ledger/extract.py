@@ -48,8 +48,8 @@ def extent(client: redis.Redis, keys: Keys) -> Extent:
             return Extent(0, "", "", 0)
         info: Any = client.xinfo_stream(keys.journal)
     length, added = int(info["length"]), info.get("entries-added")
-    ends = [row[0].decode() if row else "" for row in (info["first-entry"], info["last-entry"])]
-    return Extent(length, *ends, None if added is None else int(added) - length)
+    first, last = (row[0].decode() if row else "" for row in (info["first-entry"], info["last-entry"]))
+    return Extent(length, first, last, None if added is None else int(added) - length)
 
 
 def extract(client: redis.Redis, keys: Keys, *, after: str = "", until: str) -> Iterator[dict[str, str]]:
