@@ -11,6 +11,6 @@ death as before, until the next deploy.
 """
 
 from examples.histories.world import World
-from examples.histories.write import write
+from examples.histories.write import write, write_lake
 
-__all__ = ["World", "write"]
+__all__ = ["World", "write", "write_lake"]

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from examples.histories.world import World
-from examples.histories.write import write
+from examples.histories.write import write_lake
 
 
 def main() -> None:
@@ -15,11 +15,11 @@ def main() -> None:
     parser.add_argument("target", type=Path, help="a directory that does not exist yet")
     parser.add_argument("--attempts", type=int, default=5_000_000)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--days", type=int, default=30)
+    parser.add_argument("--days", type=int, default=30, help="at least 21: there is a seventh release in it")
     given = parser.parse_args()
     began = time.monotonic()
     world = World(attempts=given.attempts, seed=given.seed, days=given.days)
-    total = write(world, given.target, progress=print)
+    total = write_lake(world, given.target, progress=print)
     print(f"{total:,} entries in {time.monotonic() - began:.1f} s: {given.target}")
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from celery_poison.pipeline.batches import MARK, Manifest
 from examples.histories import healthy
 from examples.histories.troubles import Troubles
 from examples.histories.world import DAY_MS, World
@@ -59,6 +60,20 @@ def write(world: World, target: Path, progress: Callable[[str], None] = lambda l
     tainted = sorted(troubles.tainted)
     about = {"culprits": truth, "tainted": tainted, "convicted": troubles.convicted, "entries": total}
     (target / "_truth.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+    return total
+
+
+def write_lake(world: World, root: Path, progress: Callable[[str], None] = lambda line: None) -> int:
+    """Write a whole lake below ``root``, as one batch, with the truth in ``_truth.json``; else as :func:`write`.
+
+    It is to be read: an ingest into it would find that it belongs to no journal.
+    """
+    batch = root / "journal" / "batch=0"
+    total = write(world, batch, progress)
+    (batch / "_truth.json").rename(root / "_truth.json")
+    last = f"{world.start_ms + world.days * DAY_MS}-0"
+    manifest = Manifest(first=0, last=0, after="0-0", upto=last, rows=total, versions={"2": total})
+    (batch / MARK).write_text(manifest.text(), encoding="utf-8")
     return total
 
 
