@@ -64,7 +64,7 @@ def write(world: World, target: Path, progress: Callable[[str], None] = lambda l
 
 
 def write_lake(world: World, root: Path, progress: Callable[[str], None] = lambda line: None) -> int:
-    """Write a whole lake below ``root``, as one batch, with the truth in ``_truth.json``; else as :func:`write`.
+    """Write a whole lake below ``root``, as one batch, beside ``_truth.json``; else as :func:`write`.
 
     It is to be read: an ingest into it would find that it belongs to no journal.
     """

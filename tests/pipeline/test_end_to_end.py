@@ -1,4 +1,4 @@
-"""From crashes of real workers to a rule that they obey, and back, by the commands that users type (NEW-7)."""
+"""From crashes of real workers to a rule that they obey, and back, by commands as users type them (NEW-7)."""
 
 from __future__ import annotations
 
