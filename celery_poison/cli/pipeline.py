@@ -1,8 +1,9 @@
 """``celery poison pipeline …``, and ``celery-poison pipeline …`` without an app.
 
 A command is a function ``run(session, lake, options)``. Its module may name more of its own in ``OPTIONS``,
-a sequence of ``click.Option``; ``options`` has their values and those of the common ones, by name. Spark is
-imported when a command is asked for, not before.
+a sequence of ``click.Option``; ``options`` has their values and those of the common ones, by name. Where some
+of them need neither Spark nor a lake, ``run_without_spark(options)`` does those and says whether it did.
+Spark is imported when a command is asked for, not before.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NEEDS = ("pyspark", "pyarrow")
 
 def _common() -> list[click.Parameter]:
     return [
-        click.Option(["--lake"], required=True, envvar="POISON_LAKE", help="Directory, or URL Spark knows."),
+        click.Option(["--lake"], envvar="POISON_LAKE", help="Directory, or URL Spark knows.  [required]"),
         click.Option(["--redis", "url"], help="URL of the ledger's Redis; default: the app's."),
         click.Option(["--namespace"], help="Of the ledger; default: the app's, else 'poison'."),
         click.Option(["--master-name"], help="Of the Sentinels' master, beside a sentinel:// URL."),
@@ -79,7 +80,7 @@ class _Stages(DYMGroup):
 
         @plainly
         def callback(**options: Any) -> None:
-            _run(module.run, options)
+            _run(module, options)
 
         return click.Command(
             cmd_name, help=getattr(module, "HELP", stage.help), callback=callback, params=[*own, *_common()]
@@ -101,15 +102,19 @@ def _explanation(name: str, stage: Stage) -> click.Command:
     )
 
 
-def _run(run: Any, options: dict[str, Any]) -> None:
+def _run(module: Any, options: dict[str, Any]) -> None:
     from celery_poison.pipeline.lake import Lake
     from celery_poison.pipeline.session import open_session
 
     _fill_from_app(options)
+    if hasattr(module, "run_without_spark") and module.run_without_spark(options):
+        return
+    if not options["lake"]:
+        raise Misused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment")
     conf = dict(_setting(text) for text in options["conf"])
     session = open_session(options["master"], options["memory"], conf)
     try:
-        run(session, Lake(session, options["lake"]), options)
+        module.run(session, Lake(session, options["lake"]), options)
     finally:
         session.stop()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.plain import plain_rows
 from celery_poison.pipeline.publish import LEAST_MESSAGES, proposals, sheet
 from celery_poison.pipeline.run_backtest import replayed
+from celery_poison.pipeline.telling import clean
 from celery_poison.quarantine.actor import default_actor
 
 HELP = """Make block rules of what was proven, and propose them; --apply puts them in force.
@@ -23,13 +25,15 @@ HELP = """Make block rules of what was proven, and propose them; --apply puts th
 \b
 celery -A proj poison pipeline publish --lake /data/poison             propose, and show what
 celery -A proj poison pipeline publish --lake /data/poison --apply     workers obey within a heartbeat
-celery -A proj poison pipeline publish --lake /data/poison --rollback  take all of it back
+celery -A proj poison pipeline publish --show                          what is proposed at the moment
+celery -A proj poison pipeline publish --rollback                      take all of it back
 
 A rule is never made for a fingerprint of which any message ever ended alive.
 """
 OPTIONS = (
     click.Option(["--apply"], is_flag=True, help="Put the rules in force, instead of proposing them."),
     click.Option(["--rollback"], is_flag=True, help="Take back what was put in force, and the proposal."),
+    click.Option(["--show"], is_flag=True, help="Show the stored proposal, and change nothing."),
     click.Option(
         ["--hours"],
         type=click.FloatRange(0, min_open=True),
@@ -48,19 +52,38 @@ OPTIONS = (
 )
 
 
+def run_without_spark(options: Mapping[str, Any]) -> bool:
+    """Do what asks the ledger alone (``--show``, ``--rollback``); return whether that was all."""
+    if options["show"] + options["rollback"] + options["apply"] > 1:
+        raise ConfigurationError("--show, --apply and --rollback go one at a time")
+    if not (options["show"] or options["rollback"]):
+        return False
+    with _ledger(options) as ledger:
+        if options["show"]:
+            _tell(published.proposed(ledger) or {"rules": [], "policy": {}, "reasons": []}, options)
+        else:
+            _tell({"taken_back": ledger.retract(_actor(options))}, options)
+    return True
+
+
 def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Publish, or take back, in one step of the ledger; print what was done."""
+    """Publish in one step of the ledger; print what was done."""
+    with _ledger(options) as ledger:
+        told = _publish(ledger, Derived(session, lake), options, _actor(options))
+    _tell(told, options)
+    return told
+
+
+@contextmanager
+def _ledger(options: Mapping[str, Any]) -> Iterator[Ledger]:
     if not options.get("url"):
         raise ConfigurationError("publish needs the ledger: an app, or --redis URL")
-    actor = options.get("actor") or default_actor()
     with open_redis(options["url"], {"master_name": options.get("master_name")}) as client:
-        ledger = Ledger(client, Keys(options.get("namespace") or "poison"))
-        if options.get("rollback"):
-            told: dict[str, Any] = {"taken_back": ledger.retract(actor)}
-        else:
-            told = _publish(ledger, Derived(session, lake), options, actor)
-    click.echo(json.dumps(told, indent=2) if options.get("as_json") else _words(told))
-    return told
+        yield Ledger(client, Keys(options.get("namespace") or "poison"))
+
+
+def _actor(options: Mapping[str, Any]) -> str:
+    return options.get("actor") or default_actor()
 
 
 def _publish(ledger: Ledger, derived: Derived, options: Mapping[str, Any], actor: str) -> dict[str, Any]:
@@ -74,12 +97,22 @@ def _publish(ledger: Ledger, derived: Derived, options: Mapping[str, Any], actor
     return {**told, **json.loads(made)}
 
 
+def _tell(told: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(told, indent=2) if options.get("as_json") else _words(told))
+
+
 def _words(told: Mapping[str, Any]) -> str:
     if "taken_back" in told:
         return f"took back {told['taken_back']} rules"
+    if "version" not in told:
+        return "nothing is proposed"
     lines = [f"fingerprint {rule['fingerprint']} of {rule['task']}: {rule['note']}" for rule in told["rules"]]
     lines += [f"policy: {name}={value}" for name, value in told["policy"].items()]
+    # A sheet that is only shown was not published by this command, and waits.
     done = (
-        "proposed; --apply puts it in force" if told["waits_for_a_person"] else f"{told['applied']} in force"
+        "proposed; --apply puts it in force"
+        if told.get("waits_for_a_person", True)
+        else f"{told['applied']} in force"
     )
-    return "\n".join([*lines, f"version {told['version']}: {len(told['rules'])} rules, {done}"])
+    lines = [*lines, f"version {told['version']}: {len(told['rules'])} rules, {done}"]
+    return "\n".join(map(clean, lines))

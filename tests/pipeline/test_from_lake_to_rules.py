@@ -20,6 +20,13 @@ def _rules(url: str) -> set[str]:
         return {rule.name for rule in read_rules(raw, now)[0].values()}
 
 
+def _at_once(options: dict[str, Any], asked: str) -> None:
+    from celery_poison.pipeline import run_publish
+
+    which = {name: name == asked for name in ("show", "apply", "rollback")}
+    assert run_publish.run_without_spark({**options, **which})
+
+
 def test_what_is_put_in_force_is_guilty_and_one_rollback_takes_it_back(
     spark: Any,
     history: Path,
@@ -36,11 +43,15 @@ def test_what_is_put_in_force_is_guilty_and_one_rollback_takes_it_back(
     options = {"url": redis_url, "least": 2, "hours": 1.0, "actor": "cron", "as_json": True}
     run_publish.run(spark, lake, options)
     assert _rules(redis_url) == set()
-    capsys.readouterr()
+    proposed = json.loads(capsys.readouterr().out)
+    _at_once(options, "show")
+    assert json.loads(capsys.readouterr().out).items() >= {"rules": proposed["rules"]}.items()
     run_publish.run(spark, lake, {**options, "apply": True})
     told = json.loads(capsys.readouterr().out)
     guilty = set(json.loads((history / "_truth.json").read_text())["culprits"]["fingerprint"])
     assert len(guilty) > 20
     assert _rules(redis_url) == guilty == {rule["fingerprint"] for rule in told["rules"]}
-    run_publish.run(spark, lake, {**options, "rollback": True})
+    _at_once({**options, "as_json": False}, "show")
+    assert capsys.readouterr().out == "nothing is proposed\n"
+    _at_once(options, "rollback")
     assert _rules(redis_url) == set()
