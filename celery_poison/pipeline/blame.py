@@ -39,11 +39,12 @@ def elements(attempts: DataFrame) -> DataFrame:
     return attempts.withColumns({"shape": shape, "payload": payload})
 
 
-def spectrum(attempts: DataFrame, *, trials: bool = True) -> DataFrame:
+def spectrum(attempts: DataFrame, *, trials: bool = True, alive: DataFrame | None = None) -> DataFrame:
     """Count each element that was in at least one death.
 
     Args:
         trials: take out of a death whom its trial cleared. False: as if nobody had been tried.
+        alive: what :func:`runs_alive` made of the same attempts, where it is there already.
 
     Returns:
         ``dimension, key, failed, passed, cleared, proven, guilt, failed_total, passed_total``: deaths it was
@@ -51,9 +52,8 @@ def spectrum(attempts: DataFrame, *, trials: bool = True) -> DataFrame:
         guilty; deaths, each divided by those who may be guilty of it; all deaths and all runs alive in which
         the dimension is known.
     """
-    known = elements(attempts)
-    suspects = known.where("end = 'crashed'")
-    passed = known.where(ended_alive(F.col("end"), F.col("outcome")))
+    suspects = elements(attempts).where("end = 'crashed'")
+    alive = runs_alive(attempts) if alive is None else alive
     held = _shares(suspects, trials)
     blamed = (
         _long(suspects.withColumn("share", F.lit(0.0)))
@@ -68,8 +68,9 @@ def spectrum(attempts: DataFrame, *, trials: bool = True) -> DataFrame:
         F.countDistinct("death").alias("failed"), F.sum("share").alias("guilt")
     )
     all_deaths = deaths.groupBy("dimension").agg(F.countDistinct("death").alias("failed_total"))
-    ran = _passed(passed, blamed)
-    totals = all_deaths.join(_passed_totals(passed), "dimension", "full")
+    ran = alive.where("key is not null")
+    all_ran = alive.where("key is null").select("dimension", F.col("passed").alias("passed_total"))
+    totals = all_deaths.join(all_ran, "dimension", "full")
     none = F.lit(0).cast("long")
     return (
         blamed.join(failed, ["dimension", "key"], "left")
@@ -83,6 +84,45 @@ def spectrum(attempts: DataFrame, *, trials: bool = True) -> DataFrame:
             *(F.coalesce(name, none).alias(name) for name in ("failed_total", "passed_total")),
         )
     )
+
+
+def runs_alive(attempts: DataFrame) -> DataFrame:
+    """Count the runs that ended alive: two passes over the attempts, which cost more than all the rest.
+
+    Returns:
+        ``dimension, key, passed``: of each element, fingerprints only if they were in a death; and, where
+        ``key`` is null, of all in which the dimension is known.
+    """
+    known = elements(attempts)
+    passed = known.where(ended_alive(F.col("end"), F.col("outcome")))
+    # Few of many fingerprints were in a death, so the others go first.
+    asked = known.where("end = 'crashed' and fingerprint is not null").select("fingerprint").distinct()
+    fingerprints = passed.join(F.broadcast(asked), "fingerprint", "left_semi")
+    whole = (
+        fingerprints.groupBy(F.col("fingerprint").alias("key"))
+        .agg(F.count(F.lit(1)).alias("passed"))
+        .select(F.lit("fingerprint").alias("dimension"), "key", "passed")
+    )
+    # Everything that has few values, counted at once. Kept, for each dimension asks for it.
+    cube = (
+        passed.groupBy(*DIMENSIONS[1:])
+        .agg(F.count(F.lit(1)).alias("passed"), F.count("fingerprint").alias("fingerprints"))
+        .persist()
+    )
+    for name in DIMENSIONS[1:]:
+        groups = cube.where(F.col(name).isNotNull()).groupBy(F.col(name).alias("key"))
+        counted = groups.agg(F.sum("passed").alias("passed"))
+        whole = whole.unionByName(counted.select(F.lit(name).alias("dimension"), "key", "passed"))
+    return whole.unionByName(_totals(cube))
+
+
+def _totals(cube: DataFrame) -> DataFrame:
+    every = {name: F.when(F.col(name).isNotNull(), F.col("passed")) for name in DIMENSIONS[1:]}
+    sums = [F.sum(column).alias(name) for name, column in every.items()]
+    known = cube.agg(F.sum("fingerprints").alias("fingerprint"), *sums)
+    pairs = F.array(*(F.struct(F.lit(d).alias("dimension"), F.col(d).alias("passed")) for d in DIMENSIONS))
+    nothing = F.lit(None).cast("string").alias("key")
+    return known.select(F.explode(pairs).alias("e")).select("e.dimension", nothing, "e.passed")
 
 
 def score(spectrum: DataFrame) -> DataFrame:
@@ -136,7 +176,9 @@ def _remembered() -> Callable[[float, float, float], float]:
     return quantile
 
 
-def compare(attempts: DataFrame, tops: Sequence[int] = (5, 10, 20, 50, 100)) -> DataFrame:
+def compare(
+    attempts: DataFrame, tops: Sequence[int] = (5, 10, 20, 50, 100), alive: DataFrame | None = None
+) -> DataFrame:
     """Say how well each measure finds, without any trial, the fingerprints that trials proved to be deadly.
 
     Deadly is a fingerprint that died alone and never ended alive. What is at the top of a ranking is compared
@@ -145,7 +187,7 @@ def compare(attempts: DataFrame, tops: Sequence[int] = (5, 10, 20, 50, 100)) -> 
     Returns:
         ``measure, top, deadly, found, precision, recall``.
     """
-    told = score(spectrum(attempts, trials=False)).where("dimension = 'fingerprint'")
+    told = score(spectrum(attempts, trials=False, alive=alive)).where("dimension = 'fingerprint'")
     told = told.withColumn("guilty", (F.col("proven") > 0) & (F.col("passed") == 0)).persist()
     ranked = [_ranked(told, measure) for measure in (*MEASURES, "rate_low")]
     whole = ranked[0]
@@ -226,39 +268,3 @@ def _long(known: DataFrame) -> DataFrame:
     pairs = F.array(*(F.struct(F.lit(d).alias("dimension"), F.col(d).alias("key")) for d in DIMENSIONS))
     each = known.select("death", "proof", "share", F.explode(pairs).alias("e"))
     return each.select("death", "proof", "share", "e.dimension", "e.key").where("key is not null")
-
-
-def _passed(passed: DataFrame, blamed: DataFrame) -> DataFrame:
-    """Count the runs alive of what was in a death. Few of many fingerprints were, so the others go first."""
-    asked = F.broadcast(blamed.where("dimension = 'fingerprint'").select(F.col("key").alias("fingerprint")))
-    fingerprints = passed.select("fingerprint").join(asked, "fingerprint", "left_semi")
-    counted = [_counted(fingerprints.groupBy("fingerprint").count(), "fingerprint")]
-    cube = _cube(passed)
-    counted += [_counted(cube, name) for name in DIMENSIONS[1:]]
-    whole = counted[0]
-    for each in counted[1:]:
-        whole = whole.unionByName(each)
-    return whole
-
-
-def _counted(groups: DataFrame, name: str) -> DataFrame:
-    known = groups.where(F.col(name).isNotNull())
-    key = F.col(name).alias("key")
-    return (
-        known.groupBy(key)
-        .agg(F.sum("count").alias("passed"))
-        .select(F.lit(name).alias("dimension"), "key", "passed")
-    )
-
-
-def _cube(passed: DataFrame) -> DataFrame:
-    """Count by everything that has few values at once: a single pass over the runs."""
-    return passed.groupBy(*DIMENSIONS[1:]).count()
-
-
-def _passed_totals(passed: DataFrame) -> DataFrame:
-    known = passed.agg(*(F.count(name).alias(name) for name in DIMENSIONS))
-    pairs = F.array(
-        *(F.struct(F.lit(d).alias("dimension"), F.col(d).alias("passed_total")) for d in DIMENSIONS)
-    )
-    return known.select(F.explode(pairs).alias("e")).select("e.dimension", "e.passed_total")

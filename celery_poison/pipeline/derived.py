@@ -9,9 +9,12 @@ from typing import Any
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.anomalies import anomalies
 from celery_poison.pipeline.lake import Lake, Reading
+from celery_poison.pipeline.schema import JOURNAL
 from celery_poison.pipeline.telling import sentences
 
 TABLES = ("attempts", "incidents", "messages", "fingerprints", "task_daily")
+#: Deaths are few and asked for on their own, again and again: they are stored apart.
+PARTITIONS = {"attempts": ("end",)}
 
 
 class Derived:
@@ -41,8 +44,9 @@ class Derived:
         """Make ``blame``, ``measures`` and ``anomalies`` of the attempts."""
         attempts = self["attempts"]
         self._store("anomalies", anomalies(attempts, self["incidents"]).coalesce(1))
-        self._store("blame", blame.score(blame.spectrum(attempts)))
-        self._store("measures", blame.compare(attempts))
+        alive = blame.runs_alive(attempts).persist()
+        self._store("blame", blame.score(blame.spectrum(attempts, alive=alive)))
+        self._store("measures", blame.compare(attempts, alive=alive))
 
     @property
     def reading(self) -> Reading:
@@ -61,14 +65,23 @@ class Derived:
             from pyspark.errors import AnalysisException
 
             try:
-                self._fresh[name] = self._session.read.parquet(self._lake.table(name))
+                self._fresh[name] = self._stored(name)
             except AnalysisException:
                 self.make() if name in TABLES else self.judge()
         return self._fresh[name]
 
     def _store(self, name: str, frame: Any) -> Any:
-        began, place = time.monotonic(), self._lake.table(name)
-        frame.write.mode("overwrite").parquet(place)
+        began = time.monotonic()
+        parts = PARTITIONS.get(name, ())
+        frame.write.mode("overwrite").partitionBy(*parts).parquet(self._lake.table(name))
         self._progress(f"{name}: {time.monotonic() - began:.1f} s")
-        self._fresh[name] = self._session.read.parquet(place)
+        self._fresh[name] = self._stored(name)
         return self._fresh[name]
+
+    def _stored(self, name: str) -> Any:
+        reader, place = self._session.read, self._lake.table(name)
+        if name not in PARTITIONS:
+            return reader.parquet(place)
+        # A table in partitions that has no row has no file that could tell its schema.
+        schema = tables.attempts(self._session.createDataFrame([], JOURNAL)).schema
+        return reader.schema(schema).parquet(place).select(*schema.names)

@@ -32,7 +32,12 @@ def spark() -> Iterator[Any]:
     _need("pyspark")
     from celery_poison.pipeline.session import open_session
 
-    session = open_session("local[2]", conf={"spark.sql.shuffle.partitions": "2"})
+    # For small data the second compiler costs more than it saves.
+    conf = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
+    }
+    session = open_session("local[2]", conf=conf)
     yield session
     session.stop()
 

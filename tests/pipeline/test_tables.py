@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,8 +168,14 @@ def test_the_steps_of_a_back_test_are_those_of_troubled_messages(made: Any) -> N
     assert replay(told, Policy()).waiting >= 2
 
 
-def test_an_empty_journal_gives_empty_tables(spark: Any) -> None:
+def test_an_empty_journal_gives_empty_tables(spark: Any, tmp_path: Path) -> None:
     from celery_poison.pipeline import blame
-    from celery_poison.pipeline.tables import attempts
+    from celery_poison.pipeline.derived import TABLES, Derived
+    from celery_poison.pipeline.lake import Lake
 
-    assert blame.score(blame.spectrum(attempts(journal_of(spark)))).collect() == []
+    derived = Derived(spark, Lake(spark, str(tmp_path)))
+    derived.make()
+    again = Derived(spark, Lake(spark, str(tmp_path)))
+    assert {name: again[name].columns for name in TABLES} == {name: derived[name].columns for name in TABLES}
+    assert [again[name].count() for name in TABLES] == [0] * len(TABLES)
+    assert blame.score(blame.spectrum(again["attempts"])).collect() == []

@@ -20,14 +20,15 @@ def attempts(journal: DataFrame) -> DataFrame:
     Args:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
     """
-    ends = journal.where(F.col("event").isin(*ENDS) & F.col("token").isNotNull() & F.col("at").isNotNull())
-    alive = ends.where(_is_alive())
-    other = _last_told(ends.where(~_is_alive()))
+    known = F.col("token").isNotNull() & F.col("at").isNotNull()
+    alive = journal.where(_is_alive() & known)
+    # Kept, for it is small and asked for ten times: each time would be another pass over the journal.
+    noted = journal.where(~F.coalesce(_is_alive(), F.lit(False))).persist()
+    other = _last_told(noted.where(F.col("event").isin(*ENDS) & known))
     # Troubles are few, healthy runs are many: whatever needs a join is done on the troubles.
     revived = alive.join(F.broadcast(other.select("token")), "token", "left_semi").select("token")
-    # Kept, for it is small and asked for ten times: each time would be another pass over the journal.
     other = other.join(F.broadcast(revived), "token", "left_anti").persist()
-    other = _with_proof(other, journal)
+    other = _with_proof(other, noted)
     other = _with_neighbours(other, alive)
     nobody = F.lit(None).cast("array<string>")
     told = alive.withColumns({"proof": F.lit(None).cast("string"), "neighbours": nobody})
@@ -94,11 +95,11 @@ def _last_told(ends: DataFrame) -> DataFrame:
     return ends.withColumn("_n", F.row_number().over(newest)).where("_n = 1").drop("_n")
 
 
-def _with_proof(other: DataFrame, journal: DataFrame) -> DataFrame:
+def _with_proof(other: DataFrame, noted: DataFrame) -> DataFrame:
     """Add what is known of a suspect: ``proven`` by dying alone, ``cleared`` by its trial, or ``open``."""
     died = F.col("event") == "crashed"
     alone = other.where(died & (F.col("outcome") == "exact")).withColumn("says", F.lit("proven"))
-    cleared = journal.where((F.col("event") == "cleared") & F.col("id").isNotNull())
+    cleared = noted.where((F.col("event") == "cleared") & F.col("id").isNotNull())
     columns = ["id", "at", "seq", "says"]
     decided = alone.select(columns).union(cleared.withColumn("says", F.lit("cleared")).select(columns))
     shared = other.where(died & (F.col("outcome") == "shared")).select("token", "id", "at", "seq").alias("s")
