@@ -60,6 +60,11 @@ class Delivery:
         policy = self.policy
         return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, self.trials)
 
+    def is_from(self, trial_queue: str) -> bool:
+        """Whether it was consumed from the trial queue. Where no transport tells, its header has the say."""
+        consumed = getattr(self.message, "queue_name", None)
+        return consumed == trial_queue if consumed else TRIAL in self.message.headers
+
     def forget_trial_queue(self) -> None:
         """Let the message look as if it came from its own queue, where its retries belong."""
         info, home = self.message.delivery_info, self.start.queue

@@ -192,7 +192,7 @@ class Door:
 
     def _is_tried_elsewhere(self, delivery: Delivery) -> bool:
         settings = self._runtime.settings
-        return settings.trial == "queue" and delivery.came_from != settings.trial_queue
+        return settings.trial == "queue" and not delivery.is_from(settings.trial_queue)
 
     def _send_to_trial(self, delivery: Delivery, sight: Sight) -> None:
         """Park it in nobody's way, marked for the trial queue: the active monitor publishes it there."""

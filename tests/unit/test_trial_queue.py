@@ -17,7 +17,7 @@ from celery_poison.worker.delivery import Delivery, note_delivery
 HOME, COURT = "orders", "celery.trial"
 
 
-def _delivery(came_from: str, home: object, **info: Any) -> Delivery:
+def _delivery(came_from: str | None, home: object, **info: Any) -> Delivery:
     headers = {"id": "i", "task": "t", PARK: 7} | ({TRIAL: home} if home is not None else {})
     message = SimpleNamespace(
         headers=headers, delivery_info=info, queue_name=came_from, body="[]", content_type="application/json"
@@ -45,6 +45,15 @@ def test_NEW_1_its_task_and_its_retries_see_no_trial_queue(told: str, shown: str
     delivery = _delivery(COURT, HOME, exchange="", routing_key=told)
     delivery.forget_trial_queue()
     assert delivery.message.delivery_info == {"exchange": "", "routing_key": shown}
+
+
+@pytest.mark.parametrize(
+    ("consumed", "home", "there"),
+    [(COURT, None, True), (HOME, HOME, False), (None, HOME, True), (None, None, False)],
+    ids=["there", "strayed", "untold, published to it", "untold"],
+)
+def test_NEW_1_where_it_was_consumed_decides_who_tries_it(consumed: Any, home: Any, there: bool) -> None:
+    assert _delivery(consumed, home, routing_key=HOME).is_from(COURT) is there
 
 
 def test_NEW_1_what_never_was_in_the_trial_queue_is_left_alone() -> None:
