@@ -43,6 +43,8 @@ class Monitor:
             which its process is subscribed (empty: it is not).
         flagged: is told of every message that becomes a candidate.
         took_over: called when this monitor becomes the active one (EMS-9).
+        gate_moved: is told how many workers died, of how many, when it closes the fleet gate; 0 of 0 when it
+            lifts it.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Monitor:
         identity: Callable[[], tuple[str, str]],
         flagged: Flagged,
         took_over: Callable[[], object] = lambda: None,
+        gate_moved: Callable[[int, int], object] = lambda deaths, fleet: None,
     ) -> None:
         self._ledger = ledger
         self._queries = Queries(ledger)
@@ -63,6 +66,7 @@ class Monitor:
         self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
         self._took_over = took_over
+        self._gate_moved = gate_moved
         #: What was done so far about deaths that are not finished with.
         self._recovered: dict[str, Recovered] = {}
         self._listening_since = self._last_round = time.monotonic()
@@ -116,6 +120,7 @@ class Monitor:
         if self._ledger.lift_gate():
             logger.warning("celery_poison: the fleet gate is lifted: its time is over; deaths convict again")
             signals.fleet_gate_lifted.send(sender=None, actor="", note="")
+            self._gate_moved(0, 0)
         for worker, how in self._unwell(now).items():
             self._bury(worker, how, fence)
         for worker, incident in self._queries.open_incidents().items():
@@ -188,6 +193,7 @@ class Monitor:
                 dead.fleet,
             )
             signals.fleet_gate_closed.send(sender=None, **told, deaths=dead.deaths, fleet=dead.fleet)
+            self._gate_moved(dead.deaths, dead.fleet)
 
     def _recover(self, worker: str, incident: str, fence: int) -> None:
         if incident not in self._recovered:

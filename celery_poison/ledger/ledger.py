@@ -378,14 +378,15 @@ class Ledger:
 
     # --- a person's decision -------------------------------------------------------------------
 
-    def decide(self, mid: str, verb: str, actor: str) -> int:
+    def decide(self, mid: str, verb: str, actor: str, note: str = "") -> int:
         """Reserve a message in quarantine for one operator; return the number of the decision.
 
         Raises:
             MessageNotFound, IllegalTransition: it is not in quarantine.
             DecisionPending: another operator is at it.
         """
-        arguments: dict[str, Any] = {"verb": verb, "actor": actor, "patience_ms": DECISION_PATIENCE_MS}
+        told: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
+        arguments = {**told, "patience_ms": DECISION_PATIENCE_MS}
         return int(self._call("decide", {"message": self.keys.message(mid)}, **arguments)[1])
 
     def undecide(self, mid: str, number: int) -> None:

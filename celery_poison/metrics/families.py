@@ -138,6 +138,13 @@ FAMILIES = (
         lambda s: _one(s.open_incidents),
     ),
     Family(
+        "fleet_gate_closed",
+        Kind.GAUGE,
+        "1 while the fleet gate is closed: only a death on trial convicts",
+        (),
+        lambda s: _one(s.gate_closed),
+    ),
+    Family(
         "monitor_present",
         Kind.GAUGE,
         "1 if somebody watches the workers",

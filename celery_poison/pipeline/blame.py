@@ -107,7 +107,7 @@ def estimate(spectrum: DataFrame) -> DataFrame:
     A beta distribution: Jeffreys' prior, deaths by ``guilt``, runs alive by ``passed``. ``standing`` is
     ``guilty`` (a death alone proves it), ``bystander`` (trials cleared it of everything) or ``suspect``.
     """
-    quantile = F.udf(_remembered(), "double")
+    quantile = F.udf(_remembered(), "double", useArrow=False)
     deadly, calm = F.col("guilt") + 0.5, F.col("passed") + 0.5
     low, high = (quantile(F.lit(part), deadly, calm.cast("double")) for part in (0.025, 0.975))
     standing = F.when(F.col("proven") > 0, "guilty").when(F.col("failed") == 0, "bystander")

@@ -161,10 +161,11 @@ class HadoopFiles(Files):
             stream.close()
 
     def rename(self, path: str, target: str) -> bool:
-        self._fs.mkdirs(self._path(target).getParent())
-        return not self._fs.exists(self._path(target)) and bool(
-            self._fs.rename(self._path(path), self._path(target))
-        )
+        source, free = self._path(path), self._path(target)
+        if self._fs.exists(free) or not self._fs.exists(source):
+            return False
+        self._fs.mkdirs(free.getParent())
+        return bool(self._fs.rename(source, free))
 
     def delete(self, path: str) -> None:
         self._fs.delete(self._path(path), True)

@@ -169,7 +169,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {"id": tip.id, "added": tip.added}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self.cut(start["id"], end["id"], self.wanted.max_rows)
+        if UNKNOWN in (start["added"], end["added"]):
+            tip = self.wanted.stream().tip()
+            expected = _expected(start["id"], tip) - _expected(end["id"], tip)
+        else:
+            expected = end["added"] - start["added"]
+        return self.cut(start["id"], end["id"], expected)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: trimming is for the ingest, which knows what is safe in the lake."""

@@ -12,6 +12,7 @@ from celery_poison import signals
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.census import Census
+from celery_poison.ledger.extract import Extent, extent, extract
 from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
@@ -149,6 +150,19 @@ class Quarantine:
         return history(
             self._ledger.client, self._ledger.keys, record.id, since=record.first_seen, until=until
         )
+
+    def journal(self, *, after: str = "") -> tuple[Extent, Iterator[dict[str, str]]]:
+        """Return how far the journal reaches now, and its entries up to there, oldest first.
+
+        Args:
+            after: the id of an entry; only what came later is yielded.
+
+        Raises:
+            LedgerUnavailable: Redis is not reachable, now or while the entries are read.
+        """
+        client, keys = self._ledger.client, self._ledger.keys
+        reach = extent(client, keys)
+        return reach, extract(client, keys, after=after, until=reach.last or "0-0")
 
     def select(self, where: Filter) -> Records:
         """Return the messages in quarantine that an act with this filter would touch."""

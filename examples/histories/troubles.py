@@ -161,7 +161,7 @@ class Troubles:
         self._add(noticed, "worker_lost", worker=worker, cause="worker_lost", incident=incident, note="gone")
         for number, suspect in enumerate([message, *beside]):
             self._crash(suspect, noticed + 2 + number, node, alone=not beside, incident=incident)
-        slow = 1 + 2 * (at - self.world.start_ms) / DAY_MS / self.world.days
+        slow = 1 + 5 * (at - self.world.start_ms) / DAY_MS / self.world.days
         over = noticed + int((150 + 12 * len(beside) + self._dice.randrange(200)) * slow)
         note = f"flagged {1 + len(beside)}, put back {2 + 3 * len(beside)}"
         self._add(over, "failover_finished", worker=worker, incident=incident, note=note)

@@ -300,6 +300,15 @@ def test_SAP_7_of_two_operators_deciding_at_once_exactly_one_decides(ledgers: li
         assert sum(isinstance(result, int) for result in seen) == 1
 
 
+def test_who_completes_a_release_for_its_operator_journals_actor_and_note(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    ledger.quarantine("m", start_of("m", "t1"), cause="x", reason="x", fields={"body": b"x"})
+    number = ledger.decide("m", "release", "ann", "fixed in 1.2")
+    ledger.released("m", "m", number)
+    told = Queries(ledger).journal()[-1]
+    assert (told["event"], told["actor"], told["note"]) == ("released", "ann", "fixed in 1.2")
+
+
 def test_EMS_3_of_many_monitors_exactly_one_leads_and_its_fence_only_grows(ledgers: list[Ledger]) -> None:
     fences = []
     for _ in range(10):

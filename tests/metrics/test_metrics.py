@@ -90,6 +90,14 @@ def test_workers_what_they_missed_and_recoveries_from_their_deaths(scraper: Scra
     assert seen["recovery_seconds_sum", ()] >= 0
 
 
+def test_NEW_1_the_fleet_gate_is_a_gauge(scraper: Scraper, keeper: Keeper) -> None:
+    assert scraper.await_that("up", is_=1)["fleet_gate_closed", ()] == 0
+    keeper.ledger.client.hset(keeper.ledger.keys.gate, "until", 10**15)
+    scraper.await_that("fleet_gate_closed", is_=1)
+    assert keeper.ledger.lift_gate("ann")
+    scraper.await_that("fleet_gate_closed", is_=0)
+
+
 def _float(bound: float) -> str:
     return str(bound)
 

@@ -70,6 +70,12 @@ def in_lake(lake: Path) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: parts(row[0]))
 
 
+def add_spread(client: redis.Redis, count: int) -> None:
+    """Add entries a millisecond apart, so that it is known which of them a batch of ``max_rows`` holds."""
+    for number in range(count):
+        client.xadd(KEY, entry(number), id=f"{1_772_452_800_000 + number}-0")  # type: ignore[arg-type]
+
+
 class Producer:
     """Writes entries until it is stopped, each to the journal and then to ``COPY``, which nobody trims."""
 

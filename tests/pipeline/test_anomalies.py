@@ -18,7 +18,7 @@ def test_planted_waves_drifts_and_slow_recoveries_stand_out(
     task, number = BAD_RELEASE
     assert ("release", f"{task} @ {World().releases[number]}") in found
     assert found["payload", BAD_PAYLOAD[0]].times > 5
-    # Recoveries take three times as long at the end as at the start; half of that shows in thirds.
+    # Recoveries take six times as long at the end as at the start; half of that shows in thirds.
     assert {key for kind, key in found if kind == "recovery"}
     releases = [key for kind, key in found if kind == "release" and key.startswith(task)]
     assert len(releases) == 1

@@ -134,3 +134,15 @@ def test_a_batch_of_a_long_journal_ends_on_the_way_and_the_last_one_at_its_end(r
         len(client.xrange(KEY, f"({low['id']}", high["id"])) <= 40  # type: ignore[arg-type]
         for low, high in pairwise(seen)
     )
+
+
+def test_a_few_entries_are_one_task_and_many_are_several(redis_url: str) -> None:
+    reader = StreamReader(Wanted.from_options({"url": redis_url}))
+    pipe = redis.Redis.from_url(redis_url).pipeline(transaction=False)
+    for number in range(100_000):
+        pipe.xadd(KEY, {"v": "2"}, id=f"{1000 + number}-1")
+    pipe.execute()
+    end = {"id": "100999-1", "added": -1}
+    assert len(reader.partitions({"id": "0-0", "added": -1}, end)) == 4
+    assert len(reader.partitions({"id": "100900-1", "added": -1}, end)) == 1
+    assert len(reader.partitions({"id": "100900-1", "added": 0}, {**end, "added": 50_000})) == 2
