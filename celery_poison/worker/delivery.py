@@ -8,6 +8,7 @@ from typing import Any
 from celery_poison.headers import MARK, MID, PARK, RELEASE, TRIAL, mid_of
 from celery_poison.policy import Policy
 from celery_poison.records import Start
+from celery_poison.task import Attempt
 from celery_poison.verdict import NO_HISTORY, History, Limits, Phase
 
 
@@ -81,6 +82,21 @@ class Delivery:
     def opens_in_main(self) -> bool:
         """Whether letting it in unpacks or decodes anything dangerous in the main process."""
         return bool(getattr(self.message, "sealed", False)) or not is_json(self.message)
+
+
+def attempt_of(delivery: Delivery | None) -> Attempt:
+    """Return what ``self.request.poison`` shows for a delivery."""
+    if delivery is None:
+        return Attempt()
+    history = delivery.history
+    return Attempt(
+        deliveries=delivery.start.deliveries,
+        crashes=history.crashes,
+        failures=history.failures,
+        redelivered=delivery.redelivered,
+        candidate=history.candidate,
+        on_trial=delivery.alone,
+    )
 
 
 def is_json(message: Any) -> bool:

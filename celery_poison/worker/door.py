@@ -20,7 +20,6 @@ from celery_poison.ledger.ledger import Sight
 from celery_poison.quarantine.parcel import pack, parcel_fields
 from celery_poison.records import ALONE, ParkingState, Start
 from celery_poison.states import State
-from celery_poison.task import Attempt
 from celery_poison.verdict import Action, Ended, Facts, Phase, Verdict, judge
 from celery_poison.worker.clerk import Again
 from celery_poison.worker.delivery import Delivery, needs_care, note_delivery
@@ -294,19 +293,4 @@ def facts_of(delivery: Delivery, sight: Sight, foreign_start: bool, ended: Ended
         payload_bytes=delivery.start.payload_bytes,
         blocked=delivery.blocked,
         gate_closed=sight.gate_closed,
-    )
-
-
-def attempt_of(delivery: Delivery | None) -> Attempt:
-    """Return what ``self.request.poison`` shows for a delivery."""
-    if delivery is None:
-        return Attempt()
-    history = delivery.history
-    return Attempt(
-        deliveries=delivery.start.deliveries,
-        crashes=history.crashes,
-        failures=history.failures,
-        redelivered=delivery.redelivered,
-        candidate=history.candidate,
-        on_trial=delivery.alone,
     )
