@@ -298,9 +298,15 @@ class ParkingMachine(RuleBasedStateMachine):
 
 
 class TrialMachine(ParkingMachine):
-    """The same with a trial queue."""
+    """The same with a trial queue, and a message that is a suspect from the start."""
 
     trial = "queue"
+
+    def __init__(self) -> None:
+        super().__init__()
+        start = Start("R", "t", "w/dead", 1, 1, 1, 0, TASK_ID, "t", HOME, POLICY.max_crashes, 5, 1, 1)
+        self.ledger.crash("earlier", start, cause="worker_lost", shared=True)
+        self.broker[0].redelivered = True
 
 
 @pytest.mark.parametrize("machine", [ParkingMachine, TrialMachine], ids=["cell", "queue"])
