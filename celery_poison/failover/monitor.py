@@ -62,7 +62,7 @@ class Monitor:
         self._identity = identity
         self._activation = settings.activation_interval
         self._activation_ms = int(settings.activation_interval * 1000)
-        self._recovery = Recovery(app, ledger, flagged, trials=settings.trial != "off")
+        self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials)
         self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
         self._took_over = took_over

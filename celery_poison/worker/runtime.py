@@ -314,7 +314,7 @@ class Runtime:
     @property
     def has_trials(self) -> bool:
         """Whether suspects are tried alone."""
-        return self.settings.trial != "off" and not self.observes
+        return self.settings.has_trials
 
     def may_start(self) -> bool:
         """Whether tasks may be started at this moment.
