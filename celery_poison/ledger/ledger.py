@@ -360,7 +360,8 @@ class Ledger:
         """Keep a copy that may not run now; when this returns True it may be acknowledged (TP1-8).
 
         Args:
-            seen: the raw start that stands in its way; False when that has changed.
+            seen: the raw start that stands in its way, empty if none does and it goes to the trial queue;
+                False when that has changed.
             number: of the parking that published this copy, 0 for none.
             parcel: the original message, packed.
         """
