@@ -16,7 +16,7 @@ from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.ledger import GONE_PATIENCE_MS, GateLimits, Silence
+from celery_poison.ledger.fleet import GONE_PATIENCE_MS, GateLimits, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
 
