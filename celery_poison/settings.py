@@ -234,6 +234,11 @@ class Settings:
                 f" poison_heartbeat_interval={self.heartbeat_interval}: raise the first or lower the second"
             )
 
+    @property
+    def has_trials(self) -> bool:
+        """Whether suspects are tried alone."""
+        return self.trial != "off" and not self.observe_only
+
     def inactive(self) -> list[str]:
         """Return the names of settings that were changed but that this version does not act on yet."""
         changed = (f for f in fields(self) if getattr(self, f.name) != f.default)

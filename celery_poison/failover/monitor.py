@@ -16,7 +16,7 @@ from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.ledger import GONE_PATIENCE_MS, GateLimits, Silence
+from celery_poison.ledger.fleet import GONE_PATIENCE_MS, GateLimits, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
 
@@ -62,7 +62,7 @@ class Monitor:
         self._identity = identity
         self._activation = settings.activation_interval
         self._activation_ms = int(settings.activation_interval * 1000)
-        self._recovery = Recovery(app, ledger, flagged, trials=settings.trial != "off")
+        self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials)
         self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
         self._took_over = took_over

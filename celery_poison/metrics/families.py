@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from celery_poison import causes
-from celery_poison.ledger.ledger import RECOVERY_BOUNDS
+from celery_poison.ledger.fleet import RECOVERY_BOUNDS
 from celery_poison.metrics.sampler import Sample
 from celery_poison.metrics.snapshot import Snapshot
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_poison.ledger.ledger import GateLimits, Silence
+from celery_poison.ledger.fleet import GateLimits, Silence
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.gate import FleetGate
 from celery_poison.testing import wait_until

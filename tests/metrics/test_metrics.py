@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from celery_poison import Quarantine
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.census import Inmate
-from celery_poison.ledger.ledger import RECOVERY_BOUNDS, Silence
+from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.metrics import register
 from celery_poison.metrics.collector import SnapshotCollector
 from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
