@@ -13,8 +13,10 @@ RELEASE = "poison_release"
 MARK = "poison_mark"
 #: On a copy that was parked and published again: the number of that parking.
 PARK = "poison_park"
+#: On a copy in the trial queue: the queue that its message was sent to.
+TRIAL = "poison_trial"
 
-OURS = (MID, RELEASE, MARK, PARK)
+OURS = (MID, RELEASE, MARK, PARK, TRIAL)
 
 
 def mid_of(headers: Mapping[str, Any]) -> str:

@@ -66,12 +66,6 @@ def _callable(value: Any) -> str | None:
     return None if value is None or callable(value) else "use a function of the task's arguments, or None"
 
 
-def _trial(value: Any) -> str | None:
-    if value == "queue":
-        return "a queue of its own for trials is not there yet: use 'cell' or 'off'"
-    return _one_of("cell", "off")(value)
-
-
 def _share(value: Any) -> str | None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     good = value is None or (number and 0 < value <= 1)
@@ -164,11 +158,15 @@ class Settings:
         "Silence after which a worker counts as dead; at least twice the heartbeat interval.",
         unit="seconds",
     )
-    trial: Literal["cell", "off"] = _setting(
+    trial: Literal["cell", "queue", "off"] = _setting(
         "cell",
-        _trial,
-        "How a suspect is tried: 'cell', alone in a fresh process beside the pool; 'off', not at all: it runs"
-        " like every other message, and two deaths convict.",
+        _one_of("cell", "queue", "off"),
+        "How a suspect is tried: 'cell', alone in a fresh process beside the pool; 'queue', alone in a worker"
+        " that serves the trial queue; 'off', not at all: it runs like every other message, and two deaths"
+        " convict.",
+    )
+    trial_queue: str = _setting(
+        "celery.trial", _name, "With poison_trial='queue': the queue in which suspects wait for their trial."
     )
     trial_memory_limit: int | None = _setting(
         None,
@@ -235,6 +233,11 @@ class Settings:
                 f"poison_activation_interval={self.activation_interval} must be at least twice"
                 f" poison_heartbeat_interval={self.heartbeat_interval}: raise the first or lower the second"
             )
+
+    @property
+    def has_trials(self) -> bool:
+        """Whether suspects are tried alone."""
+        return self.trial != "off" and not self.observe_only
 
     def inactive(self) -> list[str]:
         """Return the names of settings that were changed but that this version does not act on yet."""

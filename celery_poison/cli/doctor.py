@@ -75,6 +75,8 @@ def examine(app: Celery) -> Iterator[Finding]:
         with clear_errors("examining Redis"):
             yield server.reachability(ledger.client, url)
             yield from _ledger(app, ledger, plugin.settings.durability)
+            if plugin.settings.trial == "queue":
+                yield surroundings.trials(plugin.settings, Queries(ledger))
     except LedgerUnavailable as error:
         yield Finding("reachable", "FAIL", str(error), "start Redis, or correct poison_redis_url")
     yield from _around(plugin)

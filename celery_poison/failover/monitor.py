@@ -16,7 +16,7 @@ from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.ledger import GONE_PATIENCE_MS, GateLimits, Silence
+from celery_poison.ledger.fleet import GONE_PATIENCE_MS, GateLimits, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
 
@@ -43,6 +43,8 @@ class Monitor:
             which its process is subscribed (empty: it is not).
         flagged: is told of every message that becomes a candidate.
         took_over: called when this monitor becomes the active one (EMS-9).
+        gate_moved: is told how many workers died, of how many, when it closes the fleet gate; 0 of 0 when it
+            lifts it.
     """
 
     def __init__(
@@ -53,16 +55,18 @@ class Monitor:
         identity: Callable[[], tuple[str, str]],
         flagged: Flagged,
         took_over: Callable[[], object] = lambda: None,
+        gate_moved: Callable[[int, int], object] = lambda deaths, fleet: None,
     ) -> None:
         self._ledger = ledger
         self._queries = Queries(ledger)
         self._identity = identity
         self._activation = settings.activation_interval
         self._activation_ms = int(settings.activation_interval * 1000)
-        self._recovery = Recovery(app, ledger, flagged, trials=settings.trial != "off")
+        self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials)
         self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
         self._took_over = took_over
+        self._gate_moved = gate_moved
         #: What was done so far about deaths that are not finished with.
         self._recovered: dict[str, Recovered] = {}
         self._listening_since = self._last_round = time.monotonic()
@@ -116,6 +120,7 @@ class Monitor:
         if self._ledger.lift_gate():
             logger.warning("celery_poison: the fleet gate is lifted: its time is over; deaths convict again")
             signals.fleet_gate_lifted.send(sender=None, actor="", note="")
+            self._gate_moved(0, 0)
         for worker, how in self._unwell(now).items():
             self._bury(worker, how, fence)
         for worker, incident in self._queries.open_incidents().items():
@@ -188,6 +193,7 @@ class Monitor:
                 dead.fleet,
             )
             signals.fleet_gate_closed.send(sender=None, **told, deaths=dead.deaths, fleet=dead.fleet)
+            self._gate_moved(dead.deaths, dead.fleet)
 
     def _recover(self, worker: str, incident: str, fence: int) -> None:
         if incident not in self._recovered:

@@ -8,12 +8,13 @@ or is told by the number that the message is over.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
-from celery_poison.headers import PARK
+from celery_poison.headers import PARK, TRIAL
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.quarantine.parcel import parcel_of, unpack
@@ -39,6 +40,7 @@ class Parking:
         self._ledger = ledger
         self._queries = Queries(ledger)
         self._activation_ms = int(settings.activation_interval * 1000)
+        self._trial_queue = settings.trial_queue if settings.trial == "queue" else ""
         #: Tokens that parked messages waited for and that have finished, and since when that is known here.
         self._finished: dict[str, float] = {}
         self._complained: set[str] = set()
@@ -101,8 +103,17 @@ class Parking:
         if packed is None:
             return False  # it is over, since a moment ago
         original = parcel_of(unpack(packed))
-        publisher.publish(original, parked.start.queue, {**original.headers, PARK: parked.number})
+        queue, trial = self._address(parked)
+        foreign = {name: value for name, value in original.headers.items() if name != TRIAL}
+        publisher.publish(original, queue, {**foreign, **trial, PARK: parked.number})
         return self._ledger.unpark(mid, parked.number)
+
+    def _address(self, parked: Parked) -> tuple[str, dict[str, Any]]:
+        """Return the queue that it goes to, and what it is told for the way."""
+        home = parked.start.queue
+        if parked.start.alone and self._trial_queue:
+            return self._trial_queue, {TRIAL: home}
+        return home, {}
 
     def _complain(self, error: NotPublished) -> None:
         """Say once that a message stays parked; every round tries again."""

@@ -18,7 +18,8 @@ from celery_poison.broker.putback import put_back
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.ledger import Known, Silence
+from celery_poison.ledger.attempts import Known
+from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import ALONE, IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored

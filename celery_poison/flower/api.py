@@ -62,6 +62,15 @@ class Api(Guarded, BaseApiHandler):
             raise HTTPError(400, f"{name} must be a number")
         return int(text) if text else default
 
+    def _wanted(self) -> dict[str, Any]:
+        try:
+            wanted = json.loads(self.request.body or b"{}")
+        except (ValueError, RecursionError):
+            raise HTTPError(400, "the request's body is no JSON") from None
+        if not isinstance(wanted, dict) or not isinstance(wanted.get("ids") or [], list):
+            raise HTTPError(400, 'write {"ids": [...]}, {"filter": "task=..."} or {"all": true}')
+        return wanted
+
 
 def telling(method: Method) -> Method:
     """Answer our own errors with their status and sentence."""
@@ -185,18 +194,18 @@ class Act(Api):
         self.set_status(HTTPStatus.OK if job.finished else HTTPStatus.ACCEPTED)
         self.answer(job.as_dict())
 
-    def _wanted(self) -> dict[str, Any]:
-        try:
-            wanted = json.loads(self.request.body or b"{}")
-        except (ValueError, RecursionError):
-            raise HTTPError(400, "the request's body is no JSON") from None
-        if not isinstance(wanted, dict) or not isinstance(wanted.get("ids") or [], list):
-            raise HTTPError(400, 'write {"ids": [...]}, {"filter": "task=..."} or {"all": true}')
-        return wanted
-
     def _rehearse(self, choice: Choice, states: frozenset[State]) -> list[MessageRecord]:
         kept = [state for state in (State.NDLV, State.FAIL) if state in states]
         return [record for state in kept for record in choice.among(self.desk.shelf(state).refresh().records)]
+
+
+class LiftGate(Api):
+    """Lifts the fleet gate, ``{"note": "..."}``; 404 if it is not closed."""
+
+    @telling
+    async def post(self) -> None:
+        gate = await self.desk.lift_gate(self.actor, str(self._wanted().get("note") or ""))
+        self.answer(gate.as_dict())
 
 
 class JobState(Api):

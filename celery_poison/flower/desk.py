@@ -19,8 +19,10 @@ from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.flower.jobs import Job, Jobs, Order
 from celery_poison.flower.shelf import Shelf, View
 from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine.gate import FleetGate
 from celery_poison.quarantine.groups import By, Group, grouped
 from celery_poison.quarantine.overview import Overview, overview
+from celery_poison.records import GateRecord
 from celery_poison.states import State
 
 logger = get_logger(__name__)
@@ -164,6 +166,18 @@ class Desk:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), patience)
         return job
+
+    async def lift_gate(self, actor: str, note: str) -> GateRecord:
+        """Let deaths convict again.
+
+        Raises:
+            MessageNotFound: the fleet gate is not closed.
+            LedgerUnavailable: no answer in time.
+        """
+        try:
+            return await self.ask(lambda: FleetGate(self._app).lift(actor=actor, note=note))
+        finally:
+            self.outdate()
 
     def _ended(self, ended: asyncio.Event) -> None:
         self.outdate()

@@ -245,6 +245,18 @@ class Act(Page):
             self.redirect(self.reverse_url("poison-job", job.id), status=303)
 
 
+class LiftGate(Page):
+    @authenticated
+    async def post(self) -> None:
+        try:
+            await self.desk.lift_gate(self.actor, self.get_body_argument("note", ""))
+        except MessageNotFound:
+            pass  # somebody was quicker, or its time was over
+        except PoisonError as trouble:
+            raise HTTPError(status_of(trouble), str(trouble)) from None
+        self.redirect(self.reverse_url("poison"), status=303)
+
+
 class JobPage(Page):
     """The progress of an act, and what was refused."""
 

@@ -24,6 +24,7 @@ def handlers() -> list[Any]:
         url(r"/poison/preview/(\w+)", pages.PreviewPage, name="poison-preview"),
         url(r"/poison/act/(\w+)", pages.Act, name="poison-act"),
         url(r"/poison/job/(\w+)", pages.JobPage, name="poison-job"),
+        url(r"/poison/gate/lift", pages.LiftGate, name="poison-gate"),
         url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
         url(r"/api/poison/status", api.Status),
         url(r"/api/poison/groups", api.Groups),
@@ -34,4 +35,5 @@ def handlers() -> list[Any]:
         url(r"/api/poison/actions", api.Actions),
         url(r"/api/poison/act/(\w+)", api.Act),
         url(r"/api/poison/job/(\w+)", api.JobState),
+        url(r"/api/poison/gate/lift", api.LiftGate),
     ]

@@ -1,7 +1,8 @@
 """The one truth: everything celery_poison knows about messages and workers, kept in Redis.
 
 This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file per transition),
-``scripts``, ``ledger``, ``queries``, ``wire`` (the unanswered writes of the hot path).
+``scripts``, ``ledger`` (made of ``attempts``, ``decisions`` and ``fleet``), ``queries``,
+``wire`` (the unanswered writes of the hot path).
 """
 
 from celery_poison.ledger.keys import Keys

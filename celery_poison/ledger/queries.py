@@ -27,6 +27,7 @@ from celery_poison.verdict import Ended, History, Phase
 _T = TypeVar("_T")
 
 _PAGE = 500
+_BEHIND = "parked until its earlier start ends"
 #: Everything of a ``message`` hash but the original message itself.
 _RECORD_FIELDS = (
     *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
@@ -188,7 +189,8 @@ class Queries:
     def waiting(self) -> Iterator[MessageRecord]:
         """Yield what is parked until an earlier start ends (TBDL)."""
         for mid, parked in self.parked_now():
-            told = {"last_seen": str(parked.number), "reason": "parked until its earlier start ends"}
+            why = "parked on its way to its trial" if parked.start.alone else _BEHIND
+            told = {"last_seen": str(parked.number), "reason": why}
             yield MessageRecord.from_hash({**_running(mid, parked.start, {}), **told}, State.TBDL)
 
     def parcel(self, mid: str) -> bytes | None:

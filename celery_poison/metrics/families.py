@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from celery_poison import causes
-from celery_poison.ledger.ledger import RECOVERY_BOUNDS
+from celery_poison.ledger.fleet import RECOVERY_BOUNDS
 from celery_poison.metrics.sampler import Sample
 from celery_poison.metrics.snapshot import Snapshot
 
@@ -136,6 +136,13 @@ FAMILIES = (
         "Dead workers whose messages are still being put back",
         (),
         lambda s: _one(s.open_incidents),
+    ),
+    Family(
+        "fleet_gate_closed",
+        Kind.GAUGE,
+        "1 while the fleet gate is closed: only a death on trial convicts",
+        (),
+        lambda s: _one(s.gate_closed),
     ),
     Family(
         "monitor_present",

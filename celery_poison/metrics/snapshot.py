@@ -39,6 +39,7 @@ class Snapshot:
         workers: see ``Queries.workers``.
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after.
+        gate_closed: whether only a death on trial convicts, since too many workers died at once.
         counts: see ``Queries.counts``.
         journal_age: seconds since the oldest entry of the journal; 0 when it is empty.
     """
@@ -51,6 +52,7 @@ class Snapshot:
     workers: list[WorkerRecord]
     monitor: str
     open_incidents: int
+    gate_closed: bool
     counts: Mapping[str, int]
     journal_age: float
 
@@ -83,6 +85,7 @@ class Observer:
             workers=queries.workers(self._activation_ms),
             monitor=queries.monitor(),
             open_incidents=len(queries.open_incidents()),
+            gate_closed=queries.gate().closed,
             counts=queries.counts(),
             journal_age=queries.journal_age(),
         )

@@ -63,7 +63,7 @@ class Acting:
     def _decide(self, record: MessageRecord) -> None:
         """Reserve the message, then act; a failed attempt leaves it open to everybody."""
         _refuse_unless_kept(record)
-        number = self.ledger.decide(record.mid, self.verb, self.actor)
+        number = self.ledger.decide(record.mid, self.verb, self.actor, self.note)
         try:
             self.act(Case(record, number, self.actor, self.note))
         except BaseException:

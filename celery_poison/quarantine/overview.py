@@ -17,6 +17,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import check_owner
 from celery_poison.records import GateRecord, WorkerRecord
+from celery_poison.settings import Settings
 
 _SECRETS = re.compile(r"//[^;?]*@|\?[^;]*")
 
@@ -119,6 +120,7 @@ def overview(app: Celery) -> Overview:
         *_gate_warnings(gate),
         *_complaints(app, queries),
         *_worker_warnings(workers, monitor, incidents),
+        *_trial_warnings(settings, workers),
         *(f"{name} is set, but this version does not act on it yet" for name in settings.inactive()),
     ]
     return Overview(
@@ -159,6 +161,22 @@ def _gate_warnings(gate: GateRecord) -> Iterator[str]:
             f"the fleet gate is closed: {gate.story} in a short time, so that only a death on trial convicts;"
             " it opens by itself, or by `celery poison gate lift`"
         )
+
+
+def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] | None:
+    """Return what is wrong with a trial queue that nobody serves, and its cure; None if all is well."""
+    queue = settings.trial_queue
+    if settings.trial != "queue" or settings.observe_only:
+        return None
+    if any(w.alive and not w.stopping and queue in w.queues.split(",") for w in workers):
+        return None
+    said = f"poison_trial='queue', and no live worker consumes {queue!r}: suspects wait there and do not run"
+    return said, f"start `celery -A proj worker -Q {queue} -c 1`"
+
+
+def _trial_warnings(settings: Settings, workers: list[WorkerRecord]) -> Iterator[str]:
+    if wrong := untried(settings, workers):
+        yield "; ".join(wrong)
 
 
 def _worker_warnings(workers: list[WorkerRecord], monitor: str, incidents: dict[str, str]) -> Iterator[str]:

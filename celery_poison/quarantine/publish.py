@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_poison.broker.publish import NoAnswer, NotPublished, Publisher
 from celery_poison.errors import PoisonError
-from celery_poison.headers import MARK, PARK, RELEASE
+from celery_poison.headers import MARK, PARK, RELEASE, TRIAL
 from celery_poison.records import Parcel
 
 
@@ -18,7 +18,7 @@ def publish_release(publisher: Publisher, parcel: Parcel, queue: str, release: i
     Raises:
         PublishRefused: the queue does not exist, or the broker is away or refuses.
     """
-    foreign = {name: value for name, value in parcel.headers.items() if name not in (MARK, PARK)}
+    foreign = {name: value for name, value in parcel.headers.items() if name not in (MARK, PARK, TRIAL)}
     try:
         publisher.publish(parcel, queue, {**foreign, RELEASE: release})
     except NoAnswer as error:

@@ -62,6 +62,14 @@ class Announcer:
         said = "released from quarantine" if news.fact is Fact.RELEASED else news.story
         self._event(_EVENTS[news.fact], news.id, said)
 
+    def fleet_gate(self, deaths: int, fleet: int) -> None:
+        """Tell that the fleet gate was closed, or that it was lifted: 0 of 0."""
+        dispatcher = self._dispatcher()
+        if dispatcher is not None and deaths:
+            dispatcher.send("poison-gate-closed", deaths=deaths, fleet=fleet)
+        elif dispatcher is not None:
+            dispatcher.send("poison-gate-lifted")
+
     def _event(self, kind: str, id: str, story: str, **fields: str) -> None:
         dispatcher = self._dispatcher()
         if dispatcher is not None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from celery_poison.headers import MARK, MID, PARK, RELEASE, mid_of
+from celery_poison.headers import MARK, MID, PARK, RELEASE, TRIAL, mid_of
 from celery_poison.policy import Policy
 from celery_poison.records import Start
+from celery_poison.task import Attempt
 from celery_poison.verdict import NO_HISTORY, History, Limits, Phase
 
 
@@ -24,7 +25,9 @@ class Delivery:
         stamped: its mid belongs to this one message, since its producer stamped it.
         waits_since: when it was first found to have to wait, by this process's clock.
         epoch: number of the broker connection it came by.
-        start: its entry in the ledger; ``start.phase`` tells what it is doing.
+        start: its entry in the ledger; ``start.phase`` tells what it is doing, ``start.queue`` where it
+            was sent.
+        came_from: the queue that it was consumed from, which may be the trial queue.
         alone: it must run with nothing beside it.
         blocked: the rule on the block list that it falls under, as a sentence.
         overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
@@ -37,6 +40,7 @@ class Delivery:
     mid: str
     policy: Policy
     start: Start
+    came_from: str
     epoch: int
     look: bool
     is_known: bool
@@ -57,6 +61,18 @@ class Delivery:
         policy = self.policy
         return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, self.trials)
 
+    def is_from(self, trial_queue: str) -> bool:
+        """Whether it was consumed from the trial queue. Where no transport tells, its header has the say."""
+        consumed = getattr(self.message, "queue_name", None)
+        return consumed == trial_queue if consumed else TRIAL in self.message.headers
+
+    def forget_trial_queue(self) -> None:
+        """Let the message look as if it came from its own queue, where its retries belong."""
+        info, home = self.message.delivery_info, self.start.queue
+        # A Redis broker keeps the address of the original; RabbitMQ tells that of this copy.
+        if home != self.came_from and info.get("routing_key") == self.came_from:
+            info["routing_key"] = home
+
     @property
     def is_ordinary(self) -> bool:
         """Whether the look-up found what it finds of nearly every message: nothing."""
@@ -66,6 +82,21 @@ class Delivery:
     def opens_in_main(self) -> bool:
         """Whether letting it in unpacks or decodes anything dangerous in the main process."""
         return bool(getattr(self.message, "sealed", False)) or not is_json(self.message)
+
+
+def attempt_of(delivery: Delivery | None) -> Attempt:
+    """Return what ``self.request.poison`` shows for a delivery."""
+    if delivery is None:
+        return Attempt()
+    history = delivery.history
+    return Attempt(
+        deliveries=delivery.start.deliveries,
+        crashes=history.crashes,
+        failures=history.failures,
+        redelivered=delivery.redelivered,
+        candidate=history.candidate,
+        on_trial=delivery.alone,
+    )
 
 
 def is_json(message: Any) -> bool:
@@ -114,7 +145,8 @@ def note_delivery(
     release, park = headers.get(RELEASE), headers.get(PARK)
     redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
     is_known = redelivered or release is not None or MARK in headers
-    queue = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
+    came_from = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
+    home = headers.get(TRIAL)
     start = Start(
         phase=Phase.CLAIMED.value,
         token=token,
@@ -125,7 +157,7 @@ def note_delivery(
         alone=0,
         id=str(headers["id"]),
         task=headers["task"],
-        queue=queue,
+        queue=home if home and isinstance(home, str) else came_from,
         max_crashes=policy.max_crashes,
         max_failures=policy.max_failures,
         payload_bytes=size_of(message),
@@ -136,6 +168,7 @@ def note_delivery(
         mid=mid_of(headers),
         policy=policy,
         start=start,
+        came_from=came_from,
         epoch=epoch,
         look=is_known or suspected,
         is_known=is_known,

@@ -16,11 +16,10 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger.ledger import Sight
+from celery_poison.ledger.attempts import Sight
 from celery_poison.quarantine.parcel import pack, parcel_fields
-from celery_poison.records import ParkingState
+from celery_poison.records import ALONE, ParkingState, Start
 from celery_poison.states import State
-from celery_poison.task import Attempt
 from celery_poison.verdict import Action, Ended, Facts, Phase, Verdict, judge
 from celery_poison.worker.clerk import Again
 from celery_poison.worker.delivery import Delivery, needs_care, note_delivery
@@ -176,7 +175,10 @@ class Door:
                         delivery.start.id,
                         verdict.reason,
                     )
-                self._claim(delivery, sight, alone=verdict.action is Action.RUN_ALONE)
+                if verdict.action is Action.RUN_ALONE and self._is_tried_elsewhere(delivery):
+                    self._send_to_trial(delivery, sight)
+                else:
+                    self._claim(delivery, sight, alone=verdict.action is Action.RUN_ALONE)
 
     def _wait(self, delivery: Delivery, sight: Sight) -> None:
         """Hold the message for a moment, since most starts end soon; then park it."""
@@ -185,18 +187,27 @@ class Door:
             delivery.waits_since = now
         if now - delivery.waits_since < PARK_AFTER:
             raise Again(PATIENCE)
-        try:
-            self._park(delivery, sight)
-        except LedgerUnavailable as error:  # it stays in memory: letting it in would run it twice
-            self._runtime.complain(error)
-            raise Again(PATIENCE) from error
+        self._park(delivery, sight.raw, delivery.start)
 
-    def _park(self, delivery: Delivery, sight: Sight) -> None:
-        """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
-        runtime, start = self._runtime, delivery.start
-        parcel = pack(parcel_fields(delivery.message))
-        if not runtime.ledger.park(delivery.mid, sight.raw, start, number=delivery.park, parcel=parcel):
+    def _is_tried_elsewhere(self, delivery: Delivery) -> bool:
+        settings = self._runtime.settings
+        return settings.trial == "queue" and not delivery.is_from(settings.trial_queue)
+
+    def _send_to_trial(self, delivery: Delivery, sight: Sight) -> None:
+        """Park it in nobody's way, marked for the trial queue: the active monitor publishes it there."""
+        if sight.raw and not self._runtime.ledger.claim(delivery.mid, sight.raw, None):
             raise Again(0.0)
+        self._park(delivery, b"", delivery.start._replace(alone=ALONE))
+
+    def _park(self, delivery: Delivery, seen: bytes, start: Start) -> None:
+        """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
+        runtime, parcel = self._runtime, pack(parcel_fields(delivery.message))
+        try:
+            if not runtime.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=parcel):
+                raise Again(0.0)
+        except LedgerUnavailable as error:  # it stays in memory: letting it in would run it twice
+            runtime.complain(error)
+            raise Again(PATIENCE) from error
         self._acknowledge(delivery)
 
     def _quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
@@ -230,6 +241,7 @@ class Door:
             return
         message = delivery.message
         message.poison = delivery
+        delivery.forget_trial_queue()
         self._runtime.whereabouts.let_in(delivery.start.token)
         delivery.start = delivery.start.in_phase(Phase.ADMITTING)
         self._runtime.note(delivery.mid, delivery.start)
@@ -281,19 +293,4 @@ def facts_of(delivery: Delivery, sight: Sight, foreign_start: bool, ended: Ended
         payload_bytes=delivery.start.payload_bytes,
         blocked=delivery.blocked,
         gate_closed=sight.gate_closed,
-    )
-
-
-def attempt_of(delivery: Delivery | None) -> Attempt:
-    """Return what ``self.request.poison`` shows for a delivery."""
-    if delivery is None:
-        return Attempt()
-    history = delivery.history
-    return Attempt(
-        deliveries=delivery.start.deliveries,
-        crashes=history.crashes,
-        failures=history.failures,
-        redelivered=delivery.redelivered,
-        candidate=history.candidate,
-        on_trial=delivery.alone,
     )

@@ -21,7 +21,7 @@ from celery.worker import state
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import NO_EVIDENCE, Evidence
-from celery_poison.ledger.ledger import Known
+from celery_poison.ledger.attempts import Known
 from celery_poison.records import Start
 from celery_poison.requests import MemoryExhausted, TaskDied
 from celery_poison.results import success_was_stored

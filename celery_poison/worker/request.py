@@ -23,8 +23,7 @@ from celery_poison.records import ALONE, IN_CELL, Start
 from celery_poison.requests import NeverBegan, QuarantineRequested, RollbackRequested, TrialSpoilt
 from celery_poison.verdict import Ended, Phase
 from celery_poison.worker.attempt import Ticket, run_fast, run_plain
-from celery_poison.worker.delivery import Delivery, size_of
-from celery_poison.worker.door import attempt_of
+from celery_poison.worker.delivery import Delivery, attempt_of, size_of
 from celery_poison.worker.fate import Fate, cause_of_death, evidence_of, is_unacknowledged_failure
 from celery_poison.worker.trial.host import Cells
 

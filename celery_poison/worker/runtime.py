@@ -24,7 +24,7 @@ from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import ConfigurationError, IllegalTransition, LedgerUnavailable, StaleDelivery
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.ledger import Ledger, connection, meta, untold
-from celery_poison.ledger.ledger import Known
+from celery_poison.ledger.attempts import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.plugin import Plugin, plugin_of
@@ -314,7 +314,7 @@ class Runtime:
     @property
     def has_trials(self) -> bool:
         """Whether suspects are tried alone."""
-        return self.settings.trial != "off" and not self.observes
+        return self.settings.has_trials
 
     def may_start(self) -> bool:
         """Whether tasks may be started at this moment.

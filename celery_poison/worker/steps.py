@@ -131,10 +131,14 @@ class GuardStep(bootsteps.ConsumerStep):
             runtime.identity,
             self._announce_candidate,
             runtime.refresh_policies,
+            self._announce_gate,
         )
 
     def _announce_candidate(self, *facts: Any) -> None:
         self._runtime.bridge.call(partial(self._runtime.announce.candidate, *facts))
+
+    def _announce_gate(self, deaths: int, fleet: int) -> None:
+        self._runtime.bridge.call(partial(self._runtime.announce.fleet_gate, deaths, fleet))
 
     def get_consumers(self, channel: Any) -> list[Any]:
         return []

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from celery_poison.cli.checks import server as server_checks
+from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
@@ -273,3 +274,19 @@ def test_a_transport_that_is_neither_Redis_nor_RabbitMQ_is_a_warning(
 ) -> None:
     fleet = new_fleet("memory://", poison_redis_url=redis_url)
     assert finding(Console(fleet.app), "broker")["level"] == "warn"
+
+
+def test_NEW_1_a_trial_queue_that_nobody_serves_is_told_by_doctor_and_status(
+    new_fleet: Build, redis_url: str
+) -> None:
+    fleet = new_fleet(redis_url, poison_trial="queue", poison_trial_queue="court")
+    console = Console(fleet.app)
+    found = finding(console, "trials")
+    assert (found["level"], found["cure"]) == ("warn", "start `celery -A proj worker -Q court -c 1`")
+    assert "no live worker consumes 'court'" in console.out("status")
+    ledger = plugin_of(fleet.app).open_ledger()
+    for name, queues in (("w1", "celery"), ("w2", "celery,courtyard"), ("w3", "court")):
+        assert finding(console, "trials")["level"] == "warn"
+        ledger.beat(f"{name}@test/1", {"queues": queues, "stopping": 0})
+    assert finding(console, "trials")["level"] == "ok"
+    assert "court" not in console.out("status")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_poison import signals
-from celery_poison.ledger.ledger import GateLimits, Silence
+from celery_poison.ledger.fleet import GateLimits, Silence
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.actor import default_actor
 from tests.apps.factory import build_app

@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 from kombu.compression import compress
 
-from celery_poison.ledger.ledger import Silence
+from celery_poison.ledger.fleet import Silence
 from celery_poison.records import MessageRecord
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console

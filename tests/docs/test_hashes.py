@@ -12,7 +12,7 @@ import redis
 from kombu.message import Message
 
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.ledger.ledger import Silence
+from celery_poison.ledger.fleet import Silence
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
 from celery_poison.states import Event

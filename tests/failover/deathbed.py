@@ -18,7 +18,7 @@ from celery_poison.errors import Fenced
 from celery_poison.failover.monitor import Monitor
 from celery_poison.headers import mid_of
 from celery_poison.ledger import meta
-from celery_poison.ledger.ledger import Silence
+from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import identity_of

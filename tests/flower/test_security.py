@@ -27,8 +27,8 @@ API = (
     "/api/poison/incidents",
     "/api/poison/actions",
 )
-ACTS = ("/poison/preview/discard", "/poison/act/discard", "/poison/job/1")
-API_ACTS = ("/api/poison/act/discard", "/api/poison/job/1")
+ACTS = ("/poison/preview/discard", "/poison/act/discard", "/poison/job/1", "/poison/gate/lift")
+API_ACTS = ("/api/poison/act/discard", "/api/poison/job/1", "/api/poison/gate/lift")
 TOKEN = "0123456789abcdef0123456789abcdef"
 WITH_TOKEN = {"Cookie": f"_xsrf={TOKEN}", "X_XSRFToken": TOKEN}
 ANONYMOUS = {"Authorization": ""}

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.ledger.ledger import RECOVERY_BOUNDS, Silence
+from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.attempts import Recorded
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.ledger import Burial, GateLimits, Recorded, Silence
+from celery_poison.ledger.fleet import Burial, GateLimits, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 

@@ -69,6 +69,30 @@ def test_TP1_8_a_copy_of_a_running_message_is_kept_byte_for_byte(ledger: Ledger,
     assert (entry["event"], entry["token"], entry["note"]) == ("parked", "t2", "t1")
 
 
+def test_NEW_1_a_suspect_is_kept_on_its_way_to_its_trial_unless_it_has_started(
+    ledger: Ledger, queries: Queries
+) -> None:
+    suspect = COPY._replace(alone=1)
+
+    def park(number: int = 0) -> bool:
+        return ledger.park(MID, b"", suspect, number=number, parcel=b"\x00original")
+
+    _runs(ledger)
+    assert not park(), "it runs by now"
+    ledger.client.hdel(ledger.keys.running, MID)
+    assert park() and park(), "and once only"
+    ((_, parked, _),) = queries.parked()
+    assert (parked.state, parked.start) == ("waiting", suspect)
+    assert queries.parcel(MID) == b"\x00original"
+    (record,) = queries.waiting()
+    assert record.reason == "parked on its way to its trial"
+    (entry,) = queries.journal()
+    assert (entry["event"], entry["token"], entry["note"]) == ("parked", "t2", "for its trial")
+    assert ledger.unpark(MID, parked.number)
+    assert park(parked.number), "the copy strayed, and is sent once more"
+    assert not park(parked.number), "void since then"
+
+
 def test_TP1_8_nothing_is_parked_behind_a_start_that_has_ended_or_changed(
     ledger: Ledger, queries: Queries
 ) -> None:

@@ -24,7 +24,7 @@ from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.ledger import Burial, Silence
+from celery_poison.ledger.fleet import Burial, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 from celery_poison.states import Event, State
@@ -300,6 +300,15 @@ def test_SAP_7_of_two_operators_deciding_at_once_exactly_one_decides(ledgers: li
         assert sum(isinstance(result, int) for result in seen) == 1
 
 
+def test_who_completes_a_release_for_its_operator_journals_actor_and_note(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    ledger.quarantine("m", start_of("m", "t1"), cause="x", reason="x", fields={"body": b"x"})
+    number = ledger.decide("m", "release", "ann", "fixed in 1.2")
+    ledger.released("m", "m", number)
+    told = Queries(ledger).journal()[-1]
+    assert (told["event"], told["actor"], told["note"]) == ("released", "ann", "fixed in 1.2")
+
+
 def test_EMS_3_of_many_monitors_exactly_one_leads_and_its_fence_only_grows(ledgers: list[Ledger]) -> None:
     fences = []
     for _ in range(10):
@@ -401,10 +410,10 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
     slow, quick = ledgers[:2]
     slow.quarantine("m1", start_of("m1", "t1"), cause="x", reason="x", fields={"body": b"x"})
     first = slow.decide("m1", "release", "ann")
-    monkeypatch.setattr("celery_poison.ledger.ledger.DECISION_PATIENCE_MS", 0)
+    monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 0)
     second = quick.decide("m1", "discard", "bob")
     slow.undecide("m1", first)
-    monkeypatch.setattr("celery_poison.ledger.ledger.DECISION_PATIENCE_MS", 30_000)
+    monkeypatch.setattr("celery_poison.ledger.decisions.DECISION_PATIENCE_MS", 30_000)
     with pytest.raises(PoisonError, match="bob is deciding"):
         slow.decide("m1", "release", "ann")
     with pytest.raises(StaleDelivery):

@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from celery_poison import Quarantine
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.census import Inmate
-from celery_poison.ledger.ledger import RECOVERY_BOUNDS, Silence
+from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.metrics import register
 from celery_poison.metrics.collector import SnapshotCollector
 from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
@@ -88,6 +88,14 @@ def test_workers_what_they_missed_and_recoveries_from_their_deaths(scraper: Scra
     buckets = [seen["recovery_seconds_bucket", (bound,)] for bound in [*map(_float, RECOVERY_BOUNDS), "+Inf"]]
     assert buckets == sorted(buckets) and buckets[-1] == 1
     assert seen["recovery_seconds_sum", ()] >= 0
+
+
+def test_NEW_1_the_fleet_gate_is_a_gauge(scraper: Scraper, keeper: Keeper) -> None:
+    assert scraper.await_that("up", is_=1)["fleet_gate_closed", ()] == 0
+    keeper.ledger.client.hset(keeper.ledger.keys.gate, "until", 10**15)
+    scraper.await_that("fleet_gate_closed", is_=1)
+    assert keeper.ledger.lift_gate("ann")
+    scraper.await_that("fleet_gate_closed", is_=0)
 
 
 def _float(bound: float) -> str:

@@ -12,7 +12,7 @@ from celery import Celery
 from celery_poison.failover.monitor import Monitor
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.ledger import Fleet
+from celery_poison.ledger.fleet import Fleet
 from celery_poison.settings import Settings
 from celery_poison.testing import RedisServer, wait_until
 

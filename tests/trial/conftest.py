@@ -46,11 +46,18 @@ class Court(Fleet):
     def ledger(self) -> Any:
         return plugin_of(self.app).open_ledger()
 
-    def suspect(self, task: str, *args: Any, **options: Any) -> AsyncResult:
-        """Send a message that was running when a whole worker died, as the ledger tells it."""
-        id = str(uuid4())
+    def suspect(self, task: str, *args: Any, spoilt: int = 0, **options: Any) -> AsyncResult:
+        """Send a message that was running when a whole worker died, as the ledger tells it.
+
+        Args:
+            spoilt: how many of its trials ended with the worker beside which they ran.
+        """
+        id, mid = str(uuid4()), uuid4().hex
         start = Start("R", f"dead.{id}", "w0@test/dead", 1, 1, 1, 0, id, task, "celery", 2, 5, 10, 1)
-        self.ledger.crash(uuid4().hex, start, cause="worker_lost", shared=True, incident="i0")
+        self.ledger.crash(mid, start, cause="worker_lost", shared=True, incident="i0")
+        for _ in range(spoilt):
+            self.ledger.claim(mid, b"", start)
+            self.ledger.interrupt(mid, start, cause="worker_lost", spoilt=True)
         with marking(id):
             return self.app.tasks[task].apply_async(args, task_id=id, **options)
 

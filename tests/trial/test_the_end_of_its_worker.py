@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -115,6 +116,20 @@ def test_NEW_1_a_suspect_that_must_be_alone_does_not_wait_for_all_the_others(cou
         court.await_acquittal()
     starts = [(mark.task, mark.n) for mark in court.marks.all(event="start")]
     assert starts[:3] == [("waits", 0), ("waits", 1), ("waits", 0)], starts
+
+
+def test_a_suspect_that_must_be_alone_keeps_its_credit_and_others_go_to_other_workers(
+    new_court: Callable[..., Court], redis_url: str
+) -> None:
+    court = new_court(redis_url, worker_prefetch_multiplier=1)
+    court.suspect("trial.waits", spoilt=1)
+    with court.worker(pool="threads", concurrency=1):
+        court.await_start("waits")
+        other = court.app.tasks["trial.tells"].delay()
+        with court.worker("w2", pool="threads", concurrency=1):
+            assert other.get(timeout=30)["in_cell"] is False
+            court.marks.repair()
+            court.await_acquittal()
 
 
 def test_nothing_is_left_behind_by_a_worker_whose_cell_is_idle(court: Court) -> None:

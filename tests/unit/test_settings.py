@@ -88,9 +88,11 @@ def test_settings_that_this_version_does_not_act_on_are_named_when_somebody_sets
     assert Settings.from_conf({"poison_max_messages": 10}).inactive() == ["poison_max_messages"]
 
 
-def test_a_way_of_trying_that_is_not_there_yet_is_refused_in_plain_words() -> None:
-    with pytest.raises(ConfigurationError, match="not there yet: use 'cell' or 'off'"):
-        Settings.from_conf({"poison_trial": "queue"})
+def test_suspects_may_be_tried_in_a_queue_of_their_own_whose_name_can_be_chosen() -> None:
+    settings = Settings.from_conf({"poison_trial": "queue", "poison_trial_queue": "court"})
+    assert (settings.trial, settings.trial_queue) == ("queue", "court")
+    with pytest.raises(ConfigurationError, match=r"poison_trial_queue='two words'.*use a name"):
+        Settings.from_conf({"poison_trial_queue": "two words"})
 
 
 def test_every_setting_has_a_sentence_and_its_default_passes_its_own_check() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 from celery.events.state import State as EventState
 
+from celery_poison.plugin import plugin_of
 from tests.worker.conftest import Crew
 
 
@@ -40,6 +41,9 @@ class Watcher:
     def shows(self, id: str, state: str) -> bool:
         task = self.state.tasks.get(id)
         return task is not None and task.state == state
+
+    def told(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.events if event["type"] == kind]
 
     def stop(self) -> None:
         self._stop.set()
@@ -121,3 +125,25 @@ def test_a_failed_message_is_shown_as_failed(crew: Crew, watcher: Watcher) -> No
         (kept,) = crew.quarantine.list()
         crew.quarantine.fail([kept.mid])
         crew.await_that(lambda: watcher.of(result.id).state == "FAILURE", "shown as failed")
+
+
+def test_NEW_1_the_fleet_gate_is_told_as_an_event_when_it_closes_and_when_its_time_is_over(
+    new_crew: Callable[..., Crew], redis_url: str
+) -> None:
+    crew = new_crew(
+        redis_url,
+        poison_heartbeat_interval=0.5,
+        poison_activation_interval=2.0,
+        poison_fleet_gate_workers=2,
+        poison_fleet_gate_share=0.1,
+        poison_fleet_gate_window=1.0,
+    )
+    ledger, watcher = plugin_of(crew.app).open_ledger(), Watcher(crew)
+    with crew.worker(args=["-E"]) as worker:
+        worker.wait_ready()
+        for n in range(2):  # nobody keeps them alive
+            ledger.beat(f"gone{n}@test/b", {"node": f"gone{n}@test"}, first=True)
+        crew.await_that(lambda: watcher.told("poison-gate-lifted"), "closed, and lifted again")
+    watcher.stop()
+    (closed,) = watcher.told("poison-gate-closed")
+    assert (closed["deaths"], closed["fleet"]) == (2, 3)

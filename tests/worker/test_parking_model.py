@@ -6,6 +6,7 @@ The ledger, the verdict and the monitor's round are real; the broker is a list, 
 from __future__ import annotations
 
 import itertools
+import json
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -17,18 +18,19 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from celery_poison.errors import StaleDelivery
 from celery_poison.failover import parking
-from celery_poison.headers import MID, PARK
+from celery_poison.headers import MID, PARK, TRIAL
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.policy import Policy
 from celery_poison.quarantine.parcel import pack
-from celery_poison.records import Parked
+from celery_poison.records import Parked, Start
 from celery_poison.verdict import Action, Ended, judge
 from celery_poison.worker.delivery import Delivery, needs_care, note_delivery
 from celery_poison.worker.door import facts_of
 
 M, TASK_ID = "m", "id"
+HOME, COURT = "q", "court"
 POLICY = Policy(max_crashes=10**6)
 
 
@@ -39,8 +41,8 @@ class Died(Exception):
 class Copy:
     """One message in the broker."""
 
-    def __init__(self, park: int = 0) -> None:
-        self.park, self.redelivered = park, False
+    def __init__(self, park: int = 0, queue: str = HOME, told: str = "") -> None:
+        self.park, self.queue, self.told, self.redelivered = park, queue, told, False
 
     def __repr__(self) -> str:
         return f"<copy {self.park or ''}{' again' if self.redelivered else ''}>"
@@ -59,6 +61,7 @@ class ParkingMachine(RuleBasedStateMachine):
     """One message, three places for workers, and a broker that may deliver anything again."""
 
     url: str
+    trial = "cell"
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +75,8 @@ class ParkingMachine(RuleBasedStateMachine):
         self.to_recover: list[tuple[Worker, list[Copy]]] = []
         self.finished = 0
         self.read: list[tuple[str, Parked]] = []
-        self.parking = parking.Parking(None, self.ledger, SimpleNamespace(activation_interval=3600))  # type: ignore[arg-type]
+        settings: Any = SimpleNamespace(activation_interval=3600, trial=self.trial, trial_queue=COURT)
+        self.parking = parking.Parking(None, self.ledger, settings)  # type: ignore[arg-type]
         self.dies_after_publishing = False
         machine = self
 
@@ -85,7 +89,8 @@ class ParkingMachine(RuleBasedStateMachine):
             def __exit__(self, *_: object) -> None: ...
 
             def publish(self, parcel: Any, queue: str, headers: dict[str, Any]) -> None:
-                machine.broker.append(Copy(headers[PARK]))
+                assert queue == (COURT if TRIAL in headers else HOME)
+                machine.broker.append(Copy(headers[PARK], queue, headers.get(TRIAL, "")))
                 if machine.dies_after_publishing:
                     raise Died
 
@@ -108,9 +113,11 @@ class ParkingMachine(RuleBasedStateMachine):
     def _receive(self, worker: Worker, copy: Copy, *, dies: bool = False) -> None:
         worker.unacked.append(copy)
         headers = {"task": "t", "id": TASK_ID, MID: M} | ({PARK: copy.park} if copy.park else {})
+        headers |= {TRIAL: copy.told} if copy.told else {}
         message: Any = SimpleNamespace(
             headers=headers,
-            delivery_info={"routing_key": "q", "redelivered": copy.redelivered},
+            delivery_info={"routing_key": copy.queue, "redelivered": copy.redelivered},
+            queue_name=copy.queue,
             content_type="application/json",
             body=b"x",
         )
@@ -136,15 +143,22 @@ class ParkingMachine(RuleBasedStateMachine):
                 self.ledger.duplicate(M, delivery.start, reason="x")
                 return True
             case Action.WAIT:
-                parcel = pack({"body": b"x", **dict.fromkeys(("content_type", "content_encoding"), "")}
-                              | {"headers": "{}", "properties": "{}"})  # fmt: skip
-                assert self.ledger.park(M, sight.raw, delivery.start, number=delivery.park, parcel=parcel)
-                return True
+                return self._park(delivery, sight.raw, delivery.start)
+            case Action.RUN_ALONE if self.trial == "queue" and not delivery.is_from(COURT):
+                assert not sight.raw or self.ledger.claim(M, sight.raw, None)
+                return self._park(delivery, b"", delivery.start._replace(alone=1))
             case Action.RUN | Action.RUN_ALONE:
                 assert self.ledger.claim(M, sight.raw, delivery.start)
                 self._run(worker, copy, delivery)
                 return False
         raise AssertionError
+
+    def _park(self, delivery: Delivery, seen: bytes, start: Start) -> bool:
+        assert start.queue == HOME
+        headers = json.dumps(delivery.message.headers)
+        parcel = pack({"body": b"x", **dict.fromkeys(("content_type", "content_encoding"), "")}
+                      | {"headers": headers, "properties": "{}"})  # fmt: skip
+        return self.ledger.park(M, seen, start, number=delivery.park, parcel=parcel)
 
     def _run(self, worker: Worker, copy: Copy, delivery: Delivery) -> None:
         others = [other.name for other in self.workers if other.running]
@@ -220,6 +234,12 @@ class ParkingMachine(RuleBasedStateMachine):
             copy.redelivered = True
         self.broker.extend(copies)
 
+    @precondition(lambda self: self.broker)
+    @rule(which=st.integers(0, 9))
+    def stray(self, which: int) -> None:
+        """A copy from the trial queue comes back into the queue that its message was sent to."""
+        self.broker[which % len(self.broker)].queue = HOME
+
     @rule()
     def recover(self) -> None:
         """What failover.recovery does for one dead worker."""
@@ -277,13 +297,26 @@ class ParkingMachine(RuleBasedStateMachine):
         assert not self.ledger.client.exists(self.ledger.keys.parcels)
 
 
+class TrialMachine(ParkingMachine):
+    """The same with a trial queue, and a message that is a suspect from the start."""
+
+    trial = "queue"
+
+    def __init__(self) -> None:
+        super().__init__()
+        start = Start("R", "t", "w/dead", 1, 1, 1, 0, TASK_ID, "t", HOME, POLICY.max_crashes, 5, 1, 1)
+        self.ledger.crash("earlier", start, cause="worker_lost", shared=True)
+        self.broker[0].redelivered = True
+
+
+@pytest.mark.parametrize("machine", [ParkingMachine, TrialMachine], ids=["cell", "queue"])
 def test_TP1_8_in_any_order_of_deaths_and_copies_a_message_runs_once_and_is_never_lost(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, machine: type[ParkingMachine]
 ) -> None:
     monkeypatch.setattr(parking, "COURTESY", -1.0)
     monkeypatch.setattr(parking, "Publisher", parking.Publisher)  # put back at the end
-    ParkingMachine.url = redis_url
+    machine.url = redis_url
     run_state_machine_as_test(
-        ParkingMachine,
+        machine,
         settings=hypothesis_settings(max_examples=200, stateful_step_count=30, deadline=None),
     )

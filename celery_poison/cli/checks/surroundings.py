@@ -15,8 +15,9 @@ from celery_poison.cli.checks.finding import Finding
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin
-from celery_poison.quarantine.overview import without_secrets
+from celery_poison.quarantine.overview import untried, without_secrets
 from celery_poison.quarantine.owner import check_owner
+from celery_poison.settings import Settings
 
 
 def settings(plugin: Plugin) -> Finding:
@@ -56,6 +57,14 @@ def owner(app: Celery, queries: Queries) -> Finding:
     except ConfigurationError as error:
         return Finding("owner", "FAIL", str(error), "give every app its own poison_namespace")
     return Finding("owner", "ok", "this app's" if signed else "nobody's yet: the first worker signs it")
+
+
+def trials(settings: Settings, queries: Queries) -> Finding:
+    """Check that suspects are tried, where that takes a worker of its own."""
+    workers = queries.workers(int(settings.activation_interval * 1000))
+    if wrong := untried(settings, workers):
+        return Finding("trials", "warn", *wrong)
+    return Finding("trials", "ok", f"in the queue {settings.trial_queue}")
 
 
 def broker(app: Celery) -> Finding:

@@ -2,16 +2,17 @@
 -- KEYS[1] message hash
 -- ARGV[1] verb     release | fail | discard
 -- ARGV[2] actor
--- ARGV[3] patience_ms  after which an unfinished decision counts as abandoned
+-- ARGV[3] note
+-- ARGV[4] patience_ms  after which an unfinished decision counts as abandoned
 -- RETURNS OK, number of this decision (and of the release, if it is one) | MISSING | ILLEGAL, state | BUSY, actor
 -- JOURNALS nothing (the outcome is journalled by released or give_up)
 local m = redis.call('HMGET', KEYS[1], 'state', 'deciding', 'deciding_at')
 if not m[1] then return {'MISSING'} end
 if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
 local now = now_ms()
-if m[2] and now - tonumber(m[3]) < tonumber(ARGV[3]) then return {'BUSY', m[2]} end
+if m[2] and now - tonumber(m[3]) < tonumber(ARGV[4]) then return {'BUSY', m[2]} end
 local number = redis.call('HINCRBY', KEYS[1], 'decisions', 1)
-redis.call('HSET', KEYS[1], 'deciding', ARGV[2], 'deciding_at', now)
+redis.call('HSET', KEYS[1], 'deciding', ARGV[2], 'deciding_at', now, 'deciding_note', ARGV[3])
 if ARGV[1] == 'release' then
   redis.call('HSET', KEYS[1], 'release', number)
   redis.call('HINCRBY', KEYS[1], 'releases', 1)

@@ -18,7 +18,7 @@ if ARGV[6] ~= '0' and m.decisions ~= ARGV[6] then return {'STALE'} end
 local now = now_ms()
 redis.call('HSET', KEYS[1], 'state', 'FAIL', 'resolution', ARGV[3], 'actor', ARGV[4], 'note', ARGV[5],
   'last_seen', now)
-redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at')
+redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at', 'deciding_note')
 redis.call('ZREM', KEYS[2], ARGV[2])
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 journal(KEYS[4], ARGV[1], {event = ARGV[3], id = m.id, mid = ARGV[2], task = m.task, queue = m.queue,

@@ -6,15 +6,16 @@
 -- KEYS[5] journal stream
 -- ARGV[1] maxlen
 -- ARGV[2] mid
--- ARGV[3] seen    the raw start that stands in its way
+-- ARGV[3] seen    the raw start that stands in its way, '' for none: it is on its way to its trial
 -- ARGV[4] start   of the copy
 -- ARGV[5] number  of the parking that published this copy, 0 for none
 -- ARGV[6] parcel  the original message
 -- RETURNS OK | KEPT (a copy is parked already, one is enough) | CONFLICT (look again)
 -- JOURNALS parked
-local raw = redis.call('HGET', KEYS[1], ARGV[2])
-if not raw or raw ~= ARGV[3] then return {'CONFLICT'} end
-if redis.call('HGET', KEYS[2], cjson.decode(raw)[2]) == 'D' then return {'CONFLICT'} end
+local raw = redis.call('HGET', KEYS[1], ARGV[2]) or ''
+if raw ~= ARGV[3] then return {'CONFLICT'} end
+local behind = raw ~= '' and cjson.decode(raw)[2] or nil
+if behind and redis.call('HGET', KEYS[2], behind) == 'D' then return {'CONFLICT'} end
 local p, number = parking_of(KEYS[3], ARGV[2]), tonumber(ARGV[5])
 if p and number > 0 and number < p[2] then return {'CONFLICT'} end
 if p and p[1] == 'waiting' then return {'KEPT'} end
@@ -22,5 +23,5 @@ local e = cjson.decode(ARGV[4])
 redis.call('HSET', KEYS[3], ARGV[2], cjson.encode({'waiting', raised(p), e}))
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[6])
 journal(KEYS[5], ARGV[1], {event = 'parked', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-  queue = e[10], worker = e[3], state = 'TBDL', note = cjson.decode(raw)[2]})
+  queue = e[10], worker = e[3], state = 'TBDL', note = behind or 'for its trial'})
 return {'OK'}

@@ -4,6 +4,6 @@
 -- RETURNS OK (also when somebody else took the decision over)
 -- JOURNALS nothing
 if redis.call('HGET', KEYS[1], 'decisions') == ARGV[1] then
-  redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at')
+  redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at', 'deciding_note')
 end
 return {'OK'}

@@ -86,9 +86,9 @@ class Cells:
         self._origin: Origin | None = None
         self._looked_for_origin = False
         self._not_before = 0.0
-        #: Suspects that wait, and the numbers of their connections.
-        self._waiting: deque[tuple[GuardedRequest, int]] = deque()
-        self._running: tuple[GuardedRequest, int] | None = None
+        #: Suspects that wait, the numbers of their connections, and whether they gave their credit back.
+        self._waiting: deque[tuple[GuardedRequest, int, bool]] = deque()
+        self._running: tuple[GuardedRequest, int, bool] | None = None
         self._trials: queue.Queue[_Trial | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._cell: OpenCell | None = None
@@ -129,11 +129,17 @@ class Cells:
         return not request.is_refused_by_cells and self.are_usable
 
     def admit(self, request: GuardedRequest, *, first: bool = False) -> None:
-        """Try ``request`` when its turn comes. It takes no prefetch credit from other messages meanwhile."""
-        with suppress(AttributeError):  # a consumer without it
-            self._runtime.consumer.qos.increment_eventually()
+        """Try ``request`` when its turn comes. It takes no prefetch credit from other messages meanwhile.
+
+        Args:
+            first: nothing else may run here until it has ended, so that another message would only wait
+                for it, while other workers are free.
+        """
+        if not first:
+            with suppress(AttributeError):  # a consumer without it
+                self._runtime.consumer.qos.increment_eventually()
         add = self._waiting.appendleft if first else self._waiting.append
-        add((request, self._runtime.epoch))
+        add((request, self._runtime.epoch, not first))
         self._next()
 
     def hold(self, is_held: bool) -> None:
@@ -143,11 +149,11 @@ class Cells:
 
     def waiting(self) -> list[GuardedRequest]:
         """Return whoever has been admitted and not begun."""
-        return [request for request, _ in self._waiting]
+        return [request for request, _, _ in self._waiting]
 
     def _next(self) -> None:
         while self._may_begin():
-            self._running = request, epoch = self._waiting.popleft()
+            self._running = request, epoch, _ = self._waiting.popleft()
             if epoch != self._runtime.epoch or request not in state.reserved_requests:
                 self._finished()  # revoked, or its connection was lost
                 continue
@@ -163,8 +169,8 @@ class Cells:
 
     def _finished(self) -> None:
         assert self._running is not None
-        (_, epoch), self._running = self._running, None
-        if epoch == self._runtime.epoch:
+        (_, epoch, is_credited), self._running = self._running, None
+        if is_credited and epoch == self._runtime.epoch:
             with suppress(AttributeError):
                 self._runtime.consumer.qos.decrement_eventually()
         self._next()

@@ -1,0 +1,187 @@
+"""Transitions of workers and of the monitors that watch them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from celery_poison.ledger.calling import Caller
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.scripts import Code
+
+#: Bounds of the histogram of recoveries: seconds from a worker's death until all of it was put back.
+RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+
+#: For so long all connections of a worker must be gone before it counts as dead. A live process whose
+#: connection was cut is back within milliseconds.
+GONE_PATIENCE_MS = 1000
+
+
+class Silence(StrEnum):
+    """In what way a worker is not well."""
+
+    GONE = "gone"
+    """The connections of all its processes are gone, and stayed gone."""
+    SILENT = "silent"
+    """No heartbeat for the activation interval, and nobody can count its connections."""
+    FROZEN = "frozen"
+    """No heartbeat for the activation interval, though its connections stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What ``watch`` saw: how many workers' connections can be counted, by which Redis; who is not well."""
+
+    counted: int
+    run_id: str
+    unwell: dict[str, Silence]
+
+
+@dataclass(frozen=True, slots=True)
+class GateLimits:
+    """What closes the fleet gate: the settings ``fleet_gate_*``, times in ms."""
+
+    share: float
+    workers: int
+    window_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """A worker was declared dead.
+
+    Attributes:
+        closed_gate: this death closed the fleet gate.
+        deaths: nodes that died within the gate's window; 0 where nobody counts.
+        fleet: of how many.
+    """
+
+    cause: str
+    closed_gate: bool = False
+    deaths: int = 0
+    fleet: int = 0
+
+
+class FleetBook(Caller):
+    """Who lives, who leads, who died, and how many at once."""
+
+    def beat(
+        self, worker: str, fields: Mapping[str, str | int], *, first: bool = False, run_id: str = ""
+    ) -> None:
+        """Renew the lease of a worker.
+
+        Args:
+            run_id: of the Redis at which its processes are subscribed to its channel; empty: they are not.
+
+        Raises:
+            Fenced: it had been declared dead, and this incarnation never comes back.
+        """
+        flat = [word for pair in fields.items() for word in pair]
+        keys = {"worker": self.keys.worker(worker)}
+        self._call("beat", keys, rest=flat, worker=worker, first=int(first), run_id=run_id)
+
+    def retire(self, worker: str) -> None:
+        """Take a worker off the books that ends in peace."""
+        self._call("retire", {"worker": self.keys.worker(worker)}, worker=worker)
+
+    def lead(self, worker: str, ttl_ms: int, run_id: str = "") -> tuple[int, bool] | None:
+        """Take or keep the monitor's lock; return its fencing number and whether it changed hands.
+
+        It is free when its holder's connections are gone, or when it was not renewed for ``ttl_ms``.
+        """
+        arguments: dict[str, Any] = {"worker": worker, "ttl_ms": ttl_ms, "run_id": run_id}
+        reply = self._call("lead", {}, patience_ms=GONE_PATIENCE_MS, alive=self.keys.alive, **arguments)
+        return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
+
+    def is_buried(self, worker: str) -> bool:
+        """Whether this incarnation was declared dead."""
+        with clear_errors("asking whether a worker was declared dead"):
+            return self.client.zscore(self.keys.buried, worker) is not None
+
+    def watch(self, activation_ms: int) -> Fleet:
+        """Look at all workers once, and note whose connections are gone."""
+        words = {"activation_ms": activation_ms, "patience_ms": GONE_PATIENCE_MS, "alive": self.keys.alive}
+        reply = self._call("watch", {}, **words)
+        run_id, *flat = [word.decode() for word in reply[2:]]
+        return Fleet(int(reply[1]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
+
+    def bury(
+        self,
+        worker: str,
+        incident: str,
+        how: Silence,
+        activation_ms: int,
+        fence: int,
+        gate: GateLimits | None = None,
+        earlier: Sequence[str] = (),
+    ) -> Burial | None:
+        """Declare a worker dead; return None when it lives or is gone already.
+
+        Args:
+            gate: what closes the fleet gate; None: nothing.
+            earlier: workers with whose deaths it has a message in common: they count once.
+
+        Raises:
+            Fenced: another monitor took over.
+        """
+        keys = {"worker": self.keys.worker(worker), "incident": self.keys.incident(incident)}
+        arguments: dict[str, Any] = {
+            "worker": worker,
+            "incident": incident,
+            "how": how.value,
+            "activation_ms": activation_ms,
+            "patience_ms": GONE_PATIENCE_MS,
+            "alive": self.keys.alive,
+            "fence": fence,
+            "workers": self.keys.worker(""),
+            "gate_share": gate.share if gate else "",
+            "gate_workers": gate.workers if gate else 0,
+            "window_ms": gate.window_ms if gate else 0,
+            "earlier": "",
+        }
+        code, *told = self._call("bury", keys, rest=earlier, **arguments)
+        if code is not Code.OK:
+            return None
+        cause, closed, deaths, fleet = told
+        return Burial(cause.decode(), bool(closed), deaths, fleet)
+
+    def lift_gate(self, actor: str = "", note: str = "") -> bool:
+        """Lift the fleet gate: deaths convict again. Returns whether it was closed.
+
+        Args:
+            actor: empty for a monitor, which lifts it only when its time is over.
+        """
+        return bool(self._call("lift_gate", {}, actor=actor, note=note)[0] is Code.OK)
+
+    def close(
+        self,
+        worker: str,
+        incident: str,
+        *,
+        flagged: int,
+        put_back: int,
+        returned: Mapping[str, int],
+        fence: int,
+    ) -> None:
+        """Finish an incident.
+
+        Args:
+            returned: queue -> number of messages put back into it.
+
+        Raises:
+            Fenced: another monitor took over.
+        """
+        keys = {"incident": self.keys.incident(incident)}
+        arguments: dict[str, Any] = {
+            "worker": worker,
+            "incident": incident,
+            "flagged": flagged,
+            "put_back": put_back,
+            "returned": json.dumps(returned),
+            "fence": fence,
+            "bounds": " ".join(map(str, RECOVERY_BOUNDS)),
+        }
+        self._call("close", keys, **arguments)
