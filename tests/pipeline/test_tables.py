@@ -178,4 +178,4 @@ def test_an_empty_journal_gives_empty_tables(spark: Any, tmp_path: Path) -> None
     again = Derived(spark, Lake(spark, str(tmp_path)))
     assert {name: again[name].columns for name in TABLES} == {name: derived[name].columns for name in TABLES}
     assert [again[name].count() for name in TABLES] == [0] * len(TABLES)
-    assert blame.score(blame.spectrum(again["attempts"])).collect() == []
+    assert blame.spectrum(again["attempts"]).collect() == []
