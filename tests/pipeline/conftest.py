@@ -12,9 +12,9 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run them all: a session for each would cost more than it saves."""
+    """Let one process run all that need a session: one for each would cost more than it saves."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 

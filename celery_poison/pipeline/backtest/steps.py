@@ -15,7 +15,11 @@ def concerned(attempts: DataFrame) -> DataFrame:
     """Return the attempts of every message that ever ended in trouble, or looks like one that is guilty."""
     alive = ended_alive(F.col("end"), F.col("outcome"))
     troubled = attempts.where(~alive | (F.col("end") == "rolled_back")).select("id").distinct()
-    guilty = attempts.where("proof = 'proven' and fingerprint is not null").select("fingerprint").distinct()
+    guilty = (
+        attempts.where("end = 'crashed' and proof = 'proven' and fingerprint is not null")
+        .select("fingerprint")
+        .distinct()
+    )
     alike = attempts.join(F.broadcast(guilty), "fingerprint", "left_semi").select("id").distinct()
     return attempts.join(F.broadcast(troubled.union(alike).distinct()), "id", "left_semi")
 
