@@ -125,7 +125,7 @@ FAMILIES = (
     Family(
         "parked",
         Kind.GAUGE,
-        "Messages that wait in the ledger until an earlier start of theirs ends",
+        "Messages that wait in the ledger: until an earlier start ends, or on their way to the trial queue",
         (),
         lambda s: _one(s.totals["parked"]),
     ),

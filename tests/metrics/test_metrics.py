@@ -220,8 +220,8 @@ def test_a_hostile_name_stays_one_label(scraper: Scraper, keeper: Keeper) -> Non
 
 
 def test_an_unknown_cause_is_counted_among_the_others(scraper: Scraper, keeper: Keeper) -> None:
-    keeper.ledger.client.hset(keeper.ledger.keys.counts, "crashed:what ever", 2)
-    keeper.ledger.client.hset(keeper.ledger.keys.counts, "crashed:exit:-6", 1)
+    counts = {"crashed:what ever": 2, "crashed:exit:-6": 1}
+    keeper.ledger.client.hset(keeper.ledger.keys.counts, mapping=counts)
     seen = scraper.await_that("crashes_total", "(other)", is_=2)
     assert seen["crashes_total", ("exit:-6",)] == 1
 
