@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SQL = {
     "task_daily": "select date, task, count(*), quantile_cont(runtime_ms, [0.5, 0.95]) from j"
     " where event in ('finished', 'crashed', 'interrupted', 'rolled_back') group by all",
-    "messages": "select mid, arg_max(state, (at, seq)), min(at), max(at), count(distinct token),"
+    "messages": "select mid, arg_max(state, (j.at, j.seq)), min(j.at), max(j.at), count(distinct token),"
     " sum(runtime_ms) from j where mid is not null group by mid",
 }
 
