@@ -12,6 +12,8 @@ from celery_poison.pipeline.tables.tallies import tallies
 LEAST = 8
 #: How many times the usual counts as changed.
 TIMES = 2.0
+#: Of a task with more runs alive than this, about so many tell their medians.
+SAMPLE = 20_000
 _MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms", "memory": "memory_kb"}
 
 
@@ -28,7 +30,7 @@ def anomalies(attempts: DataFrame, incidents: DataFrame, counted: DataFrame | No
         incidents with that of its first third. ``date`` is that of the last death.
     """
     counted = tallies(attempts) if counted is None else counted
-    whole = waves(counted).unionByName(slower(attempts, incidents)).unionByName(drifts(attempts))
+    whole = waves(counted).unionByName(slower(attempts, incidents)).unionByName(drifts(attempts, counted))
     times = F.col("value") / F.col("usual")
     return (
         whole.where(F.col("usual") > 0)
@@ -39,10 +41,13 @@ def anomalies(attempts: DataFrame, incidents: DataFrame, counted: DataFrame | No
     )
 
 
-def drifts(attempts: DataFrame) -> DataFrame:
+def drifts(attempts: DataFrame, counted: DataFrame) -> DataFrame:
     """Compare what died with what ended alive; whom a trial cleared died by chance and is left out."""
-    died = attempts.where(_guilty()).groupBy("task").count().where(F.col("count") >= LEAST)
-    asked = attempts.where(_guilty() | _alive()).join(F.broadcast(died.select("task")), "task", "left_semi")
+    died, alive = (F.sum(F.when(each, F.col("n")).otherwise(0)) for each in (_guilty(), _alive()))
+    told = counted.groupBy("task").agg(died.alias("_died"), alive.alias("_alive")).where(f"_died >= {LEAST}")
+    # Drawn by the token, so that two runs say the same.
+    drawn = F.pmod(F.xxhash64("token"), F.greatest("_alive", F.lit(1))) < SAMPLE
+    asked = attempts.join(F.broadcast(told), "task").where(_guilty() | (_alive() & drawn))
     measured = asked.groupBy("task").agg(*(_drift(kind).alias(kind) for kind in _MEASURES))
     each = measured.select("task", F.explode(F.array(*_MEASURES)).alias("m")).where(F.col("m.n") >= LEAST)
     says = F.format_string("%s of the %d that died, against those that ended alive", "m.kind", "m.n")

@@ -22,6 +22,8 @@ PARTITIONS = {"attempts": ("end",)}
 _UNIQUE = ("token", "id", "mid", "seq", "started_at", "ended_at", "first_at", "last_at")
 _ENCODING = {
     "parquet.size.statistics.enabled": "false",
+    # Spark's own choice of 128 MB fills the heap where several tables are being written.
+    "parquet.block.size": str(32 * 1024 * 1024),
     **{f"parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
 }
 
@@ -46,7 +48,7 @@ class Derived:
         """Make all of :data:`TABLES` and the blame, from what the lake has now."""
         self._forget()
         journal = self.reading.journal
-        rest = tables.noted(journal).persist()
+        rest = tables.noted(journal).drop("entry", "v", "state", "actor").persist()
         self._store("attempts", tables.attempts(journal, rest))
         attempts = self["attempts"]
         together(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from celery_poison.cli import pipeline as commands
 from celery_poison.cli.standalone import main
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline import session
+from celery_poison.pipeline.together import together
 
 
 def _java(home: Path, version: str) -> Path:
@@ -73,3 +75,21 @@ def test_a_command_that_lacks_something_is_wrong_usage(words: list[str]) -> None
     pytest.importorskip("pyspark")
     ran = CliRunner().invoke(main, ["pipeline", "ingest", *words])
     assert ran.exit_code == 2
+
+
+def test_what_runs_together_ends_together_and_the_first_failure_is_told() -> None:
+    met, ended = threading.Barrier(2, timeout=10), []
+
+    def meets(name: str) -> str:
+        met.wait()
+        ended.append(name)
+        return name
+
+    assert together(lambda: meets("a"), lambda: meets("b")) == ["a", "b"]
+
+    def fails() -> None:
+        raise ConfigurationError("no such table")
+
+    with pytest.raises(ConfigurationError, match="no such table"):
+        together(fails, lambda: ended.append("c"))
+    assert sorted(ended) == ["a", "b", "c"]

@@ -40,7 +40,7 @@ def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
     other = _with_neighbours(other, alive)
     nobody = F.lit(None).cast("array<string>")
     told = alive.withColumns({"proof": F.lit(None).cast("string"), "neighbours": nobody})
-    return told.unionByName(other).select(
+    return (told.select(*other.columns).unionByName(other)).select(
         "token",
         "id",
         "mid",
