@@ -183,7 +183,7 @@ class Fate:
         runtime.bridge.call(self._finished_after_all if finished else self._put_back)
 
     def _known(self) -> Known:
-        known: Known = self._runtime.known(self._request.message, self._request.type, self._evidence)
+        known: Known = self._runtime.keeper.known(self._request.message, self._request.type, self._evidence)
         return known
 
     def _keep_if_mine(self, verdict: Verdict, start: Start) -> None:
@@ -192,16 +192,16 @@ class Fate:
 
     def _has_new_owner(self, start: Start) -> bool:
         """Whether its worker was taken for dead meanwhile, and others have the message: it stays as it is."""
-        if self._runtime.still_owns(self._request.mid, start):
+        if self._runtime.ownership.is_mine(self._request.mid, start):
             return False
-        self._runtime.ended_too_late(self._request, lost=True)
+        self._runtime.ownership.ended_too_late(self._request, lost=True)
         return True
 
     def _store(self, verdict: Verdict, start: Start) -> None:
         """Keep the original first, acknowledge it afterwards."""
         request, bridge = self._request, self._runtime.bridge
         try:
-            self._runtime.keep(request.message, request.mid, start, verdict.cause, verdict.reason)
+            self._runtime.keeper.keep(request.message, request.mid, start, verdict.cause, verdict.reason)
         except StaleDelivery:
             bridge.call(self._put_back)
         else:

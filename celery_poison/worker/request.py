@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
@@ -26,6 +26,9 @@ from celery_poison.worker.attempt import Ticket, run_fast, run_plain
 from celery_poison.worker.delivery import Delivery, attempt_of, size_of
 from celery_poison.worker.fate import Fate, cause_of_death, evidence_of, is_unacknowledged_failure
 from celery_poison.worker.trial.host import Cells
+
+if TYPE_CHECKING:
+    from celery_poison.worker.runtime import Runtime
 
 
 class GuardedRequest(Request):
@@ -62,7 +65,7 @@ class GuardedRequest(Request):
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         self.poison: Delivery | None = getattr(message, "poison", None)
-        self.runtime = plugin_of(self._app).runtime
+        self.runtime: Runtime = plugin_of(self._app).runtime
         self._fate: Fate | None = None
 
     @property
@@ -104,7 +107,7 @@ class GuardedRequest(Request):
         self._stop_if_blocked()
         self.epoch = self.runtime.epoch
         self._cells = pool if pool is self.runtime.cells else None
-        if self.runtime.fenced:
+        if self.runtime.rebirth.is_fenced:
             # It waited for a place in the pool when this worker was taken for dead, and its message was put
             # back. The places are counted anew with the next broker connection, in a moment.
             state.task_ready(self)
@@ -158,7 +161,7 @@ class GuardedRequest(Request):
             queue = getattr(self._message, "queue_name", None) or self._delivery_info["routing_key"] or ""
             mid = mid_of(self._request_dict)
             first = self.runtime.first_attempt
-            return Ticket(mid, self.runtime.next_token(), queue, first, size_of(self._message))
+            return Ticket(mid, self.runtime.me.next_token(), queue, first, size_of(self._message))
         # From here on the entry is the pool process's to write.
         delivery.start = delivery.start.in_phase(Phase.RUNNING)
         start = delivery.start
@@ -286,7 +289,7 @@ class GuardedRequest(Request):
         """Neither acknowledge nor put back: the message was put back already, and may run elsewhere."""
         state.task_ready(self)
         if not isinstance(error, NeverBegan):
-            self.runtime.clerk.do(partial(self.runtime.ended_too_late, self, lost=True))
+            self.runtime.clerk.do(partial(self.runtime.ownership.ended_too_late, self, lost=True))
         self.is_stale = self.is_on_record = True
         self._left_pool()
 
@@ -353,13 +356,15 @@ class GuardedRequest(Request):
         self.is_on_record = True
         if self._ticket is None:
             if self.poison is not None:
-                self.runtime.never_started(self.poison, put_back=put_back)
+                self.runtime.endings.never_started(self.poison, put_back=put_back)
         elif put_back:
-            self.runtime.interrupted(self.mid, self.start())
+            self.runtime.endings.interrupted(self.mid, self.start())
         else:
             if not self._ended_well:
                 self.runtime.recorder.finish(self._ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
-            self.runtime.acknowledged(self, self._ticket, final=not self._goes_on)
+            self.runtime.endings.acknowledged(
+                self, self._ticket, final=not self._goes_on, copy=self.epoch != self.runtime.epoch
+            )
 
 
 def _info_of(error: Exception) -> ExceptionInfo:

@@ -49,8 +49,8 @@ class LifeStep(bootsteps.StartStopStep):
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
         plugin_of(worker.app).runtime = runtime
-        runtime.refresh_policies()
-        runtime.refresh_blocks()
+        runtime.refresher.policies()
+        runtime.refresher.blocks()
         self._runtime = runtime
         if not contained:
             signals.worker_process_init.connect(self._child_begins)
@@ -91,7 +91,7 @@ class LifeStep(bootsteps.StartStopStep):
 
     def _farewell(self, **_: Any) -> None:
         atexit.unregister(self._farewell)
-        if os.getpid() == self._runtime.pid:
+        if os.getpid() == self._runtime.me.pid:
             self._runtime.stopping = True
             self._runtime.farewell()
 
@@ -130,7 +130,7 @@ class GuardStep(bootsteps.ConsumerStep):
             runtime.settings,
             runtime.identity,
             self._announce_candidate,
-            runtime.refresh_policies,
+            runtime.refresher.policies,
             self._announce_gate,
         )
 
