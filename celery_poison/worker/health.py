@@ -14,9 +14,9 @@ from celery_poison.quarantine.owner import identity_of
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
 from celery_poison.worker.amnesia import Amnesia
-from celery_poison.worker.attempt import Recorder
 from celery_poison.worker.complaints import Complaints
 from celery_poison.worker.durable import Durable
+from celery_poison.worker.recorder import Recorder
 
 logger = get_logger("celery_poison")
 

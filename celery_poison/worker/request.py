@@ -22,9 +22,10 @@ from celery_poison.plugin import marking, plugin_of
 from celery_poison.records import ALONE, IN_CELL, Start
 from celery_poison.requests import NeverBegan, QuarantineRequested, RollbackRequested, TrialSpoilt
 from celery_poison.verdict import Ended, Phase
-from celery_poison.worker.attempt import Ticket, run_fast, run_plain
+from celery_poison.worker.attempt import run_fast, run_plain
 from celery_poison.worker.delivery import Delivery, attempt_of, size_of
 from celery_poison.worker.fate import Fate, cause_of_death, evidence_of, is_unacknowledged_failure
+from celery_poison.worker.ticket import Ticket
 from celery_poison.worker.trial.host import Cells
 
 if TYPE_CHECKING:

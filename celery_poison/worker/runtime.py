@@ -22,6 +22,7 @@ from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.complaints import Complaints
 from celery_poison.worker.deathbed import Deathbed
+from celery_poison.worker.durable import open_durable
 from celery_poison.worker.endings import Endings
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.fingerprints import Fingerprints
@@ -37,7 +38,7 @@ from celery_poison.worker.observed import observe_tasks
 from celery_poison.worker.owners import Owners
 from celery_poison.worker.ownership import Ownership
 from celery_poison.worker.rebirth import Rebirth
-from celery_poison.worker.recording import open_durable, open_recorder
+from celery_poison.worker.recorder import open_recorder
 from celery_poison.worker.refreshing import Refresher
 from celery_poison.worker.settler import Settler
 from celery_poison.worker.trial.host import Cells, TimeLimits
