@@ -23,7 +23,7 @@ from celery_poison.records import Start
 from celery_poison.requests import QuarantineRequested, RollbackRequested
 from celery_poison.task import PoisonTask
 from celery_poison.verdict import History, Limits, convict
-from celery_poison.worker.fate import cause_of_death, is_unacknowledged_failure
+from celery_poison.worker.deaths import cause_of_death, is_unacknowledged_failure
 from celery_poison.worker.request import GuardedRequest
 
 
