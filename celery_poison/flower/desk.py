@@ -82,7 +82,9 @@ class Desk:
     @cached_property
     def _opened(self) -> tuple[Quarantine, dict[State, Shelf]]:
         quarantine = Quarantine(self._app)
-        return quarantine, {state: Shelf(quarantine.queries, state) for state in (State.NDLV, State.FAIL)}
+        shelves = {state: Shelf(quarantine.queries, state) for state in (State.NDLV, State.FAIL)}
+        quarantine.census = shelves[State.NDLV]
+        return quarantine, shelves
 
     @property
     def quarantine(self) -> Quarantine:
