@@ -12,6 +12,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import signals
 from celery_poison.errors import Fenced, LedgerUnavailable
+from celery_poison.failover import witness
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
@@ -178,7 +179,18 @@ class Monitor:
     def _bury(self, worker: str, how: Silence, fence: int) -> None:
         incident = uuid4().hex[:12]
         earlier = [*self._recovery.earlier_deaths(worker)] if self._gate else []
-        dead = self._ledger.bury(worker, incident, how, self._activation_ms, fence, self._gate, earlier)
+        seen = witness.testify(self._ledger, worker, how)
+        dead = self._ledger.bury(
+            worker,
+            incident,
+            how,
+            self._activation_ms,
+            fence,
+            self._gate,
+            earlier,
+            evidence=seen.evidence,
+            processes=seen.processes,
+        )
         if dead is None:
             return
         story = "celery_poison: worker %s is lost (%s, noticed as %s), incident %s"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from celery import Celery
 
@@ -70,10 +70,13 @@ class _Death:
         """Whether only the main process may be lost; else the connections of all processes were gone."""
         return self.incident.how != Silence.GONE
 
-    @property
-    def known(self) -> Known:
-        evidence = Evidence(noticed=self.incident.how)
-        return {"release": self.incident.release, "evidence": evidence.encode()}
+    def known(self, start: Start) -> Known:
+        told = (
+            self.incident.evidence if self.incident.evidence.noticed else Evidence(noticed=self.incident.how)
+        )
+        evidence = replace(told, rss_kb=self.incident.processes.get(str(start.pid)))
+        memory = str(evidence.rss_kb or "")
+        return {"release": self.incident.release, "evidence": evidence.encode(), "memory_kb": memory}
 
     @property
     def is_nobodys_fault(self) -> bool:
@@ -161,7 +164,7 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
-                known=death.known,
+                known=death.known(start),
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -170,7 +173,9 @@ class Recovery:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
+                self._ledger.rollback(
+                    mid, start, cause="rejected", fence=death.fence, known=death.known(start)
+                )
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
@@ -211,7 +216,7 @@ class Recovery:
             shared=shared,
             incident=incident,
             fence=death.fence,
-            known=death.known,
+            known=death.known(start),
         )
         if recorded.finished:
             return False

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, TypeVar
 
+from celery_poison.evidence import Evidence
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.history import entry
 from celery_poison.ledger.ledger import Ledger
@@ -420,4 +421,6 @@ def _incident(raw: dict[str, str]) -> Incident:
         reconnected=raw.get("reconnected") == "1",
         release=raw.get("release", ""),
         queues=raw.get("queues", ""),
+        evidence=Evidence.decode(raw.get("evidence", "")),
+        processes=json.loads(raw.get("processes") or "{}"),
     )

@@ -52,6 +52,7 @@ from celery_poison.worker.recording import open_durable, open_recorder
 from celery_poison.worker.settler import Acknowledged, Settler
 from celery_poison.worker.traits import traits_of_message
 from celery_poison.worker.trial.host import Cells, TimeLimits
+from celery_poison.worker.vitals import Vitals
 from celery_poison.worker.whereabouts import Whereabouts
 
 logger = get_logger("celery_poison")
@@ -150,6 +151,7 @@ class Runtime:
         self.announce = Announcer(lambda: self.consumer)
         self.deathbed = self._make_deathbed()
         self.exits = Exits(self.deathbed)
+        self.vitals = Vitals(self.complain)
         self.cells = Cells(self, limits)
         attempt.configure(
             self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
@@ -309,6 +311,7 @@ class Runtime:
             "release": self.settings.release,
             "unguarded": self.settler.missing,
             "ledger_errors": self.ledger_errors,
+            "vitals": self.vitals.tell(),
         }
 
     @property

@@ -63,6 +63,7 @@ class LifeStep(bootsteps.StartStopStep):
         """Wait for the trial that goes on, as the pool is waited for."""
         runtime, hub, beat = self._runtime, worker.hub, 0
         runtime.stopping = True  # no signal tells of a shutdown by remote control
+        runtime.vitals.asked_to_leave()
         while runtime.cells.is_busy and state.should_terminate in (None, False):
             if hub is not None and beat % 10 == 0:
                 hub.fire_timers()  # among them the heartbeats of the broker's connection
@@ -85,9 +86,10 @@ class LifeStep(bootsteps.StartStopStep):
             runtime.settings.activation_interval,
         )
 
-    def _stopping(self, **_: Any) -> None:
+    def _stopping(self, sig: str = "", **_: Any) -> None:
         # Called from a signal handler: nothing but this may be done here.
         self._runtime.stopping = True
+        self._runtime.vitals.asked_to_leave(sig)
 
     def _farewell(self, **_: Any) -> None:
         atexit.unregister(self._farewell)
