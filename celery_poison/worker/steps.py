@@ -18,6 +18,7 @@ from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
 from celery_poison.worker import deathbed
+from celery_poison.worker.adopter import Adopter
 from celery_poison.worker.door import Door
 from celery_poison.worker.gate import Gate
 from celery_poison.worker.pulse import Pulse, keep_child_alive
@@ -134,6 +135,7 @@ class GuardStep(bootsteps.ConsumerStep):
             self._announce_candidate,
             runtime.refresh_policies,
             self._announce_gate,
+            Adopter(runtime).adopt if plugin_of(consumer.app).is_standby else None,
         )
 
     def _announce_candidate(self, *facts: Any) -> None:
