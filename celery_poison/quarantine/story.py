@@ -123,7 +123,7 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     ),
     "blocked": lambda entry: _listed("blocked", entry),
     "unblocked": lambda entry: _listed("unblocked", entry),
-    "worker_lost": lambda entry: f"worker {entry['worker']} died ({entry['cause']})",
+    "worker_lost": lambda entry: f"worker {entry['worker']} died ({entry['cause']}){_proven(entry)}",
     "gate_closed": lambda entry: f"the fleet gate closed: {entry['note']}; only a death on trial convicts",
     "gate_lifted": lambda entry: f"the fleet gate was lifted by {entry['actor'] or 'itself'}{_noted(entry)}",
     "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{_noted(entry)}",
