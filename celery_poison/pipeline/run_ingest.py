@@ -52,7 +52,13 @@ OPTIONS = (
 
 
 def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
-    """Ingest as the options say; raises what ``Ingest.once`` raises."""
+    """Ingest as the options say; raises what ``Ingest.once`` raises.
+
+    Into a lake of no journal nothing is ingested, which is said.
+    """
+    if what := lake.of_no_journal():
+        click.echo(f"{lake.root} holds {what}, no journal belongs to it: nothing is ingested", err=True)
+        return _ended(Ingested(rows=0, batches=0, upto="", gaps=(), trimmed=0), options)
     ingest = Ingest(
         lake,
         source_options(session, options),
@@ -61,6 +67,10 @@ def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
         progress=_progress,
     )
     done = ingest.once() if options.get("once", True) else _follow(ingest, options.get("every", 5.0))
+    return _ended(done, options)
+
+
+def _ended(done: Ingested, options: Mapping[str, Any]) -> Ingested:
     if options.get("as_json"):
         click.echo(json.dumps(asdict(done), indent=2))
     else:
