@@ -140,8 +140,8 @@ def _refuse_without_checkpoint(lake: Lake, before: Sequence[Manifest]) -> None:
     """Spark would count its batches from 0 again, and take new ones for those that are in the lake."""
     if before and not lake.files.names(f"{lake.checkpoint}/offsets"):
         raise IngestFailed(
-            f"the lake reaches up to {before[-1].upto} and its checkpoint is missing, which says where to go on:"
-            f" bring {lake.checkpoint} back, or ingest into another lake"
+            f"the lake reaches up to {before[-1].upto}, and its checkpoint is missing, which says where to go"
+            f" on: bring {lake.checkpoint} back, or ingest into another lake"
         )
 
 
