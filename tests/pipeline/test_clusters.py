@@ -1,4 +1,4 @@
-"""A standalone cluster and Spark Connect find the same as this machine does, from ingest to report (NEW-7)."""
+"""A standalone cluster and Spark Connect find the same as this machine does, up to the report (NEW-7)."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_every_stage_finds_the_same_everywhere(
         found[kind] = _found(master, redis_url, lake)
     here = found.pop("local")
     assert len(here["proposal"][0]) > 20 and len(here["attempts"]) > 40_000
-    for kind, told in found.items():
-        assert told.keys() == here.keys()
+    for kind, there in found.items():
+        assert there.keys() == here.keys()
         for name, value in here.items():
-            assert told[name] == value, (kind, name)
+            assert there[name] == value, (kind, name)
