@@ -30,7 +30,7 @@ if same then return {'KEPT', version} end
 if open then decide_proposal(key, open, 'replaced', ARGV[5], now) end
 redis.call('HSET', key, 'open', version, 'version', version)
 local known = {}
-for _, name in ipairs(redis.call('HKEYS', key)) do
+for name in pairs(hash(key)) do
   local number = name:match('^sheet:(%d+)$')
   if number then known[#known + 1] = tonumber(number) end
 end
