@@ -49,8 +49,13 @@ def proposals(
 
 
 def policy_of(recommended: Recommendation | None) -> dict[str, Any]:
-    """Return what can be set at run time of a recommended policy, where it is not as it is."""
+    """Return what can be set at run time of a recommended policy, where it is not as it is.
+
+    To block by fingerprint is none of it where that kept an innocent from running.
+    """
     differs = changes(NOW, recommended.policy) if recommended is not None else {}
+    if recommended is not None and recommended.outcome.wrong_blocks:
+        differs.pop("block_fingerprint_after", None)
     return {name: value for name, value in differs.items() if name in OVERRIDABLE}
 
 

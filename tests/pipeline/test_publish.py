@@ -62,6 +62,8 @@ def test_only_options_that_can_be_changed_at_run_time_are_proposed() -> None:
     best = Recommendation(policy, Outcome(policy), ("why",))
     assert policy_of(best) == {"max_crashes": 1, "block_fingerprint_after": 3}
     assert policy_of(None) == {}
+    hurt = Recommendation(policy, Outcome(policy, wrong_blocks={"f"}), ("why",))
+    assert policy_of(hurt) == {"max_crashes": 1}
 
 
 def test_what_is_in_force_or_was_refused_is_not_proposed() -> None:
