@@ -27,7 +27,7 @@ svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .small{font-size:11p
 .axis{stroke:var(--dim)}.grid{stroke:var(--rule)}.worker{fill:var(--bad)}.process{fill:var(--warn)}
 .interval{fill:var(--calm);fill-opacity:.3}svg circle.guilty,svg circle.longest{fill:var(--bad)}
 svg circle.suspect{fill:var(--warn)}svg circle.bystander,svg .median{fill:var(--good)}.hot{fill:var(--bad)}
-.cold{fill:var(--rule)}
+.cold{fill:var(--rule)}svg .named{paint-order:stroke;stroke:var(--card);stroke-width:4px}
 svg rect.longest{fill:var(--bad)}.curve{fill:none;stroke-width:2}.curve.median{stroke:var(--good);fill:none}
 .curve.longest{stroke:var(--bad)}.curve.front{stroke:var(--dim);stroke-dasharray:4 4}.tried{fill:var(--calm)}
 .untried{fill:var(--warn)}.best{fill:var(--good);stroke:var(--ink)}table{border-collapse:collapse;width:100%;

@@ -164,7 +164,9 @@ def tradeoff(title: str, rows: Sequence[Mapping[str, Any]], best: str, now: str)
         )
         parts.append(dot(x, y, 8 if kind == "best" else 5, kind, told))
         if row["says"] in (best, now):
-            parts.append(text(x, y - 12, row["says"] if row["says"] == now else "recommended", "", "middle"))
+            parts.append(
+                text(x, y - 12, row["says"] if row["says"] == now else "recommended", "named", "middle")
+            )
     return picture(title, high + 40, *parts)
 
 
