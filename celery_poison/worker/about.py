@@ -32,13 +32,14 @@ class About:
         }
 
     def now(
-        self, *, stopping: bool, reconnected: bool, unguarded: int, ledger_errors: int
+        self, *, stopping: bool, reconnected: bool, unguarded: int, ledger_errors: int, vitals: str
     ) -> dict[str, str | int]:
         """Return all of it.
 
         Args:
             reconnected: it has lost its broker connection before.
             unguarded: starts or ends that never reached the ledger.
+            vitals: what ``vitals.py`` has to tell.
         """
         return {
             **self._fixed,
@@ -47,4 +48,5 @@ class About:
             "reconnected": int(reconnected),
             "unguarded": unguarded,
             "ledger_errors": ledger_errors,
+            "vitals": vitals,
         }

@@ -40,6 +40,7 @@ from celery_poison.worker.recorder import open_recorder
 from celery_poison.worker.refreshing import Refresher
 from celery_poison.worker.settler import Settler
 from celery_poison.worker.trial.host import Cells, TimeLimits
+from celery_poison.worker.vitals import Vitals
 from celery_poison.worker.whereabouts import Whereabouts
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
@@ -101,6 +102,7 @@ class Runtime:
         self._prepare_for_losses()
         self.deathbed = make_deathbed(self.complain)
         self.exits = Exits(self.deathbed)
+        self.vitals = Vitals(self.complain)
         self.cells = Cells(self, limits)
         attempt.configure(
             self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
@@ -238,6 +240,7 @@ class Runtime:
             reconnected=self.epoch > 1,
             unguarded=self._settler.missing,
             ledger_errors=self.complain.count,
+            vitals=self.vitals.tell(),
         )
 
     # --- its life ------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
 from celery_poison.worker import deathbed
+from celery_poison.worker.adopter import Adopter
 from celery_poison.worker.door import Door
 from celery_poison.worker.gate import Gate
 from celery_poison.worker.pulse import Pulse, keep_child_alive
@@ -63,6 +64,7 @@ class LifeStep(bootsteps.StartStopStep):
         """Wait for the trial that goes on, as the pool is waited for."""
         runtime, hub, beat = self._runtime, worker.hub, 0
         runtime.stopping = True  # no signal tells of a shutdown by remote control
+        runtime.vitals.asked_to_leave()
         while runtime.cells.is_busy and state.should_terminate in (None, False):
             if hub is not None and beat % 10 == 0:
                 hub.fire_timers()  # among them the heartbeats of the broker's connection
@@ -85,9 +87,10 @@ class LifeStep(bootsteps.StartStopStep):
             runtime.settings.activation_interval,
         )
 
-    def _stopping(self, **_: Any) -> None:
+    def _stopping(self, sig: str = "", **_: Any) -> None:
         # Called from a signal handler: nothing but this may be done here.
         self._runtime.stopping = True
+        self._runtime.vitals.asked_to_leave(sig)
 
     def _farewell(self, **_: Any) -> None:
         atexit.unregister(self._farewell)
@@ -132,6 +135,7 @@ class GuardStep(bootsteps.ConsumerStep):
             self._announce_candidate,
             runtime.refresher.policies,
             self._announce_gate,
+            Adopter(runtime).adopt if plugin_of(consumer.app).is_standby else None,
         )
 
     def _announce_candidate(self, *facts: Any) -> None:

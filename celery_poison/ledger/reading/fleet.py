@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from celery_poison.evidence import Evidence
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.reading.reader import Reader, as_text, seconds
 from celery_poison.records import GateRecord, Incident, WorkerRecord
@@ -111,4 +112,6 @@ def _incident(raw: dict[str, str]) -> Incident:
         reconnected=raw.get("reconnected") == "1",
         release=raw.get("release", ""),
         queues=raw.get("queues", ""),
+        evidence=Evidence.decode(raw.get("evidence", "")),
+        processes=json.loads(raw.get("processes") or "{}"),
     )
