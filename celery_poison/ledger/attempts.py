@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from celery_poison.ledger.calling import Caller, fence_of, pairs
 from celery_poison.ledger.scripts import Code
+from celery_poison.ledger.sight import Recorded, Sight
 from celery_poison.records import Parked, Start, history_of
 from celery_poison.states import State
-from celery_poison.verdict import Ended, History, Phase
+from celery_poison.verdict import Ended, History
 
 #: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
 REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
@@ -19,37 +19,6 @@ REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
 #: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
 Known = Mapping[str, str]
 NOTHING_KNOWN: Known = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What ``look`` saw: a message's newest start, lineage, record in quarantine and parking."""
-
-    raw: bytes
-    start: Start | None
-    ended: Ended
-    owner: str
-    history: History
-    kept: State | None
-    release: int
-    parked: Parked | None
-    run_id: str
-    gate_closed: bool = False
-
-    @property
-    def is_in_the_way(self) -> bool:
-        """Whether the start on record forbids another one; a claim of a worker that is gone does not."""
-        start = self.start
-        return start is not None and not (start.phase == Phase.CLAIMED and self.owner != "alive")
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """Outcome of recording an end: ``finished`` when it had ended well before it died."""
-
-    history: History
-    finished: bool = False
-    gate_closed: bool = False
 
 
 class Attempts(Caller):
