@@ -82,7 +82,7 @@ class Door:
             pid=runtime.me.pid,
             epoch=runtime.epoch,
             suspected=suspected,
-            trials=runtime.has_trials,
+            trials=runtime.settings.has_trials,
         )
         if blockable:
             delivery.blocked = self._rule_at_once(delivery, open_to_mark=not care)

@@ -105,7 +105,7 @@ class Fate:
         runtime.bridge.call(try_again)
 
     def _limits(self, start: Start) -> Limits:
-        return Limits(start.max_crashes, start.max_failures, trials=self._runtime.has_trials)
+        return Limits(start.max_crashes, start.max_failures, trials=self._runtime.settings.has_trials)
 
     def _observe_death(self, start: Start, cause: str) -> None:
         mid, known = self._request.mid, self._known()

@@ -12,6 +12,7 @@ from celery.worker.request import Request
 from celery_poison.headers import mid_of
 from celery_poison.plugin import plugin_of
 from celery_poison.records import ALONE, IN_CELL, Start
+from celery_poison.task import FIRST
 from celery_poison.verdict import Phase
 from celery_poison.worker.attempt import run_fast, run_plain
 from celery_poison.worker.delivery import Delivery, attempt_of, size_of
@@ -123,8 +124,7 @@ class SentRequest(Request):
         if delivery is None:
             queue = getattr(self._message, "queue_name", None) or self._delivery_info["routing_key"] or ""
             mid = mid_of(self._request_dict)
-            first = self.runtime.first_attempt
-            return Ticket(mid, self.runtime.me.next_token(), queue, first, size_of(self._message))
+            return Ticket(mid, self.runtime.me.next_token(), queue, FIRST, size_of(self._message))
         # From here on the entry is the pool process's to write.
         delivery.start = delivery.start.in_phase(Phase.RUNNING)
         start = delivery.start
