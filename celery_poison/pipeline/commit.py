@@ -109,7 +109,9 @@ def _offset(lake: Lake, number: int) -> dict[str, Any]:
 
 
 def _refuse_foreign(there: Manifest, end: dict[str, Any], number: int) -> None:
-    if there.last == number and there.upto != end["id"]:
+    # Of batches that were put together nobody knows any more where the first ones ended.
+    later = there.last > number and parts(end["id"]) > parts(there.upto)
+    if later or (there.last == number and there.upto != end["id"]):
         raise ForeignCheckpoint(
             f"batch {number} of the lake ends at {there.upto}, that of its checkpoint at {end['id']}:"
             " one of the two was replaced; ingest into another lake"

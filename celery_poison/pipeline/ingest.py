@@ -72,7 +72,7 @@ class Ingest:
         Raises:
             LakeLocked: another ingest works on this lake.
             LedgerUnavailable: Redis is away; what was ingested before stays.
-            IngestFailed: Spark gave up.
+            IngestFailed: Spark gave up, or the lake's checkpoint is missing.
         """
         return self._run({"availableNow": True}, lambda: False)
 
@@ -87,6 +87,7 @@ class Ingest:
         with lock.Lock(lake.files, lake.lock_path) as held:
             lake.files.delete(lake.staging)
             before = lake.batches().counting
+            _refuse_without_checkpoint(lake, before)
             last = before[-1].last if before else -1
             into = f"{lake.staging}/{held.owner}/files" if lake.tasks_write else ""
             commit = Commit(lake.root, wanted, held.owner, into, self.keep_hours, self.compacting)
@@ -139,6 +140,15 @@ class Ingest:
             upto=now.newest.upto if now.newest else "",
             gaps=tuple(gap for gap in _gaps(now.counting) if gap not in known),
             trimmed=trimmed,
+        )
+
+
+def _refuse_without_checkpoint(lake: Lake, before: Sequence[Manifest]) -> None:
+    """Spark would count its batches from 0 again, and take new ones for those that are in the lake."""
+    if before and not lake.files.names(f"{lake.checkpoint}/offsets"):
+        raise IngestFailed(
+            f"the lake reaches up to {before[-1].upto}, and its checkpoint is missing, which says where to go"
+            f" on: bring {lake.checkpoint} back, or ingest into another lake"
         )
 
 

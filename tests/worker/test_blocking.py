@@ -162,7 +162,7 @@ def test_NEW_3_a_users_function_that_raises_or_hangs_stops_no_message_and_no_wor
 @BOTH
 @pytest.mark.timeout(180)
 def test_NEW_3_a_message_on_which_the_function_kills_its_worker_ends_in_quarantine(crew: Crew) -> None:
-    with crew.supervise_crew():
+    with crew.supervise():
         crew.send("healthy", 1).get(timeout=60)
         rule = Blocks(crew.app).block_fingerprint("0" * 16, task="fleet.tells", actor="ann")
         _in_force(crew, rule)

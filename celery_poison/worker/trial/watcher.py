@@ -132,11 +132,11 @@ class MemoryGroup:
         self._files = next(filter(_is_limited, _groups()), None)
         self._kills = self._newer_kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
-        self._before = self._used = self._read_used()
+        self._before = self._used = self.used()
 
     def is_full(self) -> bool:
         """Whether so little is left that the kernel is about to kill somebody."""
-        self._used = self._read_used()
+        self._used = self.used()
         allowed = self._read_allowed() or 1 << 62
         return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
 
@@ -155,7 +155,8 @@ class MemoryGroup:
     def _read_allowed(self) -> "int | None":
         return _machine("MemTotal") if self._files is None else _number(self._files.allowed)
 
-    def _read_used(self) -> int:
+    def used(self) -> int:
+        """Return the bytes that the group uses, or the machine where there is no limit."""
         if self._files is None:
             return _machine("MemTotal") - _machine("MemAvailable")
         # Cached files are given up before anybody is killed.
@@ -169,8 +170,12 @@ class MemoryGroup:
 
     def kills(self) -> int:
         """Return how many processes of the group the kernel has killed so far."""
-        events = "/proc/vmstat" if self._files is None else self._files.events
-        return sum(count for name, count in _table(events) if name == "oom_kill")
+        return sum(count for name, count in _table(self.events) if name == "oom_kill")
+
+    @property
+    def events(self) -> str:
+        """The file in which the kernel counts them."""
+        return "/proc/vmstat" if self._files is None else self._files.events
 
 
 class Files(typing.NamedTuple):
