@@ -185,6 +185,7 @@ def history_of(raw: Mapping[str, str]) -> History:
         spoilt=int(raw.get("spoilt") or 0),
         tried=int(raw.get("tried") or 0),
         doubted=raw.get("doubted", "0") != "0",
+        group=int(raw.get("group", 0)),
         cause=raw.get("cause", ""),
     )
 

@@ -39,7 +39,13 @@ class TaskDied(Exception):
         cause: a word of :mod:`celery_poison.causes`.
         detail: the original exception, as text.
         evidence: what is known beside; None: nothing.
+
+    Attributes:
+        group: it died in a cell together with others, which proves nothing against it; the next time at most
+            so many may run there. 0: it ran alone.
     """
+
+    group = 0
 
     def __init__(self, cause: str, detail: str = "", evidence: Evidence | None = None) -> None:
         super().__init__(cause, detail, evidence)

@@ -64,6 +64,7 @@ class History:
         spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
         tried: strikes for deaths on trial.
         doubted: it died with its worker while the fleet gate was closed, as many others did.
+        group: with how many it may be tried together at most, since it has died in a group (0: it has not).
     """
 
     deliveries: int = 0
@@ -78,6 +79,13 @@ class History:
     spoilt: int = 0
     tried: int = 0
     doubted: bool = False
+    group: int = 0
+
+    @property
+    def may_be_grouped(self) -> bool:
+        """Whether it may be tried together with others: their death then adds nothing that convicts it."""
+        known_better = self.proven or self.probation or self.spoilt or self.failures
+        return self.candidate and not known_better and self.group != 1
 
 
 NO_HISTORY = History()

@@ -176,12 +176,14 @@ class Ledger:
         incident: str = "",
         fence: int | None = None,
         known: Known = NOTHING_KNOWN,
+        group: int = 0,
     ) -> Recorded:
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
 
         Args:
             known: what else is known about the start.
             fence: of the monitor that tells it; None when the start's own worker does.
+            group: it died in a cell with others: with how many at most it may be tried next; 0: it did not.
 
         Raises:
             StaleDelivery: the message has a newer start.
@@ -199,6 +201,7 @@ class Ledger:
             observe=int(not start.diverts),
             fence=_fence(fence),
             known=_packed(known),
+            group=group or "",
         )
         return _recorded(reply)
 

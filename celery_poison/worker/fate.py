@@ -130,10 +130,16 @@ class Fate:
         if success_was_stored(request.task, request.id, ignored=request.ignore_result):
             runtime.bridge.call(self._finished_after_all)
             return
-        timed_out = cause == causes.TIME_LIMIT
+        timed_out, group = cause == causes.TIME_LIMIT, getattr(error, "group", 0)
         try:
             recorded = runtime.ledger.crash(
-                request.mid, start, cause=cause, shared=False, failure=timed_out, known=self._known()
+                request.mid,
+                start,
+                cause=cause,
+                shared=group > 0,
+                failure=timed_out,
+                known=self._known(),
+                group=group,
             )
         except StaleDelivery:
             runtime.bridge.call(self._put_back)

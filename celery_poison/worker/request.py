@@ -84,6 +84,11 @@ class GuardedRequest(Request):
         return self.poison is not None and self.poison.history.spoilt > 0
 
     @property
+    def was_ended(self) -> bool:
+        """Whether somebody wanted it to end: it was revoked, or its connection or its message was lost."""
+        return bool(self.is_stale or self._already_cancelled or self._already_revoked)
+
+    @property
     def diverts(self) -> bool:
         """Whether its message is still the broker's when its task dies."""
         return bool(self._task.acks_late)

@@ -17,6 +17,7 @@
 -- ARGV[8] observe    1 when the message is gone anyway and is only journalled
 -- ARGV[9] fence      of the monitor that tells it, '' when its own worker does
 -- ARGV[10] known    what else is known, see _journal.lua
+-- ARGV[11] group    how many suspects may be tried together next, '' if it did not die in a group
 -- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has
 --   a newer start; for a monitor: or none) | FENCED
 -- JOURNALS crashed
@@ -65,6 +66,10 @@ redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e[9], 'queue', e[1
   'cause', ARGV[4], 'blame', blame, 'worker', e[3], 'incident', ARGV[7], 'last_seen', now,
   'last_token', token, 'charged', 'strike', 'deliveries', e[6], 'payload_bytes', e[13],
   'pid', e[4], 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
+if ARGV[11] ~= '' then
+  redis.call('HSET', KEYS[3], 'group', ARGV[11])
+  line.note = 'on trial together with others'
+end
 redis.call('ZADD', KEYS[4], 'NX', now, id)
 journal(KEYS[7], ARGV[1], line)
 return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0}

@@ -1,17 +1,23 @@
 """A cell: a fresh process with the user's app, which runs one suspect after the other until one kills it.
 
+Very many suspects come in groups: those run together, each in a thread.
+
 ``host.py`` opens it, through ``watcher.py``; it lives as long as those two, and says what it does on one
-socket: ``("ready", tasks)``, ``("accepted", pid, time)``, ``("result", ok, value, stays)``.
+socket: ``("ready", tasks)``, ``("accepted", pid, time)``, ``("result", number, ok, pickled value, stays)`` for each suspect.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import pickle
+import queue
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 from billiard import current_process
@@ -37,6 +43,9 @@ from celery_poison.worker.trial.loading import Cellmate, load
 #: Bytes that a suspect may leave behind for the next one.
 _LEFT_OVER = 64 * 1024 * 1024
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+
+#: The suspect's number, whether it ran, and what a pool process would return or raise.
+End = tuple[int, bool, Any]
 
 
 def main(sock: int, lease: int) -> None:
@@ -104,37 +113,71 @@ def _say_that_a_worker_begins(app: Celery, node: str) -> None:
 
 def _serve(host: socket.socket, recorder: Recorder) -> None:
     before = _left_overs()
-    while True:
+    stays = True
+    while stays:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         try:
-            arguments, recorder.alone = frames.receive(host)
+            suspects, recorder.alone = frames.receive(host)
         except (EOFError, OSError):
             return
         frames.send(host, ("accepted", os.getpid(), time.monotonic()))
-        ok, value = _run(arguments)
-        stays = not _is_death(value) and _is_clean(before)
-        try:
-            frames.send(host, ("result", ok, value, stays))
-        except OSError:
-            return
-        except Exception as error:
-            frames.send(host, ("result", False, _info_of(MaybeEncodingError(error, value)), stays))
-        if not stays:
-            return
+        left = len(suspects)
+        for number, ok, value in _run_together(suspects) if left > 1 else _run_alone(suspects[0]):
+            left -= 1
+            stays = stays and not _is_death(value) and (left > 0 or _is_clean(before))
+            try:
+                data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                ok, data = False, pickle.dumps(_info_of(MaybeEncodingError(error, value)))
+            try:
+                frames.send(host, ("result", number, ok, data, stays))
+            except OSError:
+                return
 
 
-def _run(arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    """Run one suspect; return what a pool process would tell about it."""
+def _run_alone(arguments: tuple[Any, ...]) -> Iterator[End]:
+    """Run one suspect; tell what a pool process would tell about it."""
     try:
         signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
         try:
-            return True, attempt.run_fast(*arguments)
+            end = _attempt(0, arguments)
         finally:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     except SoftTimeLimitExceeded as error:  # it came when the task had just ended
-        return False, _info_of(error)
+        end = 0, False, _info_of(error)
+    yield end
+
+
+def _run_together(group: list[tuple[Any, ...]]) -> Iterator[End]:
+    """Run a group of suspects, each in a thread of its own; tell of each as soon as it has ended."""
+    ends: queue.SimpleQueue[End | BaseException] = queue.SimpleQueue()
+
+    def run(number: int, arguments: tuple[Any, ...]) -> None:
+        try:
+            ends.put(_attempt(number, arguments))
+        except BaseException as error:  # it wants this process to end
+            ends.put(error)
+
+    threads = [
+        Thread(target=run, args=each, name=f"suspect-{each[0]}", daemon=True) for each in enumerate(group)
+    ]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        end = ends.get()
+        if isinstance(end, BaseException):
+            raise end
+        threads[end[0]].join()
+        if _is_death(end[2]):
+            _bare(end[2][1].exception).group = 1  # another may have taken the memory: let it be tried alone
+        yield end
+
+
+def _attempt(number: int, arguments: tuple[Any, ...]) -> End:
+    try:
+        return number, True, attempt.run_fast(*arguments)
     except Exception as error:
-        return False, _info_of(error)
+        return number, False, _info_of(error)
 
 
 def _info_of(error: Exception) -> ExceptionInfo:

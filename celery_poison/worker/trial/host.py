@@ -1,5 +1,8 @@
 """Where a worker tries its suspects: beside its pool, one at a time, in a cell.
 
+Very many are tried in groups, each in a thread of the cell. A group that dies proves nothing: what had not
+ended is tried again in groups of half the size, and alone at last.
+
 To a request it looks like the pool. The event loop hands suspects over, one thread (a greenlet, where
 there are such) talks to the cell, and what it hears comes back to the event loop.
 """
@@ -44,6 +47,10 @@ DOUBT = 60.0
 TICK = 1.0
 #: Seconds for which a worker must outlive a cell that was killed: who kills both may reach the cell first.
 OUTLIVE = 0.5
+#: So many suspects are tried one by one.
+FEW = 16
+#: Pools whose tasks run together in one process anyway.
+CONCURRENT = ("thread", "gevent", "eventlet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +95,15 @@ class Cells:
         self._not_before = 0.0
         #: Suspects that wait, the numbers of their connections, and whether they gave their credit back.
         self._waiting: deque[tuple[GuardedRequest, int, bool]] = deque()
-        self._running: tuple[GuardedRequest, int, bool] | None = None
-        self._trials: queue.Queue[_Trial | None] = queue.Queue()
+        self._running: list[tuple[GuardedRequest, int, bool]] = []
+        self._beginning: GuardedRequest | None = None
+        self._batch: list[_Trial] = []
+        #: Who of those that the thread has in hand has not ended, by their numbers in the cell.
+        self._left: dict[int, _Trial] = {}
+        self._trials: queue.Queue[list[_Trial] | None] = queue.Queue()
         self._thread: threading.Thread | None = None
         self._cell: OpenCell | None = None
         self._terminated_by = 0
-        self._is_handed_over = False
         self._ending = False
         self._is_held = False
 
@@ -122,7 +132,7 @@ class Cells:
 
     @property
     def is_busy(self) -> bool:
-        return self._running is not None
+        return bool(self._running)
 
     def takes(self, request: GuardedRequest) -> bool:
         """Whether ``request`` can be tried in a cell."""
@@ -153,26 +163,52 @@ class Cells:
 
     def _next(self) -> None:
         while self._may_begin():
-            self._running = request, epoch, _ = self._waiting.popleft()
-            if epoch != self._runtime.epoch or request not in state.reserved_requests:
-                self._finished()  # revoked, or its connection was lost
-                continue
-            self._is_handed_over = False
-            with suppress(TaskRevokedError):
-                request.execute_using_pool(self)
-            if not self._is_handed_over:
+            self._running = self._next_group()
+            self._batch = []
+            for request, epoch, _ in self._running:
+                if epoch != self._runtime.epoch or request not in state.reserved_requests:
+                    continue  # revoked, or its connection was lost
+                self._beginning = request
+                with suppress(TaskRevokedError):
+                    request.execute_using_pool(self)
+            if self._batch:
+                self._begin_thread()
+                self._trials.put(self._batch)
+            else:
                 self._finished()
 
+    def _next_group(self) -> list[tuple[GuardedRequest, int, bool]]:
+        """Take those who are tried next: one, unless very many wait."""
+        is_crowded = len(self._waiting) > FEW
+        group = [self._waiting.popleft()]
+        most = self._most_beside(group[0][0]) if is_crowded else 1
+        while self._waiting and len(group) < (most := min(most, self._most_beside(self._waiting[0][0]))):
+            group.append(self._waiting.popleft())
+        return group
+
+    def _most_beside(self, request: GuardedRequest) -> int:
+        """Return of how many a group may be at most in which ``request`` is tried."""
+        most: int = self._runtime.settings.trial_group
+        if self._runtime.pool not in CONCURRENT or request.poison is None:
+            return 1
+        history = request.poison.history
+        # Of a group nobody can be ended for its own time limit.
+        (hard, soft), task, limits = request.time_limits, request.task, self._limits
+        is_limited = (limits.enforces_hard and (hard or task.time_limit or limits.hard)) or (
+            limits.enforces_soft and (soft or task.soft_time_limit or limits.soft)
+        )
+        return min(most, history.group or most) if history.may_be_grouped and not is_limited else 1
+
     def _may_begin(self) -> bool:
-        is_free = self._running is None and not self._is_held and not self._runtime.stopping
+        is_free = not self._running and not self._is_held and not self._runtime.stopping
         return is_free and bool(self._waiting)
 
     def _finished(self) -> None:
-        assert self._running is not None
-        (_, epoch, is_credited), self._running = self._running, None
-        if is_credited and epoch == self._runtime.epoch:
-            with suppress(AttributeError):
-                self._runtime.consumer.qos.decrement_eventually()
+        ended, self._running = self._running, []
+        for _, epoch, is_credited in ended:
+            if is_credited and epoch == self._runtime.epoch:
+                with suppress(AttributeError):
+                    self._runtime.consumer.qos.decrement_eventually()
         self._next()
 
     def apply_async(
@@ -188,14 +224,12 @@ class Cells:
         **_: Any,
     ) -> None:
         """As the pool's, for the request whose turn it is."""
-        assert self._running is not None
+        assert self._beginning is not None
         limits = self._limits
         self._terminated_by = 0
-        self._is_handed_over = True
-        self._begin_thread()
-        self._trials.put(
+        self._batch.append(
             _Trial(
-                self._running[0],
+                self._beginning,
                 args,
                 accept_callback,
                 timeout_callback,
@@ -239,19 +273,20 @@ class Cells:
     def _work(self) -> None:
         while not self._ending:
             try:
-                trial = self._trials.get(timeout=IDLE)
+                trials = self._trials.get(timeout=IDLE)
             except queue.Empty:
                 self._close()
                 continue
-            if trial is None:
+            if trials is None:
                 break
+            self._left = dict(enumerate(trials))
             try:
-                self._try(trial)
+                self._try(trials)
             except Exception as error:
                 if self._ending:
                     break
                 self._close(kill=True)
-                self._refused(trial, error)
+                self._refused([*self._left.values()], error)
             self._report(self._finished)
         self._close(kill=True)
 
@@ -259,28 +294,32 @@ class Cells:
         if not self._ending:
             self._runtime.bridge.call(call)
 
-    def _try(self, trial: _Trial) -> None:
+    def _try(self, trials: list[_Trial]) -> None:
         for last in (False, True):
             try:
-                cell = self._opened_for(trial)
-                if trial.request.epoch != self._runtime.epoch:
-                    return  # its connection was lost before it began
-                cell.run(trial.arguments, trial.request.alone)
+                cell = self._opened()
+                trials = self._refuse_strangers(trials, cell)
+                # The connection of the others was lost before they began.
+                trials = [trial for trial in trials if trial.request.epoch == self._runtime.epoch]
+                self._left = dict(enumerate(trials))
+                if not trials:
+                    return
+                cell.run([trial.arguments for trial in trials], trials[0].request.alone)
             except CannotOpen as error:
                 if error.was_killed and not last:
                     continue
                 self._not_before = time.monotonic() + DOUBT
-                self._refused(trial, error)
+                self._refused(trials, error)
                 return
             except OSError:  # the cell has ended since it was used last
                 self._close(kill=True)
             else:
-                if self._watch(trial, cell):
+                if self._watch(trials, cell):
                     return
             if last:
                 raise CannotOpen("the cell ends before it begins a task")
 
-    def _opened_for(self, trial: _Trial) -> OpenCell:
+    def _opened(self) -> OpenCell:
         cell = self._cell
         if cell is None:
             runtime = self._runtime
@@ -295,13 +334,21 @@ class Cells:
             )
             limit = runtime.settings.trial_memory_limit or 0
             cell = self._cell = OpenCell(about, limit, runtime.lease.fd)
-        if trial.request.type not in cell.tasks:
-            raise CannotOpen(f"task {trial.request.type} is not there when the app is loaded anew")
         return cell
 
-    def _watch(self, trial: _Trial, cell: OpenCell) -> bool:
-        """Report what becomes of a trial; False when it never began."""
-        soft_at = hard_at = float("inf")
+    def _refuse_strangers(self, trials: list[_Trial], cell: OpenCell) -> list[_Trial]:
+        """Return whoever's task is there when the app is loaded anew."""
+        strangers = [trial for trial in trials if trial.request.type not in cell.tasks]
+        if strangers:
+            name = strangers[0].request.type
+            self._not_before = time.monotonic() + DOUBT
+            self._refused(strangers, CannotOpen(f"task {name} is not there when the app is loaded anew"))
+        return [trial for trial in trials if trial not in strangers]
+
+    def _watch(self, trials: list[_Trial], cell: OpenCell) -> bool:
+        """Report what becomes of trials; False when they never began."""
+        first, soft_at, hard_at = trials[0], float("inf"), float("inf")  # whoever has limits is alone
+        left = self._left
         begun = timed_out = False
         while True:
             now = time.monotonic()
@@ -311,17 +358,21 @@ class Cells:
                 case Death():
                     self._close(kill=True)
                     if begun:
-                        self._died(trial, event, cell.pid, timed_out=timed_out)
+                        ended = [*left.values()]
+                        self._died(ended, event, cell.pid, timed_out=timed_out, together=len(trials) > 1)
                     return begun
                 case "accepted", pid, at:
                     begun = True
-                    soft_at, hard_at = now + (trial.soft or soft_at), now + (trial.hard or hard_at)
-                    self._report(partial(trial.accepted, pid, at))
-                case "result", ok, value, stays:
-                    if not stays:
+                    soft_at, hard_at = now + (first.soft or soft_at), now + (first.hard or hard_at)
+                    for trial in trials:
+                        self._report(partial(trial.accepted, pid, at))
+                case "result", number, ok, value, stays:
+                    trial = left.pop(number)
+                    if not stays and not left:
                         self._close()
                     self._report(partial(trial.ended if ok else trial.failed, value))
-                    return True
+                    if not left:
+                        return True
             if now >= hard_at:
                 timed_out, hard_at = True, float("inf")
                 cell.kill()
@@ -329,18 +380,19 @@ class Cells:
                 cell.kill()
             elif now >= soft_at:
                 soft_at = float("inf")
-                self._report(partial(trial.timed_out, True, trial.soft or 0.0))
+                self._report(partial(first.timed_out, True, first.soft or 0.0))
                 cell.order(b"s")
 
-    def _died(self, trial: _Trial, death: Death, pid: int, *, timed_out: bool) -> None:
-        logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), death)
+    def _died(self, trials: list[_Trial], death: Death, pid: int, *, timed_out: bool, together: bool) -> None:
+        who = trials[0].request.humaninfo() if len(trials) == 1 else f"{len(trials)} messages together"
+        logger.warning("celery_poison: %s on trial: %s", who, death)
         deathbed = self._runtime.deathbed
         words = deathbed.read(pid) if deathbed else LastWords()
         evidence = death.evidence(words, self._runtime.exits.limit_kb)
         self._runtime.exits.note(pid, death.exit_code, death.peak // 1024, words)
         error: Exception
         if timed_out:
-            error = TimeLimitExceeded(trial.hard)
+            error = TimeLimitExceeded(trials[0].hard)
         elif self._terminated_by:
             error = Terminated(-self._terminated_by)
         elif death.why == "pressed":
@@ -351,14 +403,25 @@ class Cells:
             if death.was_killed:
                 time.sleep(OUTLIVE)
             error = TaskDied(death.cause, str(death), evidence)
-        self._report(partial(trial.failed, _info_of(error)))
+            if together:
+                error.group = max(1, len(trials) // 2)
+        for trial in trials:
+            self._report(partial(self._end, trial, error, together=together))
         if timed_out:
-            self._report(partial(trial.timed_out, False, trial.hard or 0.0))
+            self._report(partial(trials[0].timed_out, False, trials[0].hard or 0.0))
 
-    def _refused(self, trial: _Trial, error: Exception) -> None:
+    def _end(self, trial: _Trial, error: Exception, *, together: bool) -> None:
+        # On the event loop: there it is known by now whom of a group somebody wanted to end.
+        request = trial.request
+        if together and isinstance(error, Terminated) and not request.was_ended:
+            error = TrialSpoilt("another one of its group was ended")
+        trial.failed(_info_of(error))
+
+    def _refused(self, trials: list[_Trial], error: Exception) -> None:
         self._complain(str(error) if isinstance(error, CannotOpen) else repr(error))
-        trial.request.is_refused_by_cells = True
-        self._report(partial(self._give_back, trial.request))
+        for trial in trials:
+            trial.request.is_refused_by_cells = True
+            self._report(partial(self._give_back, trial.request))
 
     def _complain(self, why: str) -> None:
         self._runtime.complain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import selectors
 import signal
 import socket
@@ -168,14 +169,14 @@ class OpenCell:
                 return
         raise CannotOpen(f"the app was not loaded in {LOADING:g} s")
 
-    def run(self, arguments: tuple[Any, ...], alone: int) -> None:
-        """Let the cell run one suspect.
+    def run(self, suspects: list[tuple[Any, ...]], alone: int) -> None:
+        """Let the cell run one suspect, or a group of them.
 
         Raises:
             OSError: it is gone.
             Exception: what the arguments raise when they are pickled.
         """
-        frames.send(self._data, (arguments, alone))
+        frames.send(self._data, (suspects, alone))
 
     def order(self, word: bytes) -> None:
         """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
@@ -209,12 +210,17 @@ class OpenCell:
         # Something that it started may hold the other end, and the end of this message may never come.
         self._data.settimeout(None if self._death is None else 0.2)
         try:
-            return frames.receive(self._data)
+            said = frames.receive(self._data)
         except (EOFError, OSError):
             self._await_death()
             return None
+        if said[0] != "result":
+            return said
+        _, number, ok, value, stays = said
+        try:
+            return "result", number, ok, pickle.loads(value), stays
         except Exception as error:  # it cannot be read here: an exception's class that is not to be found
-            return "result", False, _info_of(error), False
+            return "result", number, False, _info_of(error), stays
 
     def _hear_watcher(self) -> None:
         try:
