@@ -41,11 +41,13 @@ class GuardedRequest(Request):
         is_refused_by_cells: it could not be tried in a cell.
         is_stale: another start owns the message by now; nothing of this one counts.
         epoch: number of the broker connection by which it was sent to the pool.
+        was_ended: somebody wanted it to end: it was revoked, or its connection or its message was lost.
     """
 
     is_on_record = False
     is_refused_by_cells = False
     is_stale = False
+    was_ended = False
     epoch = -1
     _ticket: Ticket | None = None
     _ended_well = False
@@ -82,11 +84,6 @@ class GuardedRequest(Request):
     def needs_idle_worker(self) -> bool:
         """Whether nothing may run in its worker at all: at its last trial the worker ended too."""
         return self.poison is not None and self.poison.history.spoilt > 0
-
-    @property
-    def was_ended(self) -> bool:
-        """Whether somebody wanted it to end: it was revoked, or its connection or its message was lost."""
-        return bool(self.is_stale or self._already_cancelled or self._already_revoked)
 
     @property
     def diverts(self) -> bool:
@@ -273,9 +270,11 @@ class GuardedRequest(Request):
             self._settle()
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
+        self.was_ended = True  # before its cell is told, which others may share
         super().terminate(self._cells or pool, signal)
 
     def cancel(self, pool: Any, signal: Any = None, **options: Any) -> None:
+        self.was_ended = True
         super().cancel(self._cells or pool, signal, **options)
 
     def end_stale(self) -> None:
@@ -283,7 +282,7 @@ class GuardedRequest(Request):
         assert self._ticket is not None
         if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
-        self.is_stale = self.is_on_record = True
+        self.is_stale = self.is_on_record = self.was_ended = True
         pool = self._cells or self.runtime.consumer.pool
         if self._cells or (hasattr(pool, "terminate_job") and not self.runtime.contained):
             pool.terminate_job(self.worker_pid, signal.SIGKILL)

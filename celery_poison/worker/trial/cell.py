@@ -3,7 +3,8 @@
 Very many suspects come in groups: those run together, each in a thread.
 
 ``host.py`` opens it, through ``watcher.py``; it lives as long as those two, and says what it does on one
-socket: ``("ready", tasks)``, ``("accepted", pid, time)``, ``("result", number, ok, pickled value, stays)`` for each suspect.
+socket: ``("ready", tasks)``, ``("accepted", pid, time)``, and for each suspect
+``("result", number, ok, pickled value, stays)``.
 """
 
 from __future__ import annotations

@@ -79,6 +79,43 @@ class _Trial:
     hard: float | None
 
 
+class _Clock:
+    """When the time limits of a trial are over; each is told once.
+
+    Attributes:
+        begun, timed_out: whether the trial has begun, and whether its hard limit was reached.
+    """
+
+    def __init__(self) -> None:
+        self.begun = self.timed_out = False
+        self._soft_at = self._hard_at = float("inf")
+
+    def begin(self, trial: _Trial) -> None:
+        now = time.monotonic()
+        self.begun = True
+        self._soft_at, self._hard_at = (
+            now + (trial.soft or self._soft_at),
+            now + (trial.hard or self._hard_at),
+        )
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next one."""
+        return min(self._soft_at, self._hard_at) - time.monotonic()
+
+    def is_over(self) -> bool:
+        if time.monotonic() < self._hard_at:
+            return False
+        self.timed_out, self._hard_at = True, float("inf")
+        return True
+
+    def is_soft_over(self) -> bool:
+        if time.monotonic() < self._soft_at:
+            return False
+        self._soft_at = float("inf")
+        return True
+
+
 class Cells:
     """The cells of one worker.
 
@@ -347,41 +384,36 @@ class Cells:
 
     def _watch(self, trials: list[_Trial], cell: OpenCell) -> bool:
         """Report what becomes of trials; False when they never began."""
-        first, soft_at, hard_at = trials[0], float("inf"), float("inf")  # whoever has limits is alone
-        left = self._left
-        begun = timed_out = False
+        first, clock = trials[0], _Clock()  # whoever has limits is alone
         while True:
-            now = time.monotonic()
-            event = cell.next(min(TICK, soft_at - now, hard_at - now))
-            now = time.monotonic()
+            event = cell.next(min(TICK, clock.pause))
             match event:
                 case Death():
                     self._close(kill=True)
-                    if begun:
-                        ended = [*left.values()]
-                        self._died(ended, event, cell.pid, timed_out=timed_out, together=len(trials) > 1)
-                    return begun
+                    if clock.begun:
+                        ended = [*self._left.values()]
+                        together = len(trials) > 1
+                        self._died(ended, event, cell.pid, timed_out=clock.timed_out, together=together)
+                    return clock.begun
                 case "accepted", pid, at:
-                    begun = True
-                    soft_at, hard_at = now + (first.soft or soft_at), now + (first.hard or hard_at)
+                    clock.begin(first)
                     for trial in trials:
                         self._report(partial(trial.accepted, pid, at))
                 case "result", number, ok, value, stays:
-                    trial = left.pop(number)
-                    if not stays and not left:
+                    trial = self._left.pop(number)
+                    if not stays and not self._left:
                         self._close()
                     self._report(partial(trial.ended if ok else trial.failed, value))
-                    if not left:
+                    if not self._left:
                         return True
-            if now >= hard_at:
-                timed_out, hard_at = True, float("inf")
-                cell.kill()
-            elif self._terminated_by:
-                cell.kill()
-            elif now >= soft_at:
-                soft_at = float("inf")
-                self._report(partial(first.timed_out, True, first.soft or 0.0))
-                cell.order(b"s")
+            self._enforce(clock, first, cell)
+
+    def _enforce(self, clock: _Clock, trial: _Trial, cell: OpenCell) -> None:
+        if clock.is_over() or self._terminated_by:
+            cell.kill()
+        elif clock.is_soft_over():
+            self._report(partial(trial.timed_out, True, trial.soft or 0.0))
+            cell.order(b"s")
 
     def _died(self, trials: list[_Trial], death: Death, pid: int, *, timed_out: bool, together: bool) -> None:
         who = trials[0].request.humaninfo() if len(trials) == 1 else f"{len(trials)} messages together"
@@ -411,9 +443,7 @@ class Cells:
             self._report(partial(trials[0].timed_out, False, trials[0].hard or 0.0))
 
     def _end(self, trial: _Trial, error: Exception, *, together: bool) -> None:
-        # On the event loop: there it is known by now whom of a group somebody wanted to end.
-        request = trial.request
-        if together and isinstance(error, Terminated) and not request.was_ended:
+        if together and isinstance(error, Terminated) and not trial.request.was_ended:
             error = TrialSpoilt("another one of its group was ended")
         trial.failed(_info_of(error))
 
