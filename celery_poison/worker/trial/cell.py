@@ -151,7 +151,7 @@ def _run_alone(arguments: tuple[Any, ...]) -> Iterator[End]:
 
 def _run_together(group: list[tuple[Any, ...]]) -> Iterator[End]:
     """Run a group of suspects, each in a thread of its own; tell of each as soon as it has ended."""
-    ends: queue.SimpleQueue[End | BaseException] = queue.SimpleQueue()
+    ends: queue.Queue[End | BaseException] = queue.Queue()  # one that gevent and eventlet replace
 
     def run(number: int, arguments: tuple[Any, ...]) -> None:
         try:
