@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import threading
@@ -20,8 +19,6 @@ from tests.apps.marks import Marks, marks
 LOADS_ONCE = "POISON_TEST_LOADS_ONCE"
 #: Where this is set, a process takes so many seconds to load the app.
 SLOW_TO_LOAD = "POISON_TEST_SLOW_TO_LOAD"
-#: Where this is set, every process that loads the app is patched for greenlets.
-PATCHES = "POISON_TEST_PATCHES"
 
 
 #: What a receiver of worker_init has left in this process; a pool process inherits it by the fork.
@@ -138,15 +135,7 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
     return app
 
 
-def _patch(library: str) -> None:
-    if library == "gevent":
-        importlib.import_module("gevent.monkey").patch_all()
-    elif library:
-        importlib.import_module("eventlet").monkey_patch()
-
-
 def build(environ: Any, *, current: bool = False) -> Celery:
-    _patch(environ.get(PATCHES, ""))
     time.sleep(float(environ.get(SLOW_TO_LOAD, 0)))
     if environ.get(LOADS_ONCE):
         seen = here()

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.trial.apps import PATCHES
 from tests.trial.conftest import Court
 
 MANY = 100
@@ -18,20 +17,12 @@ def in_groups(court: Court) -> list[dict[str, str]]:
     return [entry for entry in court.events("crashed") if entry["note"] == "on trial together with others"]
 
 
-@pytest.mark.parametrize(
-    ("pool", "patched_by"),
-    [
-        ("gevent", "gevent"),
-        pytest.param("gevent", "", marks=pytest.mark.matrix),
-        pytest.param("eventlet", "eventlet", marks=pytest.mark.matrix),
-        pytest.param("threads", "", marks=pytest.mark.matrix),
-    ],
-)
+@pytest.mark.parametrize("pool", ["gevent", pytest.param("threads", marks=pytest.mark.matrix)])
 def test_NEW_1_one_poison_among_a_hundred_suspects_costs_a_few_cells_and_nobody_else_is_convicted(
-    court: Court, pool: str, patched_by: str
+    court: Court, pool: str
 ) -> None:
     suspects = [court.suspect("trial.sleeps", n, 0.2, n == MANY // 2) for n in range(MANY)]
-    with court.worker(pool=pool, concurrency=MANY, env={PATCHES: patched_by}) as worker:
+    with court.worker(pool=pool, concurrency=MANY) as worker:
         court.await_that(lambda: court.quarantine.list() and not court.suspects(), "all judged", 90)
         assert worker.is_alive()
     (kept,) = court.quarantine.list()
