@@ -40,11 +40,15 @@ class GuardedRequest(Request):
         is_refused_by_cells: it could not be tried in a cell.
         is_stale: another start owns the message by now; nothing of this one counts.
         epoch: number of the broker connection by which it was sent to the pool.
+        was_ended: somebody wanted it to end: it was revoked, or its connection or its message was lost.
+        companions: how many others are on trial in its cell.
     """
 
     is_on_record = False
     is_refused_by_cells = False
     is_stale = False
+    was_ended = False
+    companions = 0
     epoch = -1
     _ticket: Ticket | None = None
     _ended_well = False
@@ -75,7 +79,7 @@ class GuardedRequest(Request):
         """What its entry in the ledger says about what runs beside it."""
         if not self.runs_alone:
             return 0
-        return IN_CELL if self._cells is not None and not self.needs_idle_worker else ALONE
+        return IN_CELL + self.companions if self._cells and not self.needs_idle_worker else ALONE
 
     @property
     def needs_idle_worker(self) -> bool:
@@ -232,7 +236,7 @@ class GuardedRequest(Request):
             return True
         self._ended_well = not isinstance(error, (TimeLimitExceeded, Terminated))
         if isinstance(error, TrialSpoilt):
-            self._open_fate().interrupted(error.cause, error.evidence)
+            self._open_fate().interrupted(error.cause, error.evidence, error.group)
             return True
         if isinstance(error, TimeLimitExceeded):  # reported here before on_timeout hears of it
             self._put_back_by = causes.TIME_LIMIT
@@ -267,9 +271,11 @@ class GuardedRequest(Request):
             self._settle()
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
+        self.was_ended = True  # before its cell is told, which others may share
         super().terminate(self._cells or pool, signal)
 
     def cancel(self, pool: Any, signal: Any = None, **options: Any) -> None:
+        self.was_ended = True
         super().cancel(self._cells or pool, signal, **options)
 
     def end_stale(self) -> None:
@@ -277,7 +283,7 @@ class GuardedRequest(Request):
         assert self._ticket is not None
         if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
-        self.is_stale = self.is_on_record = True
+        self.is_stale = self.is_on_record = self.was_ended = True
         pool = self._cells or self.runtime.consumer.pool
         if self._cells or (hasattr(pool, "terminate_job") and not self.runtime.contained):
             pool.terminate_job(self.worker_pid, signal.SIGKILL)

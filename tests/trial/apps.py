@@ -48,6 +48,8 @@ def _die(what: str) -> None:  # noqa: C901 - a list of ways to die, not a decisi
             os.kill(os.getppid(), signal.SIGKILL)
         case "kill-parents-group":
             os.killpg(os.getpgid(os.getppid()), signal.SIGKILL)
+        case "kill-self":
+            os.kill(os.getpid(), signal.SIGKILL)
         case "eat-memory":
             eaten = []
             while True:
@@ -76,6 +78,15 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
         here().leave("dies", self.request.id, "start", what)
         _die(what)
         here().leave("dies", self.request.id, "end", what)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.sleeps")
+    def sleeps(self: Any, n: int, seconds: float, poison: bool) -> int:
+        here().leave("sleeps", self.request.id, "start", n)
+        time.sleep(seconds)
+        if poison:
+            _die("kill-self")
+        return os.getpid()
 
     @guarded
     @app.task(bind=True, shared=False, name="trial.tells")

@@ -1,0 +1,69 @@
+"""What a suspect has left in its cell: it could harm the next one, and would be blamed on it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from celery_poison.forking import real_thread_starter
+
+#: Bytes that a suspect may leave behind for the next one.
+_BYTES = 64 * 1024 * 1024
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Leftovers(NamedTuple):
+    """What there is in this process besides the one who asks."""
+
+    threads: int
+    greenlets: int
+    children: int
+    memory: int
+
+    def is_no_more_than(self, before: Leftovers) -> bool:
+        *mine, memory = self
+        *his, memory_before = before
+        return memory <= memory_before + _BYTES and all(a <= b for a, b in zip(mine, his, strict=True))
+
+
+def leftovers() -> Leftovers:
+    """Count this process's threads, greenlets and children; its memory is in bytes."""
+    gc.collect()
+    threads = os.listdir("/proc/self/task")
+    children = 0
+    for thread in threads:
+        with suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
+            children += len(file.read().split())
+    with open("/proc/self/statm") as file:
+        memory = int(file.read().split()[1]) * _PAGE
+    return Leftovers(len(threads) - _helpers(), _greenlets(), children, memory)
+
+
+def _helpers() -> int:
+    """Return how many threads are gevent's or eventlet's, for calls that would block; they stay."""
+    if real_thread_starter() is None:
+        return 0
+    hub, tpool = sys.modules.get("gevent.hub"), sys.modules.get("eventlet.tpool")
+    if tpool is not None:
+        return len(tpool._threads)
+    pool: Any = hub.get_hub()._threadpool if hub is not None else None  # to ask for it would make one
+    return pool.size if pool is not None else 0
+
+
+def _greenlets() -> int:
+    """Return how many of this thread's greenlets have not ended, where there are greenlets for threads."""
+    if real_thread_starter() is None:
+        return 0
+    library: Any = sys.modules["greenlet"]
+    found = [each for each in gc.get_objects() if isinstance(each, library.greenlet)]
+    here = _first_of_thread(library.getcurrent())
+    return sum(not each.dead and _first_of_thread(each) is here for each in found)
+
+
+def _first_of_thread(greenlet: Any) -> Any:
+    while greenlet.parent is not None:
+        greenlet = greenlet.parent
+    return greenlet
