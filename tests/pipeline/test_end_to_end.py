@@ -23,6 +23,9 @@ def pipeline(spark: Any, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path
 
     for name, value in fleet.environ().items():
         monkeypatch.setenv(name, value)
+    # Celery's command takes BROKER_URL for its --broker, and leaves it to every later app of this process.
+    monkeypatch.setenv("CELERY_BROKER_URL", fleet.broker_url)
+    monkeypatch.setenv("CELERY_RESULT_BACKEND", fleet.backend_url)
     monkeypatch.setattr(session, "open_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
 
