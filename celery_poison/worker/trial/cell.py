@@ -41,6 +41,9 @@ from celery_poison.worker.trial import frames
 from celery_poison.worker.trial.leftovers import leftovers
 from celery_poison.worker.trial.loading import Cellmate, load
 
+#: Seconds for which the first sign of life is waited for, where it needs threads of its own.
+FIRST_BEAT = 1.0
+
 #: The suspect's number, whether it ran, and what a pool process would return or raise.
 End = tuple[int, bool, Any]
 
@@ -64,6 +67,8 @@ def main(sock: int, lease: int) -> None:
     recorder = _prepare(app, plugin, about, lease)
     frames.send(host, ("ready", os.getpid(), tuple(plugin.policies)))
     _serve(host, recorder)
+    if real_thread_starter() is not None:
+        os._exit(0)  # as a pool process: an interpreter ends badly beside a thread that gevent does not know
 
 
 def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Recorder:
@@ -92,6 +97,9 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
         settings.heartbeat_interval,
         settings.activation_interval,
     )
+    patience = time.monotonic() + FIRST_BEAT
+    while own is not wire and not own.connects and time.monotonic() < patience:
+        time.sleep(0.01)  # its thread has helpers of its own then, which no suspect has left behind
     return recorder
 
 

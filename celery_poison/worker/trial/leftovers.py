@@ -39,28 +39,25 @@ def leftovers() -> Leftovers:
             children += len(file.read().split())
     with open("/proc/self/statm") as file:
         memory = int(file.read().split()[1]) * _PAGE
-    return Leftovers(len(threads) - _helpers(), _greenlets(), children, memory)
+    greenlets, helpers = _greenlets_and_helpers()
+    return Leftovers(len(threads) - helpers, greenlets, children, memory)
 
 
-def _helpers() -> int:
-    """Return how many threads are gevent's or eventlet's, for calls that would block; they stay."""
+def _greenlets_and_helpers() -> tuple[int, int]:
+    """Return how many of this thread's greenlets have not ended, and how many threads serve greenlets.
+
+    Those are gevent's or eventlet's own, for calls that would block; they stay.
+    """
     if real_thread_starter() is None:
-        return 0
-    hub, tpool = sys.modules.get("gevent.hub"), sys.modules.get("eventlet.tpool")
-    if tpool is not None:
-        return len(tpool._threads)
-    pool: Any = hub.get_hub()._threadpool if hub is not None else None  # to ask for it would make one
-    return pool.size if pool is not None else 0
-
-
-def _greenlets() -> int:
-    """Return how many of this thread's greenlets have not ended, where there are greenlets for threads."""
-    if real_thread_starter() is None:
-        return 0
+        return 0, 0
     library: Any = sys.modules["greenlet"]
-    found = [each for each in gc.get_objects() if isinstance(each, library.greenlet)]
     here = _first_of_thread(library.getcurrent())
-    return sum(not each.dead and _first_of_thread(each) is here for each in found)
+    found = [each for each in gc.get_objects() if isinstance(each, library.greenlet)]
+    tpool = sys.modules.get("eventlet.tpool")
+    helpers = len(tpool._threads) if tpool is not None else 0
+    for hub in (each for each in found if hasattr(each, "_threadpool")):  # each thread's that has greenlets
+        helpers += hub._threadpool.size if hub._threadpool is not None else 0
+    return sum(not each.dead and _first_of_thread(each) is here for each in found), helpers
 
 
 def _first_of_thread(greenlet: Any) -> Any:
