@@ -101,7 +101,6 @@ class Runtime:
         self.pid = os.getpid()
         #: Whether tasks share this process.
         self.contained = contained
-        self.pool = pool
         self.activation_ms = int(self.settings.activation_interval * 1000)
         self.ledger = self.plugin.open_ledger()
         self.epoch = 0

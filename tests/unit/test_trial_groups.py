@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import selectors
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,9 +14,10 @@ from billiard.exceptions import Terminated, TimeLimitExceeded
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.requests import TaskDied, TrialSpoilt
 from celery_poison.verdict import History, smaller_group
+from celery_poison.worker.trial import frames
 from celery_poison.worker.trial.ends import error_of
 from celery_poison.worker.trial.group import FEW, Group, Trial, how_many
-from celery_poison.worker.trial.opened import Death
+from celery_poison.worker.trial.opened import Death, OpenCell
 
 SUSPECT = History(candidate=True, crashes=1, strikes=1, shared_blame=True)
 KILLED = Death(-9)
@@ -120,3 +124,21 @@ def test_NEW_1_who_was_alone_died_of_himself() -> None:
     assert isinstance(error_of(0, _group(_request()), KILLED, NO_EVIDENCE), TaskDied)
     late = _group(_request(), hard=1e-9)
     assert late.is_over() and isinstance(error_of(0, late, KILLED, NO_EVIDENCE), TimeLimitExceeded)
+
+
+def test_NEW_1_what_a_cell_has_told_before_it_died_is_heard_before_its_death() -> None:
+    """Or who has ended there would be taken for one who has not."""
+    (control, watcher), (data, host) = socket.socketpair(), socket.socketpair()
+    cell = OpenCell.__new__(OpenCell)
+    vars(cell).update(pid=1, _control=control, _data=host, _death=None, _is_silent=False, _told=b"")
+    cell._selector = selectors.DefaultSelector()
+    for sock in (control, host):
+        cell._selector.register(sock, selectors.EVENT_READ)
+    for number in range(3):
+        frames.send(data, ("result", number, True, pickle.dumps(number), True))
+    data.close()
+    watcher.sendall(b'{"status": -9, "peak": 0, "why": ""}\n')
+    watcher.close()
+    heard = [cell.next(1.0) for _ in range(5)]
+    assert [said[1] for said in heard[:3]] == [0, 1, 2]
+    assert heard[3:] == [Death(-9)] * 2

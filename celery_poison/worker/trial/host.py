@@ -31,6 +31,7 @@ class TimeLimits:
     """Time limits of the worker itself, in seconds, and which ones its pool enforces.
 
     Attributes:
+        pool: the name of the pool's module.
         enforces_soft, enforces_hard: what a pool ignores is ignored in a cell too: the task may rely on it.
     """
 
@@ -38,6 +39,7 @@ class TimeLimits:
     hard: float | None = None
     enforces_soft: bool = True
     enforces_hard: bool = True
+    pool: str = ""
 
 
 class Cells:
@@ -47,7 +49,7 @@ class Cells:
         self._runtime = runtime
         self._limits = limits
         self._give_back: Callable[[GuardedRequest], Any] = lambda request: None
-        self._runner = Runner(runtime, lambda request: self._give_back(request), self._finished)
+        self._runner = Runner(runtime, limits.pool, lambda request: self._give_back(request), self._finished)
         self._looked_for_origin = False
         #: Suspects that wait, the numbers of their connections, and whether they gave their credit back.
         self._waiting: deque[tuple[GuardedRequest, int, bool]] = deque()
@@ -110,7 +112,7 @@ class Cells:
 
     def _next(self) -> None:
         while self._may_begin():
-            count = how_many(self.waiting(), self._runtime.pool, self._runtime.settings.trial_group)
+            count = how_many(self.waiting(), self._limits.pool, self._runtime.settings.trial_group)
             self._running = [self._waiting.popleft() for _ in range(count)]
             self._trials = []
             for request, epoch, _ in self._running:

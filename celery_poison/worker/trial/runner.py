@@ -45,6 +45,7 @@ class Runner:
     """The only one that uses the cell, but for orders to end what runs there.
 
     Args:
+        pool: the name of the module of the worker's pool.
         refused: takes, on the event loop, a request that could be tried in no cell.
         finished: is called there after every group.
 
@@ -54,11 +55,16 @@ class Runner:
     """
 
     def __init__(
-        self, runtime: Runtime, refused: Callable[[GuardedRequest], Any], finished: Callable[[], Any]
+        self,
+        runtime: Runtime,
+        pool: str,
+        refused: Callable[[GuardedRequest], Any],
+        finished: Callable[[], Any],
     ) -> None:
         self.origin: Origin | None = None
         self.doubts_until = 0.0
         self._runtime = runtime
+        self._pool = pool
         self._refused = refused
         self._finished = finished
         self._groups: queue.Queue[Group | None] = queue.Queue()
@@ -164,7 +170,7 @@ class Runner:
                 runtime.settings.namespace,
                 runtime.secret,
                 runtime.deathbed.path if runtime.deathbed else "",
-                runtime.pool if real_thread_starter() is not None else "",
+                self._pool if real_thread_starter() is not None else "",
             )
             limit = runtime.settings.trial_memory_limit or 0
             cell = self._cell = OpenCell(about, limit, runtime.lease.fd)
