@@ -266,6 +266,8 @@ class Incident:
         release: version of the user's code that it ran (``poison_release``).
         returned: queue -> number of messages that were put back into it; what a broker puts back itself,
             as RabbitMQ does, is not counted.
+        evidence: what is known about the death.
+        processes: process id -> the most memory it had had when the worker was heard last, in KiB.
     """
 
     incident: str
@@ -282,6 +284,8 @@ class Incident:
     queues: str = ""
     reconnected: bool = False
     release: str = ""
+    evidence: Evidence = NO_EVIDENCE
+    processes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def took(self) -> float | None:
@@ -290,4 +294,4 @@ class Incident:
         return self.finished_at - self.died_at if known else None  # type: ignore[operator]
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "took": self.took}
+        return {**asdict(self), "evidence": self.evidence.as_dict(), "took": self.took}

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.broker.putback import put_back
+from celery_poison.broker.putback import Adopt, put_back
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
@@ -70,10 +70,13 @@ class _Death:
         """Whether only the main process may be lost; else the connections of all processes were gone."""
         return self.incident.how != Silence.GONE
 
-    @property
-    def known(self) -> Known:
-        evidence = Evidence(noticed=self.incident.how)
-        return {"release": self.incident.release, "evidence": evidence.encode()}
+    def known(self, start: Start) -> Known:
+        told = (
+            self.incident.evidence if self.incident.evidence.noticed else Evidence(noticed=self.incident.how)
+        )
+        evidence = replace(told, rss_kb=self.incident.processes.get(str(start.pid)))
+        memory = str(evidence.rss_kb or "")
+        return {"release": self.incident.release, "evidence": evidence.encode(), "memory_kb": memory}
 
     @property
     def is_nobodys_fault(self) -> bool:
@@ -83,8 +86,17 @@ class _Death:
 class Recovery:
     """Recovers from the deaths of workers, on one app's broker and ledger."""
 
-    def __init__(self, app: Celery, ledger: Ledger, flagged: Flagged, *, trials: bool = True) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        ledger: Ledger,
+        flagged: Flagged,
+        *,
+        trials: bool = True,
+        adopt: Adopt | None = None,
+    ) -> None:
         self._app = app
+        self._adopt = adopt
         self._trials = trials
         self._flagged = flagged
         self._ledger = ledger
@@ -127,7 +139,7 @@ class Recovery:
             else:
                 flagged += self._end(mid, start, raw, ended, death)
         queues = known.queues.split(",") if known.queues else []
-        returned = put_back(self._app, worker.rpartition("/")[2], queues)
+        returned = put_back(self._app, worker.rpartition("/")[2], queues, self._adopt)
         if returned.mids is not None and not known.reconnected:
             # What finished and did not come back was acknowledged: nobody will ask for it again. Not so if
             # the worker had lost its broker once: then a copy may be on its way.
@@ -163,7 +175,7 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
-                known=death.known,
+                known=death.known(start),
                 group=group,
             )
 
@@ -173,7 +185,9 @@ class Recovery:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
+                self._ledger.rollback(
+                    mid, start, cause="rejected", fence=death.fence, known=death.known(start)
+                )
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
@@ -218,7 +232,7 @@ class Recovery:
             shared=shared,
             incident=incident,
             fence=death.fence,
-            known=death.known,
+            known=death.known(start),
         )
         if recorded.finished:
             return False

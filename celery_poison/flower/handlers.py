@@ -11,7 +11,7 @@ from typing import Any
 from flower.views import BaseHandler
 from tornado.web import HTTPError, authenticated
 
-from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError, ProposalRefused
 from celery_poison.flower import incidents, words
 from celery_poison.flower.actions import ACTIONS
 from celery_poison.flower.base import Guarded
@@ -88,6 +88,7 @@ class ListPage(Page):
             tabs=TABS,
             offered=[] if self.closed else offered,
             job=self.desk.jobs.get(self.asked("job")),
+            proposed=_DECIDED.get(self.asked("proposal"), ""),
             link=self.link,
             link_with=self.link_with,
             Listing=Listing,
@@ -255,6 +256,46 @@ class LiftGate(Page):
         except PoisonError as trouble:
             raise HTTPError(status_of(trouble), str(trouble)) from None
         self.redirect(self.reverse_url("poison"), status=303)
+
+
+class DecideProposal(Page):
+    """Applies the pipeline's proposal, or dismisses it: the one that was read, or none."""
+
+    @authenticated
+    async def post(self, verb: str) -> None:
+        field = partial(self.get_body_argument, default="")
+        version, note, done = version_of(field("version")), field("note"), verb
+        try:
+            if verb == "apply":
+                await self.desk.apply_proposal(version, field("rules_only") == "1", self.actor, note)
+            else:
+                await self.desk.dismiss_proposal(version, self.actor, note)
+        except ProposalRefused:
+            done = "refused"
+        except PoisonError as trouble:
+            raise HTTPError(status_of(trouble), str(trouble)) from None
+        self.redirect(f"{self.reverse_url('poison')}?proposal={done}", status=303)
+
+
+#: What the next page says of it.
+_DECIDED = {
+    "apply": "The proposal is in force: workers obey within a heartbeat.",
+    "dismiss": "The proposal was dismissed. Nothing of it is proposed again for 30 days.",
+    "refused": "That proposal does not wait any more: somebody decided about it, it is over, or a newer one"
+    " took its place. Nothing was done.",
+}
+
+
+def version_of(text: object) -> int:
+    """Return a proposal's number.
+
+    Raises:
+        HTTPError: 400, it is none.
+    """
+    typed = str(text)
+    if not (typed.isascii() and typed.isdecimal() and len(typed) < 16):
+        raise HTTPError(400, "version must be the number of a proposal")
+    return int(typed)
 
 
 class JobPage(Page):

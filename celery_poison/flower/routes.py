@@ -25,6 +25,7 @@ def handlers() -> list[Any]:
         url(r"/poison/act/(\w+)", pages.Act, name="poison-act"),
         url(r"/poison/job/(\w+)", pages.JobPage, name="poison-job"),
         url(r"/poison/gate/lift", pages.LiftGate, name="poison-gate"),
+        url(r"/poison/proposal/(apply|dismiss)", pages.DecideProposal, name="poison-proposal"),
         url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
         url(r"/api/poison/status", api.Status),
         url(r"/api/poison/groups", api.Groups),
@@ -36,4 +37,6 @@ def handlers() -> list[Any]:
         url(r"/api/poison/act/(\w+)", api.Act),
         url(r"/api/poison/job/(\w+)", api.JobState),
         url(r"/api/poison/gate/lift", api.LiftGate),
+        url(r"/api/poison/proposal", api.Proposal),
+        url(r"/api/poison/proposal/(apply|dismiss)", api.DecideProposal),
     ]

@@ -15,10 +15,13 @@ def main() -> None:
     parser.add_argument("target", type=Path, help="a directory that does not exist yet")
     parser.add_argument("--attempts", type=int, default=5_000_000)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--days", type=int, default=30, help="at least 21: there is a seventh release in it")
+    parser.add_argument("--days", type=int, default=30, help="four or more: a deploy every third")
     given = parser.parse_args()
     began = time.monotonic()
-    world = World(attempts=given.attempts, seed=given.seed, days=given.days)
+    try:
+        world = World(attempts=given.attempts, seed=given.seed, days=given.days)
+    except ValueError as error:
+        parser.error(str(error))
     total = write_lake(world, given.target, progress=print)
     print(f"{total:,} entries in {time.monotonic() - began:.1f} s: {given.target}")
 

@@ -95,10 +95,10 @@ class Troubles:
             self._life(self._message(task, payload=size, deadly=deadly), at, with_worker=True)
 
     def _bad_release(self) -> None:
-        task, release = BAD_RELEASE
+        task, release = BAD_RELEASE[0], self.world.bad_release
         self._plant("release", self.world.releases[release], task)
         long = self.world.deploy_every_days / self.world.days
-        for at in self._moments(400, release * long, (release + 1) * long):
+        for at in self._moments(400, release * long, min(1.0, (release + 1) * long)):
             self._life(self._message(task, deadly=self._dice.random() < 0.3), at, with_worker=False)
 
     def _bad_task(self) -> None:

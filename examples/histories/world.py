@@ -73,6 +73,13 @@ class World:
     deploy_every_days: int = 3
     start: datetime = field(default=datetime(2026, 1, 5, tzinfo=UTC))
 
+    def __post_init__(self) -> None:
+        if self.days <= self.deploy_every_days:
+            raise ValueError(
+                f"{self.days} days with a deploy every {self.deploy_every_days} have a single release: a bad"
+                " one shows only beside others"
+            )
+
     @property
     def start_ms(self) -> int:
         return int(self.start.timestamp() * 1000)
@@ -88,6 +95,11 @@ class World:
     @property
     def releases(self) -> list[str]:
         return [f"2026.{n + 1}" for n in range(-(-self.days // self.deploy_every_days))]
+
+    @property
+    def bad_release(self) -> int:
+        """The number of the release that is planted to be bad: the last one where there are only a few."""
+        return min(BAD_RELEASE[1], len(self.releases) - 1)
 
     def release_number(self, at_ms: int) -> int:
         number = (at_ms - self.start_ms) // (self.deploy_every_days * DAY_MS)

@@ -66,8 +66,9 @@ def test_NEW_7_what_killed_workers_is_found_and_runs_no_more_until_it_is_rolled_
         assert pipeline("ingest")["rows"] > 14
         blamed = [row for row in pipeline("blame") if row["dimension"] == "fingerprint"]
         assert [(row["key"], row["standing"]) for row in blamed] == [(guilty, "guilty")]
-        told = pipeline("publish", "--apply")
-        assert ([rule["fingerprint"] for rule in told["rules"]], told["applied"]) == ([guilty], 1)
+        told = pipeline("publish")["proposal"]
+        assert [rule["fingerprint"] for rule in told["rules"]] == [guilty]
+        assert pipeline("publish", "--apply", str(told["version"]))["applied"]["rules"] == 1
         _awaited(fleet, f"fingerprint {guilty} is blocked")
 
         fleet.send("kill_child", 7)
@@ -77,6 +78,6 @@ def test_NEW_7_what_killed_workers_is_found_and_runs_no_more_until_it_is_rolled_
         fleet.marks.repair()
         assert fleet.send("kill_child", 8).get(timeout=30) == "repaired", "other arguments run"
 
-        assert pipeline("publish", "--rollback") == {"taken_back": 1}
+        assert pipeline("publish", "--rollback")["taken_back"]["rules"] == 1
         _awaited(fleet, "is not blocked any more")
         assert fleet.send("kill_child", 7).get(timeout=30) == "repaired"

@@ -33,10 +33,10 @@ from celery_poison.ledger.wire import Wire
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.requests import TaskDied
 from celery_poison.worker import attempt, deathbed
-from celery_poison.worker.attempt import Recorder
+from celery_poison.worker.durable import open_durable
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.pulse import keep_child_alive
-from celery_poison.worker.recording import open_durable, open_recorder
+from celery_poison.worker.recorder import Recorder, open_recorder
 from celery_poison.worker.trial import frames
 from celery_poison.worker.trial.leftovers import leftovers
 from celery_poison.worker.trial.loading import Cellmate, load
