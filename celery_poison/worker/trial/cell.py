@@ -38,8 +38,8 @@ from celery_poison.worker.lease import Lease
 from celery_poison.worker.pulse import keep_child_alive
 from celery_poison.worker.recorder import Recorder, open_recorder
 from celery_poison.worker.trial import frames
-from celery_poison.worker.trial.leftovers import leftovers
 from celery_poison.worker.trial.loading import Cellmate, load
+from celery_poison.worker.trial.remains import remains
 
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.
 FIRST_BEAT = 1.0
@@ -119,7 +119,7 @@ def _say_that_a_worker_begins(app: Celery, node: str) -> None:
 
 
 def _serve(host: socket.socket, recorder: Recorder) -> None:
-    before = leftovers()
+    before = remains()
     stays = True
     while stays:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -131,7 +131,7 @@ def _serve(host: socket.socket, recorder: Recorder) -> None:
         left = len(suspects)
         for number, ok, value in _run_together(suspects) if left > 1 else _run_alone(suspects[0]):
             left -= 1
-            stays = stays and not _is_death(value) and (left > 0 or leftovers().is_no_more_than(before))
+            stays = stays and not _is_death(value) and (left > 0 or remains().is_no_more_than(before))
             try:
                 data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
             except Exception as error:

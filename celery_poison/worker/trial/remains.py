@@ -15,7 +15,7 @@ _BYTES = 64 * 1024 * 1024
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-class Leftovers(NamedTuple):
+class Remains(NamedTuple):
     """What there is in this process besides the one who asks."""
 
     threads: int
@@ -23,13 +23,13 @@ class Leftovers(NamedTuple):
     children: int
     memory: int
 
-    def is_no_more_than(self, before: Leftovers) -> bool:
+    def is_no_more_than(self, before: Remains) -> bool:
         *mine, memory = self
         *his, memory_before = before
         return memory <= memory_before + _BYTES and all(a <= b for a, b in zip(mine, his, strict=True))
 
 
-def leftovers() -> Leftovers:
+def remains() -> Remains:
     """Count this process's threads, greenlets and children; its memory is in bytes."""
     gc.collect()
     threads = os.listdir("/proc/self/task")
@@ -40,7 +40,7 @@ def leftovers() -> Leftovers:
     with open("/proc/self/statm") as file:
         memory = int(file.read().split()[1]) * _PAGE
     greenlets, helpers = _greenlets_and_helpers()
-    return Leftovers(len(threads) - helpers, greenlets, children, memory)
+    return Remains(len(threads) - helpers, greenlets, children, memory)
 
 
 def _greenlets_and_helpers() -> tuple[int, int]:
