@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 
 from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.pipeline import lock
+from celery_poison.pipeline import direct, lock
 from celery_poison.pipeline.batches import Gap, Manifest
 from celery_poison.pipeline.commit import Commit, trim
 from celery_poison.pipeline.compact import compact
@@ -89,7 +89,8 @@ class Ingest:
             before = lake.batches().counting
             _refuse_without_checkpoint(lake, before)
             last = before[-1].last if before else -1
-            commit = Commit(lake.root, wanted, held.owner, self.keep_hours, self.compacting)
+            into = f"{lake.staging}/{held.owner}/files" if lake.tasks_write else ""
+            commit = Commit(lake.root, wanted, held.owner, into, self.keep_hours, self.compacting)
             query = self._start(commit, trigger)
             seen: dict[int, Manifest] = {}
             ended: int | None = None
@@ -108,8 +109,14 @@ class Ingest:
             return self._finish(commit, before)
 
     def _start(self, commit: Commit, trigger: dict[str, Any]) -> Any:
-        stream = self.lake.session.readStream.format(NAME).options(**self.options).load()
-        writer = stream.writeStream.foreachBatch(commit).trigger(**trigger)
+        session = self.lake.session
+        stream = session.readStream.options(**self.options)
+        if commit.into:
+            session.dataSource.register(direct.FilesSource)
+            stream = stream.format(direct.NAME).option("into", commit.into)
+        else:
+            stream = stream.format(NAME)
+        writer = stream.load().writeStream.foreachBatch(commit).trigger(**trigger)
         return writer.option("checkpointLocation", self.lake.checkpoint).start()
 
     def _tell(self, last: int, seen: dict[int, Manifest]) -> None:

@@ -62,9 +62,10 @@ def test_NEW_1_a_standby_that_is_asked_to_leave_ends_its_trial_and_puts_back_the
             only.kill_group()
         crew.await_that(lambda: len(crew.marks.all("holds", "start")) == 4, "a bystander is on trial")
         os.kill(standby.pid, signal.SIGTERM)
-        crew.await_that(lambda: crew.left_behind().get("celery") == 2, "the others go back")
+        crew.await_that(lambda: crew.quarantine.queries.workers(60_000)[0].stopping, "it has heard it")
         crew.let_go()
         assert standby.wait() == 0, standby.log_text()
+    assert crew.left_behind() == {"celery": 2, "candidates": 2}, "the others go back"
     assert [result.state for result in results].count("SUCCESS") == 1
     with crew.worker("w2"):
         crew.await_invariants(results, flagged=held)

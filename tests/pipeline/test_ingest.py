@@ -62,6 +62,20 @@ def test_every_entry_is_in_the_lake_once_for_every_reader(
     assert sorted(map(tuple, reading.journal.select(columns).collect())) == sorted(told(client))
 
 
+def test_where_tasks_cannot_write_files_spark_writes_the_same_lake(
+    ingest: Ingest, client: redis.Redis, place: Path
+) -> None:
+    for start, tasks_write in ((0, False), (100, True), (200, False)):
+        ingest.lake.tasks_write = tasks_write
+        add(client, 100, start=start, note="\r\nü")
+        assert ingest.once().rows == 100
+    names = [path.name for path in sorted(place.glob("journal/*/*/*.parquet"))]
+    assert [".c000." in name for name in names] == [True, False, True]
+    assert in_lake(place) == told(client)
+    reading = ingest.lake.check()
+    assert (reading.rows, reading.left_out, reading.journal.count()) == (300, (), 300)
+
+
 def test_a_spark_user_reads_the_stream_without_the_ingest(
     spark: Any, redis_url: str, client: redis.Redis
 ) -> None:
