@@ -2,6 +2,7 @@
 
     python benchmarks/pipeline.py                        # a million entries of schema v2, three rounds
     python benchmarks/pipeline.py --rows 5000000 --version 1 --json
+    python benchmarks/pipeline.py --floor                # its reading, parsing and writing, without Spark
     python benchmarks/pipeline.py --all 5000000          # not the ingest, but all that comes after it
 
 A private Redis is filled beforehand; the clock runs from the start of the ingest until all entries count in
@@ -23,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pipeline_floor
 import pipeline_stages
 
 from celery_poison.ledger.keys import Keys
@@ -77,9 +79,9 @@ def fill(server: RedisServer, rows: int, version: int) -> None:
         server.client().eval(FILL, 1, Keys().journal, start, min(20_000, rows - start), names)
 
 
-def measure(session: Any, server: RedisServer, rows: int, partitions: int) -> Round:
+def measure(session: Any, server: RedisServer, rows: int, partitions: int, max_rows: int) -> Round:
     with tempfile.TemporaryDirectory() as place:
-        options = {"url": server.url(), "partitions": str(partitions), "max_rows": str(10**9)}
+        options = {"url": server.url(), "partitions": str(partitions), "max_rows": str(max_rows)}
         ingest = Ingest(Lake(session, f"{place}/lake"), options)
         redis_cpu, our_cpu, start = _redis_cpu(server), _our_cpu(), time.perf_counter()
         done = ingest.once()
@@ -155,6 +157,16 @@ def measure_all(asked: argparse.Namespace) -> int:
     return 0 if whole.seconds <= asked.seconds else 1
 
 
+def measure_floor(asked: argparse.Namespace) -> int:
+    with RedisServer() as server:
+        fill(server, asked.rows, asked.version)
+        for _ in range(asked.rounds):
+            told = pipeline_floor.stages(server.url(), asked.rows, asked.cores, lambda: _redis_cpu(server))
+            for name, rate, ours, redis in told:
+                print(f"{name}: {rate:,.0f} rows/s; processor µs per row: Redis {redis:.1f}, ours {ours:.1f}")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -166,6 +178,8 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--target", type=float, default=150_000.0, help="rows a second")
     parser.add_argument("--cold", action="store_true", help="count the first round of the session too")
+    parser.add_argument("--max-rows", type=int, default=10**9, help="entries of one batch, about")
+    parser.add_argument("--floor", action="store_true", help="measure what is done besides Spark")
     parser.add_argument("--all", type=int, metavar="ATTEMPTS", help="measure all stages after the ingest")
     parser.add_argument("--lake", type=Path, help="with --all: a lake that is there already")
     parser.add_argument("--seconds", type=float, default=60.0, help="with --all: the target")
@@ -174,12 +188,16 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.all:
         return measure_all(asked)
+    if asked.floor:
+        return measure_floor(asked)
     with RedisServer() as server:
         fill(server, asked.rows, asked.version)
         session = open_session(f"local[{asked.cores}]")
         try:
             count = asked.rounds + (0 if asked.cold else 1)
-            rounds = [measure(session, server, asked.rows, asked.partitions) for _ in range(count)]
+            rounds = [
+                measure(session, server, asked.rows, asked.partitions, asked.max_rows) for _ in range(count)
+            ]
             peak = peak_mb()
         finally:
             session.stop()

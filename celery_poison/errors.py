@@ -35,6 +35,10 @@ class PolicyConflict(PoisonError):
     """Somebody else changed a policy since it was read; nothing was changed (EMS-9)."""
 
 
+class ProposalRefused(PoisonError):
+    """The pipeline's proposal cannot be applied as it was read; nothing was done (NEW-7)."""
+
+
 class StaleDelivery(PoisonError):
     """The start that reports here no longer owns its message (EMS-8)."""
 

@@ -6,6 +6,8 @@ import itertools
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,21 +81,19 @@ def broker_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def new_fleet(new_redis_url: Callable[[], str], tmp_path: Path) -> Iterator[Build]:
-    """A function that makes a Fleet from a broker's URL and Celery settings; none of its processes
-    outlives the test. Beside a Redis broker the plugin finds its ledger by itself."""
-    from tests.apps.harness import Fleet
+def assemble(new_redis_url: Callable[[], str], tmp_path: Path) -> Iterator[Build]:
+    """A function that makes a fleet of some kind from a broker's URL and Celery settings; none of its
+    processes outlives the test. Beside a Redis broker the plugin finds its ledger by itself."""
+    fleets: list[Any] = []
 
-    fleets: list[Fleet] = []
-
-    def build(broker_url: str, **settings: Any) -> Fleet:
+    def build(kind: type, broker_url: str, *, backend_url: str = "", **settings: Any) -> Any:
         directory = tmp_path / f"fleet{len(fleets)}"
         directory.mkdir()
-        fleet = Fleet(
+        fleet = kind(
             broker_url=broker_url,
-            backend_url=new_redis_url(),
+            backend_url=backend_url or new_redis_url(),
             marks_url=new_redis_url(),
-            ledger_url=None if broker_url.startswith("redis") else new_redis_url(),
+            ledger_url=None if broker_url.startswith(("redis", "sentinel")) else new_redis_url(),
             directory=directory,
             settings=settings,
         )
@@ -106,9 +106,35 @@ def new_fleet(new_redis_url: Callable[[], str], tmp_path: Path) -> Iterator[Buil
 
 
 @pytest.fixture
+def new_fleet(assemble: Build) -> Build:
+    """A function that makes an ordinary fleet: see `assemble`."""
+    from tests.apps.harness import Fleet
+
+    return partial(assemble, Fleet)
+
+
+@pytest.fixture
 def fleet(new_fleet: Build, broker_url: str) -> Any:
     """The ordinary fleet: see `broker_url` and `new_fleet`."""
     return new_fleet(broker_url)
+
+
+@pytest.fixture
+def keeper(fleet: Any) -> Iterator[Any]:
+    """A keeper beside the fleet."""
+    from tests.quarantine.keeping import Keeper
+
+    keeper = Keeper(fleet.app)
+    keeper.sign()
+    yield keeper
+    keeper.close()
+
+
+@pytest.fixture
+def new_server() -> Iterator[Callable[..., RedisServer]]:
+    """A function that starts a Redis of the test's own, to be filled, cut off or killed."""
+    with ExitStack() as servers:
+        yield lambda binary=None, **options: servers.enter_context(RedisServer(binary, options))
 
 
 def pytest_configure() -> None:

@@ -2,7 +2,8 @@
 
 A command is a function ``run(session, lake, options)``. Its module may name more of its own in ``OPTIONS``,
 a sequence of ``click.Option``; ``options`` has their values and those of the common ones, by name. Where some
-of them need neither Spark nor a lake, ``run_without_spark(options)`` does those and says whether it did.
+of them need neither Spark nor a lake, ``run_without_spark(options)`` does those and says whether it did; with
+``needs_spark=False`` it does so where Spark is not installed, too.
 Spark is imported when a command is asked for, not before.
 """
 
@@ -27,6 +28,8 @@ class Stage:
 
     module: str
     help: str
+    #: Whether there is nothing that it could do in an installation without Spark.
+    needs_spark: bool = True
 
 
 #: In the order of --help.
@@ -37,11 +40,12 @@ STAGES = {
     "blame": Stage("celery_poison.pipeline.run_blame", "Rank what kills workers."),
     "backtest": Stage("celery_poison.pipeline.run_backtest", "Replay history under other policies."),
     "report": Stage("celery_poison.pipeline.run_report", "Write one HTML page about all of it."),
-    "publish": Stage("celery_poison.pipeline.run_publish", "Propose block rules, or apply them."),
+    "publish": Stage("celery_poison.pipeline.run_publish", "Propose rules, apply them, roll back.", False),
     "all": Stage("celery_poison.pipeline.run_all", "Ingest, and then all the others in one Spark session."),
 }
 
 _NEEDS = ("pyspark", "pyarrow")
+_CURE = "the pipeline needs PySpark: pip install 'celery-poison[spark]'"
 
 
 def _common() -> list[click.Parameter]:
@@ -72,8 +76,7 @@ class _Stages(DYMGroup):
         stage = STAGES.get(cmd_name)
         if stage is None or find_spec(stage.module) is None:
             return None
-        lacking = [name for name in _NEEDS if find_spec(name) is None]
-        if lacking:
+        if _lacking() and stage.needs_spark:
             return _explanation(cmd_name, stage)
         module = import_module(stage.module)
         own: Sequence[click.Parameter] = getattr(module, "OPTIONS", ())
@@ -91,7 +94,7 @@ def _explanation(name: str, stage: Stage) -> click.Command:
     """Return what stands for a command in an installation without Spark."""
 
     def explain(words: Sequence[str]) -> None:
-        raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
+        raise Refused(_CURE)
 
     return click.Command(
         name,
@@ -102,13 +105,19 @@ def _explanation(name: str, stage: Stage) -> click.Command:
     )
 
 
-def _run(module: Any, options: dict[str, Any]) -> None:
-    from celery_poison.pipeline.lake import Lake
-    from celery_poison.pipeline.session import open_session
+def _lacking() -> bool:
+    return any(find_spec(name) is None for name in _NEEDS)
 
+
+def _run(module: Any, options: dict[str, Any]) -> None:
     _fill_from_app(options)
     if hasattr(module, "run_without_spark") and module.run_without_spark(options):
         return
+    if _lacking():
+        raise Refused(_CURE)
+    from celery_poison.pipeline.lake import Lake
+    from celery_poison.pipeline.session import open_session
+
     if not options["lake"]:
         raise Misused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment")
     conf = dict(_setting(text) for text in options["conf"])

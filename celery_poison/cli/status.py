@@ -8,8 +8,9 @@ import click
 from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_poison.cli.gate import told_of
-from celery_poison.cli.output import clean, count_of, json_option, print_json
+from celery_poison.cli.output import clean, count_of, json_option, print_json, when
 from celery_poison.cli.session import app_of, plainly
+from celery_poison.proposals import Proposal
 from celery_poison.quarantine.overview import Overview, overview
 
 
@@ -55,9 +56,16 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         ("running", f"{seen.running} (DLNG)"),
         ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
         ("blocked", count_of(seen.blocked, "rule")),
+        *([("proposal", _told(seen.proposal))] if seen.proposal else []),
         ("gate", told_of(seen.gate)),
         ("workers", workers),
         ("monitor", seen.monitor or "nobody"),
         ("unguarded", unguarded),
         ("journal", f"{seen.journal} entries"),
     ]
+
+
+def _told(proposal: Proposal) -> str:
+    options = f" and {count_of(len(proposal.policy), 'option')}" if proposal.policy else ""
+    what = f"{count_of(len(proposal.rules), 'rule')}{options}"
+    return f"{what} of the pipeline, until {when(proposal.until)}: `pipeline publish --show`"

@@ -9,21 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.broker.putback import put_back
+from celery_poison.broker.putback import Adopt, put_back
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.attempts import Known
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import ALONE, IN_CELL, Incident, Start
+from celery_poison.records import ALONE, Incident, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase, may_be_chance
+from celery_poison.verdict import Ended, Phase, may_be_chance, smaller_group
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -70,10 +70,13 @@ class _Death:
         """Whether only the main process may be lost; else the connections of all processes were gone."""
         return self.incident.how != Silence.GONE
 
-    @property
-    def known(self) -> Known:
-        evidence = Evidence(noticed=self.incident.how)
-        return {"release": self.incident.release, "evidence": evidence.encode()}
+    def known(self, start: Start) -> Known:
+        told = (
+            self.incident.evidence if self.incident.evidence.noticed else Evidence(noticed=self.incident.how)
+        )
+        evidence = replace(told, rss_kb=self.incident.processes.get(str(start.pid)))
+        memory = str(evidence.rss_kb or "")
+        return {"release": self.incident.release, "evidence": evidence.encode(), "memory_kb": memory}
 
     @property
     def is_nobodys_fault(self) -> bool:
@@ -83,8 +86,17 @@ class _Death:
 class Recovery:
     """Recovers from the deaths of workers, on one app's broker and ledger."""
 
-    def __init__(self, app: Celery, ledger: Ledger, flagged: Flagged, *, trials: bool = True) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        ledger: Ledger,
+        flagged: Flagged,
+        *,
+        trials: bool = True,
+        adopt: Adopt | None = None,
+    ) -> None:
         self._app = app
+        self._adopt = adopt
         self._trials = trials
         self._flagged = flagged
         self._ledger = ledger
@@ -108,7 +120,7 @@ class Recovery:
         # What was being received last: while its mark is there, a monitor that begins again sees it too.
         starts.sort(key=lambda row: row[1].phase == Phase.ADMITTING)
         receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
-        beside = any(start.phase == Phase.RUNNING and start.alone != IN_CELL for _, start, _ in starts)
+        beside = any(start.phase == Phase.RUNNING and not start.is_in_cell for _, start, _ in starts)
         ends = self._queries.ends([start.token for _, start, _ in starts])
         for (mid, start, raw), ended in zip(starts, ends, strict=True):
             if ended is Ended.DONE:
@@ -127,7 +139,7 @@ class Recovery:
             else:
                 flagged += self._end(mid, start, raw, ended, death)
         queues = known.queues.split(",") if known.queues else []
-        returned = put_back(self._app, worker.rpartition("/")[2], queues)
+        returned = put_back(self._app, worker.rpartition("/")[2], queues, self._adopt)
         if returned.mids is not None and not known.reconnected:
             # What finished and did not come back was acknowledged: nobody will ask for it again. Not so if
             # the worker had lost its broker once: then a copy may be on its way.
@@ -149,7 +161,9 @@ class Recovery:
         noticed = incident.noticed_at
         return noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE
 
-    def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
+    def _interrupt(
+        self, mid: str, start: Start, death: _Death, *, spoilt: bool = False, group: int = 0
+    ) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
             self._ledger.interrupt(
@@ -161,7 +175,8 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
-                known=death.known,
+                known=death.known(start),
+                group=group,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -170,12 +185,18 @@ class Recovery:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
+                self._ledger.rollback(
+                    mid, start, cause="rejected", fence=death.fence, known=death.known(start)
+                )
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
-            elif start.alone == IN_CELL:
+            elif start.companions:
+                # The same, of one of many: alone, beside an idle worker, they would take long.
+                fewer = smaller_group(1 + start.companions, cost_a_worker=True)
+                self._interrupt(mid, start, death, group=fewer)
+            elif start.is_in_cell:
                 # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
                 self._interrupt(mid, start, death, spoilt=True)
             elif start.alone and may_be_chance(self._queries.history(start.id)):
@@ -211,7 +232,7 @@ class Recovery:
             shared=shared,
             incident=incident,
             fence=death.fence,
-            known=death.known,
+            known=death.known(start),
         )
         if recorded.finished:
             return False

@@ -14,12 +14,14 @@ from tornado.web import HTTPError, authenticated
 from celery_poison.errors import PoisonError
 from celery_poison.flower.actions import ACTIONS
 from celery_poison.flower.base import Guarded
+from celery_poison.flower.bodies import send_body
 from celery_poison.flower.choice import Choice, NothingChosen
 from celery_poison.flower.guarding import CLIENT_HEADER
-from celery_poison.flower.handlers import send_body, status_of
 from celery_poison.flower.jobs import Job, Order
 from celery_poison.flower.listing import TABS, Listing
 from celery_poison.flower.message import PATIENCE
+from celery_poison.flower.page import status_of
+from celery_poison.flower.proposal import version_of
 from celery_poison.quarantine import story
 from celery_poison.quarantine.dossier import find, parcel_if_kept
 from celery_poison.quarantine.groups import By, grouped
@@ -206,6 +208,33 @@ class LiftGate(Api):
     async def post(self) -> None:
         gate = await self.desk.lift_gate(self.actor, str(self._wanted().get("note") or ""))
         self.answer(gate.as_dict())
+
+
+class Proposal(Api):
+    """What the pipeline proposes; null if nothing waits."""
+
+    @telling
+    async def get(self) -> None:
+        waiting = (await self.desk.look()).overview
+        if waiting is None:
+            raise HTTPError(503, self.desk.trouble)
+        self.answer(waiting.proposal and waiting.proposal.as_dict())
+
+
+class DecideProposal(Api):
+    """``{"version": N, "note": "..."}``: 409 if that one does not wait any more."""
+
+    @telling
+    async def post(self, verb: str) -> None:
+        wanted = self._wanted()
+        version, note = version_of(wanted.get("version")), str(wanted.get("note") or "")
+        if verb == "apply":
+            rules_only = wanted.get("rules_only") is True
+            done = await self.desk.apply_proposal(version, rules_only, self.actor, note)
+            self.answer(done.as_dict())
+        else:
+            await self.desk.dismiss_proposal(version, self.actor, note)
+            self.answer({"version": version})
 
 
 class JobState(Api):

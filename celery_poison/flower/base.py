@@ -24,6 +24,15 @@ _SECURITY = {
 _CORS = ("Access-Control-Allow-Origin", "Access-Control-Allow-Headers", "Access-Control-Allow-Methods")
 
 
+def desk_of(application: Any) -> Desk:
+    """Return the one desk of a Flower."""
+    known: dict[str, Any] = vars(application)
+    if "_poison_desk" not in known:
+        known["_poison_desk"] = Desk(application.capp)
+    desk: Desk = known["_poison_desk"]
+    return desk
+
+
 class Guarded(RequestHandler):
     """Laid over Flower's own handlers, whose authentication it keeps."""
 
@@ -38,11 +47,7 @@ class Guarded(RequestHandler):
 
     @cached_property
     def desk(self) -> Desk:
-        known: dict[str, Any] = vars(self.application)
-        if "_poison_desk" not in known:
-            known["_poison_desk"] = Desk(self.application.capp)
-        desk: Desk = known["_poison_desk"]
-        return desk
+        return desk_of(self.application)
 
     @property
     def closed(self) -> str:

@@ -22,6 +22,7 @@ from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.gate import FleetGate
 from celery_poison.quarantine.groups import By, Group, grouped
 from celery_poison.quarantine.overview import Overview, overview
+from celery_poison.quarantine.proposals import Applied, Proposals
 from celery_poison.records import GateRecord
 from celery_poison.states import State
 
@@ -82,7 +83,9 @@ class Desk:
     @cached_property
     def _opened(self) -> tuple[Quarantine, dict[State, Shelf]]:
         quarantine = Quarantine(self._app)
-        return quarantine, {state: Shelf(quarantine.queries, state) for state in (State.NDLV, State.FAIL)}
+        shelves = {state: Shelf(quarantine.queries, state) for state in (State.NDLV, State.FAIL)}
+        quarantine.census = shelves[State.NDLV]
+        return quarantine, shelves
 
     @property
     def quarantine(self) -> Quarantine:
@@ -176,6 +179,26 @@ class Desk:
         """
         try:
             return await self.ask(lambda: FleetGate(self._app).lift(actor=actor, note=note))
+        finally:
+            self.outdate()
+
+    async def apply_proposal(self, version: int, rules_only: bool, actor: str, note: str) -> Applied:
+        """Put the pipeline's proposal in force, as it was read.
+
+        Raises:
+            ProposalRefused: it does not wait any more.
+            LedgerUnavailable: no answer in time.
+        """
+        how: dict[str, Any] = {"actor": actor, "note": note, "rules_only": rules_only}
+        try:
+            return await self.ask(lambda: Proposals.of(self._app).apply(version, **how))
+        finally:
+            self.outdate()
+
+    async def dismiss_proposal(self, version: int, actor: str, note: str) -> None:
+        """Drop the pipeline's proposal; raises as :meth:`apply_proposal`."""
+        try:
+            await self.ask(lambda: Proposals.of(self._app).dismiss(version, actor=actor, note=note))
         finally:
             self.outdate()
 

@@ -53,6 +53,10 @@ class Told:
         return f"{self.incident.took:.1f} s" if self.incident.took is not None else "still going on"
 
     @property
+    def evidence(self) -> str:
+        return words.say(self.incident.evidence.sentence(), 1000)
+
+    @property
     def put_back(self) -> str:
         by_queue = ", ".join(f"{words.say(queue)}: {n}" for queue, n in self.incident.returned.items())
         return by_queue or str(self.incident.put_back)

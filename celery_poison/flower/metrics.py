@@ -5,7 +5,9 @@ from __future__ import annotations
 from celery.utils.log import get_logger
 from flower.views import monitor
 
+from celery_poison.flower.base import desk_of
 from celery_poison.metrics import register
+from celery_poison.states import State
 
 logger = get_logger(__name__)
 
@@ -18,7 +20,9 @@ class Metrics(monitor.Metrics):
         if not settings.get("_poison_metrics"):
             settings["_poison_metrics"] = True
             try:
-                register(self.application.capp)  # does not wait for Redis
+                # Neither waits for Redis.
+                kept = desk_of(self.application).shelf(State.NDLV)
+                register(self.application.capp, census=kept)
             except Exception as error:
                 logger.warning("celery_poison: Flower's metrics lack the quarantine's: %s", error)
         await super().get()

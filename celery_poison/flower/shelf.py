@@ -17,6 +17,8 @@ from celery_poison.states import State
 
 #: Records that are read before somebody is told; few at first, so that a page has something at once.
 _FIRST, _BATCH = 200, 5000
+#: Seconds between two looks at how far another thread has read.
+_GLANCE = 0.2
 #: Seconds after which everything is looked at, even if nothing seems to have changed.
 _TRUSTED = 60
 
@@ -82,39 +84,53 @@ class Shelf:
         self._looking = Lock()
         self.view = View()
 
-    def refresh(self, shown: Callable[[View], object] | None = None) -> View:
+    def refresh(self, shown: Callable[[View], object] = lambda view: None) -> View:
         """Look again.
 
         Args:
-            shown: is told of every view; at the first look of incomplete ones too, the newest messages first.
+            shown: is told of every view; while everything is read for the first time, here or in another
+                thread, of incomplete ones too, the newest messages first.
 
         Raises:
             LedgerUnavailable: Redis is away; what was known stays.
         """
-        with self._looking:
-            now = self._queries.now_ms() / 1000
-            if not self._known and shown:
-                self._read(self._queries.kept_index(self._state, _FIRST))
-                self.view = View([*self._known.values()], now, unread=len(self._known) == _FIRST)
+        while not self._looking.acquire(timeout=_GLANCE):
+            if self.view.unread:
                 shown(self.view)
-            newest = self._queries.kept_index(self._state, 1)
-            if self._is_same(newest, now):
-                if shown:
-                    shown(self.view)
-                return self.view
-            index = self._queries.kept_index(self._state)
-            missing = [entry for entry in index if entry not in self._known]
-            for start in range(0, len(missing), _BATCH):
-                self._read(missing[start : start + _BATCH])
-                if start + _BATCH < len(missing) and self.view.unread and shown:
-                    self.view = View([*self._known.values()], now, unread=True)
-                    shown(self.view)
-            self._known = {entry: self._known[entry] for entry in index if entry in self._known}
-            self.view = View([*self._known.values()], now)
-            self._newest, self._counted_at = newest, now
-        if shown:
-            shown(self.view)
+        try:
+            self._look(shown)
+        finally:
+            self._looking.release()
+        shown(self.view)
         return self.view
+
+    def _look(self, shown: Callable[[View], object]) -> None:
+        now = self._queries.now_ms() / 1000
+        if not self._known:
+            self._read(self._queries.kept_index(self._state, _FIRST))
+            self.view = View([*self._known.values()], now, unread=len(self._known) == _FIRST)
+            shown(self.view)
+        newest = self._queries.kept_index(self._state, 1)
+        if self._is_same(newest, now):
+            return
+        index = self._queries.kept_index(self._state)
+        missing = [entry for entry in index if entry not in self._known]
+        for start in range(0, len(missing), _BATCH):
+            self._read(missing[start : start + _BATCH])
+            if start + _BATCH < len(missing) and self.view.unread:
+                self.view = View([*self._known.values()], now, unread=True)
+                shown(self.view)
+        self._known = {entry: self._known[entry] for entry in index if entry in self._known}
+        self.view = View([*self._known.values()], now)
+        self._newest, self._counted_at = newest, now
+
+    def take(self) -> Sequence[MessageRecord]:
+        """Look again, in place of a census: who keeps all of each message needs none.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        return self.refresh().records
 
     def _is_same(self, newest: list[tuple[str, float]], now: float) -> bool:
         """Whether nothing came or went: what comes is the newest, what goes is missing in the count.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.ledger import Ledger
+from celery_poison.records import MessageRecord
 
 _PAGE = 500
 _INDEX_PAGE = 10_000
@@ -25,6 +26,17 @@ class Inmate(NamedTuple):
     releases: int
     first_seen: float
     quarantined_at: float
+
+
+class Headcount(Protocol):
+    """What knows who is in quarantine: a census, or whoever keeps more of each message anyway."""
+
+    def take(self) -> Sequence[Inmate | MessageRecord]:
+        """Return everybody who is in quarantine now, the newest first.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
 
 
 class Census:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from celery_poison.blocks import Kind
-from celery_poison.errors import MessageNotFound, PolicyConflict
+from celery_poison.errors import MessageNotFound, PolicyConflict, ProposalRefused
 from celery_poison.ledger.calling import Caller
 from celery_poison.ledger.scripts import Code
 from celery_poison.states import Event
 
 #: After this long an operator's unfinished decision counts as abandoned.
 DECISION_PATIENCE_MS = 30_000
+#: For so long the pipeline does not propose again what a person said no to.
+REFUSED_MS = 30 * 86_400_000
 
 
 class Decisions(Caller):
@@ -90,20 +92,74 @@ class Decisions(Caller):
             raise MessageNotFound(f"{kind} {name} is not blocked")
         return int(reply[1])
 
-    def publish(self, sheet: str, *, force: bool, lasts_ms: int, actor: str) -> tuple[int, int]:
-        """Keep a sheet of the pipeline's block rules as a proposal, or put all of them in force.
+    def publish(self, sheet: str, effect: str, *, lasts_ms: int, actor: str, said: str) -> tuple[Code, int]:
+        """Let a sheet of the pipeline wait for a person, in place of the one that waits.
 
         Args:
-            sheet: JSON, as docs/keys.md says.
-            lasts_ms: how long the proposal, or each rule, holds.
+            sheet: JSON object, as docs/keys.md says.
+            effect: the same for sheets that would do the same; empty where there is nothing to propose.
+            lasts_ms: how long the proposal holds, and each of its rules once it is applied.
+            said: the journal's note.
 
         Returns:
-            The sheet's version, and how many rules were put in force.
+            OK and the version; KEPT and the version that waits already and would do the same; DONE and 0
+            when nothing is proposed.
         """
-        told: dict[str, Any] = {"force": "1" if force else "", "sheet": sheet, "lasts_ms": lasts_ms}
-        _, version, count = self._call("publish", {}, **told, actor=actor)
-        return int(version), int(count)
+        told: dict[str, Any] = {"sheet": sheet, "effect": effect, "lasts_ms": lasts_ms, "said": said}
+        code, version = self._call("publish", {}, **told, actor=actor)
+        return code, int(version or 0)
 
-    def retract(self, actor: str) -> int:
-        """Take back the pipeline's rules that nobody changed since, and its proposal; return how many."""
-        return int(self._call("retract", {}, actor=actor)[1])
+    def apply_proposal(
+        self, version: int, *, actor: str, note: str = "", rules_only: bool = False, replaced: bool = False
+    ) -> tuple[int, int]:
+        """Put a proposal in force, whole; return how many rules and how many options of the policy.
+
+        Args:
+            rules_only: leave the policy alone.
+            replaced: even if there is a newer one.
+
+        Raises:
+            ProposalRefused: it is over, or somebody decided about it, or there is a newer one.
+        """
+        flags = {"rules_only": "1" if rules_only else "", "replaced": "1" if replaced else ""}
+        told: dict[str, Any] = {"version": version, "actor": actor, "note": note, **flags}
+        code, *rest = self._call("apply_proposal", {}, **told)
+        _check_proposal(version, code, rest)
+        rules, options = rest
+        return int(rules), int(options)
+
+    def dismiss_proposal(self, version: int, *, actor: str, note: str = "") -> None:
+        """Drop the proposal that waits; nothing of it is proposed again for :data:`REFUSED_MS`.
+
+        Raises:
+            ProposalRefused: as ``apply_proposal``.
+        """
+        told: dict[str, Any] = {"version": version, "actor": actor, "note": note}
+        code, *rest = self._call("dismiss_proposal", {}, **told, refuse_ms=REFUSED_MS)
+        _check_proposal(version, code, rest)
+
+    def retract(self, actor: str, note: str = "") -> tuple[int, bool]:
+        """Take back what the pipeline put in force and nobody changed since.
+
+        Returns:
+            How many rules, and whether the policy is as it was before.
+        """
+        told: dict[str, Any] = {"actor": actor, "note": note, "refuse_ms": REFUSED_MS}
+        _, rules, policies = self._call("retract", {}, **told)
+        return int(rules), bool(policies)
+
+
+_NOT_APPLIED = {
+    "unknown": "there is no proposal {version}; {waits}",
+    "applied": "proposal {version} was applied already, by {by}",
+    "dismissed": "proposal {version} was dismissed by {by}",
+    "over": "proposal {version} is over: what it rests on is too old by now; {waits}",
+    "replaced": "proposal {version} is not the newest any more; {waits}. Nothing was done",
+}
+
+
+def _check_proposal(version: int, code: Code, rest: list[bytes]) -> None:
+    if code is Code.CONFLICT:
+        why, more = (word.decode("utf-8", "replace") for word in rest)
+        waits = f"{more} waits" if more else "none waits"
+        raise ProposalRefused(_NOT_APPLIED[why].format(version=version, by=more, waits=waits))

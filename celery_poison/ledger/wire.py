@@ -40,9 +40,12 @@ _RUN_ID = re.compile(rb"run_id:(\w+)")
 
 def command(*words: bytes) -> bytes:
     """Return one Redis command in its wire format."""
-    parts = [b"*%d\r\n" % len(words)]
-    parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
-    return b"".join(parts)
+    return b"".join([b"*%d\r\n" % len(words), *map(bulk, words)])
+
+
+def bulk(word: bytes) -> bytes:
+    """Return one word of a command in its wire format."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 _REPLY_ON, _REPLY_OFF = (command(b"CLIENT", b"REPLY", word) for word in (b"ON", b"OFF"))

@@ -10,10 +10,10 @@ from functools import partial
 
 from celery import Celery
 
-from celery_poison.ledger.census import Census, Inmate
+from celery_poison.ledger.census import Census, Headcount, Inmate
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
-from celery_poison.records import WorkerRecord
+from celery_poison.records import MessageRecord, WorkerRecord
 from celery_poison.verdict import Ended, Phase
 
 #: (task, cause, queue)
@@ -58,13 +58,17 @@ class Snapshot:
 
 
 class Observer:
-    """Takes snapshots of one app's ledger; what it read of the quarantine it does not read again."""
+    """Takes snapshots of one app's ledger; what it read of the quarantine it does not read again.
 
-    def __init__(self, app: Celery) -> None:
+    Args:
+        census: who is in quarantine, where this process keeps that already; None: one of its own.
+    """
+
+    def __init__(self, app: Celery, census: Headcount | None = None) -> None:
         plugin = plugin_of(app)
         ledger = plugin.open_ledger()
         self._queries = Queries(ledger)
-        self._census = Census(ledger)
+        self._census = census or Census(ledger)
         self._activation_ms = int(plugin.settings.activation_interval * 1000)
 
     def look(self) -> Snapshot:
@@ -75,7 +79,7 @@ class Observer:
         """
         begun = time.monotonic()
         inmates, queries = self._census.take(), self._queries
-        arrivals = [inmate.quarantined_at for inmate in inmates]
+        arrivals = [inmate.quarantined_at for inmate in inmates if inmate.quarantined_at]
         seen = partial(
             Snapshot,
             quarantined=series(inmates),
@@ -92,7 +96,7 @@ class Observer:
         return seen(took=time.monotonic() - begun)
 
 
-def series(inmates: Iterable[Inmate]) -> dict[Labels, int]:
+def series(inmates: Iterable[Inmate | MessageRecord]) -> dict[Labels, int]:
     """Count messages by task, cause and queue; beyond ``MAX_SERIES`` the rarest are counted together."""
     whole = Counter(
         (found.task[:MAX_NAME], found.cause[:MAX_NAME], found.queue[:MAX_NAME]) for found in inmates

@@ -17,6 +17,8 @@ from celery_poison.pipeline.files import Files
 from celery_poison.pipeline.stream import UNKNOWN
 
 MARK = "_SUCCESS"
+#: In the root of a lake that no ingest made: says in words what it is.
+NO_JOURNAL = "_no_journal"
 _NAME = re.compile(r"batch=(\d+)(?:-(\d+))?")
 
 

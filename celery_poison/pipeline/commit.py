@@ -14,11 +14,12 @@ from celery_poison.errors import PoisonError
 from celery_poison.pipeline import lock
 from celery_poison.pipeline.batches import Gap, Manifest, find
 from celery_poison.pipeline.compact import compact
+from celery_poison.pipeline.direct import Receipt
 from celery_poison.pipeline.files import renames_atomically
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.source import Wanted
 from celery_poison.pipeline.stream import BEGINNING, UNKNOWN, Stream, parts
-from celery_poison.pipeline.writing import count_versions, publish, write_rows
+from celery_poison.pipeline.writing import count_versions, gather, publish, write_rows
 
 
 class ForeignCheckpoint(PoisonError):
@@ -33,6 +34,7 @@ class Commit:
         root: of the lake.
         wanted: the stream.
         owner: of the lake's lock.
+        into: where the tasks wrote files, and ``rows`` are their receipts; empty: ``rows`` are entries.
         keep_hours: trim what is in the lake and older than so many hours; None: trim nothing.
         compacting: put small batches together on the way.
     """
@@ -40,6 +42,7 @@ class Commit:
     root: str
     wanted: Wanted
     owner: str
+    into: str = ""
     keep_hours: float | None = None
     compacting: bool = True
 
@@ -55,8 +58,7 @@ class Commit:
             raise ForeignCheckpoint(f"the lake has batch {found.newest.last}, its checkpoint is at {number}")
         if self.compacting:
             compact(lake, self.owner)
-        place = _write(lake, rows, number, self.owner)
-        versions = count_versions(lake, place)
+        place, versions = self._write(lake, rows, number)
         manifest = Manifest(
             first=number,
             last=number,
@@ -71,6 +73,23 @@ class Commit:
         publish(lake, place, manifest)
         if self.keep_hours is not None:
             trim(stream, begin["id"], self.keep_hours)
+
+    def _write(self, lake: Lake, rows: Any, number: int) -> tuple[str, dict[str, int]]:
+        """Write the batch where no reader looks, or where it counts only when it is marked.
+
+        Where no reader looks each run has a corner of its own: a killed driver may leave a Java behind that
+        writes for a moment more.
+
+        Returns:
+            where, and how many entries of each schema version are there.
+        """
+        home = f"{lake.staging}/{self.owner}" if renames_atomically(lake.root) else lake.journal_directory
+        place = f"{home}/batch={number}"
+        lake.files.delete(place)
+        if self.into:
+            return place, gather(lake, [Receipt.of(row) for row in rows.collect()], self.into, place)
+        write_rows(rows, place)
+        return place, count_versions(lake, place)
 
 
 def _offsets(lake: Lake, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -90,24 +109,13 @@ def _offset(lake: Lake, number: int) -> dict[str, Any]:
 
 
 def _refuse_foreign(there: Manifest, end: dict[str, Any], number: int) -> None:
-    if there.last == number and there.upto != end["id"]:
+    # Of batches that were put together nobody knows any more where the first ones ended.
+    later = there.last > number and parts(end["id"]) > parts(there.upto)
+    if later or (there.last == number and there.upto != end["id"]):
         raise ForeignCheckpoint(
             f"batch {number} of the lake ends at {there.upto}, that of its checkpoint at {end['id']}:"
             " one of the two was replaced; ingest into another lake"
         )
-
-
-def _write(lake: Lake, rows: Any, number: int, owner: str) -> str:
-    """Write the rows where no reader looks, or where they count only when they are marked; say where.
-
-    Where no reader looks each run has a corner of its own: a driver that was killed may leave a Java behind
-    that writes for a moment more.
-    """
-    home = f"{lake.staging}/{owner}" if renames_atomically(lake.root) else lake.journal_directory
-    place = f"{home}/batch={number}"
-    lake.files.delete(place)
-    write_rows(rows, place)
-    return place
 
 
 def _account(

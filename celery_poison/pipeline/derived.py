@@ -110,7 +110,9 @@ class Derived:
             from pyspark.errors import AnalysisException
 
             try:
-                self._fresh[name] = self._stored(name)
+                stored = self._stored(name)
+                stored.schema  # noqa: B018 - Spark Connect looks whether it is there no sooner than now
+                self._fresh[name] = stored
             except AnalysisException:
                 self.make() if name in TABLES else self.judge()
         return self._fresh[name]

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import functools
 import json
+import re
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +39,8 @@ ARROW = pa.schema(
 #: The last millisecond of the year 9999: what Spark and Python can show.
 _LAST_MS = 253_402_300_799_999
 _LONGEST = 2**63
+#: How an entry begins.
+_LAST = re.compile(rb"\r\n\*2\r\n\$\d{1,2}\r\n(\d+-\d+)\r\n\*\d+\r\n")
 
 
 @dataclass(frozen=True)
@@ -47,22 +51,41 @@ class Chunk:
     last: str
 
 
-def chunk_of(answer: bytes) -> Chunk:
+def chunk_of(answer: bytes | memoryview) -> Chunk:
     """Return the entries of an answer to XRANGE.
 
     Raises:
         RuntimeError: Redis answered with an error.
     """
-    if answer[:1] != b"*":
-        raise RuntimeError(f"Redis refuses to tell its journal: {answer[1:200].decode(errors='replace')}")
-    head, _, body = answer.partition(b"\r\n")
+    head, _, _ = bytes(answer[:200]).partition(b"\r\n")
+    if head[:1] != b"*":
+        raise RuntimeError(f"Redis refuses to tell its journal: {head[1:].decode(errors='replace')}")
     count = int(head[1:])
     if count <= 0:
         return Chunk(_by_words(b"", 0), "")
+    body = memoryview(answer)[len(head) + 2 :]
     rows = _by_columns(body, count)
     if rows is None:
-        rows = _by_words(body, count)
+        rows = _by_words(bytes(body), count)
     return Chunk(rows, rows.column(0)[count - 1].as_py())
+
+
+def is_full(answer: memoryview, fetch: int) -> bool:
+    """Return whether an answer holds as many entries as were asked for."""
+    head = b"*%d\r\n" % fetch
+    return answer[: len(head)] == head
+
+
+def last_seen(answer: memoryview) -> str:
+    """Return what seems to be the id of the last entry, long before ``chunk_of`` knows it; or nothing.
+
+    A hostile value can make it wrong.
+    """
+    for size in (4_000, 64_000):
+        seen = _LAST.findall(answer[-size:])
+        if seen:
+            return str(seen[-1].decode())
+    return ""
 
 
 # ---- as columns ------------------------------------------------------------------------------------
@@ -89,13 +112,13 @@ def _fixed_lines(version: int, count: int) -> tuple[pa.Array, pa.Array]:
     return pa.array(spots, pa.int32()), pa.array([*fixed.values()] * count, pa.large_binary())
 
 
-def _by_columns(body: bytes, count: int) -> pa.RecordBatch | None:
-    words = body[:64].split(b"\r\n", 4)
+def _by_columns(body: memoryview, count: int) -> pa.RecordBatch | None:
+    words = bytes(body[:64]).split(b"\r\n", 4)
     version = next((v for v, width in WIDTHS.items() if words[3:4] == [b"*%d" % (2 * width)]), None)
     if version is None:
         return None
     _, places, height = _form(version)
-    lines = pc.split_pattern(pa.array([body], pa.large_binary()), pattern=b"\r\n").values
+    lines = pc.split_pattern(_one_value(body), pattern=b"\r\n").values
     if len(lines) != count * height + 1:
         return None
     spots, fixed = _fixed_lines(version, count)
@@ -118,6 +141,12 @@ def _by_columns(body: bytes, count: int) -> pa.RecordBatch | None:
         return None
     columns["rest"] = pa.nulls(count, pa.string())
     return pa.RecordBatch.from_arrays([columns[field.name] for field in ARROW], schema=ARROW)
+
+
+def _one_value(body: memoryview) -> pa.Array:
+    """Return an array of one value, without a copy of it."""
+    bounds = pa.py_buffer(struct.pack("=qq", 0, len(body)))
+    return pa.Array.from_buffers(pa.large_binary(), 1, [None, bounds, pa.py_buffer(body)])
 
 
 def _text(values: pa.Array) -> pa.Array:

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 
 from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.pipeline import lock
+from celery_poison.pipeline import direct, lock
 from celery_poison.pipeline.batches import Gap, Manifest
 from celery_poison.pipeline.commit import Commit, trim
 from celery_poison.pipeline.compact import compact
@@ -72,7 +72,7 @@ class Ingest:
         Raises:
             LakeLocked: another ingest works on this lake.
             LedgerUnavailable: Redis is away; what was ingested before stays.
-            IngestFailed: Spark gave up.
+            IngestFailed: Spark gave up, or the lake's checkpoint is missing.
         """
         return self._run({"availableNow": True}, lambda: False)
 
@@ -87,8 +87,10 @@ class Ingest:
         with lock.Lock(lake.files, lake.lock_path) as held:
             lake.files.delete(lake.staging)
             before = lake.batches().counting
+            _refuse_without_checkpoint(lake, before)
             last = before[-1].last if before else -1
-            commit = Commit(lake.root, wanted, held.owner, self.keep_hours, self.compacting)
+            into = f"{lake.staging}/{held.owner}/files" if lake.tasks_write else ""
+            commit = Commit(lake.root, wanted, held.owner, into, self.keep_hours, self.compacting)
             query = self._start(commit, trigger)
             seen: dict[int, Manifest] = {}
             ended: int | None = None
@@ -107,8 +109,14 @@ class Ingest:
             return self._finish(commit, before)
 
     def _start(self, commit: Commit, trigger: dict[str, Any]) -> Any:
-        stream = self.lake.session.readStream.format(NAME).options(**self.options).load()
-        writer = stream.writeStream.foreachBatch(commit).trigger(**trigger)
+        session = self.lake.session
+        stream = session.readStream.options(**self.options)
+        if commit.into:
+            session.dataSource.register(direct.FilesSource)
+            stream = stream.format(direct.NAME).option("into", commit.into)
+        else:
+            stream = stream.format(NAME)
+        writer = stream.load().writeStream.foreachBatch(commit).trigger(**trigger)
         return writer.option("checkpointLocation", self.lake.checkpoint).start()
 
     def _tell(self, last: int, seen: dict[int, Manifest]) -> None:
@@ -132,6 +140,15 @@ class Ingest:
             upto=now.newest.upto if now.newest else "",
             gaps=tuple(gap for gap in _gaps(now.counting) if gap not in known),
             trimmed=trimmed,
+        )
+
+
+def _refuse_without_checkpoint(lake: Lake, before: Sequence[Manifest]) -> None:
+    """Spark would count its batches from 0 again, and take new ones for those that are in the lake."""
+    if before and not lake.files.names(f"{lake.checkpoint}/offsets"):
+        raise IngestFailed(
+            f"the lake reaches up to {before[-1].upto}, and its checkpoint is missing, which says where to go"
+            f" on: bring {lake.checkpoint} back, or ingest into another lake"
         )
 
 

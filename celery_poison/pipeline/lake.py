@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline.batches import Batches, Gap, LeftOut, Manifest, find
-from celery_poison.pipeline.files import absolute, open_files
+from celery_poison.pipeline.batches import NO_JOURNAL, Batches, Gap, LeftOut, Manifest, find
+from celery_poison.pipeline.files import LocalFiles, absolute, open_files
 from celery_poison.pipeline.schema import JOURNAL, STORED, VERSIONS
 
 
@@ -47,10 +47,16 @@ class Lake:
         self.session = session
         self.root = absolute(root)
         self.files = open_files(session, self.root)
+        #: A directory that every process sees by the same path; else only Spark knows how to write to it.
+        self.tasks_write = isinstance(self.files, LocalFiles)
         self.journal_directory = f"{self.root}/journal"
         self.checkpoint = f"{self.root}/_checkpoint"
         self.staging = f"{self.root}/_staging"
         self.lock_path = f"{self.root}/_lock"
+
+    def of_no_journal(self) -> str:
+        """Return what a lake holds to which no journal belongs, in its own words; empty for any other."""
+        return (self.files.read(f"{self.root}/{NO_JOURNAL}") or "").strip()
 
     def table(self, name: str) -> str:
         """Return the directory of a derived table."""

@@ -25,7 +25,8 @@ OPTIONS = (*(each for each in run_ingest.OPTIONS if each.name in _OURS), *run_re
 
 def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
     """Run every stage; what the lake could not read is told on stderr, and in the report."""
-    run_ingest.run(session, lake, options)
+    done = run_ingest.ingest(session, lake, options)
+    click.echo(run_ingest.summary(done), err=bool(options.get("as_json")))  # the report's is all the JSON
     derived = Derived(session, lake, lambda words: click.echo(words, err=True))
     return learn(derived, options)
 

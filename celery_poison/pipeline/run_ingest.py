@@ -52,23 +52,32 @@ OPTIONS = (
 
 
 def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
-    """Ingest as the options say; raises what ``Ingest.once`` raises."""
-    ingest = Ingest(
+    """Ingest, and say what was done; raises as :func:`ingest`."""
+    done = ingest(session, lake, options)
+    click.echo(json.dumps(asdict(done), indent=2) if options.get("as_json") else summary(done))
+    return done
+
+
+def ingest(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
+    """Ingest as the options say; raises what ``Ingest.once`` raises.
+
+    Into a lake of no journal nothing is ingested, which is said.
+    """
+    if what := lake.of_no_journal():
+        click.echo(f"{lake.root} holds {what}, no journal belongs to it: nothing is ingested", err=True)
+        return Ingested(rows=0, batches=0, upto="", gaps=(), trimmed=0)
+    work = Ingest(
         lake,
         source_options(session, options),
         keep_hours=options.get("trim_after"),
         compacting=options.get("compact", True),
         progress=_progress,
     )
-    done = ingest.once() if options.get("once", True) else _follow(ingest, options.get("every", 5.0))
-    if options.get("as_json"):
-        click.echo(json.dumps(asdict(done), indent=2))
-    else:
-        click.echo(_summary(done))
-    return done
+    return work.once() if options.get("once", True) else _follow(work, options.get("every", 5.0))
 
 
-def _summary(done: Ingested) -> str:
+def summary(done: Ingested) -> str:
+    """Return in one sentence what was done."""
     told = f"{done.rows} entries in {done.batches} new batches"
     if done.upto:
         told += f", the lake reaches up to {done.upto}"

@@ -1,76 +1,95 @@
-"""``pipeline publish``: propose block rules, put them in force, or take them back."""
+"""``pipeline publish``: propose block rules and a policy; apply, dismiss or take back what was proposed.
+
+Only making a proposal needs Spark, of which nothing is imported before.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_poison.blocks import read_rules
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger import Keys, Ledger, published
+from celery_poison.ledger import Keys, Ledger, blocks, policies, published
 from celery_poison.ledger.connection import open_redis
-from celery_poison.pipeline.derived import Derived
-from celery_poison.pipeline.lake import Lake
-from celery_poison.pipeline.plain import plain_rows
-from celery_poison.pipeline.publish import LEAST_MESSAGES, proposals, sheet
-from celery_poison.pipeline.run_backtest import replayed
-from celery_poison.pipeline.telling import clean
+from celery_poison.ledger.scripts import Code
+from celery_poison.overrides import EVERY_TASK, entry_of
+from celery_poison.proposals import policy_item, sheet
 from celery_poison.quarantine.actor import default_actor
+from celery_poison.quarantine.proposals import Proposals
+from celery_poison.text import clean, when
 
-HELP = """Make block rules of what was proven, and propose them; --apply puts them in force.
+if TYPE_CHECKING:
+    from celery_poison.pipeline.lake import Lake
+
+HELP = """Make block rules of what was proven, and propose them; a person applies exactly what was read.
 
 \b
-celery -A proj poison pipeline publish --lake /data/poison             propose, and show what
-celery -A proj poison pipeline publish --lake /data/poison --apply     workers obey within a heartbeat
-celery -A proj poison pipeline publish --show                          what is proposed at the moment
-celery -A proj poison pipeline publish --rollback                      take all of it back
+celery -A proj poison pipeline publish --lake /data/poison     propose, and show what
+celery -A proj poison pipeline publish --show                  what waits for a person
+celery -A proj poison pipeline publish --apply VERSION         put it in force, within a heartbeat
+celery -A proj poison pipeline publish --dismiss VERSION       none of it, and not again for 30 days
+celery -A proj poison pipeline publish --rollback              take back all that is in force of it
 
 A rule is never made for a fingerprint of which any message ever ended alive.
 """
 OPTIONS = (
-    click.Option(["--apply"], is_flag=True, help="Put the rules in force, instead of proposing them."),
-    click.Option(["--rollback"], is_flag=True, help="Take back what was put in force, and the proposal."),
-    click.Option(["--show"], is_flag=True, help="Show the stored proposal, and change nothing."),
+    click.Option(["--show"], is_flag=True, help="Show what waits for a person, and change nothing."),
+    click.Option(["--apply"], type=click.IntRange(1), metavar="VERSION", help="Put this proposal in force."),
+    click.Option(["--dismiss"], type=click.IntRange(1), metavar="VERSION", help="Drop this proposal."),
+    click.Option(["--rollback"], is_flag=True, help="Take back all that was put in force."),
+    click.Option(["--rules-only"], is_flag=True, help="With --apply: leave the policy alone."),
+    click.Option(["--replaced"], is_flag=True, help="With --apply: even if there is a newer proposal."),
+    click.Option(["--at-once"], is_flag=True, help="Put the rules in force without waiting for a person."),
+    click.Option(["--again"], is_flag=True, help="Propose what a person said no to, too."),
     click.Option(
         ["--hours"],
         type=click.FloatRange(0, min_open=True),
         default=168.0,
         show_default=True,
-        help="Of validity.",
+        help="How long a proposal waits, and how long its rules hold.",
     ),
     click.Option(
         ["--least"],
         type=click.IntRange(1),
-        default=LEAST_MESSAGES,
+        default=2,
         show_default=True,
         help="Messages of a fingerprint that must have been proven guilty.",
     ),
+    click.Option(["--note"], default="", help="Why; is journalled."),
     click.Option(["--actor"], help="Who does this; default: your login."),
 )
+_ONE_OF = ("show", "apply", "dismiss", "rollback", "at_once")
 
 
 def run_without_spark(options: Mapping[str, Any]) -> bool:
-    """Do what asks the ledger alone (``--show``, ``--rollback``); return whether that was all."""
-    if options["show"] + options["rollback"] + options["apply"] > 1:
-        raise ConfigurationError("--show, --apply and --rollback go one at a time")
-    if not (options["show"] or options["rollback"]):
+    """Do what asks the ledger alone; return whether that was all.
+
+    Raises:
+        ProposalRefused: what was read is not what waits any more.
+    """
+    asked = [name for name in _ONE_OF if options.get(name)]
+    if len(asked) > 1:
+        raise ConfigurationError(f"--{', --'.join(asked).replace('_', '-')}: one at a time")
+    if asked in ([], ["at_once"]):
         return False
     with _ledger(options) as ledger:
-        if options["show"]:
-            _tell(published.proposed(ledger) or {"rules": [], "policy": {}, "reasons": []}, options)
-        else:
-            _tell({"taken_back": ledger.retract(_actor(options))}, options)
+        told = _decide(Proposals(ledger), asked[0], options)
+    _say(told if options.get("as_json") else _words(told), options)
     return True
 
 
 def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Publish in one step of the ledger; print what was done."""
+    """Propose what the lake's history supports, or with ``at_once`` put its rules in force; print it."""
+    from celery_poison.pipeline.derived import Derived
+
     with _ledger(options) as ledger:
-        told = _publish(ledger, Derived(session, lake), options, _actor(options))
-    _tell(told, options)
+        told = _publish(ledger, Derived(session, lake), options)
+    _say(told if options.get("as_json") else _words(told), options)
     return told
 
 
@@ -82,37 +101,85 @@ def _ledger(options: Mapping[str, Any]) -> Iterator[Ledger]:
         yield Ledger(client, Keys(options.get("namespace") or "poison"))
 
 
-def _actor(options: Mapping[str, Any]) -> str:
-    return options.get("actor") or default_actor()
+def _who(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"actor": options.get("actor") or default_actor(), "note": options.get("note") or ""}
 
 
-def _publish(ledger: Ledger, derived: Derived, options: Mapping[str, Any], actor: str) -> dict[str, Any]:
+def _decide(proposals: Proposals, verb: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    if verb == "show":
+        waiting = proposals.read()
+        return {"proposal": waiting and waiting.as_dict()}
+    if verb == "apply":
+        how: dict[str, Any] = {name: bool(options.get(name)) for name in ("rules_only", "replaced")}
+        return {"applied": proposals.apply(options["apply"], **_who(options), **how).as_dict()}
+    if verb == "dismiss":
+        proposals.dismiss(options["dismiss"], **_who(options))
+        return {"dismissed": options["dismiss"]}
+    return {"taken_back": proposals.take_back(**_who(options)).as_dict()}
+
+
+def _publish(ledger: Ledger, derived: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    from celery_poison.pipeline import publish
+    from celery_poison.pipeline.plain import plain_rows
+    from celery_poison.pipeline.run_backtest import replayed
+
     outcomes, best = replayed(derived)
-    rules = proposals(plain_rows(derived["fingerprints"]), outcomes, options["least"])
-    made = sheet(rules, best)
-    force, lasts_ms = bool(options.get("apply")), round(options["hours"] * 3_600_000)
-    version, count = ledger.publish(made, force=force, lasts_ms=lasts_ms, actor=actor)
-    waiting = published.proposed(ledger)
-    told = {"version": version, "applied": count, "waits_for_a_person": waiting is not None}
-    return {**told, **json.loads(made)}
+    found = publish.proposals(plain_rows(derived["fingerprints"]), outcomes, options["least"])
+    at_once = bool(options.get("at_once"))
+    decided = _in_force(ledger) | (set() if options.get("again") else published.refused(ledger))
+    # What nobody is asked about cannot be more than rules: a policy is for a person.
+    wanted = {} if at_once else publish.policy_of(best)
+    rules, policy = publish.undecided(found, wanted, decided)
+    text, effect = sheet(rules, policy, best.reasons if best else ())
+    who, lasts_ms = _who(options), round(options["hours"] * 3_600_000)
+    said = f"{len(rules)} rules, {len(policy)} options"
+    code, version = ledger.publish(text, effect, lasts_ms=lasts_ms, actor=who["actor"], said=said)
+    proposals = Proposals(ledger)
+    told: dict[str, Any] = {"decided_before": len(found) - len(rules)}
+    if code is Code.DONE:
+        return {**told, "proposal": None}
+    waiting = proposals.read()
+    if at_once:
+        told["applied"] = proposals.apply(version, **who).as_dict()
+    return {**told, "proposal": waiting and waiting.as_dict()}
 
 
-def _tell(told: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    click.echo(json.dumps(told, indent=2) if options.get("as_json") else _words(told))
+def _in_force(ledger: Ledger) -> set[str]:
+    """Return the items that need no proposal: blocked fingerprints, and options that every task has."""
+    _, raw, now = blocks.read(ledger)
+    every = entry_of(policies.read(ledger)[1].get(EVERY_TASK))
+    return {*read_rules(raw, now)[0], *(policy_item(name, value) for name, value in every.items())}
+
+
+def _say(told: Any, options: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(told, indent=2) if options.get("as_json") else told)
 
 
 def _words(told: Mapping[str, Any]) -> str:
+    if "dismissed" in told:
+        return f"dismissed  proposal {told['dismissed']}"
     if "taken_back" in told:
-        return f"took back {told['taken_back']} rules"
-    if "version" not in told:
-        return "nothing is proposed"
-    lines = [f"fingerprint {rule['fingerprint']} of {rule['task']}: {rule['note']}" for rule in told["rules"]]
-    lines += [f"policy: {name}={value}" for name, value in told["policy"].items()]
-    # A sheet that is only shown was not published by this command, and waits.
-    done = (
-        "proposed; --apply puts it in force"
-        if told.get("waits_for_a_person", True)
-        else f"{told['applied']} in force"
-    )
-    lines = [*lines, f"version {told['version']}: {len(told['rules'])} rules, {done}"]
+        policy = ", and the policy is as it was before" if told["taken_back"]["policy"] else ""
+        return f"took back {told['taken_back']['rules']} rules{policy}"
+    lines = _contents(told["proposal"]) if told.get("proposal") else []
+    if "applied" in told:
+        done = told["applied"]
+        put = f"applied  proposal {done['version']}: {done['rules']} rules in force"
+        lines.append(f"{put}, {done['options']} options set" if done["options"] else put)
+    elif told["proposal"]:
+        version, until = told["proposal"]["version"], when(told["proposal"]["until"])
+        lines.append(f"proposal {version} waits until {until}: --apply {version}, or --dismiss {version}")
+    else:
+        lines.append("nothing is proposed")
+    if told.get("decided_before"):
+        lines.append(f"{told['decided_before']} more are in force already, or a person said no to them")
     return "\n".join(map(clean, lines))
+
+
+def _contents(told: Mapping[str, Any]) -> list[str]:
+    lines = []
+    for rule in told["rules"]:
+        would = f"would have caught {rule['caught']} messages, {rule['innocents']} innocents"
+        lines.append(f"fingerprint {rule['fingerprint']} of {rule['task']}: {rule['note']}; {would}")
+    lines += [f"policy of every task: {name}={value}" for name, value in told["policy"].items()]
+    return [*lines, *(f"  {reason}" for reason in told["reasons"] if told["policy"])]

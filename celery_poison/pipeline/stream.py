@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from celery_poison.ledger.connection import clear_errors, open_redis
-from celery_poison.pipeline.entries import Chunk, chunk_of
+from celery_poison.pipeline.entries import Chunk, chunk_of, is_full, last_seen
 
 #: Entries asked for at a time: Redis serves nobody else for about 5 ms.
 FETCH = 2000
@@ -97,34 +97,62 @@ class Stream:
         pool = self._client.connection_pool
         with clear_errors("reading the journal"):
             connection = pool.get_connection()
+        line = _Line(connection)
+
+        def ask(after: str) -> str:
+            line.ask("XRANGE", self._key, f"({after}", upto, "COUNT", fetch)
+            return after
+
         try:
-            while after:
+            with clear_errors("reading the journal"):
+                asked = ask(after)
+            while asked:
                 with clear_errors("reading the journal"):
-                    chunk = chunk_of(_ask(connection, "XRANGE", self._key, f"({after}", upto, "COUNT", fetch))
+                    answer = line.answer()
+                    # While this answer is being parsed, Redis makes ready what follows it.
+                    guess = last_seen(answer) if is_full(answer, fetch) else ""
+                    asked = ask(guess) if guess else ""
+                    chunk = chunk_of(answer)
+                    last = chunk.last if chunk.rows.num_rows == fetch else ""
+                    if asked != last:
+                        if asked:
+                            line.answer()  # to a wrong guess
+                        asked = ask(last) if last else ""
                 if chunk.last:
                     yield chunk
-                after = chunk.last if chunk.rows.num_rows == fetch else ""
         finally:
             connection.disconnect()  # an answer may be half read
             pool.release(connection)
 
 
-def _ask(connection: Any, *command: object) -> bytes:
-    """Send a command and return its answer as it came: redis-py would make an object of each word.
+class _Line:
+    """A connection that gives answers as they came: redis-py would make an object of each word.
 
-    What follows the answer shows its end: the echo of a word that nobody can have foreseen.
+    What follows an answer shows its end: the echo of a word that nobody can have foreseen.
     """
-    sign = os.urandom(16).hex()
-    connection.send_command(*command)
-    connection.send_command("ECHO", sign)
-    end = b"$%d\r\n%s\r\n" % (len(sign), sign.encode())
-    answer = bytearray()
-    while not answer.endswith(end):
-        more = connection._sock.recv(1 << 20)
-        if not more:
-            raise redis.ConnectionError("Redis closed the connection")
-        answer += more
-    return bytes(memoryview(answer)[: -len(end)])
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._end = b""
+        self._buffer = bytearray(1 << 21)
+
+    def ask(self, *command: object) -> None:
+        sign = os.urandom(16).hex()
+        packed = self._connection.pack_commands([command, ("ECHO", sign)])
+        self._connection.send_packed_command(packed)
+        self._end = b"$%d\r\n%s\r\n" % (len(sign), sign.encode())
+
+    def answer(self) -> memoryview:
+        """Return the answer to the one command that was asked; it is overwritten by the next."""
+        filled, size = 0, len(self._end)
+        while filled < size or not self._buffer.endswith(self._end, filled - size, filled):
+            if filled == len(self._buffer):
+                self._buffer = self._buffer + bytes(filled)
+            more = self._connection._sock.recv_into(memoryview(self._buffer)[filled:])
+            if not more:
+                raise redis.ConnectionError("Redis closed the connection")
+            filled += more
+        return memoryview(self._buffer)[: filled - size]
 
 
 def _text(word: bytes | str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from celery_poison.errors import PoisonError
 from celery_poison.pipeline.batches import MARK, Manifest
+from celery_poison.pipeline.direct import Receipt
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.schema import STORED
 
@@ -21,6 +24,20 @@ def count_versions(lake: Lake, place: str) -> dict[str, int]:
         return {}
     rows = lake.session.read.schema(STORED).parquet(place).groupBy("v").count().collect()
     return {"none" if row["v"] is None else str(row["v"]): row["count"] for row in rows}
+
+
+def gather(lake: Lake, receipts: Sequence[Receipt], into: str, place: str) -> dict[str, int]:
+    """Move the files that have a receipt from where the tasks wrote them; count them: version -> entries."""
+    versions: Counter[str] = Counter()
+    for receipt in receipts:
+        if not lake.files.rename(f"{into}/{receipt.name}", f"{place}/{receipt.day}/{receipt.name}"):
+            raise PoisonError(
+                f"{into}/{receipt.name} was written by a task, but is not there: is {lake.root} one directory"
+                " on all machines?"
+            )
+        versions.update(receipt.versions)
+    lake.files.delete(into)  # what is left has no receipt
+    return dict(versions)
 
 
 def publish(lake: Lake, place: str, manifest: Manifest) -> None:

@@ -11,10 +11,11 @@ from celery import Celery
 
 from celery_poison.blocks import read_rules
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger import blocks
+from celery_poison.ledger import blocks, published
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
+from celery_poison.proposals import Proposal
 from celery_poison.quarantine.owner import check_owner
 from celery_poison.records import GateRecord, WorkerRecord
 from celery_poison.settings import Settings
@@ -36,6 +37,7 @@ class Overview:
         running: messages that a worker has in its hands at this moment (DLNG).
         parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
         blocked: rules on the block list that are in force.
+        proposal: what the pipeline proposes and waits for a person.
         gate: the fleet gate: whether deaths convict at this moment.
         observe_only: whether this app only observes (``poison_observe_only``).
         would_quarantine: cause -> messages that would have been quarantined while it did.
@@ -54,6 +56,7 @@ class Overview:
     parked: int
     journal: int
     blocked: int
+    proposal: Proposal | None
     gate: GateRecord
     observe_only: bool
     would_quarantine: dict[str, int]
@@ -95,6 +98,7 @@ class Overview:
         told["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
         return {
             **told,
+            "proposal": self.proposal and self.proposal.summary(),
             "states": self.states,
             "unguarded": self.unguarded,
             "ledger_errors": self.ledger_errors,
@@ -129,10 +133,11 @@ def overview(app: Celery) -> Overview:
         quarantined=totals["quarantined"],
         failed=totals["failed"],
         candidates=totals["candidates"],
-        running=max(0, totals["running"]),
+        running=totals["running"],
         parked=totals["parked"],
         journal=totals["journal"],
         blocked=len(read_rules(raw, now)[0]),
+        proposal=Proposal.read(*published.waiting(ledger)),
         gate=gate,
         observe_only=settings.observe_only,
         would_quarantine=queries.would_quarantine(),

@@ -11,7 +11,7 @@ from celery import Celery
 from celery_poison import signals
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
-from celery_poison.ledger.census import Census
+from celery_poison.ledger.census import Census, Headcount
 from celery_poison.ledger.extract import Extent, extent, extract
 from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
@@ -46,6 +46,9 @@ class Quarantine:
     Args:
         app: the Celery app; the plugin is installed on it if it is not yet.
 
+    Attributes:
+        census: who is in quarantine; to be replaced where this process keeps that already.
+
     Every method raises ``LedgerUnavailable`` when Redis is away or refuses, and loses nothing then; acts
     raise ``SchemaMismatch`` when the ledger belongs to another app.
 
@@ -57,7 +60,7 @@ class Quarantine:
         self._plugin = plugin_of(app)
         self._ledger = self._plugin.open_ledger()
         self.queries = Queries(self._ledger)
-        self._census = Census(self._ledger)
+        self.census: Headcount = Census(self._ledger)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -95,7 +98,7 @@ class Quarantine:
         return self._to_be_delivered()
 
     def _in_quarantine(self, rough: Filter) -> Iterator[MessageRecord]:
-        mids = (inmate.mid for inmate in self._census.take() if rough.matches(inmate))
+        mids = (inmate.mid for inmate in self.census.take() if rough.matches(inmate))
         # Somebody may have let one go since the census was taken.
         return (record for record in self.queries.records(mids) if record and record.state == State.NDLV)
 
@@ -117,7 +120,7 @@ class Quarantine:
             where: only messages that match; ``Filter.of_group(group)`` are those of one group.
             by: ``"cause"``: by task and cause only.
         """
-        messages = self._census.take() if where is None else self.list(where=where)
+        messages = self.census.take() if where is None else self.list(where=where)
         return grouped(messages, By(by))
 
     def get(self, id: str) -> MessageRecord:

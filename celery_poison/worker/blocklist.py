@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
@@ -16,9 +16,7 @@ from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.ledger import Ledger, blocks
 from celery_poison.policy import Policy
 from celery_poison.worker.fingerprints import Fingerprints
-
-if TYPE_CHECKING:
-    from celery_poison.worker.runtime import Runtime
+from celery_poison.worker.recorder import Recorder
 
 logger = get_logger("celery_poison")
 
@@ -90,15 +88,27 @@ class BlockList:
 
 
 class Checker:
-    """Holds messages against the block list."""
+    """Holds messages against the block list.
 
-    def __init__(self, runtime: Runtime, fingerprints: Fingerprints) -> None:
-        self._runtime = runtime
+    Args:
+        recorder: knows the key of fingerprints.
+    """
+
+    def __init__(
+        self,
+        blocks: BlockList,
+        fingerprints: Fingerprints,
+        recorder: Recorder,
+        complain: Callable[[Exception], None],
+    ) -> None:
+        self._blocks = blocks
         self._fingerprints = fingerprints
+        self._recorder = recorder
+        self._complain = complain
 
     def must_ask(self, message: Any, task: str, policy: Policy) -> bool:
         """Whether only the user's own function can tell: it must run under an admit mark."""
-        blocks, function = self._runtime.blocks, policy.fingerprint
+        blocks, function = self._blocks, policy.fingerprint
         return blocks.goes_by_fingerprint(task) and self._fingerprints.asks(message, task, function)
 
     def reason(self, message: Any, task: str, policy: Policy, *, ask: bool) -> str:
@@ -107,27 +117,26 @@ class Checker:
         Args:
             ask: whether the user's function may be asked, if only that can tell.
         """
-        message.checked_against = self._runtime.blocks.version
+        message.checked_against = self._blocks.version
         try:
             rule = self._rule(message, task, policy, ask=ask)
         except Exception as error:
-            self._runtime.complain(error)
+            self._complain(error)
             return ""
         return rule.reason if rule else ""
 
     def _rule(self, message: Any, task: str, policy: Policy, *, ask: bool) -> Rule | None:
-        runtime = self._runtime
-        rule = runtime.blocks.find(Kind.TASK, task)
-        if rule is not None or not runtime.blocks.goes_by_fingerprint(task):
+        rule = self._blocks.find(Kind.TASK, task)
+        if rule is not None or not self._blocks.goes_by_fingerprint(task):
             return rule
         if not ask and self.must_ask(message, task, policy):
             return None
-        fingerprint = self._fingerprints.of(message, task, runtime.secret, policy.fingerprint)
-        rule = runtime.blocks.find(Kind.FINGERPRINT, fingerprint)
+        fingerprint = self._fingerprints.of(message, task, self._recorder.secret, policy.fingerprint)
+        rule = self._blocks.find(Kind.FINGERPRINT, fingerprint)
         return rule if rule is not None and rule.task in ("", task) else None
 
     def on_its_way_to_the_pool(self, message: Any, task: str, policy: Policy) -> str:
         """The same for a message that may have waited in this worker while its kind was blocked."""
-        if getattr(message, "checked_against", None) == self._runtime.blocks.version:
+        if getattr(message, "checked_against", None) == self._blocks.version:
             return ""
         return self.reason(message, task, policy, ask=False)

@@ -21,18 +21,29 @@ class StartAfresh(ConnectionResetError):
 
 
 class Bridge:
-    """Runs callables on the event loop of the current consumer, in the order they were sent."""
+    """Runs callables on the event loop of the current consumer, in the order they were sent.
+
+    Attributes:
+        consumer: of the present broker connection; None before the first.
+    """
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], None]] = deque()
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
-        self._consumer: Any = None
+        self.consumer: Any = None
 
     def attach(self, consumer: Any) -> None:
         """Deliver to ``consumer`` from now on."""
-        self._consumer = consumer
+        self.consumer = consumer
+
+    def start_afresh(self, reason: str) -> None:
+        """Leave the broker and come back (on the event loop)."""
+        if self.consumer.hub is not None:
+            raise StartAfresh(reason)
+        if self.consumer.connection is not None:  # else it is about to come back already
+            self.consumer.connection.break_off(StartAfresh(reason))
 
     def register(self, hub: Any) -> None:
         """Wake up ``hub`` for every call; needed anew each time its loop starts."""
@@ -42,12 +53,12 @@ class Bridge:
     def call(self, function: Callable[[], None]) -> None:
         """Run ``function`` on the event loop, soon."""
         self._calls.append(function)
-        if self._consumer is None or self._consumer.hub is not None:
+        if self.consumer is None or self.consumer.hub is not None:
             self._wake()
-        elif self._consumer.pool.is_green:
+        elif self.consumer.pool.is_green:
             self.drain()  # all threads are greenlets of one thread
         else:
-            self._consumer.call_soon(self.drain)
+            self.consumer.call_soon(self.drain)
 
     def _wake(self) -> None:
         with suppress(OSError):  # the pipe is full: the loop is being woken up already

@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger.attempts import Sight
+from celery_poison.ledger.sight import Sight
 from celery_poison.quarantine.parcel import pack, parcel_fields
 from celery_poison.records import ALONE, ParkingState, Start
 from celery_poison.states import State
@@ -77,12 +77,12 @@ class Door:
             message,
             policy,
             diverts=diverts,
-            token=runtime.next_token(),
+            token=runtime.me.next_token(),
             worker=runtime.worker,
-            pid=runtime.pid,
+            pid=runtime.me.pid,
             epoch=runtime.epoch,
             suspected=suspected,
-            trials=runtime.has_trials,
+            trials=runtime.settings.has_trials,
         )
         if blockable:
             delivery.blocked = self._rule_at_once(delivery, open_to_mark=not care)
@@ -101,10 +101,10 @@ class Door:
         if not open_to_mark:
             return ""
         delivery.start = start.in_phase(Phase.ADMITTING)
-        runtime.note(delivery.mid, delivery.start)
+        runtime.marks.put(delivery.mid, delivery.start)
         reason = runtime.checker.reason(*about, ask=True)
         if not reason:
-            runtime.unnote(delivery.mid)
+            runtime.marks.remove(delivery.mid)
         return reason
 
     # --- in the clerk's thread -----------------------------------------------------------------
@@ -113,7 +113,7 @@ class Door:
         if delivery.epoch != self._runtime.epoch:
             return  # its connection is gone; the broker delivers it again
         sight = self._look(delivery)
-        self._runtime.heard_from(sight.run_id)
+        self._runtime.following.heard_from(sight.run_id)
         if pause := self._runtime.amnesia.patience:
             raise Again(pause)  # somebody may be about to tell again that it runs there
         foreign, ended = self._earlier_start(delivery, sight)
@@ -128,7 +128,7 @@ class Door:
         """Note what was judged; let it in as Celery would."""
         runtime, start = self._runtime, delivery.start
         if verdict.action is Action.QUARANTINE:
-            runtime.would_quarantine(delivery.message, delivery.mid, start, verdict.cause, verdict.reason)
+            runtime.keeper.would_keep(delivery.message, delivery.mid, start, verdict.cause, verdict.reason)
         if sight.start is not None:
             # Both stay on record, each under a name of its own, or the earlier death would be forgotten.
             delivery.overtaken = delivery.mid, sight.raw
@@ -211,7 +211,9 @@ class Door:
         self._acknowledge(delivery)
 
     def _quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
-        self._runtime.keep(delivery.message, delivery.mid, delivery.start, verdict.cause, verdict.reason)
+        self._runtime.keeper.keep(
+            delivery.message, delivery.mid, delivery.start, verdict.cause, verdict.reason
+        )
         self._acknowledge(delivery)
 
     def _acknowledge(self, delivery: Delivery) -> None:
@@ -237,20 +239,20 @@ class Door:
         """Unpack, decode and hand over, under an open admit mark: dying here is a crash of its own."""
         if delivery.epoch != self._runtime.epoch:
             # Its copy may come to another worker, and must not wait there for this claim.
-            self._runtime.never_started(delivery, put_back=True)
+            self._runtime.endings.never_started(delivery, put_back=True)
             return
         message = delivery.message
         message.poison = delivery
         delivery.forget_trial_queue()
         self._runtime.whereabouts.let_in(delivery.start.token)
         delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-        self._runtime.note(delivery.mid, delivery.start)
+        self._runtime.marks.put(delivery.mid, delivery.start)
         if blocked := self._rule_under_mark(delivery):
             if not self._runtime.observes:
                 self._refuse(delivery, causes.BLOCKED, blocked)
                 return
             about = (message, delivery.mid, delivery.start, causes.BLOCKED, blocked)
-            self._runtime.clerk.do(partial(self._runtime.would_quarantine, *about), lambda: False)
+            self._runtime.clerk.do(partial(self._runtime.keeper.would_keep, *about), lambda: False)
         try:
             message.body  # noqa: B018 - unpacks it, here and now, under the admit mark
         except Exception as error:
@@ -263,7 +265,7 @@ class Door:
         """Close the admit mark: the message was received and harmed nobody. Its request may run already."""
         if delivery.start.phase == Phase.ADMITTING:
             delivery.start = delivery.start.in_phase(Phase.CLAIMED)
-            self._runtime.note(delivery.mid, delivery.start)
+            self._runtime.marks.put(delivery.mid, delivery.start)
 
     def _rule_under_mark(self, delivery: Delivery) -> str:
         checker, about = self._runtime.checker, (delivery.message, delivery.start.task, delivery.policy)

@@ -9,9 +9,11 @@ import redis
 from celery.utils.log import get_logger
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.durability import PATIENCE, Means, find_means
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.requests import NeverBegan
+from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
 
@@ -134,3 +136,10 @@ class Durable:
 def _counted(worker_key: str) -> bytes:
     key = worker_key.encode()
     return command(b"HINCRBY", key, b"unpromised", b"1") + command(b"EXPIRE", key, b"86400")
+
+
+def open_durable(settings: Settings, ledger: Ledger, wire: Wire) -> Durable | None:
+    """Return what makes starts safe; None where they need not be (``poison_durability="process"``)."""
+    if settings.durability != "sync":
+        return None
+    return Durable(ledger.client, wire, fail_open=settings.fail_open)

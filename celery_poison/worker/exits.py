@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from billiard.pool import Pool
 
-from celery_poison.evidence import NATIVE, Evidence
+from celery_poison.evidence import NATIVE, NEAR, Evidence
 from celery_poison.worker.deathbed import Deathbed, LastWords
 from celery_poison.worker.trial.watcher import MemoryGroup
 
@@ -24,8 +24,6 @@ from celery_poison.worker.trial.watcher import MemoryGroup
 _REMEMBERED = 64
 #: Seconds within which a death is noticed; so long the kernel's count of kills is evidence about it.
 _NOTICED_WITHIN = 10.0
-#: Share of the limit from which a killed process counts as killed for its memory.
-_NEAR = 0.9
 
 
 class _Exit(NamedTuple):
@@ -147,7 +145,7 @@ class Kills:
         killed = count > before and (self._is_limited or 2 * peak_kb >= limit)
         if killed:
             self._counts = deque((at, seen + 1) for at, seen in self._counts)
-        return killed or (limit > 0 and peak_kb >= _NEAR * limit)
+        return killed or (limit > 0 and peak_kb >= NEAR * limit)
 
 
 def _machine_kills() -> int:

@@ -7,14 +7,10 @@ strike cannot be recorded is held back, or the crash loop would be back.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 from celery.worker import state
 
@@ -23,53 +19,13 @@ from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.ledger.attempts import Known
 from celery_poison.records import Start
-from celery_poison.requests import MemoryExhausted, TaskDied
 from celery_poison.results import success_was_stored
 from celery_poison.verdict import Action, Limits, Verdict, convict
-from celery_poison.worker.exits import Exits
 
 if TYPE_CHECKING:
     from celery_poison.worker.request import GuardedRequest
 
 logger = get_logger(__name__)
-
-#: Ends that Celery handles itself, whatever the task says about acknowledging failures.
-_OTHER_ENDS = (Reject, Ignore, Retry, WorkerLostError, TimeLimitExceeded, Terminated)
-
-
-def cause_of_death(error: BaseException) -> str | None:
-    """Return what a pool process died of, or None when ``error`` is no death."""
-    match error:
-        case TaskDied():
-            return error.cause
-        case MemoryError() | MemoryExhausted():
-            return causes.MEMORY_ERROR
-        case SystemExit() | KeyboardInterrupt():
-            return causes.SYSTEM_EXIT
-        case WorkerLostError():
-            return causes.from_worker_lost(str(error))
-    return None
-
-
-def evidence_of(error: BaseException, pid: int | None, exits: Exits) -> Evidence:
-    """Return what is known about a death beside its cause.
-
-    Args:
-        pid: of the process that ran it, if it has begun.
-    """
-    if isinstance(error, TaskDied) and error.evidence is not None:
-        return replace(error.evidence, limit_kb=exits.limit_kb)
-    if not pid or pid == os.getpid():
-        return NO_EVIDENCE
-    return (isinstance(error, WorkerLostError) and exits.evidence(pid)) or exits.so_far(pid)
-
-
-def is_unacknowledged_failure(error: BaseException, task: object) -> bool:
-    """Whether Celery would reject the message for good: its task does not acknowledge failures."""
-    acks = getattr(task, "acks_on_failure", None)
-    if acks is None:  # before Celery 5.7
-        acks = getattr(task, "acks_on_failure_or_timeout", True) is not False
-    return not acks and not isinstance(error, _OTHER_ENDS)
 
 
 class Fate:
@@ -115,11 +71,16 @@ class Fate:
         start = self._open()
         self._runtime.clerk.do(partial(self._record_rollback, start, cause))
 
-    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE) -> None:
-        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever."""
+    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE, group: int = 0) -> None:
+        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever.
+
+        Args:
+            group: it was on trial together with others, who may be to blame for its end: that is no failure.
+                At most so many may be tried together next.
+        """
         start = self._open()
         self._evidence = evidence
-        self._runtime.clerk.do(partial(self._record_interruption, start, cause))
+        self._runtime.clerk.do(partial(self._record_interruption, start, cause, group))
 
     # --- in the clerk's thread -----------------------------------------------------------------
 
@@ -130,10 +91,16 @@ class Fate:
         if success_was_stored(request.task, request.id, ignored=request.ignore_result):
             runtime.bridge.call(self._finished_after_all)
             return
-        timed_out = cause == causes.TIME_LIMIT
+        timed_out, group = cause == causes.TIME_LIMIT, getattr(error, "group", 0)
         try:
             recorded = runtime.ledger.crash(
-                request.mid, start, cause=cause, shared=False, failure=timed_out, known=self._known()
+                request.mid,
+                start,
+                cause=cause,
+                shared=group > 0,
+                failure=timed_out,
+                known=self._known(),
+                group=group,
             )
         except StaleDelivery:
             runtime.bridge.call(self._put_back)
@@ -149,7 +116,7 @@ class Fate:
         runtime.bridge.call(try_again)
 
     def _limits(self, start: Start) -> Limits:
-        return Limits(start.max_crashes, start.max_failures, trials=self._runtime.has_trials)
+        return Limits(start.max_crashes, start.max_failures, trials=self._runtime.settings.has_trials)
 
     def _observe_death(self, start: Start, cause: str) -> None:
         mid, known = self._request.mid, self._known()
@@ -165,7 +132,7 @@ class Fate:
             logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
         self._runtime.bridge.call(self._put_back)
 
-    def _record_interruption(self, start: Start, cause: str) -> None:
+    def _record_interruption(self, start: Start, cause: str, group: int) -> None:
         if self._has_new_owner(start):
             return
         request, runtime = self._request, self._runtime
@@ -177,13 +144,14 @@ class Fate:
                     request.mid,
                     start,
                     cause=causes.SHUTDOWN if leaving else cause,
-                    failure=not leaving,
+                    failure=not leaving and not group,
                     known=self._known(),
+                    group=group,
                 )
         runtime.bridge.call(self._finished_after_all if finished else self._put_back)
 
     def _known(self) -> Known:
-        known: Known = self._runtime.known(self._request.message, self._request.type, self._evidence)
+        known: Known = self._runtime.keeper.known(self._request.message, self._request.type, self._evidence)
         return known
 
     def _keep_if_mine(self, verdict: Verdict, start: Start) -> None:
@@ -192,16 +160,16 @@ class Fate:
 
     def _has_new_owner(self, start: Start) -> bool:
         """Whether its worker was taken for dead meanwhile, and others have the message: it stays as it is."""
-        if self._runtime.still_owns(self._request.mid, start):
+        if self._runtime.ownership.is_mine(self._request.mid, start):
             return False
-        self._runtime.ended_too_late(self._request, lost=True)
+        self._runtime.ownership.ended_too_late(self._request, lost=True)
         return True
 
     def _store(self, verdict: Verdict, start: Start) -> None:
         """Keep the original first, acknowledge it afterwards."""
         request, bridge = self._request, self._runtime.bridge
         try:
-            self._runtime.keep(request.message, request.mid, start, verdict.cause, verdict.reason)
+            self._runtime.keeper.keep(request.message, request.mid, start, verdict.cause, verdict.reason)
         except StaleDelivery:
             bridge.call(self._put_back)
         else:

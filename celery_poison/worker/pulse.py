@@ -66,7 +66,7 @@ class Pulse:
         # A shutdown is told at once: dying under its tombstone is no crash.
         tombstone = self._runtime.stopping and not self._told_stopping
         moved = self._wire.run_id != self._told_run_id
-        return tombstone or moved or clock() >= self._due
+        return tombstone or moved or clock() >= self._due or self._runtime.vitals.is_news
 
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""
@@ -75,22 +75,22 @@ class Pulse:
         runtime.exits.look()
         began, stopping, run_id = clock(), runtime.stopping, self._wire.run_id
         try:
-            runtime.ensure_enrolled(self._ledger)
+            runtime.health.ensure_enrolled(self._ledger)
             self._ledger.beat(runtime.worker, runtime.about(), first=self._first, run_id=run_id)
         except Fenced:
             self._first = True
             if not runtime.ended:
-                runtime.taken_for_dead()
+                runtime.rebirth.taken_for_dead()
                 self.beat()
             return
         except (LedgerUnavailable, ConfigurationError) as error:
             runtime.complain(error)
-            runtime.ledger_is_up = False
+            runtime.health.is_up = False
             runtime.lease.unknown()
         else:
             self._first = False
             self._told_stopping, self._told_run_id = stopping, run_id
-            runtime.ledger_is_up = True
+            runtime.health.is_up = True
             runtime.lease.confirmed(began)
         self._due = began + self._interval
 

@@ -1,4 +1,4 @@
-"""A guarded request: goes to the pool with a ticket, and hears how its task ended or died."""
+"""A guarded request: hears how its task ended or died, and keeps its message until that is on record."""
 
 from __future__ import annotations
 
@@ -6,132 +6,41 @@ import signal
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import ref
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.exceptions import Reject, TaskRevokedError
 from celery.worker import state
-from celery.worker.request import Request
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
-from celery_poison.headers import mid_of
-from celery_poison.plugin import marking, plugin_of
-from celery_poison.records import ALONE, IN_CELL, Start
+from celery_poison.plugin import marking
 from celery_poison.requests import NeverBegan, QuarantineRequested, RollbackRequested, TrialSpoilt
-from celery_poison.verdict import Ended, Phase
-from celery_poison.worker.attempt import Ticket, run_fast, run_plain
-from celery_poison.worker.delivery import Delivery, attempt_of, size_of
-from celery_poison.worker.fate import Fate, cause_of_death, evidence_of, is_unacknowledged_failure
-from celery_poison.worker.trial.host import Cells
+from celery_poison.verdict import Ended
+from celery_poison.worker.deaths import cause_of_death, evidence_of, is_unacknowledged_failure
+from celery_poison.worker.fate import Fate
+from celery_poison.worker.sending import SentRequest
 
 
-class GuardedRequest(Request):
+class GuardedRequest(SentRequest):
     """Celery's request, with a start in the ledger.
 
-    Celery derives a class of its own from this one for every task, and overrides two methods in it;
-    those overrides are taken out again, since they are optimised copies of what is inherited.
-
     Attributes:
-        poison: notes about a delivery that needed care, or None.
         is_on_record: its end is in the ledger already; nothing is left to settle.
         is_refused_by_cells: it could not be tried in a cell.
         is_stale: another start owns the message by now; nothing of this one counts.
-        epoch: number of the broker connection by which it was sent to the pool.
+        was_ended: somebody wanted it to end: it was revoked, or its connection or its message was lost.
     """
 
     is_on_record = False
     is_refused_by_cells = False
     is_stale = False
-    epoch = -1
-    _ticket: Ticket | None = None
+    was_ended = False
     _ended_well = False
-    _cells: Cells | None = None
     _goes_on = False
     _put_back_by: str | None = None
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if cls.__module__ == Request.__module__:
-            for name in ("execute_using_pool", "on_success"):
-                if name in vars(cls):
-                    delattr(cls, name)
-
-    def __init__(self, message: Any, **options: Any) -> None:
-        super().__init__(message, **options)
-        self.poison: Delivery | None = getattr(message, "poison", None)
-        self.runtime = plugin_of(self._app).runtime
-        self._fate: Fate | None = None
-
-    @property
-    def runs_alone(self) -> bool:
-        """Whether nothing may run beside it."""
-        return self.poison is not None and self.poison.alone
-
-    @property
-    def alone(self) -> int:
-        """What its entry in the ledger says about what runs beside it."""
-        if not self.runs_alone:
-            return 0
-        return IN_CELL if self._cells is not None and not self.needs_idle_worker else ALONE
-
-    @property
-    def needs_idle_worker(self) -> bool:
-        """Whether nothing may run in its worker at all: at its last trial the worker ended too."""
-        return self.poison is not None and self.poison.history.spoilt > 0
-
-    @property
-    def diverts(self) -> bool:
-        """Whether its message is still the broker's when its task dies."""
-        return bool(self._task.acks_late)
-
-    @property
-    def mid(self) -> str:
-        assert self._ticket is not None
-        return self._ticket.mid
-
-    # --- to the pool ---------------------------------------------------------------------------
-
-    def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
-        """As in Celery, but the pool runs our target, which records the start before any user code."""
-        if self.runtime is None:
-            return super().execute_using_pool(pool, **kwargs)
-        if self.revoked():
-            raise TaskRevokedError(self.id)
-        ticket = self._ticket = self._make_ticket()
-        self._stop_if_blocked()
-        self.epoch = self.runtime.epoch
-        self._cells = pool if pool is self.runtime.cells else None
-        if self.runtime.fenced:
-            # It waited for a place in the pool when this worker was taken for dead, and its message was put
-            # back. The places are counted anew with the next broker connection, in a moment.
-            state.task_ready(self)
-            return None
-        self.runtime.whereabouts.went_to_pool(ticket.token, self)
-        task, (hard, soft) = self._task, self.time_limits
-        result = pool.apply_async(
-            run_fast if self._app.use_fast_trace_task else run_plain,
-            args=(
-                ticket.tell(),
-                self._type,
-                self.id,
-                self._request_dict,
-                self._body,
-                self._content_type,
-                self._content_encoding,
-            ),
-            accept_callback=self.on_accepted,
-            timeout_callback=self.on_timeout,
-            callback=self.on_success,
-            error_callback=self.on_failure,
-            soft_timeout=soft or task.soft_time_limit,
-            timeout=hard or task.time_limit,
-            correlation_id=self.id,
-        )
-        self._apply_result = ref(result) if result is not None else None
-        return result
+    _fate: Fate | None = None
 
     def _stop_if_blocked(self) -> None:
         """Divert what was blocked while it waited here (NEW-3).
@@ -151,40 +60,6 @@ class GuardedRequest(Request):
             return ""
         policy = runtime.policies[self._type][0]
         return str(runtime.checker.on_its_way_to_the_pool(self._message, self._type, policy))
-
-    def _make_ticket(self) -> Ticket:
-        delivery = self.poison
-        if delivery is None:
-            queue = getattr(self._message, "queue_name", None) or self._delivery_info["routing_key"] or ""
-            mid = mid_of(self._request_dict)
-            first = self.runtime.first_attempt
-            return Ticket(mid, self.runtime.next_token(), queue, first, size_of(self._message))
-        # From here on the entry is the pool process's to write.
-        delivery.start = delivery.start.in_phase(Phase.RUNNING)
-        start = delivery.start
-        return Ticket(delivery.mid, start.token, start.queue, attempt_of(delivery), start.payload_bytes)
-
-    def start(self) -> Start:
-        """Return the start as this process knows it, for the scripts that end it."""
-        ticket = self._ticket
-        assert ticket is not None
-        policy, diverts = self.runtime.policies[self._type]
-        return Start(
-            phase=Phase.RUNNING.value,
-            token=ticket.token,
-            worker=self.runtime.worker,
-            pid=self.worker_pid or 0,
-            at_ms=int((self.time_start or 0) * 1000),
-            deliveries=ticket.attempt.deliveries,
-            alone=self.alone,
-            id=self.id,
-            task=self._type,
-            queue=ticket.queue,
-            max_crashes=policy.max_crashes,
-            max_failures=policy.max_failures,
-            payload_bytes=ticket.payload_bytes,
-            diverts=int(diverts),
-        )
 
     # --- how it ended --------------------------------------------------------------------------
 
@@ -232,7 +107,7 @@ class GuardedRequest(Request):
             return True
         self._ended_well = not isinstance(error, (TimeLimitExceeded, Terminated))
         if isinstance(error, TrialSpoilt):
-            self._open_fate().interrupted(error.cause, error.evidence)
+            self._open_fate().interrupted(error.cause, error.evidence, error.group)
             return True
         if isinstance(error, TimeLimitExceeded):  # reported here before on_timeout hears of it
             self._put_back_by = causes.TIME_LIMIT
@@ -267,9 +142,11 @@ class GuardedRequest(Request):
             self._settle()
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
+        self.was_ended = True  # before its cell is told, which others may share
         super().terminate(self._cells or pool, signal)
 
     def cancel(self, pool: Any, signal: Any = None, **options: Any) -> None:
+        self.was_ended = True
         super().cancel(self._cells or pool, signal, **options)
 
     def end_stale(self) -> None:
@@ -277,7 +154,7 @@ class GuardedRequest(Request):
         assert self._ticket is not None
         if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
-        self.is_stale = self.is_on_record = True
+        self.is_stale = self.is_on_record = self.was_ended = True
         pool = self._cells or self.runtime.consumer.pool
         if self._cells or (hasattr(pool, "terminate_job") and not self.runtime.contained):
             pool.terminate_job(self.worker_pid, signal.SIGKILL)
@@ -286,7 +163,7 @@ class GuardedRequest(Request):
         """Neither acknowledge nor put back: the message was put back already, and may run elsewhere."""
         state.task_ready(self)
         if not isinstance(error, NeverBegan):
-            self.runtime.clerk.do(partial(self.runtime.ended_too_late, self, lost=True))
+            self.runtime.clerk.do(partial(self.runtime.ownership.ended_too_late, self, lost=True))
         self.is_stale = self.is_on_record = True
         self._left_pool()
 
@@ -353,13 +230,15 @@ class GuardedRequest(Request):
         self.is_on_record = True
         if self._ticket is None:
             if self.poison is not None:
-                self.runtime.never_started(self.poison, put_back=put_back)
+                self.runtime.endings.never_started(self.poison, put_back=put_back)
         elif put_back:
-            self.runtime.interrupted(self.mid, self.start())
+            self.runtime.endings.interrupted(self.mid, self.start())
         else:
             if not self._ended_well:
                 self.runtime.recorder.finish(self._ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
-            self.runtime.acknowledged(self, self._ticket, final=not self._goes_on)
+            self.runtime.endings.acknowledged(
+                self, self._ticket, final=not self._goes_on, copy=self.epoch != self.runtime.epoch
+            )
 
 
 def _info_of(error: Exception) -> ExceptionInfo:

@@ -18,6 +18,7 @@ from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
 from celery_poison.worker import deathbed
+from celery_poison.worker.adopter import Adopter
 from celery_poison.worker.door import Door
 from celery_poison.worker.gate import Gate
 from celery_poison.worker.pulse import Pulse, keep_child_alive
@@ -49,8 +50,8 @@ class LifeStep(bootsteps.StartStopStep):
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
         plugin_of(worker.app).runtime = runtime
-        runtime.refresh_policies()
-        runtime.refresh_blocks()
+        runtime.refresher.policies()
+        runtime.refresher.blocks()
         self._runtime = runtime
         if not contained:
             signals.worker_process_init.connect(self._child_begins)
@@ -63,6 +64,7 @@ class LifeStep(bootsteps.StartStopStep):
         """Wait for the trial that goes on, as the pool is waited for."""
         runtime, hub, beat = self._runtime, worker.hub, 0
         runtime.stopping = True  # no signal tells of a shutdown by remote control
+        runtime.vitals.asked_to_leave()
         while runtime.cells.is_busy and state.should_terminate in (None, False):
             if hub is not None and beat % 10 == 0:
                 hub.fire_timers()  # among them the heartbeats of the broker's connection
@@ -85,13 +87,14 @@ class LifeStep(bootsteps.StartStopStep):
             runtime.settings.activation_interval,
         )
 
-    def _stopping(self, **_: Any) -> None:
+    def _stopping(self, sig: str = "", **_: Any) -> None:
         # Called from a signal handler: nothing but this may be done here.
         self._runtime.stopping = True
+        self._runtime.vitals.asked_to_leave(sig)
 
     def _farewell(self, **_: Any) -> None:
         atexit.unregister(self._farewell)
-        if os.getpid() == self._runtime.pid:
+        if os.getpid() == self._runtime.me.pid:
             self._runtime.stopping = True
             self._runtime.farewell()
 
@@ -102,6 +105,7 @@ def _limits_of(worker: Any, pool: str) -> TimeLimits:
         worker.time_limit,
         enforces_soft=pool == "prefork",
         enforces_hard=pool in ("prefork", "gevent"),
+        pool=pool,
     )
 
 
@@ -130,8 +134,9 @@ class GuardStep(bootsteps.ConsumerStep):
             runtime.settings,
             runtime.identity,
             self._announce_candidate,
-            runtime.refresh_policies,
+            runtime.refresher.policies,
             self._announce_gate,
+            Adopter(runtime).adopt if plugin_of(consumer.app).is_standby else None,
         )
 
     def _announce_candidate(self, *facts: Any) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from celery_poison.pipeline.batches import MARK, Manifest
+from celery_poison.pipeline.batches import MARK, NO_JOURNAL, Manifest
 from examples.histories import healthy
 from examples.histories.troubles import Troubles
 from examples.histories.world import DAY_MS, World
@@ -66,11 +66,12 @@ def write(world: World, target: Path, progress: Callable[[str], None] = lambda l
 def write_lake(world: World, root: Path, progress: Callable[[str], None] = lambda line: None) -> int:
     """Write a whole lake below ``root``, as one batch, beside ``_truth.json``; else as :func:`write`.
 
-    It is to be read: an ingest into it would find that it belongs to no journal.
+    It is to be read: no journal belongs to it, as it says, and nothing is ingested into it.
     """
     batch = root / "journal" / "batch=0"
     total = write(world, batch, progress)
     (batch / "_truth.json").rename(root / "_truth.json")
+    (root / NO_JOURNAL).write_text("a generated history", encoding="utf-8")
     last = f"{world.start_ms + world.days * DAY_MS}-0"
     manifest = Manifest(first=0, last=0, after="0-0", upto=last, rows=total, versions={"2": total})
     (batch / MARK).write_text(manifest.text(), encoding="utf-8")

@@ -7,16 +7,17 @@ import json
 import os
 import secrets
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from celery import Celery
 from celery.result import AsyncResult
 
 from celery_poison import Quarantine
-from celery_poison.testing import Supervisor, Worker, proctable
+from celery_poison.testing import Supervisor, Worker, proctable, wait_until
 from tests.apps.factory import build_app
 from tests.apps.marks import Marks
 
@@ -29,8 +30,12 @@ class Fleet:
     """A broker, a ledger and an app of one's own; workers on request.
 
     `ledger_url` None leaves it to the plugin to find its Redis. `settings` are Celery settings that
-    the app gets beside its defaults.
+    the app gets beside its defaults. A kind of fleet has a `module` for its workers' `-A`, and a
+    function that builds the same app.
     """
+
+    module: ClassVar[str] = "tests.apps.fleet"
+    build: ClassVar[Callable[..., Celery]] = staticmethod(build_app)
 
     broker_url: str
     backend_url: str
@@ -53,7 +58,7 @@ class Fleet:
 
     @cached_property
     def app(self) -> Celery:
-        return build_app(self.environ())
+        return self.build(self.environ())
 
     @cached_property
     def marks(self) -> Marks:
@@ -69,7 +74,7 @@ class Fleet:
     def worker(self, name: str = "w1", pool: str = "prefork", concurrency: int = 2, **options: Any) -> Worker:
         """A worker of this fleet; use it in a `with`, or start it."""
         return Worker(
-            "tests.apps.fleet",
+            self.module,
             name=name,
             pool=pool,
             concurrency=concurrency,
@@ -84,6 +89,18 @@ class Fleet:
     ) -> Supervisor:
         """Workers of this fleet that are started again when they die."""
         return Supervisor(lambda name: self.worker(name, pool, concurrency), count, **options)
+
+    def events(self, *kinds: str) -> list[dict[str, str]]:
+        """What the journal tells; all of it, or of these kinds."""
+        entries = self.quarantine.queries.journal(count=100_000)
+        return [entry for entry in entries if not kinds or entry["event"] in kinds]
+
+    def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
+        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.evidence()}")
+
+    def evidence(self) -> str:
+        """What helps to understand why something did not come about."""
+        return self.log_text()[-5000:]
 
     def log_text(self) -> str:
         logs = sorted(self.directory.glob("*.log"))

@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
 from celery_poison.cli.celery_command import poison
-from celery_poison.testing import RedisServer
 from tests.apps.harness import ROOT, Fleet
-from tests.quarantine.keeping import Keeper
 
 
 @dataclass
@@ -46,23 +43,8 @@ class Console:
 
 
 @pytest.fixture
-def keeper(fleet: Fleet) -> Iterator[Keeper]:
-    keeper = Keeper(fleet.app)
-    keeper.sign()
-    yield keeper
-    keeper.close()
-
-
-@pytest.fixture
 def console(fleet: Fleet) -> Console:
     return Console(fleet.app)
-
-
-@pytest.fixture
-def new_server() -> Iterator[Callable[..., RedisServer]]:
-    """A function that starts a Redis of the test's own, to be filled, cut off or killed."""
-    with ExitStack() as servers:
-        yield lambda **options: servers.enter_context(RedisServer(options=options))
 
 
 @pytest.fixture(scope="session")

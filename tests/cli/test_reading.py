@@ -10,6 +10,7 @@ import pytest
 from kombu.compression import compress
 
 from celery_poison.ledger.fleet import Silence
+from celery_poison.proposals import ProposedRule, sheet
 from celery_poison.records import MessageRecord
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
@@ -181,6 +182,21 @@ def test_status_counts_and_says_loudly_what_is_wrong(console: Console, keeper: K
     seen = console.json("status")
     assert (seen["unguarded"], seen["ledger_errors"], seen["workers"]["alive"]) == (3, 2, 1)
     assert "3 tasks ran unguarded" in console.out("status")
+
+
+def test_NEW_7_status_says_that_a_proposal_of_the_pipeline_waits(console: Console, keeper: Keeper) -> None:
+    assert console.json("status")["proposal"] is None and "of the pipeline" not in console.out("status")
+    rule = ProposedRule(fingerprint=f"{7:016x}", task="t", note="why", caught=4)
+    text, effect = sheet([rule], {"max_crashes": 1}, ["because"])
+    _, version = keeper.ledger.publish(text, effect, lasts_ms=60_000, actor="cron", said="")
+    seen = console.json("status")["proposal"]
+    assert (seen["version"], seen["rules"], seen["caught"], seen["policy"]) == (
+        version,
+        1,
+        4,
+        {"max_crashes": 1},
+    )
+    assert "proposal    1 rule and 1 option of the pipeline" in console.out("status")
 
 
 def test_status_names_settings_without_effect_and_a_ledger_that_is_not_ours(

@@ -16,7 +16,7 @@ from celery_poison.ledger.fleet import Silence
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
 from celery_poison.states import Event
-from celery_poison.worker.runtime import Runtime
+from celery_poison.worker.about import About
 from tests.docs.pages import rows, section, text, words
 
 ID, MID, WORKER, INCIDENT = "id", "mid", "w1@host/0a1b", "incident"
@@ -51,7 +51,14 @@ def _message(**options: Any) -> dict[str, str | bytes | int]:
 def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
     key, written = ledger.keys.lineage(ID), set[str]()
     for number, end in enumerate(
-        (_crash, _crash_among_many, _interrupt_its_trial, _roll_back, _quarantine_and_release)
+        (
+            _crash,
+            _crash_in_a_group,
+            _crash_among_many,
+            _interrupt_its_trial,
+            _roll_back,
+            _quarantine_and_release,
+        )
     ):
         end(ledger, _start(number))
         written |= _fields_of(ledger, key)
@@ -60,6 +67,10 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
 
 def _crash(ledger: Ledger, start: Start) -> None:
     ledger.crash(MID, start, cause="signal:9", shared=True, incident=INCIDENT)
+
+
+def _crash_in_a_group(ledger: Ledger, start: Start) -> None:
+    ledger.crash(MID, start, cause="signal:9", shared=True, group=32)
 
 
 def _crash_among_many(ledger: Ledger, start: Start) -> None:
@@ -107,9 +118,6 @@ def test_the_fields_of_an_incident_are_told(ledger: Ledger) -> None:
 
 
 def test_the_fields_of_a_worker_are_told() -> None:
-    written = set(re.findall(r'"(\w+)":', inspect.getsource(Runtime.about)))
-    about = re.search(r"self\._about.*?= \{(.*?)\}", inspect.getsource(Runtime.__init__), re.DOTALL)
-    assert about
-    written |= set(re.findall(r'"(\w+)":', about.group(1)))
+    written = set(re.findall(r'"(\w+)":', inspect.getsource(About)))
     written |= {"since"}  # by the script
     assert written == _documented("worker:INC")

@@ -47,7 +47,7 @@ def test_every_page_can_be_reached_from_the_index() -> None:
 def test_the_readme_has_its_two_commands() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     demo = "python -m venv .venv && .venv/bin/pip install -q '.[demo]' && .venv/bin/celery-poison demo"
-    tests = "python -m venv .venv && .venv/bin/pip install -q -e '.[dev,demo,spark]' && .venv/bin/pytest -n 3"
+    tests = "python -m venv .venv && .venv/bin/pip install -q -e '.[dev,demo,spark]' && .venv/bin/pytest -n 5"
     assert f"\n    {demo}\n" in readme
     assert f"\n    {tests}\n" in readme
 

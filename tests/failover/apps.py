@@ -1,4 +1,4 @@
-"""One more task: it holds its message until it is let go, and notices when it runs twice at one time."""
+"""More tasks: one holds its message until it is let go, and notices when it runs twice at one time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from celery import Celery
 
 from celery_poison import guarded
 from celery_poison.testing import proctable
+from celery_poison.worker.trial.watcher import MemoryGroup
 from tests.apps.marks import Marks, marks
 from tests.worker.apps import build as build_more
 
@@ -34,6 +35,17 @@ def register_holds(app: Celery) -> None:
             time.sleep(0.02)
         mine.leave("holds", id, "end", n)
         return os.getpid()
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.swells")
+    def swells(self: Any, n: Any) -> None:
+        """Use nearly all the memory that its control group may use, and keep it until it is let go."""
+        group, kept = MemoryGroup(), []
+        while group.used() < 0.93 * (group.limit() or 0):
+            kept.append(b"x" * (4 << 20))
+        here().leave("swells", self.request.id, "start", n)
+        while not may_go(here()):
+            time.sleep(0.02)
 
 
 def may_go(mine: Marks) -> bool:

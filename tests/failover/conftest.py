@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,21 +18,8 @@ INTERVALS = {"poison_heartbeat_interval": 0.5, "poison_activation_interval": 2.0
 
 
 @pytest.fixture
-def new_crew(new_redis_url: Callable[[], str], tmp_path: Path) -> Iterator[Callable[..., Watched]]:
-    crews: list[Watched] = []
-
-    def build_crew(broker_url: str, **settings: Any) -> Watched:
-        directory = tmp_path / f"crew{len(crews)}"
-        directory.mkdir()
-        ledger = None if broker_url.startswith("redis") else new_redis_url()
-        told = INTERVALS | settings
-        crew = Watched(broker_url, new_redis_url(), new_redis_url(), directory, ledger, told)
-        crews.append(crew)
-        return crew
-
-    yield build_crew
-    for crew in crews:
-        crew.close()
+def new_crew(assemble: Callable[..., Watched]) -> Callable[..., Watched]:
+    return lambda broker_url, **settings: assemble(Watched, broker_url, **(INTERVALS | settings))
 
 
 @pytest.fixture

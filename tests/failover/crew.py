@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import redis
-from celery import Celery
 from celery.result import AsyncResult
 
 from celery_poison.plugin import plugin_of
-from celery_poison.testing import Worker, wait_until
-from tests.apps.harness import ROOT
+from celery_poison.testing import Worker
 from tests.failover.apps import build, let_go
 from tests.worker.conftest import Crew
 
@@ -26,21 +23,8 @@ from tests.worker.conftest import Crew
 class Watched(Crew):
     """A fleet whose task `holds` runs until it is let go, and returns the pid of who ran it."""
 
-    @cached_property
-    def app(self) -> Celery:
-        return build(self.environ())
-
-    def worker(self, name: str = "w1", pool: str = "prefork", concurrency: int = 2, **options: Any) -> Worker:
-        return Worker(
-            "tests.failover.app",
-            name=name,
-            pool=pool,
-            concurrency=concurrency,
-            env=self.environ() | options.pop("env", {}),
-            cwd=ROOT,
-            log_path=self.directory / f"{name}.log",
-            **options,
-        )
+    module = "tests.failover.app"
+    build = staticmethod(build)
 
     def hold(self, count: int) -> list[AsyncResult]:
         return [self.send("holds", n) for n in range(count)]
@@ -55,9 +39,6 @@ class Watched(Crew):
         mine = {worker.main_pid, *worker.session_pids()}
         return {m.id for m in self.marks.all("holds", "start") if m.pid in mine or m.ppid in mine}
 
-    def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
-        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.story()}")
-
     def await_held(self, worker: Worker, count: int) -> set[str]:
         self.await_that(lambda: len(self.held_by(worker)) >= count, f"{worker.name} runs {count} tasks")
         return self.held_by(worker)
@@ -66,7 +47,7 @@ class Watched(Crew):
         self.await_that(lambda: len(self.events(kind)) >= count, f"{count} of {kind}")
         return self.events(kind)
 
-    def story(self) -> str:
+    def evidence(self) -> str:
         """Return the journal and the logs, for the message of a failed assertion."""
         fields = ("at", "event", "id", "token", "worker", "cause", "outcome", "note")
         lines = (" ".join(entry[name] for name in fields if entry[name]) for entry in self.events())
@@ -91,7 +72,7 @@ class Watched(Crew):
         self.await_that(lambda: not self.left_behind(), "nothing left")
         done = Counter(e["id"] for e in self.events("finished"))
         ended = Counter(mark.id for mark in self.marks.all("holds", "end"))
-        story = self.story()
+        story = self.evidence()
         for result in results:
             assert done[result.id] == 1, f"{result.id} finished {done[result.id]} times\n{story}"
             assert ended[result.id] >= 1, f"{result.id} never ended\n{story}"

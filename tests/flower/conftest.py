@@ -11,27 +11,10 @@ from typing import Any
 
 import pytest
 
-from celery_poison.testing import RedisServer
 from tests.apps.harness import Fleet
 from tests.flower.served import FlowerServer
-from tests.quarantine.keeping import Keeper
 
 Serve = Callable[..., FlowerServer]
-
-
-@pytest.fixture
-def keeper(fleet: Fleet) -> Iterator[Keeper]:
-    keeper = Keeper(fleet.app)
-    keeper.sign()
-    yield keeper
-    keeper.close()
-
-
-@pytest.fixture
-def new_server() -> Iterator[Callable[..., RedisServer]]:
-    """A function that starts a Redis of the test's own, to be filled or stopped."""
-    with ExitStack() as servers:
-        yield lambda **options: servers.enter_context(RedisServer(options=options))
 
 
 @pytest.fixture

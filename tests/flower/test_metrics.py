@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from celery_poison.testing import RedisServer, wait_until
 from tests.flower.conftest import Serve
 from tests.quarantine.keeping import Keeper
-
-
-@pytest.fixture
-def new_server() -> Iterator[Callable[..., RedisServer]]:
-    with ExitStack() as servers:
-        yield lambda: servers.enter_context(RedisServer())
 
 
 def test_metrics_stand_beside_Flowers_own_and_stay_while_the_ledger_does_not_answer(

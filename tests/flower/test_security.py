@@ -26,9 +26,23 @@ API = (
     "/api/poison/body/{mid}",
     "/api/poison/incidents",
     "/api/poison/actions",
+    "/api/poison/proposal",
 )
-ACTS = ("/poison/preview/discard", "/poison/act/discard", "/poison/job/1", "/poison/gate/lift")
-API_ACTS = ("/api/poison/act/discard", "/api/poison/job/1", "/api/poison/gate/lift")
+ACTS = (
+    "/poison/preview/discard",
+    "/poison/act/discard",
+    "/poison/job/1",
+    "/poison/gate/lift",
+    "/poison/proposal/apply",
+    "/poison/proposal/dismiss",
+)
+API_ACTS = (
+    "/api/poison/act/discard",
+    "/api/poison/job/1",
+    "/api/poison/gate/lift",
+    "/api/poison/proposal/apply",
+    "/api/poison/proposal/dismiss",
+)
 TOKEN = "0123456789abcdef0123456789abcdef"
 WITH_TOKEN = {"Cookie": f"_xsrf={TOKEN}", "X_XSRFToken": TOKEN}
 ANONYMOUS = {"Authorization": ""}

@@ -1,19 +1,24 @@
-"""The pipeline's rules in the ledger: proposed, put in force and taken back, each in one step (NEW-7)."""
+"""The pipeline's proposals in the ledger: applied as read, dismissed, taken back in one step (NEW-7)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from celery_poison.blocks import Kind, read_rules
-from celery_poison.ledger import Keys, Ledger, blocks, published
+from celery_poison.errors import ProposalRefused
+from celery_poison.ledger import Keys, Ledger, blocks, policies, published
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.scripts import Code
+from celery_poison.proposals import Proposal, ProposedRule, sheet
+from celery_poison.quarantine.proposals import Proposals
 
-RULES = [{"fingerprint": f"{n:016x}", "task": "shop.pdf", "note": "why"} for n in range(3)]
-SHEET = json.dumps({"rules": RULES, "policy": {"max_crashes": 1}, "reasons": ["because"]})
+RULES = [ProposedRule(fingerprint=f"{n:016x}", task="shop.pdf", note="why", caught=n) for n in range(3)]
+POLICY = {"max_crashes": 1, "max_payload_bytes": 100_000_000}
 HOUR = 3_600_000
 
 
@@ -23,6 +28,17 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
         yield Ledger(client, Keys())
 
 
+def _publish(
+    ledger: Ledger, rules: Any = RULES, policy: Any = None, lasts_ms: int = HOUR
+) -> tuple[Code, int]:
+    text, effect = sheet(rules, policy or {}, ["because"])
+    return ledger.publish(text, effect, lasts_ms=lasts_ms, actor="cron", said="so much")
+
+
+def _waiting(ledger: Ledger) -> Proposal | None:
+    return Proposals(ledger).read()
+
+
 def _in_force(ledger: Ledger) -> dict[str, str]:
     _, raw, now = blocks.read(ledger)
     rules, complaints = read_rules(raw, now)
@@ -30,55 +46,156 @@ def _in_force(ledger: Ledger) -> dict[str, str]:
     return {rule.name: rule.actor for rule in rules.values()}
 
 
-def _events(ledger: Ledger) -> list[str]:
-    return [entry["event"] for entry in Queries(ledger).journal()]
+def _every_task(ledger: Ledger) -> Any:
+    return json.loads(policies.read(ledger)[1].get("*", b"null"))
 
 
-def test_a_proposal_blocks_nothing_and_waits_for_a_person(ledger: Ledger) -> None:
-    version, count = ledger.publish(SHEET, force=False, lasts_ms=HOUR, actor="cron")
-    told = published.proposed(ledger)
-    assert told is not None and (told["version"], told["policy"]) == (version, {"max_crashes": 1})
-    assert (count, _in_force(ledger), blocks.version(ledger), _events(ledger)) == (0, {}, 0, [])
+def _told(ledger: Ledger, event: str) -> list[tuple[str, str]]:
+    entries = Queries(ledger).journal()
+    return [(entry["actor"], entry["note"]) for entry in entries if entry["event"] == event]
 
 
-def test_rules_are_put_in_force_together_and_taken_back_together(ledger: Ledger) -> None:
-    ledger.publish(SHEET, force=False, lasts_ms=HOUR, actor="cron")
-    _, count = ledger.publish(SHEET, force=True, lasts_ms=HOUR, actor="ann")
-    known = blocks.version(ledger)
-    assert (count, set(_in_force(ledger).values()), published.proposed(ledger)) == (3, {"ann"}, None)
-    assert ledger.retract("ben") == 3
-    assert _in_force(ledger) == {} and blocks.version(ledger) > known
-    assert sorted(_events(ledger)) == ["blocked"] * 3 + ["unblocked"] * 3
-    assert ledger.retract("ben") == 0
+def test_NEW_7_a_proposal_puts_nothing_in_force_and_waits_for_a_person(ledger: Ledger) -> None:
+    code, version = _publish(ledger, policy=POLICY)
+    told = _waiting(ledger)
+    assert told is not None and code is Code.OK
+    assert (told.version, [*told.rules], told.policy, told.actor) == (version, RULES, POLICY, "cron")
+    assert told.until - told.at == 3600 and (told.caught, told.reasons) == (3, ["because"])
+    assert (_in_force(ledger), blocks.version(ledger), _every_task(ledger)) == ({}, 0, None)
+    assert _told(ledger, "proposal_made") == [("cron", f"{version}: so much")]
 
 
-def test_a_persons_rule_is_neither_replaced_nor_taken_back(ledger: Ledger) -> None:
-    name = str(RULES[0]["fingerprint"])
+def test_NEW_7_a_person_applies_what_was_read_and_one_command_takes_all_of_it_back(ledger: Ledger) -> None:
+    ledger.set_policy("*", '{"max_failures":7}', 0, "eva", "")
+    _, version = _publish(ledger, policy=POLICY)
+    assert ledger.apply_proposal(version, actor="ann", note="seen") == (3, 2)
+    known = blocks.version(ledger), policies.version(ledger)
+    assert set(_in_force(ledger).values()) == {"ann"} and _waiting(ledger) is None
+    assert _every_task(ledger) == {**POLICY, "max_failures": 7}
+    assert _told(ledger, "proposal_applied") == [("ann", f"{version}: 3 rules, 2 options: seen")]
+    assert ("ann", f"fingerprint {0:016x}: why (proposal {version})") in _told(ledger, "blocked")
+    assert ledger.retract("ben", "they complain") == (3, True)
+    assert _in_force(ledger) == {} and _every_task(ledger) == {"max_failures": 7}
+    assert blocks.version(ledger) > known[0] and policies.version(ledger) > known[1]
+    assert len(_told(ledger, "unblocked")) == 3
+    assert _told(ledger, "proposal_taken_back") == [("ben", "3 rules, 1 policies: they complain")]
+    assert ledger.retract("ben") == (0, False)
+    assert len(_told(ledger, "proposal_taken_back")) == 1
+
+
+def test_NEW_7_only_the_newest_is_applied_unless_somebody_says_so(ledger: Ledger) -> None:
+    _, old = _publish(ledger, RULES[:1])
+    _, new = _publish(ledger, RULES[1:])
+    assert new > old
+    with pytest.raises(ProposalRefused, match=f"{old} is not the newest any more; {new} waits"):
+        ledger.apply_proposal(old, actor="ann")
+    with pytest.raises(ProposalRefused, match="not the newest"):
+        ledger.dismiss_proposal(old, actor="ann")
+    assert _in_force(ledger) == {}
+    ledger.apply_proposal(old, actor="ann", replaced=True)
+    assert [*_in_force(ledger)] == [RULES[0].fingerprint]
+    told = _waiting(ledger)
+    assert told is not None and told.version == new
+
+
+def test_NEW_7_what_is_decided_over_or_unknown_is_refused_in_words(ledger: Ledger) -> None:
+    _, version = _publish(ledger)
+    ledger.apply_proposal(version, actor="ann")
+    with pytest.raises(ProposalRefused, match="was applied already, by ann"):
+        ledger.apply_proposal(version, actor="ben", replaced=True)
+    with pytest.raises(ProposalRefused, match="there is no proposal 7; none waits"):
+        ledger.apply_proposal(7, actor="ben")
+    _, version = _publish(ledger, RULES[:1], lasts_ms=0)
+    assert _waiting(ledger) is None
+    with pytest.raises(ProposalRefused, match="is over"):
+        ledger.apply_proposal(version, actor="ben", replaced=True)
+    _, version = _publish(ledger, RULES[:2])
+    ledger.dismiss_proposal(version, actor="ann", note="no")
+    assert _told(ledger, "proposal_dismissed") == [("ann", f"{version}: no")]
+    with pytest.raises(ProposalRefused, match="was dismissed by ann"):
+        ledger.apply_proposal(version, actor="ben", replaced=True)
+
+
+def test_a_proposal_that_would_do_the_same_keeps_its_number(ledger: Ledger) -> None:
+    _, version = _publish(ledger)
+    more = [ProposedRule(fingerprint=r.fingerprint, task=r.task, note="more deaths") for r in reversed(RULES)]
+    assert _publish(ledger, more, lasts_ms=2 * HOUR) == (Code.KEPT, version)
+    told = _waiting(ledger)
+    assert told is not None and told.rules[0].note == "more deaths" and told.until - told.at > 3600
+    assert len(_told(ledger, "proposal_made")) == 1
+    assert _publish(ledger, more[:2])[1] > version
+
+
+def test_what_history_does_not_support_any_more_does_not_wait_any_more(ledger: Ledger) -> None:
+    _, version = _publish(ledger)
+    assert _publish(ledger, []) == (Code.DONE, 0)
+    assert _waiting(ledger) is None
+    with pytest.raises(ProposalRefused, match="not the newest any more; none waits"):
+        ledger.apply_proposal(version, actor="ann")
+
+
+def test_what_a_person_said_no_to_is_remembered(ledger: Ledger) -> None:
+    _, version = _publish(ledger, RULES[:1], POLICY)
+    ledger.dismiss_proposal(version, actor="ann")
+    _, version = _publish(ledger, RULES[1:])
+    ledger.apply_proposal(version, actor="ann")
+    ledger.retract("ann")
+    items = {rule.item for rule in RULES}
+    assert published.refused(ledger) == {
+        *items,
+        "policy:max_crashes=1",
+        "policy:max_payload_bytes=100000000",
+    }
+    stored = json.loads(ledger.client.hget(ledger.keys.published, "refused") or b"")  # type: ignore[arg-type]
+    ledger.client.hset(ledger.keys.published, "refused", json.dumps(dict.fromkeys(stored, 1)))
+    assert published.refused(ledger) == set(), "not for ever"
+
+
+def test_a_persons_rule_and_policy_are_neither_replaced_nor_taken_back(ledger: Ledger) -> None:
     told = {"task": "shop.pdf", "actor": "eva", "note": "mine", "said": "mine"}
-    ledger.block(Kind.FINGERPRINT, name, lasts_ms=0, **told)
-    assert ledger.publish(SHEET, force=True, lasts_ms=HOUR, actor="cron")[1] == 2
-    # Blocked anew by a person after the pipeline did.
-    ledger.block(Kind.FINGERPRINT, str(RULES[1]["fingerprint"]), lasts_ms=0, **told)
-    assert ledger.retract("ben") == 1
-    assert set(_in_force(ledger).values()) == {"eva"}
+    ledger.block(Kind.FINGERPRINT, RULES[0].fingerprint, lasts_ms=0, **told)
+    _, version = _publish(ledger, policy=POLICY)
+    assert ledger.apply_proposal(version, actor="cron") == (2, 2)
+    # Changed by a person after the pipeline did.
+    ledger.block(Kind.FINGERPRINT, RULES[1].fingerprint, lasts_ms=0, **told)
+    ledger.set_policy("*", '{"max_crashes":3}', policies.version(ledger), "eva", "")
+    assert ledger.retract("ben") == (1, False)
+    assert set(_in_force(ledger).values()) == {"eva"} and _every_task(ledger) == {"max_crashes": 3}
 
 
-def test_two_sheets_are_taken_back_by_one_rollback(ledger: Ledger) -> None:
-    for rules in (RULES[:1], RULES[1:]):
-        sheet = json.dumps({"rules": rules, "policy": {}, "reasons": []})
-        ledger.publish(sheet, force=True, lasts_ms=HOUR, actor="cron")
-    assert len(_in_force(ledger)) == 3
-    assert ledger.retract("ben") == 3
+def test_the_policy_can_be_left_alone(ledger: Ledger) -> None:
+    _, version = _publish(ledger, policy=POLICY)
+    assert ledger.apply_proposal(version, actor="ann", rules_only=True) == (3, 0)
+    assert _every_task(ledger) is None
 
 
-def test_what_is_over_is_no_proposal_and_no_rule(ledger: Ledger) -> None:
-    ledger.publish(SHEET, force=True, lasts_ms=0, actor="cron")
-    ledger.publish(SHEET, force=False, lasts_ms=0, actor="cron")
-    assert published.proposed(ledger) is None and _in_force(ledger) == {}
+def test_several_proposals_are_taken_back_by_one_rollback(ledger: Ledger) -> None:
+    for rules, policy in ((RULES[:1], {"max_crashes": 1}), (RULES[1:], {"max_failures": 2})):
+        ledger.apply_proposal(_publish(ledger, rules, policy)[1], actor="cron")
+    assert len(_in_force(ledger)) == 3 and _every_task(ledger) == {"max_crashes": 1, "max_failures": 2}
+    assert ledger.retract("ben") == (3, True)
+    assert _every_task(ledger) is None
 
 
-def test_what_nobody_understands_is_no_proposal(ledger: Ledger) -> None:
+def test_rules_hold_as_long_as_they_were_to_from_when_they_are_applied(ledger: Ledger) -> None:
+    _, version = _publish(ledger, lasts_ms=HOUR)
+    ledger.apply_proposal(version, actor="ann")
+    _, raw, now = blocks.read(ledger)
+    ends = [rule.until or 0 for rule in read_rules(raw, now)[0].values()]
+    assert all(3500 < end - now <= 3600 for end in ends)
+
+
+def test_the_newest_ten_are_kept_and_what_nobody_understands_is_no_proposal(ledger: Ledger) -> None:
+    key = ledger.keys.published
+    versions = [
+        _publish(ledger, [ProposedRule(fingerprint=f"{n:016x}", task="t", note="")])[1] for n in range(13)
+    ]
+    names: Any = ledger.client.hkeys(key)
+    kept = sorted(int(name[6:]) for name in names if name.startswith(b"sheet:"))
+    assert kept == versions[-10:]
     for raw in ("{", "[]", "{}", "7", '{"until_ms": "x"}'):
-        ledger.client.hset(ledger.keys.published, mapping={"proposed": raw, "applied": raw})
-        assert published.proposed(ledger) is None
-        assert ledger.retract("ben") == 0
+        ledger.client.hset(key, mapping={f"sheet:{versions[-1]}": raw, "applied": raw, "refused": raw})
+        assert _waiting(ledger) is None and published.refused(ledger) == set()
+        assert ledger.retract("ben") == (0, False)
+        with pytest.raises(ProposalRefused, match="there is no proposal"):
+            ledger.apply_proposal(versions[-1], actor="ann")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from celery_poison.metrics import Exporter, register
-from celery_poison.testing import RedisServer, wait_until
+from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
-from tests.quarantine.keeping import Keeper
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 
@@ -47,21 +45,7 @@ class Scraper:
 
 
 @pytest.fixture
-def keeper(fleet: Fleet) -> Iterator[Keeper]:
-    keeper = Keeper(fleet.app)
-    keeper.sign()
-    yield keeper
-    keeper.close()
-
-
-@pytest.fixture
 def scraper(fleet: Fleet) -> Iterator[Scraper]:
     scraper = Scraper(fleet)
     yield scraper
     scraper.exporter.close()
-
-
-@pytest.fixture
-def new_server() -> Iterator[Callable[..., RedisServer]]:
-    with ExitStack() as servers:
-        yield lambda **options: servers.enter_context(RedisServer(options=options))

@@ -13,14 +13,17 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 
 from celery_poison import Quarantine
 from celery_poison.errors import ConfigurationError
+from celery_poison.flower.shelf import Shelf
 from celery_poison.ledger.census import Inmate
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
+from celery_poison.ledger.queries import Queries
 from celery_poison.metrics import register
 from celery_poison.metrics.collector import SnapshotCollector
 from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
 from celery_poison.metrics.sampler import Sampler
-from celery_poison.metrics.snapshot import MAX_NAME, MAX_SERIES, OTHERS, series
+from celery_poison.metrics.snapshot import MAX_NAME, MAX_SERIES, OTHERS, Observer, series
 from celery_poison.records import Start
+from celery_poison.states import State
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet
 from tests.metrics.conftest import Scraper, scraped
@@ -39,6 +42,17 @@ def test_a_quarantine_is_counted_by_task_cause_and_queue(scraper: Scraper, keepe
     assert seen["diversions_total", ("payload",)] == 1
     assert ("convictions_total", ("payload",)) not in seen
     scraper.await_that("up", is_=1)
+
+
+def test_the_records_that_Flower_keeps_tell_the_same_as_a_census(keeper: Keeper, fleet: Fleet) -> None:
+    for number in range(2):
+        keeper.send_and_keep("fleet.healthy", number)
+    keeper.send_and_keep("fleet.kill_child", cause="payload", queue="other")
+    shelf = Shelf(Queries(keeper.ledger), State.NDLV)
+    own, shared = Observer(fleet.app).look(), Observer(fleet.app, shelf).look()
+    assert sum(shared.quarantined.values()) == 3
+    assert shared.quarantined == own.quarantined
+    assert shared.oldest >= own.oldest > 0
 
 
 def test_what_leaves_the_quarantine_leaves_the_gauges_and_stays_in_the_counters(

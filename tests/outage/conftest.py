@@ -5,19 +5,16 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 from celery.result import AsyncResult
 
 from celery_poison.plugin import plugin_of
-from celery_poison.testing import RedisServer, Worker, wait_until
-from tests.apps.harness import ROOT, Fleet
+from celery_poison.testing import RedisServer, Worker
+from tests.apps.harness import Fleet
 from tests.outage.apps import build
 
 #: Pools of which the second takes part in `tox -e matrix` only.
@@ -30,27 +27,11 @@ ACTIVATION = 2.0
 class Site(Fleet):
     """A fleet, and the questions that all these tests ask. Its marks are on a Redis that stays well."""
 
+    module = "tests.outage.app"
+    build = staticmethod(build)
+
     killed: set[int] = field(default_factory=set)
     _asked_at: float = 0.0
-
-    @cached_property
-    def app(self) -> Celery:
-        return build(self.environ())
-
-    def worker(self, name: str = "w1", pool: str = "prefork", concurrency: int = 2, **options: Any) -> Worker:
-        return Worker(
-            "tests.outage.app",
-            name=name,
-            pool=pool,
-            concurrency=concurrency,
-            env=self.environ() | options.pop("env", {}),
-            cwd=ROOT,
-            log_path=self.directory / f"{name}.log",
-            **options,
-        )
-
-    def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
-        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.evidence()}")
 
     def evidence(self) -> str:
         """What is on record, and the end of the logs."""
@@ -64,9 +45,6 @@ class Site(Fleet):
         ledger = plugin_of(self.app).open_ledger()
         found: Any = ledger.client.hkeys(ledger.keys.done)
         return {token.decode() for token in found}
-
-    def events(self, *kinds: str) -> list[dict[str, str]]:
-        return [e for e in self.quarantine.queries.journal(count=100_000) if e["event"] in kinds]
 
     def starts(self, task: str = "where") -> Counter[Any]:
         return self.marks.count(task, "start")
@@ -153,46 +131,10 @@ class Site(Fleet):
 
 
 @pytest.fixture
-def new_site(
-    new_redis: Callable[..., RedisServer], new_redis_url: Callable[[], str], tmp_path: Path
-) -> Iterator[Callable[..., Site]]:
-    """A function that makes a Site from a broker's URL and Celery settings; its workers end first."""
-    sites: list[Site] = []
-
-    def make(broker_url: str, backend_url: str = "", **settings: Any) -> Site:
-        directory = tmp_path / f"site{len(sites)}"
-        directory.mkdir()
-        patient: dict[str, Any] = {
-            "poison_heartbeat_interval": ACTIVATION / 4,
-            "poison_activation_interval": ACTIVATION,
-        }
-        site = Site(
-            broker_url=broker_url,
-            backend_url=backend_url or new_redis_url(),
-            marks_url=new_redis_url(),
-            directory=directory,
-            settings=patient | settings,
-        )
-        sites.append(site)
-        return site
-
-    yield make
-    for site in sites:
-        site.close()
-
-
-@pytest.fixture
-def new_redis() -> Iterator[Callable[..., RedisServer]]:
-    """A function that starts a Redis of the test's own; it takes the server's options."""
-    servers: list[RedisServer] = []
-
-    def start(**options: object) -> RedisServer:
-        servers.append(RedisServer(options=options).start())
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.stop()
+def new_site(new_server: Callable[..., RedisServer], assemble: Callable[..., Site]) -> Callable[..., Site]:
+    """A function that makes a Site from a broker's URL and Celery settings; it ends before its servers."""
+    patient = {"poison_heartbeat_interval": ACTIVATION / 4, "poison_activation_interval": ACTIVATION}
+    return lambda broker_url, **options: assemble(Site, broker_url, **(patient | options))
 
 
 class Rewind:

@@ -18,9 +18,9 @@ LONG = 2 * ACTIVATION
 
 
 def test_EMS_1_nobody_is_buried_for_the_heartbeats_that_a_hanging_ledger_did_not_hear(
-    new_site: NewSite, new_redis: NewRedis, rabbit_url: str
+    new_site: NewSite, new_server: NewRedis, rabbit_url: str
 ) -> None:
-    ledger = new_redis()
+    ledger = new_server()
     site = new_site(rabbit_url, poison_redis_url=ledger.url())
     with site.worker("w1") as w1, site.worker("w2", "threads") as w2:
         w1.wait_ready(), w2.wait_ready()
@@ -43,9 +43,9 @@ def test_EMS_1_nobody_is_buried_for_the_heartbeats_that_a_hanging_ledger_did_not
 
 @pytest.mark.parametrize("pool", BOTH_POOLS)
 def test_EMS_1_nobody_is_buried_when_the_broker_hangs_with_the_ledger(
-    new_site: NewSite, new_redis: NewRedis, pool: str
+    new_site: NewSite, new_server: NewRedis, pool: str
 ) -> None:
-    redis = new_redis()
+    redis = new_server()
     site = new_site(redis.url())
     with site.worker("w1", pool) as w1, site.worker("w2", pool) as w2:
         w1.wait_ready(), w2.wait_ready()

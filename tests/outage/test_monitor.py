@@ -31,8 +31,8 @@ class SlowLedger(Ledger):
 
 
 @pytest.fixture
-def redis(new_redis: Callable[..., RedisServer]) -> RedisServer:
-    return new_redis()
+def redis(new_server: Callable[..., RedisServer]) -> RedisServer:
+    return new_server()
 
 
 @pytest.fixture

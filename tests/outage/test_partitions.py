@@ -13,8 +13,8 @@ NewSite = Callable[..., Site]
 
 
 @pytest.fixture
-def redis(new_redis: Callable[..., RedisServer]) -> RedisServer:
-    return new_redis()
+def redis(new_server: Callable[..., RedisServer]) -> RedisServer:
+    return new_server()
 
 
 @pytest.fixture

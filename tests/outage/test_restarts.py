@@ -15,9 +15,9 @@ NewRedis = Callable[..., RedisServer]
 
 @pytest.mark.parametrize("pool", BOTH_POOLS)
 def test_EMS_8_a_ledger_that_has_forgotten_everything_is_told_again(
-    new_site: NewSite, new_redis: NewRedis, rabbit_url: str, pool: str
+    new_site: NewSite, new_server: NewRedis, rabbit_url: str, pool: str
 ) -> None:
-    ledger = new_redis()
+    ledger = new_server()
     site = new_site(rabbit_url, poison_redis_url=ledger.url())
     with site.worker("w1", pool) as w1, site.worker("w2", pool) as w2:
         w1.wait_ready(), w2.wait_ready()
@@ -36,9 +36,9 @@ def test_EMS_8_a_ledger_that_has_forgotten_everything_is_told_again(
 
 @pytest.mark.parametrize("appendfsync", ["everysec", pytest.param("always", marks=pytest.mark.matrix)])
 def test_EMS_8_broker_and_ledger_restart_and_everything_runs_once(
-    new_site: NewSite, new_redis: NewRedis, appendfsync: str
+    new_site: NewSite, new_server: NewRedis, appendfsync: str
 ) -> None:
-    redis = new_redis(appendonly="yes", appendfsync=appendfsync)
+    redis = new_server(appendonly="yes", appendfsync=appendfsync)
     site = new_site(redis.url(), backend_url=redis.url(1))
     with site.worker("w1") as w1, site.worker("w2") as w2:
         w1.wait_ready(), w2.wait_ready()
@@ -56,9 +56,9 @@ def test_EMS_8_broker_and_ledger_restart_and_everything_runs_once(
 
 
 def test_EMS_1_a_worker_that_died_during_the_outage_is_recovered_from(
-    new_site: NewSite, new_redis: NewRedis
+    new_site: NewSite, new_server: NewRedis
 ) -> None:
-    redis = new_redis(appendonly="yes")
+    redis = new_server(appendonly="yes")
     site = new_site(redis.url())
     with site.worker("w1", concurrency=1) as w1, site.worker("w2", concurrency=1) as w2:
         w1.wait_ready(), w2.wait_ready()
@@ -85,11 +85,11 @@ def test_EMS_1_a_worker_that_died_during_the_outage_is_recovered_from(
     ids=["it runs on", "it ends meanwhile", "it ends meanwhile, and the ledger is elsewhere"],
 )
 def test_TP1_8_what_redis_hands_out_again_since_it_forgot_the_last_second_is_not_run_again(
-    new_site: NewSite, new_redis: NewRedis, apart: bool, pool: str, seconds: int, noticed: str
+    new_site: NewSite, new_server: NewRedis, apart: bool, pool: str, seconds: int, noticed: str
 ) -> None:
     """It comes as a first delivery: nothing on it says that it was ever delivered."""
-    redis = new_redis(appendonly="yes")
-    site = new_site(redis.url(), **({"poison_redis_url": new_redis().url()} if apart else {}))
+    redis = new_server(appendonly="yes")
+    site = new_site(redis.url(), **({"poison_redis_url": new_server().url()} if apart else {}))
     for n in range(2, 10):
         site.send("where", n, 0.05)
     site.send("where", 1, seconds)
@@ -106,10 +106,10 @@ def test_TP1_8_what_redis_hands_out_again_since_it_forgot_the_last_second_is_not
 
 
 def test_EMS_8_a_start_that_redis_still_takes_for_running_has_ended(
-    new_site: NewSite, new_redis: NewRedis, redis_url: str
+    new_site: NewSite, new_server: NewRedis, redis_url: str
 ) -> None:
     """Otherwise it would be a strike for its message when the worker dies."""
-    ledger = new_redis(appendonly="yes")
+    ledger = new_server(appendonly="yes")
     site = new_site(redis_url, poison_redis_url=ledger.url())
     queries = site.quarantine.queries
     with site.worker("w1") as w1, site.worker("w2", queues=["nothing"]) as w2:
@@ -131,9 +131,9 @@ def test_EMS_8_a_start_that_redis_still_takes_for_running_has_ended(
 
 @pytest.mark.matrix
 def test_TP1_8_a_worker_that_starts_beside_a_restarted_redis_runs_nothing_again(
-    new_site: NewSite, new_redis: NewRedis
+    new_site: NewSite, new_server: NewRedis
 ) -> None:
-    redis = new_redis(appendonly="yes")
+    redis = new_server(appendonly="yes")
     site = new_site(redis.url(), poison_activation_interval=10.0)
     assert site.worker("w0").start().wait_ready().stop() == 0, "the ledger has a past"
     site.send("where", 1, 12)

@@ -1,14 +1,17 @@
-"""A standalone cluster and Spark Connect bring the same into the lake as this machine does (NEW-7)."""
+"""A standalone cluster and Spark Connect find the same as this machine does, up to the report (NEW-7)."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -16,8 +19,9 @@ import redis
 pytest.importorskip("pyspark")
 pytest.importorskip("duckdb")
 
-from celery_poison.testing import wait_until
+from celery_poison.testing import RedisServer, wait_until
 from celery_poison.testing.ports import free_ports
+from examples.histories import World, write_lake
 from tests.pipeline.journals import add, in_lake, told
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(600)]
@@ -89,16 +93,24 @@ def connect(tmp_path: Path) -> Iterator[str]:
         yield f"sc://127.0.0.1:{port}"
 
 
-def _ingest(master: str, url: str, lake: Path) -> None:
-    command = [sys.executable, "-m", "celery_poison.cli.standalone", "pipeline", "ingest", "--redis", url]
+def _run(*words: str) -> Any:
+    """Return what a program of ours prints as JSON."""
     done = subprocess.run(
-        [*command, "--lake", str(lake), "--master", master],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    return _read(done.stdout)
+
+
+def _read(text: str) -> Any:
+    return _sorted(json.loads(text, parse_float=lambda word: round(float(word), 9)))
+
+
+def _sorted(told: Any) -> Any:
+    """Put in one order what has none."""
+    if isinstance(told, dict):
+        return {name: _sorted(value) for name, value in told.items()}
+    return sorted(map(_sorted, told), key=json.dumps) if isinstance(told, list) else told
 
 
 @pytest.mark.parametrize("kind", ["cluster", "connect"])
@@ -110,5 +122,64 @@ def test_the_same_lake_comes_of_it(
     lake = tmp_path / "lake"
     for start in (0, 50_000):
         add(client, 50_000, start=start, note="\r\nü")
-        _ingest(master, redis_url, lake)
+        words = ["ingest", "--redis", redis_url, "--lake", str(lake), "--master", master, "--json"]
+        assert _run("celery_poison.cli.standalone", "pipeline", *words)["rows"] == 50_000
     assert in_lake(lake) == told(client)
+
+
+def _found(master: str, url: str, lake: Path) -> dict[str, Any]:
+    """Return everything that the stages find in a lake, from one that has no tables yet on."""
+    told: dict[str, Any] = _run("tests.pipeline.every_stage", master, url, str(lake))
+    assert set(told.pop("all")) == {"page", "figures"}
+    told["report"] = _read((lake / "report.json").read_text())
+    proposal = told.pop("publish")["proposal"]
+    told["proposal"] = [proposal["rules"], proposal["policy"], proposal["reasons"]]
+    return told | {table.name: _rows(table) for table in sorted((lake / "tables").iterdir())}
+
+
+def _rows(table: Path) -> list[Any]:
+    import duckdb
+
+    files = f"read_parquet('{table}/**/*.parquet', hive_partitioning=true)"
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        rows = connection.execute(f"SELECT * FROM {files}")
+        names = [column[0] for column in rows.description or ()]
+        found = [dict(sorted(zip(names, row, strict=True))) for row in rows.fetchall()]
+    told: list[Any] = _read(json.dumps(found, default=str))
+    return told
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake of a history whose truth is known."""
+    place = tmp_path_factory.mktemp("made") / "lake"
+    write_lake(World(attempts=40_000, days=8, deploy_every_days=1), place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def here(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What this machine finds in it."""
+    lake = tmp_path_factory.mktemp("here") / "lake"
+    shutil.copytree(made, lake)
+    with RedisServer() as server:
+        return _found("local[2]", server.url(), lake)
+
+
+@pytest.mark.parametrize("kind", ["cluster", "connect"])
+def test_every_stage_finds_the_same(
+    kind: str,
+    here: dict[str, Any],
+    made: Path,
+    request: pytest.FixtureRequest,
+    redis_url: str,
+    tmp_path: Path,
+) -> None:
+    lake = tmp_path / "lake"
+    shutil.copytree(made, lake)
+    there = _found(request.getfixturevalue(kind), redis_url, lake)
+    assert len(here["proposal"][0]) > 20 and len(here["attempts"]) > 40_000
+    assert there.keys() == here.keys()
+    for name, value in here.items():
+        assert there[name] == value, name

@@ -23,6 +23,9 @@ def pipeline(spark: Any, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path
 
     for name, value in fleet.environ().items():
         monkeypatch.setenv(name, value)
+    # Celery's command takes BROKER_URL for its --broker, and leaves it to every later app of this process.
+    monkeypatch.setenv("CELERY_BROKER_URL", fleet.broker_url)
+    monkeypatch.setenv("CELERY_RESULT_BACKEND", fleet.backend_url)
     monkeypatch.setattr(session, "open_session", lambda *_: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
 
@@ -63,8 +66,9 @@ def test_NEW_7_what_killed_workers_is_found_and_runs_no_more_until_it_is_rolled_
         assert pipeline("ingest")["rows"] > 14
         blamed = [row for row in pipeline("blame") if row["dimension"] == "fingerprint"]
         assert [(row["key"], row["standing"]) for row in blamed] == [(guilty, "guilty")]
-        told = pipeline("publish", "--apply")
-        assert ([rule["fingerprint"] for rule in told["rules"]], told["applied"]) == ([guilty], 1)
+        told = pipeline("publish")["proposal"]
+        assert [rule["fingerprint"] for rule in told["rules"]] == [guilty]
+        assert pipeline("publish", "--apply", str(told["version"]))["applied"]["rules"] == 1
         _awaited(fleet, f"fingerprint {guilty} is blocked")
 
         fleet.send("kill_child", 7)
@@ -74,6 +78,6 @@ def test_NEW_7_what_killed_workers_is_found_and_runs_no_more_until_it_is_rolled_
         fleet.marks.repair()
         assert fleet.send("kill_child", 8).get(timeout=30) == "repaired", "other arguments run"
 
-        assert pipeline("publish", "--rollback") == {"taken_back": 1}
+        assert pipeline("publish", "--rollback")["taken_back"]["rules"] == 1
         _awaited(fleet, "is not blocked any more")
         assert fleet.send("kill_child", 7).get(timeout=30) == "repaired"

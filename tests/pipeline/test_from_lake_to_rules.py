@@ -20,14 +20,13 @@ def _rules(url: str) -> set[str]:
         return {rule.name for rule in read_rules(raw, now)[0].values()}
 
 
-def _at_once(options: dict[str, Any], asked: str) -> None:
+def _decide(options: dict[str, Any], **asked: Any) -> None:
     from celery_poison.pipeline import run_publish
 
-    which = {name: name == asked for name in ("show", "apply", "rollback")}
-    assert run_publish.run_without_spark({**options, **which})
+    assert run_publish.run_without_spark({**options, **asked})
 
 
-def test_what_is_put_in_force_is_guilty_and_one_rollback_takes_it_back(
+def test_NEW_7_what_is_applied_is_what_was_read_and_one_rollback_takes_it_back(
     spark: Any,
     history: Path,
     attempts_of_history: Any,
@@ -42,16 +41,24 @@ def test_what_is_put_in_force_is_guilty_and_one_rollback_takes_it_back(
     lake: Any = SimpleNamespace(root=str(tmp_path), table=lambda name: str(tmp_path / name))
     options = {"url": redis_url, "least": 2, "hours": 1.0, "actor": "cron", "as_json": True}
     run_publish.run(spark, lake, options)
+    proposed = json.loads(capsys.readouterr().out)["proposal"]
     assert _rules(redis_url) == set()
-    proposed = json.loads(capsys.readouterr().out)
-    _at_once(options, "show")
-    assert json.loads(capsys.readouterr().out).items() >= {"rules": proposed["rules"]}.items()
-    run_publish.run(spark, lake, {**options, "apply": True})
-    told = json.loads(capsys.readouterr().out)
     guilty = set(json.loads((history / "_truth.json").read_text())["culprits"]["fingerprint"])
     assert len(guilty) > 20
-    assert _rules(redis_url) == guilty == {rule["fingerprint"] for rule in told["rules"]}
-    _at_once({**options, "as_json": False}, "show")
-    assert capsys.readouterr().out == "nothing is proposed\n"
-    _at_once(options, "rollback")
-    assert _rules(redis_url) == set()
+    assert guilty == {rule["fingerprint"] for rule in proposed["rules"]}
+    assert sum(rule["caught"] for rule in proposed["rules"]) > len(guilty) / 2
+    assert {rule["innocents"] for rule in proposed["rules"]} == {0}
+    _decide(options, show=True)
+    assert json.loads(capsys.readouterr().out) == {"proposal": proposed}
+    _decide(options, apply=proposed["version"])
+    applied = json.loads(capsys.readouterr().out)["applied"]
+    assert (applied["rules"], _rules(redis_url)) == (len(guilty), guilty)
+    # What is in force is not proposed, and what was taken back neither.
+    run_publish.run(spark, lake, options)
+    assert json.loads(capsys.readouterr().out) == {"decided_before": len(guilty), "proposal": None}
+    _decide(options, rollback=True)
+    assert json.loads(capsys.readouterr().out)["taken_back"]["rules"] == len(guilty)
+    run_publish.run(spark, lake, {**options, "at_once": True})
+    assert json.loads(capsys.readouterr().out)["proposal"] is None and _rules(redis_url) == set()
+    run_publish.run(spark, lake, {**options, "at_once": True, "again": True, "as_json": False})
+    assert f"{len(guilty)} rules in force" in capsys.readouterr().out and _rules(redis_url) == guilty

@@ -15,11 +15,13 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
 
-from celery_poison.pipeline import compact
+from celery_poison.pipeline import compact, run_ingest
+from celery_poison.pipeline import ingest as module
 from celery_poison.pipeline.ingest import Ingest, IngestFailed
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.lock import LakeLocked, Lock
 from celery_poison.testing import RedisServer
+from examples.histories import World, write_lake
 from tests.pipeline.journals import KEY, add, add_spread, in_lake, told
 
 
@@ -58,6 +60,20 @@ def test_every_entry_is_in_the_lake_once_for_every_reader(
     assert in_lake(place) == told(client)
     columns = [name for name in reading.journal.columns if name not in ("at", "seq", "date")]
     assert sorted(map(tuple, reading.journal.select(columns).collect())) == sorted(told(client))
+
+
+def test_where_tasks_cannot_write_files_spark_writes_the_same_lake(
+    ingest: Ingest, client: redis.Redis, place: Path
+) -> None:
+    for start, tasks_write in ((0, False), (100, True), (200, False)):
+        ingest.lake.tasks_write = tasks_write
+        add(client, 100, start=start, note="\r\nü")
+        assert ingest.once().rows == 100
+    names = [path.name for path in sorted(place.glob("journal/*/*/*.parquet"))]
+    assert [".c000." in name for name in names] == [True, False, True]
+    assert in_lake(place) == told(client)
+    reading = ingest.lake.check()
+    assert (reading.rows, reading.left_out, reading.journal.count()) == (300, (), 300)
 
 
 def test_a_spark_user_reads_the_stream_without_the_ingest(
@@ -256,6 +272,36 @@ def test_a_lake_without_its_checkpoint_is_refused(ingest: Ingest, client: redis.
     with pytest.raises(IngestFailed, match="checkpoint"):
         ingest.once()
     assert ingest.lake.read().rows == 20
+
+
+def test_no_batch_is_taken_for_one_that_is_in_the_lake_when_the_checkpoint_is_gone(
+    ingest: Ingest, client: redis.Redis, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put together with others, a batch does not show any more where it ended."""
+    monkeypatch.setattr(compact, "WIDTH", 3)
+    for start in range(0, 40, 10):
+        add(client, 10, start=start)
+        ingest.once()
+    assert "batch=0-" in " ".join(path.name for path in (place / "journal").iterdir())
+    shutil.rmtree(place / "_checkpoint")
+    add(client, 10, start=40)
+    with pytest.raises(IngestFailed, match=r"checkpoint is missing.*bring .*_checkpoint back"):
+        ingest.once()
+    monkeypatch.setattr(module, "_refuse_without_checkpoint", lambda *_: None)
+    with pytest.raises(IngestFailed, match="one of the two was replaced"):
+        ingest.once()
+
+
+def test_nothing_is_ingested_into_a_generated_history_and_all_goes_on(
+    spark: Any, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lake(World(attempts=2_000), place)
+    lake = Lake(spark, str(place))
+    before = lake.read().rows
+    assert run_ingest.run(spark, lake, {}).rows == 0
+    told = capsys.readouterr()
+    assert "holds a generated history, no journal belongs to it: nothing is ingested" in told.err
+    assert told.out == "0 entries in 0 new batches\n" and lake.read().rows == before > 2_000
 
 
 def test_a_second_ingest_into_one_lake_is_refused(ingest: Ingest) -> None:

@@ -40,10 +40,10 @@ def test_the_lake_is_the_journal_after_kills_at_random_moments(
         for number in range(kills):
             held = (lake / "_lock").read_text() if (lake / "_lock").exists() else ""
             driver = Driver(redis_url, lake, "--follow", "--every", "0.2", *options)
-            wait_until(lambda held=held: _locked_anew(lake, held), timeout=120)
+            wait_until(lambda held=held: _locked_anew(lake, held), timeout=240)
             if number % 3:
                 before = _batches(lake)
-                wait_until(lambda before=before: _batches(lake) - before, timeout=120)
+                wait_until(lambda before=before: _batches(lake) - before, timeout=240)
             time.sleep(dice.uniform(0.0, LATE if number % 3 else EARLY))  # the moment is the experiment
             driver.kill(alone=number % 2 == 1)
         producer.stop()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import subprocess
+import sys
+from collections import Counter
 from typing import Any
 
-from celery_poison.pipeline.backtest.grid import Recommendation
+import pytest
+from click.testing import CliRunner
+
+from celery_poison.cli import pipeline as commands
+from celery_poison.cli.standalone import main
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.pipeline.backtest.grid import DEFAULT_GRID, Recommendation
 from celery_poison.pipeline.backtest.replay import Outcome, Policy
-from celery_poison.pipeline.publish import proposals, sheet
+from celery_poison.pipeline.publish import SOONEST, policy_of, proposals, undecided
+from celery_poison.proposals import sheet
 
 
 def _row(number: int, **more: Any) -> dict[str, Any]:
@@ -39,11 +49,59 @@ def test_nothing_is_blocked_that_ever_ended_alive_or_kept_an_innocent_from_runni
     ]
 
 
-def test_a_sheet_carries_only_options_that_can_be_changed_at_run_time() -> None:
+def test_a_rule_tells_what_it_would_have_caught_and_that_no_innocent_was_among_them() -> None:
+    caught = Outcome(SOONEST, caught=Counter({f"{0:016x}": 5}))
+    later = Outcome(Policy(block_fingerprint_after=3), caught=Counter({f"{0:016x}": 1}))
+    (rule,) = proposals([_row(0)], [later, caught])
+    assert (rule.deaths, rule.messages, rule.caught, rule.innocents) == (6, 3, 5, 0)
+    assert SOONEST in DEFAULT_GRID
+
+
+def test_only_options_that_can_be_changed_at_run_time_are_proposed() -> None:
     policy = Policy(max_crashes=1, trial=False, block_fingerprint_after=3)
-    told = json.loads(sheet([], Recommendation(policy, Outcome(policy), ("why",))))
-    assert told == {
-        "rules": [],
-        "policy": {"max_crashes": 1, "block_fingerprint_after": 3},
-        "reasons": ["why"],
-    }
+    best = Recommendation(policy, Outcome(policy), ("why",))
+    assert policy_of(best) == {"max_crashes": 1, "block_fingerprint_after": 3}
+    assert policy_of(None) == {}
+    hurt = Recommendation(policy, Outcome(policy, wrong_blocks={"f"}), ("why",))
+    assert policy_of(hurt) == {"max_crashes": 1}
+
+
+def test_what_is_in_force_or_was_refused_is_not_proposed() -> None:
+    rules = proposals([_row(0), _row(1)], [])
+    decided = {rules[0].item, "policy:max_crashes=1"}
+    left = undecided(rules, {"max_crashes": 1, "max_failures": None}, decided)
+    assert left == (rules[1:], {"max_failures": None})
+    assert sheet([], {}, ["why"])[1] == ""
+    assert sheet(rules, {}, [])[1] == sheet(rules[::-1], {}, ["why"])[1] != sheet(rules, {"a": 1}, [])[1]
+
+
+def test_who_has_no_spark_reads_and_applies_all_the_same(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = commands.find_spec
+    monkeypatch.setattr(commands, "find_spec", lambda name: None if name == "pyspark" else found(name))
+    with open_redis(redis_url) as client:
+        ledger = Ledger(client, Keys())
+        text, effect = sheet(proposals([_row(7)], []), {"max_crashes": 1}, ["why"])
+        _, version = ledger.publish(text, effect, lasts_ms=3_600_000, actor="cron", said="")
+
+    def run(*words: str, status: int = 0) -> str:
+        ran = CliRunner().invoke(main, ["pipeline", "publish", "--redis", redis_url, *words])
+        assert ran.exit_code == status, ran.output
+        return ran.output
+
+    shown = run("--show")
+    assert f"fingerprint {7:016x} of t: pipeline: 6 deaths" in shown and "0 innocents" in shown
+    assert "policy of every task: max_crashes=1" in shown and f"--apply {version}" in shown
+    assert "there is no proposal 3" in run("--apply", "3", status=1)
+    assert "one at a time" in run("--show", "--rollback", status=2)
+    assert run("--apply", str(version)) == (f"applied  proposal {version}: 1 rules in force, 1 options set\n")
+    assert "applied already" in run("--apply", str(version), status=1)
+    assert run("--show") == "nothing is proposed\n"
+    assert run("--rollback") == "took back 1 rules, and the policy is as it was before\n"
+    assert "pip install 'celery-poison[spark]'" in run("--lake", "/nowhere", status=1)
+
+
+def test_reading_a_proposal_imports_no_spark() -> None:
+    code = "import sys, celery_poison.pipeline.run_publish; sys.exit('pyspark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

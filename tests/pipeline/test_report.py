@@ -10,7 +10,7 @@ from typing import Any
 HOSTILE = "<script>alert('x')</script>&\"'"
 
 
-def _told(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
+def figures(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
     row = {"key": name, "failed": 3, "passed": 9, "cleared": 1, "proven": 2, "standing": "guilty", "rank": 1}
     row |= {"ochiai": 0.5, "tarantula": 0.9, "dstar": "inf", "jaccard": 0.1, "guilt": 3.0}
     row |= {"rate": 0.25, "rate_low": 0.1, "rate_high": 0.5, "dimension": "task"}
@@ -39,7 +39,7 @@ def _told(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
 
 def _empty() -> dict[str, Any]:
     totals = {"attempts": 0, "deaths": 0, "cleared": 0, "tasks": 0, "since": None, "until": None}
-    nothing: dict[str, Any] = {name: [] for name in _told() if name not in ("totals", "recommended")}
+    nothing: dict[str, Any] = {name: [] for name in figures() if name not in ("totals", "recommended")}
     return {"totals": totals, "recommended": None, **nothing}
 
 
@@ -55,7 +55,7 @@ class _Tags(HTMLParser):
 def test_the_page_asks_nobody_and_runs_nothing() -> None:
     from celery_poison.pipeline.report.page import render
 
-    page = render(_told(HOSTILE))
+    page = render(figures(HOSTILE))
     parser = _Tags()
     parser.feed(page)
     tags = {tag for tag, _ in parser.found}
@@ -68,7 +68,7 @@ def test_the_page_asks_nobody_and_runs_nothing() -> None:
 def test_every_picture_is_well_formed_whatever_things_are_called() -> None:
     from celery_poison.pipeline.report.page import render
 
-    for told in (_told(HOSTILE), _told("\u202e\x00" + "x" * 300), _empty()):
+    for told in (figures(HOSTILE), figures("\u202e\x00" + "x" * 300), _empty()):
         pictures = re.findall(r"<svg.*?</svg>", render(told).replace("\x00", ""), re.S)
         assert len(pictures) >= 3
         for picture in pictures:
@@ -78,7 +78,7 @@ def test_every_picture_is_well_formed_whatever_things_are_called() -> None:
 def test_an_interval_is_drawn_around_its_rate() -> None:
     from celery_poison.pipeline.report.page import render
 
-    picture = next(p for p in re.findall(r"<svg.*?</svg>", render(_told()), re.S) if "share of runs" in p)
+    picture = next(p for p in re.findall(r"<svg.*?</svg>", render(figures()), re.S) if "share of runs" in p)
     root = tree.fromstring(picture)
     (bar,) = [e for e in root.iter() if e.get("class") == "interval"]
     (mark,) = [e for e in root.iter() if e.tag.endswith("circle")]

@@ -69,6 +69,26 @@ def test_hostile_text_stays_what_it_is_and_alters_no_other_entry(redis_url: str,
     assert _plain(_rows(redis_url)) == told(client)
 
 
+@pytest.mark.parametrize("feigned", ["1-1", "99999999999999-0", "9" * 30 + "-0"])
+def test_a_text_that_looks_like_an_entry_does_not_lead_the_reading_astray(
+    redis_url: str, feigned: str
+) -> None:
+    client = redis.Redis.from_url(redis_url)
+    note = f"\r\n*2\r\n${len(feigned)}\r\n{feigned}\r\n*52\r\n$1\r\nv\r\n$1\r\n2\r\n"
+    add(client, 5)
+    add(client, 5, start=5, note=note)
+    add(client, 5, start=10)
+    assert _plain(_rows(redis_url, fetch=3)) == told(client)
+
+
+def test_an_answer_may_be_larger_than_the_buffer(redis_url: str) -> None:
+    client = redis.Redis.from_url(redis_url)
+    add(client, 5)
+    add(client, 2, start=5, note="x" * 5_000_000)
+    add(client, 5, start=7)
+    assert _plain(_rows(redis_url, fetch=7)) == told(client)
+
+
 def test_versions_are_read_side_by_side(redis_url: str) -> None:
     client = redis.Redis.from_url(redis_url)
     add(client, 2, version=1)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from celery import Celery
 from celery.result import AsyncResult
 
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.records import Start
-from celery_poison.testing import Supervisor, Worker, proctable, wait_until
-from tests.apps.harness import ROOT, Fleet
+from celery_poison.testing import proctable
+from tests.apps.harness import Fleet
 from tests.trial.apps import build
 
 POOLS, BROKERS = ("prefork", "threads", "gevent", "eventlet", "solo"), ("redis", "rabbitmq")
@@ -36,11 +34,8 @@ def every_pool_and_broker(*always: tuple[str, str]) -> Any:
 class Court(Fleet):
     """A fleet whose messages can be suspects before anybody has died."""
 
-    module: str = "tests.trial.app"
-
-    @cached_property
-    def app(self) -> Celery:
-        return build(self.environ())
+    module = "tests.trial.app"
+    build = staticmethod(build)
 
     @cached_property
     def ledger(self) -> Any:
@@ -60,28 +55,6 @@ class Court(Fleet):
             self.ledger.interrupt(mid, start, cause="worker_lost", spoilt=True)
         with marking(id):
             return self.app.tasks[task].apply_async(args, task_id=id, **options)
-
-    def worker(self, name: str = "w1", pool: str = "prefork", concurrency: int = 2, **options: Any) -> Worker:
-        return Worker(
-            self.module,
-            name=name,
-            pool=pool,
-            concurrency=concurrency,
-            env=self.environ() | options.pop("env", {}),
-            cwd=ROOT,
-            log_path=self.directory / f"{name}.log",
-            **options,
-        )
-
-    def supervised(self, pool: str = "prefork", concurrency: int = 2) -> Supervisor:
-        return Supervisor(lambda name: self.worker(name, pool, concurrency), 1)
-
-    def events(self, *kinds: str) -> list[dict[str, str]]:
-        entries = self.quarantine.queries.journal(count=100_000)
-        return [entry for entry in entries if not kinds or entry["event"] in kinds]
-
-    def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
-        wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.log_text()[-5000:]}")
 
     def await_start(self, task: str, count: int = 1) -> None:
         self.await_that(lambda: len(self.marks.all(task, "start")) >= count, f"{count} starts of {task}")
@@ -105,20 +78,8 @@ class Court(Fleet):
 
 
 @pytest.fixture
-def new_court(new_redis_url: Callable[[], str], tmp_path: Path) -> Any:
-    courts: list[Court] = []
-
-    def build_court(broker_url: str, **settings: Any) -> Court:
-        directory = tmp_path / f"court{len(courts)}"
-        directory.mkdir()
-        ledger = None if broker_url.startswith("redis") else new_redis_url()
-        court = Court(broker_url, new_redis_url(), new_redis_url(), directory, ledger, settings)
-        courts.append(court)
-        return court
-
-    yield build_court
-    for court in courts:
-        court.close()
+def new_court(assemble: Callable[..., Court]) -> Callable[..., Court]:
+    return partial(assemble, Court)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_ru
         activation_ms=1000,
         policies={},
         ledger=SimpleNamespace(look=lambda *_: sight),
-        heard_from=lambda run_id: heard.append(run_id) or amnesia.met(run_id),
+        following=SimpleNamespace(heard_from=lambda run_id: heard.append(run_id) or amnesia.met(run_id)),
     )
     delivery: Any = SimpleNamespace(epoch=1, mid="m", start=SimpleNamespace(id="id"))
     with pytest.raises(Again) as again:

@@ -70,7 +70,7 @@ def test_NEW_3_a_poison_that_is_sent_again_and_again_kills_nobody_once_it_was_co
         f"fingerprint {rule.name} after 2 convictions",
         f"fingerprint {rule.name}",
     ]
-    assert crew.nothing_runs()
+    crew.await_that(crew.nothing_runs, "the ledger has not forgotten them")
 
 
 def _send_and_wait(crew: Crew, n: int) -> list[str]:
@@ -162,7 +162,7 @@ def test_NEW_3_a_users_function_that_raises_or_hangs_stops_no_message_and_no_wor
 @BOTH
 @pytest.mark.timeout(180)
 def test_NEW_3_a_message_on_which_the_function_kills_its_worker_ends_in_quarantine(crew: Crew) -> None:
-    with crew.supervise_crew():
+    with crew.supervise():
         crew.send("healthy", 1).get(timeout=60)
         rule = Blocks(crew.app).block_fingerprint("0" * 16, task="fleet.tells", actor="ann")
         _in_force(crew, rule)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.testing import Worker
+from tests.apps.confined import Confined, new_memory_group
 from tests.apps.harness import ROOT
 from tests.worker.conftest import Crew
 
@@ -121,36 +121,17 @@ def _kill_its_process(crew: Crew, signum: int) -> None:
 LIMIT = 400 << 20
 
 
-class _Confined(Worker):
-    """A worker in a control group of its own."""
-
-    group: Path
-
-    def command(self) -> list[str]:
-        join = f'echo $$ > {self.group}/cgroup.procs && exec "$@"'
-        return ["sh", "-c", join, "sh", *super().command()]
-
-
 @pytest.fixture
-def memory_group(tmp_path: Path) -> Iterator[Path]:
-    base, limit = Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"
-    if not base.is_dir():
-        base, limit = Path("/sys/fs/cgroup"), "memory.max"
-    group = base / f"celery-poison-test-{os.getpid()}"
-    try:
-        group.mkdir()
-        (group / limit).write_text(str(LIMIT))
-    except OSError as error:
-        pytest.skip(f"no control group can be made here: {error}")
-    yield group
-    group.rmdir()
+def memory_group() -> Iterator[Path]:
+    with new_memory_group(LIMIT) as group:
+        yield group
 
 
 def test_NEW_2_the_kernels_out_of_memory_killer_is_told_from_other_killers(
     crew: Crew, memory_group: Path
 ) -> None:
     result = crew.send("eats", 0)
-    worker = _Confined(
+    worker = Confined(
         "tests.worker.app", name="w1", env=crew.environ(), cwd=ROOT, log_path=crew.directory / "w1.log"
     )
     worker.group = memory_group

@@ -11,6 +11,7 @@ import pytest
 from celery.events.state import State as EventState
 
 from celery_poison.plugin import plugin_of
+from celery_poison.testing import wait_until
 from tests.worker.conftest import Crew
 
 
@@ -21,18 +22,16 @@ class Watcher:
         self._app = crew.app
         self.state = EventState()
         self.events: list[dict[str, Any]] = []
-        self._stop = threading.Event()
+        self._receiver: Any = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
+        wait_until(lambda: self._receiver is not None)
 
     def _follow(self) -> None:
         with self._app.connection_for_read() as connection:
-            receiver = self._app.events.Receiver(connection, handlers={"*": self._hear})
-            while not self._stop.is_set():
-                try:
-                    receiver.capture(limit=None, timeout=0.2, wakeup=False)
-                except TimeoutError:
-                    continue
+            self._receiver = self._app.events.Receiver(connection, handlers={"*": self._hear})
+            # One subscription: between two of them, what is told is heard by nobody.
+            self._receiver.capture(limit=None, timeout=None, wakeup=False)
 
     def _hear(self, event: dict[str, Any]) -> None:
         self.events.append(dict(event))
@@ -46,7 +45,7 @@ class Watcher:
         return [event for event in self.events if event["type"] == kind]
 
     def stop(self) -> None:
-        self._stop.set()
+        self._receiver.should_stop = True
         self._thread.join()
 
     def of(self, id: str) -> Any:

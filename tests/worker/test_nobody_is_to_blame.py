@@ -170,7 +170,7 @@ def test_NEW_1_the_neighbours_of_a_poison_are_cleared_and_it_alone_is_quarantine
         crew.await_that(lambda: crew.starts("slow") == 3, "neighbours run")
         poison = crew.send("kill_group")
         first.wait()
-    with crew.supervise_crew(concurrency=4):
+    with crew.supervise(concurrency=4):
         crew.await_that(crew.quarantine.list, "in quarantine")
         assert [n.get(timeout=60) for n in neighbours]
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "neighbours cleared")
@@ -206,7 +206,7 @@ def test_NEW_1_a_trial_that_is_spoilt_by_a_message_being_received_convicts_nobod
         crew.await_that(lambda: _on_trial(crew), "tried alone")
         poison = crew.app.tasks["fleet.unpickled"].apply_async((KillsItsReader(),), serializer="pickle")
         second.wait()
-    with crew.supervise_crew():
+    with crew.supervise():
         crew.await_that(lambda: crew.starts("waits_for_repair") >= 3, "tried again")
         crew.await_that(crew.quarantine.list, "the guilty one in quarantine")
         crew.marks.repair()

@@ -87,7 +87,7 @@ def test_NEW_8_a_whole_workers_death_is_judged_when_the_broker_delivers_again(
     new_crew: Callable[..., Crew], rabbit_url: str
 ) -> None:
     crew = new_crew(rabbit_url, **LATE)
-    with crew.worker("watches", queues=["other"]) as monitor, crew.supervise_crew():
+    with crew.worker("watches", queues=["other"]) as monitor, crew.supervise():
         monitor.wait_ready()
         sent = crew.send("kill_main", 7)
         crew.await_that(lambda: _would(crew), "it is not judged", timeout=90)

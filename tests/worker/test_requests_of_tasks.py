@@ -67,7 +67,8 @@ def test_celerys_own_retry_stays_as_it_is(crew: Crew) -> None:
     with crew.worker():
         assert result.get(timeout=30) == [1, 0, 0, False, False, False]
         crew.await_that(crew.nothing_runs, "forgotten")
-    assert [entry["outcome"] for entry in crew.events("finished")] == ["retry", "success"]
+    # Two processes of the pool ended them: who writes first is open.
+    assert sorted(entry["outcome"] for entry in crew.events("finished")) == ["retry", "success"]
     assert len({entry["mid"] for entry in crew.events("finished")}) == 2, "a retry is a message of its own"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import redis
@@ -13,7 +12,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 from celery_poison.verdict import Ended
-from celery_poison.worker.runtime import Runtime
+from celery_poison.worker.leftovers import take_back_claims
 from celery_poison.worker.whereabouts import MEMORY, Whereabouts
 
 NOBODY = 2**22 + 1  # above the largest pid of Linux
@@ -89,6 +88,5 @@ def test_TP1_8_claims_of_a_lost_connection_are_taken_back_so_that_no_other_worke
         known.let_in("runs")
         known.let_in("kept")
         known.went_to_pool("kept", object())
-        runtime: Any = SimpleNamespace(ledger=ledger)
-        Runtime._take_back_claims(runtime, known.connection_lost(()))
+        take_back_claims(ledger, known.connection_lost(()))
         assert {mid for mid, _, _ in Queries(ledger).running()} == {"kept", "runs"}

@@ -1,44 +1,43 @@
--- publish: a sheet of block rules that the pipeline made: kept as a proposal, or put in force, all rules at once.
+-- publish: what the pipeline found becomes the proposal that waits for a person. Puts nothing in force.
 -- KEYS[1] published hash
--- KEYS[2] blocks    hash
--- KEYS[3] journal   stream
+-- KEYS[2] journal   stream
 -- ARGV[1] maxlen
--- ARGV[2] force     1 to put the rules in force, '' to propose them
--- ARGV[3] sheet     JSON, as docs/keys.md says; its rules are all of fingerprints
--- ARGV[4] lasts_ms  how long the rules, or the proposal, hold
+-- ARGV[2] sheet     JSON object, as docs/keys.md says
+-- ARGV[3] effect    the same for sheets that would do the same; '' when there is nothing to propose
+-- ARGV[4] lasts_ms  how long the proposal, and each of its rules once it is applied, holds
 -- ARGV[5] actor
--- RETURNS OK, version, rules put in force (a rule that is there already stays as it is)
--- JOURNALS blocked (for each rule put in force)
-local now, sheet = now_ms(), cjson.decode(ARGV[3])
-tidy_blocks(KEYS[2], now)
-local function fields(name)
-  local read, told = pcall(cjson.decode, redis.call('HGET', KEYS[1], name) or '')
-  return read and type(told) == 'table' and told or nil
+-- ARGV[6] said      what is journalled as the note
+-- RETURNS OK, version | KEPT, version (what waits would do the same: only its reasons and its end are new) |
+--   DONE, '' (nothing is proposed; what waited does not any more)
+-- JOURNALS proposal_made
+local now, key, kept = now_ms(), KEYS[1], 10
+local open = redis.call('HGET', key, 'open')
+if ARGV[3] == '' then
+  if open then decide_proposal(key, open, 'replaced', ARGV[5], now) end
+  return {'DONE', ''}
 end
-local before = fields('applied')
-local last = redis.call('HGET', KEYS[1], 'version') or '0'
-local version = math.max(tonumber(last:match('^%d+$') or 0) + 1, now)
-redis.call('HSET', KEYS[1], 'version', version)
-sheet.version, sheet.at_ms, sheet.until_ms = version, now, now + tonumber(ARGV[4])
-if ARGV[2] ~= '1' then
-  redis.call('HSET', KEYS[1], 'proposed', cjson.encode(sheet))
-  return {'OK', version, 0}
+local waiting = open and json_field(key, 'sheet:' .. open)
+local same = waiting and waiting.effect == ARGV[3] and waiting.until_ms > now
+local last = redis.call('HGET', key, 'version') or '0'
+-- By the clock, so that a version which Redis lost in a failover is never given out twice.
+local version = same and open or string.format('%.0f', math.max(tonumber(last:match('^%d+$') or 0) + 1, now))
+local head = cjson.encode({effect = ARGV[3], actor = ARGV[5]})
+local times = string.format('{"version":%s,"at_ms":%.0f,"until_ms":%.0f,"lasts_ms":%.0f,', version,
+  same and waiting.at_ms or now, now + tonumber(ARGV[4]), tonumber(ARGV[4]))
+-- Not through cjson, which makes objects of empty lists.
+redis.call('HSET', key, 'sheet:' .. version, times .. head:sub(2, -2) .. ',' .. ARGV[2]:sub(2))
+if same then return {'KEPT', version} end
+if open then decide_proposal(key, open, 'replaced', ARGV[5], now) end
+redis.call('HSET', key, 'open', version, 'version', version)
+local known = {}
+for name in pairs(hash(key)) do
+  local number = name:match('^sheet:(%d+)$')
+  if number then known[#known + 1] = tonumber(number) end
 end
--- What an earlier sheet put in force and nobody changed since still belongs to us: one rollback takes back all.
-local ours, count = before and before.fields or {}, 0
-for _, rule in ipairs(sheet.rules) do
-  local field = 'fingerprint:' .. rule.fingerprint
-  if redis.call('HEXISTS', KEYS[2], field) == 0 then
-    local raw = cjson.encode({task = rule.task, since_ms = now, until_ms = sheet.until_ms, actor = ARGV[5],
-      note = rule.note, convictions = 0})
-    redis.call('HSET', KEYS[2], field, raw)
-    ours[field] = raw
-    count = count + 1
-    journal(KEYS[3], ARGV[1], {event = 'blocked', task = rule.task, actor = ARGV[5],
-      note = 'fingerprint ' .. rule.fingerprint .. ': ' .. rule.note})
-  end
+table.sort(known)
+for n = 1, #known - kept do
+  local old = string.format('%.0f', known[n])
+  redis.call('HDEL', key, 'sheet:' .. old, 'fate:' .. old)
 end
-redis.call('HDEL', KEYS[1], 'proposed')
-redis.call('HSET', KEYS[1], 'applied', cjson.encode({version = version, at_ms = now, fields = ours}))
-if count > 0 then raise_version(KEYS[2], now) end
-return {'OK', version, count}
+journal(KEYS[2], ARGV[1], {event = 'proposal_made', actor = ARGV[5], note = version .. ': ' .. ARGV[6]})
+return {'OK', version}

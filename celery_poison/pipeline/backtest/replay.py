@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -55,6 +56,7 @@ class Outcome:
         waiting: messages sent to quarantine, for a person to decide.
         blocked: of these, those that a blocked fingerprint kept from running at all.
         innocents: of these, those of which history knows that they would have ended alive.
+        caught: of the blocked, how many by which fingerprint.
         wrong_blocks: fingerprints that were blocked and kept an innocent from running.
     """
 
@@ -65,6 +67,7 @@ class Outcome:
     waiting: int = 0
     blocked: int = 0
     innocents: int = 0
+    caught: Counter[str] = field(default_factory=Counter)
     wrong_blocks: set[str] = field(default_factory=set)
 
 
@@ -123,6 +126,7 @@ class _Replay:
             return True
         if verdict.cause == causes.BLOCKED:
             self.outcome.blocked += 1
+            self.outcome.caught[step.fingerprint] += 1
             if self._is_innocent(step):
                 self.outcome.wrong_blocks.add(step.fingerprint)
         self._quarantine(step)

@@ -11,7 +11,9 @@ from celery_poison.pipeline.backtest.replay import Outcome
 
 def as_dict(told: Outcome) -> dict[str, Any]:
     """Return an outcome as JSON has it."""
-    return {**asdict(told), "wrong_blocks": sorted(told.wrong_blocks), "says": say(told.policy)}
+    as_it_is = asdict(told)
+    del as_it_is["caught"]  # by fingerprint, for each of many policies: long, and told with each proposal
+    return {**as_it_is, "wrong_blocks": sorted(told.wrong_blocks), "says": say(told.policy)}
 
 
 def as_recommended(told: Recommendation) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
+from celery_poison.pipeline.backtest.grid import NOW, say
 from celery_poison.pipeline.report import svg
+from celery_poison.pipeline.report.safe import safe
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2430;--dim:#69727f;--page:#fbfbf9;--card:#fff;--rule:#e3e4e0;
@@ -26,10 +27,12 @@ svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .small{font-size:11p
 .axis{stroke:var(--dim)}.grid{stroke:var(--rule)}.worker{fill:var(--bad)}.process{fill:var(--warn)}
 .interval{fill:var(--calm);fill-opacity:.3}svg circle.guilty,svg circle.longest{fill:var(--bad)}
 svg circle.suspect{fill:var(--warn)}svg circle.bystander,svg .median{fill:var(--good)}.hot{fill:var(--bad)}
+.cold{fill:var(--rule)}svg .named{paint-order:stroke;stroke:var(--card);stroke-width:4px}
 svg rect.longest{fill:var(--bad)}.curve{fill:none;stroke-width:2}.curve.median{stroke:var(--good);fill:none}
 .curve.longest{stroke:var(--bad)}.curve.front{stroke:var(--dim);stroke-dasharray:4 4}.tried{fill:var(--calm)}
 .untried{fill:var(--warn)}.best{fill:var(--good);stroke:var(--ink)}table{border-collapse:collapse;width:100%;
 font-size:13px}td,th{padding:4px 8px;text-align:left;border-bottom:1px solid var(--rule);white-space:nowrap}
+td.w{white-space:normal;min-width:14em}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}tr.best td{font-weight:600}li{margin:2px 0}
 """
 _TITLES = {
@@ -75,19 +78,19 @@ def _head(totals: Mapping[str, Any]) -> str:
         f'<div class="tile"><b>{_number(totals[name])}</b><span>{words}</span></div>'
         for name, words in (
             ("attempts", "attempts"),
-            ("deaths", "died in"),
+            ("deaths", "of them ended in a death"),
             ("cleared", "cleared by a trial"),
             ("tasks", "tasks"),
         )
     )
     span = f"{totals['since'] or '…'} to {totals['until'] or '…'} UTC"
-    return f'<h1>What kills the workers</h1><p>{escape(span)}</p><div class="tiles">{tiles}</div>'
+    return f'<h1>What kills the workers</h1><p>{safe(span)}</p><div class="tiles">{tiles}</div>'
 
 
 def _left_out(sentences: Sequence[str]) -> str:
     if not sentences:
         return ""
-    items = "".join(f"<li>{escape(each)}</li>" for each in sentences)
+    items = "".join(f"<li>{safe(each)}</li>" for each in sentences)
     return f"<h2>What is missing here</h2><section><ul>{items}</ul></section>"
 
 
@@ -127,9 +130,9 @@ def _hours(told: Mapping[str, Any]) -> str:
     names = sorted(total, key=lambda name: -total[name])[:15]
     count = {(row["task"] or "?", row["hour"]): row["n"] for row in told["hours"]}
     drawn = svg.heat("Deaths by task and hour", names, lambda name, hour: count.get((name, hour), 0))
-    return _section(
-        "When", "Deaths by task and hour of the day (UTC), without those who were cleared.", drawn
-    )
+    most = max((number for (name, _), number in count.items() if name in names), default=0)
+    words = "Deaths by task and hour of the day (UTC), without those who were cleared."
+    return _section("When", f"{words} The darkest: {most}." if most else words, drawn)
 
 
 def _recovery(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -144,23 +147,37 @@ def _backtest(told: Mapping[str, Any]) -> str:
     rows, best = told["backtest"], told["recommended"]
     if not rows or not best:
         return ""
-    drawn = svg.tradeoff("Deaths and innocents for each policy", rows, best["says"])
-    reasons = "".join(f"<li>{escape(each)}</li>" for each in best["reasons"])
+    drawn = svg.tradeoff("Deaths and innocents for each policy", rows, best["says"], say(NOW))
+    reasons = "".join(f"<li>{safe(each)}</li>" for each in best["reasons"])
     names = ("says", "deaths", "worker_deaths", "lost_s", "waiting", "blocked", "innocents")
     shown = [{**row, "lost_s": round(row["lost_ms"] / 1000)} for row in rows]
     shown.sort(key=lambda row: (row["innocents"], row["deaths"]))
     inside = (
-        f"{drawn}<p>Recommended (green): <b>{escape(best['says'])}</b></p><ul>{reasons}</ul>"
+        f"{drawn}<p>Recommended (green): <b>{safe(best['says'])}</b></p><ul>{reasons}</ul>"
         f"<details><summary>All policies</summary>{_table(shown, names, best['says'])}</details>"
     )
-    words = "The same history under other policies. Amber: without trials. Lower and further left is better."
+    words = (
+        "The same history under other policies. Amber: without trials. Lower and further left is better; the"
+        " dashed line joins those of which no other is better in both."
+    )
     return _section("What another policy would have cost", words, inside)
 
 
 def _measures(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
     names = ("measure", "top", "deadly", "found", "precision", "recall")
-    words = "How many of the fingerprints that trials proved deadly each measure finds without any trial."
-    return _section("How good the measures are", words, _table(rows, names)) if rows else ""
+    measures = sorted({row["measure"] for row in rows})
+    found: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        found.setdefault(row["top"], {"in the first": row["top"]})[row["measure"]] = row["found"]
+    words = (
+        f"How many of the {_number(rows[0]['deadly'])} fingerprints that trials proved deadly each measure"
+        " finds in its first places, without any trial."
+    )
+    inside = _table([*found.values()], ("in the first", *measures))
+    figures = f"<details><summary>Figures</summary>{_table(rows, names)}</details>"
+    return _section("How good the measures are", words, inside + figures)
 
 
 def _anomalies(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -173,11 +190,11 @@ def _anomalies(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _section(title: str, words: str, inside: str) -> str:
-    return f"<h2>{escape(title)}</h2><p>{escape(words)}</p><section>{inside}</section>"
+    return f"<h2>{safe(title)}</h2><p>{safe(words)}</p><section>{inside}</section>"
 
 
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], best: str = "") -> str:
-    heads = "".join(f"<th{_kind(rows, name)}>{escape(name.replace('_', ' '))}</th>" for name in names)
+    heads = "".join(f"<th{_kind(rows, name)}>{safe(name.replace('_', ' '))}</th>" for name in names)
     lines = []
     for row in rows:
         mark = ' class="best"' if best and row.get("says") == best else ""
@@ -187,10 +204,12 @@ def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], best: str = 
 
 
 def _kind(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    if name == "says":
+        return ' class="w"'
     return ' class="n"' if rows and isinstance(rows[0].get(name), (int, float)) else ""
 
 
 def _number(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.3g}"
-    return escape(f"{value:,}" if isinstance(value, int) else str("" if value is None else value))
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
+    return safe(f"{value:,}" if isinstance(value, int) else str("" if value is None else value))

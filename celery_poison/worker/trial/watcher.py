@@ -132,11 +132,12 @@ class MemoryGroup:
         self._files = next(filter(_is_limited, _groups()), None)
         self._kills = self._newer_kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
-        self._before = self._used = self._read_used()
+        self._before = self._used = self._most = self.used()
 
     def is_full(self) -> bool:
         """Whether so little is left that the kernel is about to kill somebody."""
-        self._used = self._read_used()
+        self._used = self.used()
+        self._most = max(self._most, self._used)
         allowed = self._read_allowed() or 1 << 62
         return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
 
@@ -145,7 +146,13 @@ class MemoryGroup:
         return 2 * cell >= self._used - self._before
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed somebody in the group of late."""
+        """Whether the kernel has killed somebody in the group of late.
+
+        A machine counts also what it kills in groups that are none of this cell's business; with half of its
+        memory free it kills nobody else.
+        """
+        if self._files is None and 2 * self._most < _machine("MemTotal"):
+            return False
         return self.kills() > self._kills
 
     def forget_old_kills(self) -> None:
@@ -155,7 +162,8 @@ class MemoryGroup:
     def _read_allowed(self) -> "int | None":
         return _machine("MemTotal") if self._files is None else _number(self._files.allowed)
 
-    def _read_used(self) -> int:
+    def used(self) -> int:
+        """Return the bytes that the group uses, or the machine where there is no limit."""
         if self._files is None:
             return _machine("MemTotal") - _machine("MemAvailable")
         # Cached files are given up before anybody is killed.
@@ -169,8 +177,12 @@ class MemoryGroup:
 
     def kills(self) -> int:
         """Return how many processes of the group the kernel has killed so far."""
-        events = "/proc/vmstat" if self._files is None else self._files.events
-        return sum(count for name, count in _table(events) if name == "oom_kill")
+        return sum(count for name, count in _table(self.events) if name == "oom_kill")
+
+    @property
+    def events(self) -> str:
+        """The file in which the kernel counts them."""
+        return "/proc/vmstat" if self._files is None else self._files.events
 
 
 class Files(typing.NamedTuple):

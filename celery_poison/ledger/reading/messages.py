@@ -1,0 +1,137 @@
+"""Messages with a record: kept in quarantine, given up, flagged, or running."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.reading.reader import as_text, batches
+from celery_poison.ledger.reading.starts import Starts, described
+from celery_poison.records import MessageRecord, Start, history_of
+from celery_poison.states import State
+from celery_poison.verdict import History, Phase
+
+#: Everything of a ``message`` hash but the original message itself.
+_RECORD_FIELDS = (
+    *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
+    *("failures", "fingerprint", "payload_bytes", "worker", "first_seen", "last_seen", "quarantined_at"),
+    *("reason", "incident", "releases", "resolution", "actor", "note", "pid", "runtime_ms", "evidence"),
+)
+
+
+class Messages(Starts):
+    """Reads the records of messages."""
+
+    def kept(self, state: State) -> Iterator[MessageRecord]:
+        """Yield the records of messages in quarantine (NDLV) or given up (FAIL), newest first."""
+        for mids in self._pages(self._index_of(state), newest_first=True):
+            yield from filter(None, self.records(mids))
+
+    def kept_index(self, state: State, limit: int = 0) -> list[tuple[str, float]]:
+        """Return (mid, since when, in ms) of what is in quarantine or given up, newest first; 0: all."""
+        with clear_errors("reading an index"):
+            pairs: Any = self._client.zrange(self._index_of(state), 0, limit - 1, desc=True, withscores=True)
+        return [(mid.decode(), score) for mid, score in pairs]
+
+    def kept_ids(self, state: State) -> Iterator[tuple[str, str]]:
+        """Yield (mid, task id) of what is in quarantine (NDLV) or given up, newest first."""
+        for mids in self._pages(self._index_of(state), newest_first=True):
+            with clear_errors("reading task ids"):
+                pipe = self._client.pipeline(transaction=False)
+                for mid in mids:
+                    pipe.hget(self._keys.message(mid), "id")
+                ids: list[Any] = pipe.execute()
+            yield from ((mid, id.decode("utf-8", "replace")) for mid, id in zip(mids, ids, strict=True) if id)
+
+    def records(self, mids: Iterable[str]) -> Iterator[MessageRecord | None]:
+        """Yield the record of each of these messages, None where nothing is kept of it any more."""
+        for page in batches(iter(mids)):
+            with clear_errors("reading messages"):
+                pipe = self._client.pipeline(transaction=False)
+                for mid in page:
+                    pipe.hmget(self._keys.message(mid), _RECORD_FIELDS)
+                rows = pipe.execute()
+            for raw in map(_named, rows):
+                yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+
+    def record(self, mid: str) -> MessageRecord | None:
+        """Return the record of a message that is kept, by its mid, without its body."""
+        with clear_errors("reading a message"):
+            row: Any = self._client.hmget(self._keys.message(mid), _RECORD_FIELDS)
+        raw = _named(row)
+        return MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+
+    def message(self, mid: str) -> dict[str, bytes]:
+        """Return the whole ``message`` hash of one mid, the original message included; {} if unknown."""
+        with clear_errors("reading a message"):
+            raw: Any = self._client.hgetall(self._keys.message(mid))
+        return {k.decode(): v for k, v in raw.items()}
+
+    def candidates(self) -> Iterator[MessageRecord]:
+        """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
+        for ids in self._pages(self._keys.candidates, newest_first=False):
+            with clear_errors("reading candidates"):
+                pipe = self._client.pipeline(transaction=False)
+                for id in ids:
+                    pipe.hgetall(self._keys.lineage(id))
+                lineages = [as_text(row) for row in pipe.execute() if row]
+                states = self._live_states([lineage["mid"] for lineage in lineages])
+            for lineage, state in zip(lineages, states, strict=True):
+                yield MessageRecord.from_hash(lineage, state)
+
+    def live(self) -> Iterator[MessageRecord]:
+        """Yield what runs at this moment (DLNG), with its history where it has one."""
+        for page in batches(self.running()):
+            with clear_errors("reading running messages"):
+                pipe = self._client.pipeline(transaction=False)
+                for _, start, _ in page:
+                    pipe.hget(self._keys.done, start.token)
+                    pipe.hgetall(self._keys.lineage(start.id))
+                replies = pipe.execute()
+            for (mid, start, _), ended, row in zip(page, replies[::2], replies[1::2], strict=True):
+                if start.phase == Phase.RUNNING and not ended:
+                    yield MessageRecord.from_hash(described(mid, start, as_text(row)), State.DLNG)
+
+    def lineage(self, id: str) -> MessageRecord | None:
+        """Return the record of a message with a history that is not in quarantine."""
+        with clear_errors("reading a lineage"):
+            raw: Any = self._client.hgetall(self._keys.lineage(id))
+            if not raw:
+                return None
+            told = as_text(raw)
+            return MessageRecord.from_hash(told, self._live_states([told["mid"]])[0])
+
+    def history(self, id: str) -> History:
+        """Return what counts for or against a task id."""
+        with clear_errors("reading a lineage"):
+            raw: Any = self._client.hgetall(self._keys.lineage(id))
+        return history_of(as_text(raw))
+
+    def died_before(self, ids: Iterable[str]) -> set[str]:
+        """Return the workers in which messages of these task ids died last."""
+        with clear_errors("reading where messages died"):
+            pipe = self._client.pipeline(transaction=False)
+            for id in ids:
+                pipe.hget(self._keys.lineage(id), "worker")
+            found: list[Any] = pipe.execute()
+        return {worker.decode() for worker in found if worker}
+
+    def _index_of(self, state: State) -> str:
+        return self._keys.quarantine if state is State.NDLV else self._keys.failed
+
+    def _live_states(self, mids: list[str]) -> list[State]:
+        if not mids:
+            return []
+        raws: Any = self._client.hmget(self._keys.running, mids)
+        return [_state_of_start(raw) for raw in raws]
+
+
+def _named(row: list[bytes | None]) -> dict[str, str]:
+    found = zip(_RECORD_FIELDS, row, strict=True)
+    raw = {name: value.decode("utf-8", "replace") for name, value in found if value is not None}
+    return raw if raw.get("state") else {}
+
+
+def _state_of_start(raw: bytes | None) -> State:
+    return State.DLNG if raw and Start.decode(raw).phase == Phase.RUNNING else State.TBDL

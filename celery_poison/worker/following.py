@@ -1,0 +1,52 @@
+"""Which Redis the ledger is: another one is told what it may not know, and a new master is followed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from celery_poison.ledger.wire import Wire
+from celery_poison.worker.bridge import Bridge
+from celery_poison.worker.clerk import Again
+from celery_poison.worker.health import Health
+from celery_poison.worker.memory import Memory
+
+
+class Following:
+    """Follows the Redis of one worker's ledger.
+
+    Args:
+        interval: seconds between two questions to Sentinel.
+    """
+
+    def __init__(self, wire: Wire, memory: Memory, health: Health, bridge: Bridge, interval: float) -> None:
+        self._wire = wire
+        self._memory = memory
+        self._health = health
+        self._bridge = bridge
+        self._interval = interval
+
+    def heard_from(self, run_id: str) -> None:
+        """Note which Redis answered; one that was restarted or replaced is told what it may not know."""
+        self._memory.heard_from(run_id, self._is_another)
+
+    def _is_another(self) -> None:
+        self._health.is_another_redis()
+        self._follow_master()
+
+    def go_on(self) -> None:
+        """Follow the master, now and in each interval (in the clerk's thread)."""
+        self._follow_master()
+        raise Again(self._interval)
+
+    def _follow_master(self) -> None:
+        """Leave a master that Sentinel has replaced; what is written there is lost."""
+        left = self._wire.follow()
+        if left is not None:
+            self._bridge.call(partial(self._leave_broker, left))
+
+    def _leave_broker(self, address: tuple[str, int]) -> None:
+        """What the old master still gives to this worker, the new one gives to others (on the event loop)."""
+        client = getattr(self._bridge.consumer.task_consumer.channel, "client", None)
+        connection = getattr(client, "connection", None)
+        if connection is not None and (connection.host, connection.port) == address:
+            self._bridge.start_afresh("there is a new master")

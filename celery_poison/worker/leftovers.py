@@ -1,0 +1,65 @@
+"""What an earlier broker connection left in a worker, and in the broker, is void or put back."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from celery.worker.state import active_requests
+
+from celery_poison.broker.putback import put_back_lost
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.verdict import Phase
+from celery_poison.worker import attempt
+from celery_poison.worker.clerk import Clerk
+from celery_poison.worker.complaints import Complaints
+from celery_poison.worker.whereabouts import Whereabouts
+
+
+class Leftovers:
+    """Clears up in one worker when a broker connection begins.
+
+    Args:
+        contained: whether tasks share this process.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        whereabouts: Whereabouts,
+        clerk: Clerk,
+        complain: Complaints,
+        *,
+        contained: bool,
+    ) -> None:
+        self._ledger = ledger
+        self._whereabouts = whereabouts
+        self._clerk = clerk
+        self._complain = complain
+        self._contained = contained
+
+    def drop(self) -> None:
+        """Drop what had not begun: the broker delivers it again."""
+        if self._contained:
+            # Celery empties the queue of a prefork pool only. All are refused first: one that begins at this
+            # moment may be refused for nothing, but none begins that was delivered again.
+            attempt.refuse(self._whereabouts.tokens_in_pool())
+        if void := self._whereabouts.connection_lost(active_requests):
+            self._clerk.do(partial(take_back_claims, self._ledger, void))
+        if self._contained:
+            attempt.admit(self._whereabouts.tokens_in_pool())
+
+    def put_back(self, connection: Any) -> None:
+        """Put back what the broker takes for delivered by a connection that is gone."""
+        try:
+            put_back_lost(connection, {request.message.delivery_tag for request in active_requests})
+        except Exception as error:
+            self._complain(error)
+
+
+def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:
+    """Their copies may come to another worker, and would wait there for as long as this one lives."""
+    for mid, start, raw in Queries(ledger).running():
+        if start.token in tokens and start.phase == Phase.CLAIMED:
+            ledger.claim(mid, raw, None)
