@@ -22,8 +22,6 @@ PARTITIONS = {"attempts": ("end",)}
 _UNIQUE = ("token", "id", "mid", "seq", "started_at", "ended_at", "first_at", "last_at")
 _ENCODING = {
     "parquet.size.statistics.enabled": "false",
-    # Spark's own choice of 128 MB fills the heap where several tables are being written.
-    "parquet.block.size": str(32 * 1024 * 1024),
     **{f"parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
 }
 

@@ -60,18 +60,12 @@ _SQL = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 
-#: The second compiler has to wait eight times as long as usual: Spark makes new code for each query, most of
-#: which runs for a second, and on two cores a quarter of all the work was compiling.
-_JAVA = (
-    "-XX:+UseParallelGC -Xshare:auto -XX:Tier4InvocationThreshold=40000 -XX:Tier4MinInvocationThreshold=5000"
-    " -XX:Tier4CompileThreshold=120000 -XX:Tier4BackEdgeThreshold=320000"
-)
 #: Where this process starts Spark itself.
 _PROCESS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": _JAVA,
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=4 -Xshare:auto",
     "spark.sql.streaming.metadataCache.enabled": "true",
     "spark.log.structuredLogging.enabled": "false",
 }
