@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from celery_poison.pipeline import run_report
+from celery_poison.pipeline import run_all
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
 
@@ -29,12 +29,15 @@ SQL = {
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Seconds on the clock, and of processors, Java's compiler and garbage collector among them."""
+class Whole:
+    """Seconds on the clock, and of processors, Java's compiler and garbage collector among them.
 
-    name: str
+    ``stages`` are seconds on the clock of each; some run at the same time, so that they add up to more.
+    """
+
     seconds: float
     cpu: float
+    stages: dict[str, float]
 
 
 def generate(attempts: int, place: Path) -> None:
@@ -43,24 +46,18 @@ def generate(attempts: int, place: Path) -> None:
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
-def measure(session: Any, root: Path, cpu: Callable[[], float]) -> list[Stage]:
+def measure(session: Any, root: Path, cpu: Callable[[], float]) -> Whole:
     """Make all tables, the blame, the back-test and the report, as `pipeline all` does; what each cost."""
-    lake = Lake(session, str(root))
-    told: list[Stage] = []
-    last = [time.perf_counter(), cpu()]
+    stages: dict[str, float] = {}
 
-    def lap(name: str) -> None:
-        now = [time.perf_counter(), cpu()]
-        told.append(Stage(name, now[0] - last[0], now[1] - last[1]))
-        last[:] = now
+    def told(words: str) -> None:
+        name, _, seconds = words.partition(": ")
+        stages[name] = float(seconds.split()[0])
 
-    derived = Derived(session, lake, lambda words: lap(words.partition(":")[0]))
-    derived.make()
-    derived.judge()
+    began, spent = time.perf_counter(), cpu()
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as place:
-        run_report.run(session, lake, {"out": Path(place) / "report.html"})
-    lap("backtest and report")
-    return told
+        run_all.learn(Derived(session, Lake(session, str(root)), told), {"out": Path(place) / "report.html"})
+    return Whole(time.perf_counter() - began, cpu() - spent, stages)
 
 
 def in_duckdb(root: Path, threads: int) -> dict[str, float]:
@@ -78,14 +75,13 @@ def in_duckdb(root: Path, threads: int) -> dict[str, float]:
     return told
 
 
-def show(attempts: int, stages: list[Stage], duckdb: dict[str, float], peak_mb: float, target: float) -> None:
-    for each in stages:
-        beside = f"   DuckDB {duckdb[each.name]:.1f} s" if each.name in duckdb else ""
-        print(f"{each.name:20} {each.seconds:6.1f} s {each.cpu:6.1f} s of processors{beside}")
-    seconds, cpu = sum(each.seconds for each in stages), sum(each.cpu for each in stages)
-    print(f"{'all':20} {seconds:6.1f} s {cpu:6.1f} s of processors")
+def show(attempts: int, whole: Whole, duckdb: dict[str, float], peak_mb: float, target: float) -> None:
+    for name, seconds in whole.stages.items():
+        beside = f"   DuckDB {duckdb[name]:.1f} s" if name in duckdb else ""
+        print(f"{name:20} {seconds:6.1f} s{beside}")
+    print(f"{'all':20} {whole.seconds:6.1f} s {whole.cpu:6.1f} s of processors")
     print(f"{attempts} attempts; target {target:.0f} s; peak memory {peak_mb:,.0f} MB")
 
 
-def as_json(stages: list[Stage], duckdb: dict[str, float], peak_mb: float) -> str:
-    return json.dumps({"stages": [asdict(each) for each in stages], "duckdb": duckdb, "peak_mb": peak_mb})
+def as_json(whole: Whole, duckdb: dict[str, float], peak_mb: float) -> str:
+    return json.dumps({**asdict(whole), "duckdb": duckdb, "peak_mb": peak_mb})

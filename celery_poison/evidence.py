@@ -151,7 +151,10 @@ class Evidence:
         nobody = " The kernel has killed nobody there for want of memory." if self.oom is False else ""
         if self.asked_ms is not None:
             return f"It was ended before it had left; by whom is not known.{nobody}"
-        return f"What ended it is not known.{nobody}"
+        if self.noticed != "gone" and self.process != "gone":
+            return "What became of it is not known."
+        maybe = " It may be the want of memory." if self.near_limit and self.oom is None else ""
+        return f"What ended it is not known.{maybe}{nobody}"
 
     def _memory(self) -> str:
         if not self.rss_kb:

@@ -174,6 +174,13 @@ class Settings:
         "Memory that a suspect may use in its cell before it counts as out of memory. None: what there is.",
         unit="bytes",
     )
+    trial_group: int = _setting(
+        64,
+        _number(1, integer=True),
+        "How many suspects are tried together at most, in one cell, where more than 16 wait and the pool is"
+        " one of threads or greenlets; a group that dies is tried again in halves. 1: always alone.",
+        unit="messages",
+    )
     fleet_gate_share: float | None = _setting(
         0.5,
         _share,

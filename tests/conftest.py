@@ -134,7 +134,7 @@ def keeper(fleet: Any) -> Iterator[Any]:
 def new_server() -> Iterator[Callable[..., RedisServer]]:
     """A function that starts a Redis of the test's own, to be filled, cut off or killed."""
     with ExitStack() as servers:
-        yield lambda **options: servers.enter_context(RedisServer(options=options))
+        yield lambda binary=None, **options: servers.enter_context(RedisServer(binary, options))
 
 
 def pytest_configure() -> None:

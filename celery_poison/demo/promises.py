@@ -11,6 +11,8 @@ from celery_poison.demo.tasks import expected
 from celery_poison.records import MessageRecord
 
 MAX_CRASHES = 2
+#: Names that a sentence lists; the others are counted.
+_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ def _decided(promise: str, decision: Decision | None) -> Promise:
     return Promise(promise, decision.accepted and decision.came, f"{decision.poison}: {decision.told}")
 
 
-def _some(items: Any, limit: int = 8) -> str:
+def _some(items: Any) -> str:
     shown = [str(item) for item in items]
-    rest = len(shown) - limit
-    return ", ".join(shown[:limit]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(shown) - _SHOWN
+    return ", ".join(shown[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -28,6 +28,8 @@ GRACE = 5.0
 MARK = "POISON_DEMO_ID"
 
 _COMPLAINTS = re.compile(r": (WARNING|ERROR|CRITICAL)/|^\w+Error: ")
+#: Complaints that are told at the end.
+_LAST = 15
 _IMPORTABLE_FROM = Path(celery_poison.__file__).parents[1]
 
 
@@ -46,10 +48,10 @@ class Stage:
     environment: dict[str, str]
     grace: float = GRACE
 
-    def last_words(self, lines: int = 15) -> list[str]:
+    def last_words(self) -> list[str]:
         """Return the last complaints in the workers' logs."""
         log = self.workers.log_text().splitlines()
-        return [line for line in log if _COMPLAINTS.search(line)][-lines:]
+        return [line for line in log if _COMPLAINTS.search(line)][-_LAST:]
 
 
 @contextmanager

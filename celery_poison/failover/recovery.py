@@ -21,9 +21,9 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.attempts import Known
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import ALONE, IN_CELL, Incident, Start
+from celery_poison.records import ALONE, Incident, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase, may_be_chance
+from celery_poison.verdict import Ended, Phase, may_be_chance, smaller_group
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -120,7 +120,7 @@ class Recovery:
         # What was being received last: while its mark is there, a monitor that begins again sees it too.
         starts.sort(key=lambda row: row[1].phase == Phase.ADMITTING)
         receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
-        beside = any(start.phase == Phase.RUNNING and start.alone != IN_CELL for _, start, _ in starts)
+        beside = any(start.phase == Phase.RUNNING and not start.is_in_cell for _, start, _ in starts)
         ends = self._queries.ends([start.token for _, start, _ in starts])
         for (mid, start, raw), ended in zip(starts, ends, strict=True):
             if ended is Ended.DONE:
@@ -161,7 +161,9 @@ class Recovery:
         noticed = incident.noticed_at
         return noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE
 
-    def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
+    def _interrupt(
+        self, mid: str, start: Start, death: _Death, *, spoilt: bool = False, group: int = 0
+    ) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
             self._ledger.interrupt(
@@ -174,6 +176,7 @@ class Recovery:
                 fence=death.fence,
                 spoilt=spoilt,
                 known=death.known(start),
+                group=group,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -189,7 +192,11 @@ class Recovery:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
-            elif start.alone == IN_CELL:
+            elif start.companions:
+                # The same, of one of many: alone, beside an idle worker, they would take long.
+                fewer = smaller_group(1 + start.companions, cost_a_worker=True)
+                self._interrupt(mid, start, death, group=fewer)
+            elif start.is_in_cell:
                 # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
                 self._interrupt(mid, start, death, spoilt=True)
             elif start.alone and may_be_chance(self._queries.history(start.id)):

@@ -14,12 +14,14 @@ from tornado.web import HTTPError, authenticated
 from celery_poison.errors import PoisonError
 from celery_poison.flower.actions import ACTIONS
 from celery_poison.flower.base import Guarded
+from celery_poison.flower.bodies import send_body
 from celery_poison.flower.choice import Choice, NothingChosen
 from celery_poison.flower.guarding import CLIENT_HEADER
-from celery_poison.flower.handlers import send_body, status_of, version_of
 from celery_poison.flower.jobs import Job, Order
 from celery_poison.flower.listing import TABS, Listing
 from celery_poison.flower.message import PATIENCE
+from celery_poison.flower.page import status_of
+from celery_poison.flower.proposal import version_of
 from celery_poison.quarantine import story
 from celery_poison.quarantine.dossier import find, parcel_if_kept
 from celery_poison.quarantine.groups import By, grouped

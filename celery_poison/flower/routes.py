@@ -7,8 +7,7 @@ from typing import Any
 
 from tornado.web import StaticFileHandler, url
 
-from celery_poison.flower import api
-from celery_poison.flower import handlers as pages
+from celery_poison.flower import acting, api, proposal, reading
 
 STATIC = Path(__file__).parent / "static"
 
@@ -16,16 +15,16 @@ STATIC = Path(__file__).parent / "static"
 def handlers() -> list[Any]:
     """Return the routes. Only ``url`` objects keep their arguments under Flower's ``--url_prefix``."""
     return [
-        url(r"/poison", pages.ListPage, name="poison"),
-        url(r"/poison/message/(.+)", pages.MessagePage, name="poison-message"),
-        url(r"/poison/task/(.+)", pages.TaskRedirect, name="poison-task"),
-        url(r"/poison/body/(.+)", pages.Body, name="poison-body"),
-        url(r"/poison/incidents", pages.IncidentsPage, name="poison-incidents"),
-        url(r"/poison/preview/(\w+)", pages.PreviewPage, name="poison-preview"),
-        url(r"/poison/act/(\w+)", pages.Act, name="poison-act"),
-        url(r"/poison/job/(\w+)", pages.JobPage, name="poison-job"),
-        url(r"/poison/gate/lift", pages.LiftGate, name="poison-gate"),
-        url(r"/poison/proposal/(apply|dismiss)", pages.DecideProposal, name="poison-proposal"),
+        url(r"/poison", reading.ListPage, name="poison"),
+        url(r"/poison/message/(.+)", reading.MessagePage, name="poison-message"),
+        url(r"/poison/task/(.+)", reading.TaskRedirect, name="poison-task"),
+        url(r"/poison/body/(.+)", reading.Body, name="poison-body"),
+        url(r"/poison/incidents", reading.IncidentsPage, name="poison-incidents"),
+        url(r"/poison/preview/(\w+)", acting.PreviewPage, name="poison-preview"),
+        url(r"/poison/act/(\w+)", acting.Act, name="poison-act"),
+        url(r"/poison/job/(\w+)", acting.JobPage, name="poison-job"),
+        url(r"/poison/gate/lift", acting.LiftGate, name="poison-gate"),
+        url(r"/poison/proposal/(apply|dismiss)", proposal.DecideProposal, name="poison-proposal"),
         url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
         url(r"/api/poison/status", api.Status),
         url(r"/api/poison/groups", api.Groups),

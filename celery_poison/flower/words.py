@@ -19,7 +19,8 @@ STATES = {
     "DLNG": "running",
     "DLVD": "ended",
 }
-_LONGEST = 200
+#: Characters of a stored text that are shown, and of a value of a header or property.
+_LONGEST, _LONGEST_VALUE = 200, 2000
 
 
 def say(text: object, limit: int = _LONGEST) -> str:
@@ -29,9 +30,9 @@ def say(text: object, limit: int = _LONGEST) -> str:
     return shown if len(told) <= limit else f"{shown}… ({len(told):,} characters)"
 
 
-def tell(value: Any, limit: int = 2000) -> str:
+def tell(value: Any) -> str:
     """Return a value of a header or property."""
-    return say(value if isinstance(value, str) else dumps(value), limit)
+    return say(value if isinstance(value, str) else dumps(value), _LONGEST_VALUE)
 
 
 def ago(seconds: float | None, now: float | None = None) -> str:

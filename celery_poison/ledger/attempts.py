@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from celery_poison.ledger.calling import Caller, fence_of, pairs
 from celery_poison.ledger.scripts import Code
+from celery_poison.ledger.sight import Recorded, Sight
 from celery_poison.records import Parked, Start, history_of
 from celery_poison.states import State
-from celery_poison.verdict import Ended, History, Phase
+from celery_poison.verdict import Ended, History
 
 #: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
 REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
@@ -19,37 +19,6 @@ REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
 #: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
 Known = Mapping[str, str]
 NOTHING_KNOWN: Known = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What ``look`` saw: a message's newest start, lineage, record in quarantine and parking."""
-
-    raw: bytes
-    start: Start | None
-    ended: Ended
-    owner: str
-    history: History
-    kept: State | None
-    release: int
-    parked: Parked | None
-    run_id: str
-    gate_closed: bool = False
-
-    @property
-    def is_in_the_way(self) -> bool:
-        """Whether the start on record forbids another one; a claim of a worker that is gone does not."""
-        start = self.start
-        return start is not None and not (start.phase == Phase.CLAIMED and self.owner != "alive")
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """Outcome of recording an end: ``finished`` when it had ended well before it died."""
-
-    history: History
-    finished: bool = False
-    gate_closed: bool = False
 
 
 class Attempts(Caller):
@@ -89,12 +58,15 @@ class Attempts(Caller):
         incident: str = "",
         fence: int | None = None,
         known: Known = NOTHING_KNOWN,
+        group: int = 0,
     ) -> Recorded:
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
 
         Args:
             known: what else is known about the start.
             fence: of the monitor that tells it; None when the start's own worker does.
+            group: it died in a cell together with others, which is no strike: with how many at most it may be
+                tried next. 0: it did not.
 
         Raises:
             StaleDelivery: the message has a newer start.
@@ -112,6 +84,7 @@ class Attempts(Caller):
             observe=int(not start.diverts),
             fence=fence_of(fence),
             known=_packed(known),
+            group=group or "",
         )
         return _recorded(reply)
 
@@ -126,6 +99,7 @@ class Attempts(Caller):
         fence: int | None = None,
         spoilt: bool = False,
         known: Known = NOTHING_KNOWN,
+        group: int = 0,
     ) -> bool:
         """Take back a start that ended through nobody's fault; adds no strike.
 
@@ -136,6 +110,8 @@ class Attempts(Caller):
             failure: count it as a failure, so that it cannot go on for ever.
             fence: of the monitor that tells it; None when the start's own worker does.
             known: what else is known about the start.
+            group: it was in a cell together with others: with how many at most it may be tried next. 0: it
+                was not.
 
         Raises:
             StaleDelivery: the message has no such start any more.
@@ -150,6 +126,7 @@ class Attempts(Caller):
             "fence": fence_of(fence),
             "spoilt": int(spoilt),
             "known": _packed(known),
+            "group": group or "",
         }
         reply = self._call("interrupt", self._of(mid, start.id), **arguments)
         return bool(reply[0] is Code.DONE)

@@ -11,6 +11,8 @@ from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.journal import FIELDS
 from celery_poison.ledger.keys import Keys
 
+#: Entries that are read at most, beginning at ``since``, without it at the newest.
+MOST = 50_000
 _PAGE = 1000
 #: An older version's entries lack the fields that have been added since.
 _EMPTY = dict.fromkeys(FIELDS, "")
@@ -23,7 +25,6 @@ def history(
     *,
     since: float | None = None,
     until: float | None = None,
-    scan: int = 50_000,
 ) -> list[dict[str, str]]:
     """Return the journal's entries about one task id, oldest first.
 
@@ -31,7 +32,6 @@ def history(
 
     Args:
         since, until: seconds of Redis' clock that bound what is read; None: the journal's ends.
-        scan: entries that are read at most, beginning at ``since``, without it at the newest.
 
     Raises:
         LedgerUnavailable: Redis is away.
@@ -41,7 +41,7 @@ def history(
     for rows in _pages(client, keys.journal, since, until):
         found += [entry(key, row) for key, row in rows if row.get(b"id") == wanted]
         read += len(rows)
-        if read >= scan:
+        if read >= MOST:
             break
     return sorted(found, key=lambda found_entry: position(found_entry["at"]))
 

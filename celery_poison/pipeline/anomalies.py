@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline.tables.attempts import ended_alive
+from celery_poison.pipeline.tables.tallies import tallies
 
 #: Fewer deaths, or incidents, say nothing.
 LEAST = 8
@@ -14,8 +15,11 @@ TIMES = 2.0
 _MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms", "memory": "memory_kb"}
 
 
-def anomalies(attempts: DataFrame, incidents: DataFrame) -> DataFrame:
+def anomalies(attempts: DataFrame, incidents: DataFrame, counted: DataFrame | None = None) -> DataFrame:
     """Return what stands out, the largest factor first.
+
+    Args:
+        counted: what ``tallies`` made of the same attempts, where it is there already.
 
     Returns:
         ``kind, key, date, value, usual, times, says``. ``payload``, ``duration`` and ``memory`` compare the
@@ -23,7 +27,8 @@ def anomalies(attempts: DataFrame, incidents: DataFrame) -> DataFrame:
         under one release with that under all others; ``recovery`` the median of a queue's last third of
         incidents with that of its first third. ``date`` is that of the last death.
     """
-    whole = waves(attempts).unionByName(slower(attempts, incidents)).unionByName(drifts(attempts))
+    counted = tallies(attempts) if counted is None else counted
+    whole = waves(counted).unionByName(slower(attempts, incidents)).unionByName(drifts(attempts))
     times = F.col("value") / F.col("usual")
     return (
         whole.where(F.col("usual") > 0)
@@ -59,14 +64,15 @@ def _drift(kind: str) -> Column:
     )
 
 
-def waves(attempts: DataFrame) -> DataFrame:
-    """Compare a task's deaths under one release with those under all its others."""
+def waves(counted: DataFrame) -> DataFrame:
+    """Compare a task's deaths under one release with those under all its others; takes ``tallies``."""
+    none = F.lit(0).cast("long")
     by = (
-        attempts.where(F.col("release").isNotNull())
+        counted.where(F.col("release").isNotNull())
         .groupBy("task", "release")
         .agg(
-            F.count(F.when(_guilty(), True)).alias("died"),
-            F.count(F.when(_guilty() | _alive(), True)).alias("ran"),
+            F.coalesce(F.sum(F.when(_guilty(), F.col("n"))), none).alias("died"),
+            F.coalesce(F.sum(F.when(_guilty() | _alive(), F.col("n"))), none).alias("ran"),
             F.max(F.when(_guilty(), F.col("date"))).alias("date"),
         )
     )

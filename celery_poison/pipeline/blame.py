@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline import beta
 from celery_poison.pipeline.tables.attempts import ended_alive
+from celery_poison.pipeline.tables.fingerprints import marked
+from celery_poison.pipeline.tables.tallies import decade, tallies
 
 #: What may be to blame. ``shape`` and ``payload`` are those of one task.
 DIMENSIONS = ("fingerprint", "task", "shape", "payload", "host", "release")
@@ -24,19 +26,16 @@ MEASURES = ("ochiai", "tarantula", "dstar", "jaccard")
 _SIZES = ("under 1 kB", "1-10 kB", "10-100 kB", "100 kB-1 MB", "1-10 MB", "10-100 MB", "100 MB or more")
 
 
-def payload_bucket(size: Column) -> Column:
-    """Return the decade of a size in bytes, in words; null stays null."""
-    bucket = F.when(size < 1000, _SIZES[0])
-    for power, name in enumerate(_SIZES[1:-1], start=4):
-        bucket = bucket.when(size < 10**power, name)
-    return bucket.when(size.isNotNull(), _SIZES[-1])
-
-
 def elements(attempts: DataFrame) -> DataFrame:
     """Return ``attempts`` with one column for each of :data:`DIMENSIONS`: the key of its element, or null."""
+    return _named(attempts.withColumn("size", decade(F.col("payload_bytes"))))
+
+
+def _named(sized: DataFrame) -> DataFrame:
     shape = F.concat("task", F.lit("("), "shape", F.lit(")"))
-    payload = F.concat("task", F.lit(" "), payload_bucket(F.col("payload_bytes")))
-    return attempts.withColumns({"shape": shape, "payload": payload})
+    sizes = F.array(*(F.lit(name) for name in _SIZES))
+    payload = F.concat("task", F.lit(" "), F.get(sizes, "size"))
+    return sized.withColumns({"shape": shape, "payload": payload})
 
 
 def spectrum(attempts: DataFrame, *, trials: bool = True, alive: DataFrame | None = None) -> DataFrame:
@@ -86,43 +85,46 @@ def spectrum(attempts: DataFrame, *, trials: bool = True, alive: DataFrame | Non
     )
 
 
-def runs_alive(attempts: DataFrame) -> DataFrame:
+def runs_alive(
+    attempts: DataFrame, counted: DataFrame | None = None, asked: DataFrame | None = None
+) -> DataFrame:
     """Count the runs that ended alive: two passes over the attempts, which cost more than all the rest.
+
+    Args:
+        counted, asked: what ``tallies`` and ``marked`` made of the same attempts, where that is kept.
 
     Returns:
         ``dimension, key, passed``: of each element, fingerprints only if they were in a death; and, where
         ``key`` is null, of all in which the dimension is known.
     """
-    known = elements(attempts)
-    passed = known.where(ended_alive(F.col("end"), F.col("outcome")))
-    # Few of many fingerprints were in a death, so the others go first.
-    asked = known.where("end = 'crashed' and fingerprint is not null").select("fingerprint").distinct()
-    fingerprints = passed.join(F.broadcast(asked), "fingerprint", "left_semi")
-    whole = (
-        fingerprints.groupBy(F.col("fingerprint").alias("key"))
-        .agg(F.count(F.lit(1)).alias("passed"))
-        .select(F.lit("fingerprint").alias("dimension"), "key", "passed")
+    alive = ended_alive(F.col("end"), F.col("outcome"))
+    passed = _named((tallies(attempts) if counted is None else counted).where(alive))
+    # Few of many fingerprints were in a death: the others are in the total only.
+    fingerprints = (
+        (marked(attempts) if asked is None else asked)
+        .where(alive)
+        .select(
+            F.lit("fingerprint").alias("dimension"), F.col("fingerprint").alias("key"), F.lit(1).alias("n")
+        )
     )
-    # Everything that has few values, counted at once. Kept, for each dimension asks for it.
-    cube = (
-        passed.groupBy(*DIMENSIONS[1:])
-        .agg(F.count(F.lit(1)).alias("passed"), F.count("fingerprint").alias("fingerprints"))
-        .persist()
-    )
-    for name in DIMENSIONS[1:]:
-        groups = cube.where(F.col(name).isNotNull()).groupBy(F.col(name).alias("key"))
-        counted = groups.agg(F.sum("passed").alias("passed"))
-        whole = whole.unionByName(counted.select(F.lit(name).alias("dimension"), "key", "passed"))
-    return whole.unionByName(_totals(cube))
+    pairs = _pairs(DIMENSIONS[1:])
+    others = passed.select("n", F.explode(pairs).alias("e")).select("e.dimension", "e.key", "n")
+    known = fingerprints.unionByName(others).where("key is not null")
+    each = known.groupBy("dimension", "key").agg(F.sum("n").alias("passed"))
+    return each.unionByName(_totals(passed))
 
 
-def _totals(cube: DataFrame) -> DataFrame:
-    every = {name: F.when(F.col(name).isNotNull(), F.col("passed")) for name in DIMENSIONS[1:]}
+def _totals(passed: DataFrame) -> DataFrame:
+    every = {name: F.when(F.col(name).isNotNull(), F.col("n")) for name in DIMENSIONS[1:]}
     sums = [F.sum(column).alias(name) for name, column in every.items()]
-    known = cube.agg(F.sum("fingerprints").alias("fingerprint"), *sums)
-    pairs = F.array(*(F.struct(F.lit(d).alias("dimension"), F.col(d).alias("passed")) for d in DIMENSIONS))
+    known = passed.agg(F.sum("fingerprints").alias("fingerprint"), *sums)
     nothing = F.lit(None).cast("string").alias("key")
-    return known.select(F.explode(pairs).alias("e")).select("e.dimension", nothing, "e.passed")
+    whole = known.select(F.explode(_pairs(DIMENSIONS)).alias("e"))
+    return whole.select("e.dimension", nothing, F.col("e.key").alias("passed"))
+
+
+def _pairs(names: Sequence[str]) -> Column:
+    return F.array(*(F.struct(F.lit(name).alias("dimension"), F.col(name).alias("key")) for name in names))
 
 
 def score(spectrum: DataFrame) -> DataFrame:
@@ -265,6 +267,5 @@ def jaccard(failed: Column, passed: Column, failed_total: Column) -> Column:
 
 def _long(known: DataFrame) -> DataFrame:
     """One row for each element of each attempt; for few rows only."""
-    pairs = F.array(*(F.struct(F.lit(d).alias("dimension"), F.col(d).alias("key")) for d in DIMENSIONS))
-    each = known.select("death", "proof", "share", F.explode(pairs).alias("e"))
+    each = known.select("death", "proof", "share", F.explode(_pairs(DIMENSIONS)).alias("e"))
     return each.select("death", "proof", "share", "e.dimension", "e.key").where("key is not null")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from celery_poison.pipeline import blame, tables
@@ -11,10 +13,17 @@ from celery_poison.pipeline.anomalies import anomalies
 from celery_poison.pipeline.lake import Lake, Reading
 from celery_poison.pipeline.schema import JOURNAL
 from celery_poison.pipeline.telling import sentences
+from celery_poison.pipeline.together import together
 
 TABLES = ("attempts", "incidents", "messages", "fingerprints", "task_daily")
 #: Deaths are few and asked for on their own, again and again: they are stored apart.
 PARTITIONS = {"attempts": ("end",)}
+#: Values that hardly come twice are not looked up in a dictionary first. Encoding is what costs.
+_UNIQUE = ("token", "id", "mid", "seq", "started_at", "ended_at", "first_at", "last_at")
+_ENCODING = {
+    "parquet.size.statistics.enabled": "false",
+    **{f"parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
+}
 
 
 class Derived:
@@ -30,28 +39,62 @@ class Derived:
         self._session, self._lake, self._progress = session, lake, progress
         self._reading: Reading | None = None
         self._fresh: dict[str, Any] = {}
+        self._kept: dict[str, Any] = {}
+        self._lock = threading.Lock()
 
     def make(self) -> None:
         """Make all of :data:`TABLES` and the blame, from what the lake has now."""
+        self._forget()
         journal = self.reading.journal
-        attempts = self._store("attempts", tables.attempts(journal))
-        self._store("incidents", tables.incidents(journal, attempts))
-        self._store("messages", tables.messages(journal))
-        self._store("fingerprints", tables.fingerprints(attempts))
-        self._store("task_daily", tables.task_daily(attempts))
+        rest = tables.noted(journal).persist()
+        self._store("attempts", tables.attempts(journal, rest))
+        attempts = self["attempts"]
+        together(
+            lambda: self._store("messages", tables.messages(journal, rest)),
+            lambda: (
+                self._store("incidents", tables.incidents(rest, attempts)),
+                self._store("fingerprints", tables.fingerprints(attempts, self.marked)),
+                self._store("task_daily", tables.task_daily(attempts)),
+            ),
+        )
+        rest.unpersist()
 
     def judge(self) -> None:
         """Make ``blame``, ``measures`` and ``anomalies`` of the attempts."""
+        together(self._blame, self._anomalies)
+
+    def _blame(self) -> None:
         attempts = self["attempts"]
-        self._store("anomalies", anomalies(attempts, self["incidents"]).coalesce(1))
-        alive = blame.runs_alive(attempts).persist()
+        alive = blame.runs_alive(attempts, self.tallies, self.marked).persist()
         self._store("blame", blame.score(blame.spectrum(attempts, alive=alive)))
         self._store("measures", blame.compare(attempts, alive=alive))
+
+    def _anomalies(self) -> None:
+        found = anomalies(self["attempts"], self["incidents"], self.tallies)
+        self._store("anomalies", found.coalesce(1))
+
+    @property
+    def marked(self) -> Any:
+        """``tables.marked``, found once."""
+        return self._keep("marked", tables.marked)
+
+    @property
+    def tallies(self) -> Any:
+        """``tables.tallies``, counted once."""
+        return self._keep("tallies", tables.tallies)
+
+    def _keep(self, name: str, find: Callable[[Any], Any]) -> Any:
+        attempts = self["attempts"]
+        with self._lock:
+            if name not in self._kept:
+                self._kept[name] = find(attempts).persist()
+            return self._kept[name]
 
     @property
     def reading(self) -> Reading:
         if self._reading is None:
-            self._reading = self._lake.read()
+            with self._timed("reading the lake"):
+                self._reading = self._lake.read()
         return self._reading
 
     @property
@@ -65,18 +108,31 @@ class Derived:
             from pyspark.errors import AnalysisException
 
             try:
-                self._fresh[name] = self._stored(name)
+                stored = self._stored(name)
+                stored.schema  # noqa: B018 - Spark Connect looks whether it is there no sooner than now
+                self._fresh[name] = stored
             except AnalysisException:
                 self.make() if name in TABLES else self.judge()
         return self._fresh[name]
 
+    def _forget(self) -> None:
+        for kept in self._kept.values():
+            kept.unpersist()
+        self._kept.clear()
+
     def _store(self, name: str, frame: Any) -> Any:
-        began = time.monotonic()
         parts = PARTITIONS.get(name, ())
-        frame.write.mode("overwrite").partitionBy(*parts).parquet(self._lake.table(name))
-        self._progress(f"{name}: {time.monotonic() - began:.1f} s")
+        with self._timed(name):
+            writer = frame.write.mode("overwrite").partitionBy(*parts).options(**_ENCODING)
+            writer.parquet(self._lake.table(name))
         self._fresh[name] = self._stored(name)
         return self._fresh[name]
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._progress(f"{name}: {time.monotonic() - began:.1f} s")
 
     def _stored(self, name: str) -> Any:
         reader, place = self._session.read, self._lake.table(name)

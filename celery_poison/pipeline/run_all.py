@@ -11,7 +11,9 @@ import click
 from celery_poison.pipeline import run_ingest, run_report
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
+from celery_poison.pipeline.run_backtest import replayed
 from celery_poison.pipeline.telling import tell
+from celery_poison.pipeline.together import together
 
 HELP = """Ingest what is new, make all tables anew, and write the report: once, as from cron.
 
@@ -26,7 +28,12 @@ def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
     done = run_ingest.ingest(session, lake, options)
     click.echo(run_ingest.summary(done), err=bool(options.get("as_json")))  # the report's is all the JSON
     derived = Derived(session, lake, lambda words: click.echo(words, err=True))
+    return learn(derived, options)
+
+
+def learn(derived: Derived, options: Mapping[str, Any]) -> Path:
+    """Make all tables anew, and the report."""
     derived.make()
-    derived.judge()
+    _, replay = together(derived.judge, lambda: replayed(derived))
     tell(derived.reading)
-    return run_report.run(session, lake, options)
+    return run_report.write(derived, replay, options)

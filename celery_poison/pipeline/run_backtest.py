@@ -24,6 +24,8 @@ from celery_poison.pipeline.backtest.telling import as_dict, as_recommended
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
 
+#: The outcome of every policy, and which to take.
+Replayed = tuple[list[Outcome], Recommendation | None]
 OPTIONS = (
     click.Option(
         ["--weight"],
@@ -52,10 +54,10 @@ def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Sequence[Outcom
     return outcomes
 
 
-def replayed(derived: Derived, weight: float = WEIGHT) -> tuple[list[Outcome], Recommendation | None]:
+def replayed(derived: Derived, weight: float = WEIGHT) -> Replayed:
     """Return the outcome of every policy of the grid, and the one to take."""
     attempts = derived["attempts"]
-    concerned = steps(attempts)
+    concerned = steps(attempts, derived.marked)
     larger = oversized(attempts, concerned, [size for size in SIZES if size])
     outcomes = replay_all(concerned, DEFAULT_GRID, larger)
     return outcomes, recommend(outcomes, weight=weight)

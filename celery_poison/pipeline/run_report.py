@@ -12,7 +12,7 @@ import click
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.report import gather, render
-from celery_poison.pipeline.run_backtest import replayed
+from celery_poison.pipeline.run_backtest import Replayed, replayed
 
 HELP = """Write one self-contained HTML page about everything that the lake tells.
 
@@ -32,11 +32,17 @@ OPTIONS = (
 def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
     """Write the page and return where it is."""
     derived = Derived(session, lake, lambda words: click.echo(words, err=True))
-    outcomes, best = replayed(derived)
+    return write(derived, replayed(derived), options)
+
+
+def write(derived: Derived, replay: Replayed, options: Mapping[str, Any]) -> Path:
+    """Write the page about tables that are there already, and a back-test."""
+    outcomes, best = replay
     told = gather(
         derived["attempts"],
         derived["incidents"],
         derived["blame"],
+        counted=derived.tallies,
         measures=derived["measures"],
         anomalies=derived["anomalies"].orderBy("times", ascending=False),
         outcomes=outcomes,

@@ -133,7 +133,7 @@ def overview(app: Celery) -> Overview:
         quarantined=totals["quarantined"],
         failed=totals["failed"],
         candidates=totals["candidates"],
-        running=max(0, totals["running"]),
+        running=totals["running"],
         parked=totals["parked"],
         journal=totals["journal"],
         blocked=len(read_rules(raw, now)[0]),

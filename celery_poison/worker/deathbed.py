@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from celery_poison.errors import ConfigurationError
 from celery_poison.evidence import REQUESTS_TO_END
 
 _PREFIX = "celery-poison-"
@@ -78,6 +79,15 @@ class Deathbed:
         with suppress(OSError):
             os.close(self._lock)
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def make_deathbed(complain: Callable[[Exception], object]) -> Deathbed | None:
+    """Return the directory of a new worker; None where there is no place for it."""
+    try:
+        return Deathbed()
+    except OSError as error:
+        complain(ConfigurationError(f"no stack of a native crash will be known: {error}"))
+        return None
 
 
 def _remove_left_overs() -> None:

@@ -78,16 +78,9 @@ class Delivery:
         """Whether the look-up found what it finds of nearly every message: nothing."""
         return not self.is_known and self.history == NO_HISTORY
 
-    @property
-    def opens_in_main(self) -> bool:
-        """Whether letting it in unpacks or decodes anything dangerous in the main process."""
-        return bool(getattr(self.message, "sealed", False)) or not is_json(self.message)
 
-
-def attempt_of(delivery: Delivery | None) -> Attempt:
+def attempt_of(delivery: Delivery) -> Attempt:
     """Return what ``self.request.poison`` shows for a delivery."""
-    if delivery is None:
-        return Attempt()
     history = delivery.history
     return Attempt(
         deliveries=delivery.start.deliveries,
@@ -97,10 +90,6 @@ def attempt_of(delivery: Delivery | None) -> Attempt:
         candidate=history.candidate,
         on_trial=delivery.alone,
     )
-
-
-def is_json(message: Any) -> bool:
-    return bool(message.content_type == "application/json")
 
 
 def needs_care(message: Any, policy: Policy) -> bool:

@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger.attempts import Sight
+from celery_poison.ledger.sight import Sight
 from celery_poison.quarantine.parcel import pack, parcel_fields
 from celery_poison.records import ALONE, ParkingState, Start
 from celery_poison.states import State
@@ -82,7 +82,7 @@ class Door:
             pid=runtime.me.pid,
             epoch=runtime.epoch,
             suspected=suspected,
-            trials=runtime.has_trials,
+            trials=runtime.settings.has_trials,
         )
         if blockable:
             delivery.blocked = self._rule_at_once(delivery, open_to_mark=not care)

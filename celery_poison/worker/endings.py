@@ -89,6 +89,16 @@ class Endings:
         except StaleDelivery:
             return
 
+    def take_back_all(self) -> None:
+        """Interrupt whatever this worker still has on record, now that it leaves.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        for mid, start, _ in Queries(self._ledger).running():
+            if start.worker == self._me.worker:
+                self.interrupt(mid, start)
+
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
         self._whereabouts.dropped(delivery.start.token)

@@ -71,11 +71,16 @@ class Fate:
         start = self._open()
         self._runtime.clerk.do(partial(self._record_rollback, start, cause))
 
-    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE) -> None:
-        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever."""
+    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE, group: int = 0) -> None:
+        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever.
+
+        Args:
+            group: it was on trial together with others, who may be to blame for its end: that is no failure.
+                At most so many may be tried together next.
+        """
         start = self._open()
         self._evidence = evidence
-        self._runtime.clerk.do(partial(self._record_interruption, start, cause))
+        self._runtime.clerk.do(partial(self._record_interruption, start, cause, group))
 
     # --- in the clerk's thread -----------------------------------------------------------------
 
@@ -86,10 +91,16 @@ class Fate:
         if success_was_stored(request.task, request.id, ignored=request.ignore_result):
             runtime.bridge.call(self._finished_after_all)
             return
-        timed_out = cause == causes.TIME_LIMIT
+        timed_out, group = cause == causes.TIME_LIMIT, getattr(error, "group", 0)
         try:
             recorded = runtime.ledger.crash(
-                request.mid, start, cause=cause, shared=False, failure=timed_out, known=self._known()
+                request.mid,
+                start,
+                cause=cause,
+                shared=group > 0,
+                failure=timed_out,
+                known=self._known(),
+                group=group,
             )
         except StaleDelivery:
             runtime.bridge.call(self._put_back)
@@ -105,7 +116,7 @@ class Fate:
         runtime.bridge.call(try_again)
 
     def _limits(self, start: Start) -> Limits:
-        return Limits(start.max_crashes, start.max_failures, trials=self._runtime.has_trials)
+        return Limits(start.max_crashes, start.max_failures, trials=self._runtime.settings.has_trials)
 
     def _observe_death(self, start: Start, cause: str) -> None:
         mid, known = self._request.mid, self._known()
@@ -121,7 +132,7 @@ class Fate:
             logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
         self._runtime.bridge.call(self._put_back)
 
-    def _record_interruption(self, start: Start, cause: str) -> None:
+    def _record_interruption(self, start: Start, cause: str, group: int) -> None:
         if self._has_new_owner(start):
             return
         request, runtime = self._request, self._runtime
@@ -133,8 +144,9 @@ class Fate:
                     request.mid,
                     start,
                     cause=causes.SHUTDOWN if leaving else cause,
-                    failure=not leaving,
+                    failure=not leaving and not group,
                     known=self._known(),
+                    group=group,
                 )
         runtime.bridge.call(self._finished_after_all if finished else self._put_back)
 

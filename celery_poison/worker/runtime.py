@@ -8,11 +8,9 @@ from celery import Celery
 
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
-from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.ledger.queries import Queries
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.wire import Wire
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.task import FIRST
 from celery_poison.worker import attempt
 from celery_poison.worker.about import About
 from celery_poison.worker.amnesia import TELL_AGAIN, Amnesia
@@ -21,7 +19,7 @@ from celery_poison.worker.blocklist import BlockList, Checker
 from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.complaints import Complaints
-from celery_poison.worker.deathbed import Deathbed
+from celery_poison.worker.deathbed import make_deathbed
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.endings import Endings
 from celery_poison.worker.exits import Exits
@@ -68,8 +66,6 @@ class Runtime:
         ended: it said farewell, and must not beat any more.
     """
 
-    first_attempt = FIRST
-
     def __init__(
         self,
         app: Celery,
@@ -95,24 +91,43 @@ class Runtime:
 
         self.me = Incarnation(hostname)
         self._about = About(app, self.me, settings.release, pool, concurrency)
-        self.complain = complain = Complaints()
-        self.ledger = self.plugin.open_ledger()
+        self.complain = Complaints()
+        self.bridge = Bridge()
+        self.clerk = Clerk(self.complain)
+        self.announce = Announcer(lambda: self.consumer)
+        self.whereabouts = Whereabouts()
+        self._open_ledger()
+        self._prepare_keeping()
+        self._prepare_endings()
+        self._prepare_for_losses()
+        self.deathbed = make_deathbed(self.complain)
+        self.exits = Exits(self.deathbed)
+        self.vitals = Vitals(self.complain)
+        self.cells = Cells(self, limits)
+        attempt.configure(
+            self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
+        )
+        self._connect_as_myself()
+        self.health.check(self.ledger, self._durable, self.amnesia)
+
+    def _open_ledger(self) -> None:
+        settings, self.ledger = self.settings, self.plugin.open_ledger()
         # One connection for all notes of a process: Redis must see them in the order they were made.
         channel = self.ledger.keys.channel(self.worker)
         self.wire = Wire(self.ledger.client, channel, remind=attempt.still_running)
         self.lease = Lease(settings.activation_interval)
-        durable = open_durable(settings, self.ledger, self.wire)
-        self.recorder = open_recorder(settings, self.ledger, self.wire, hostname, self.policies, durable)
+        self._durable = open_durable(settings, self.ledger, self.wire)
+        self.recorder = open_recorder(
+            settings, self.ledger, self.wire, self.me.node, self.policies, self._durable
+        )
         self.marks = Marks(self.wire, self.ledger.keys)
-        self.health = Health(app, settings, self.recorder, complain)
-        self.bridge = Bridge()
-        self.clerk = Clerk(complain)
-        self.whereabouts = Whereabouts()
-        self.announce = Announcer(lambda: self.consumer)
+        self.health = Health(self.app, settings, self.recorder, self.complain)
 
-        fingerprints = Fingerprints(complain)
-        self.blocks = BlockList(self.ledger, complain)
-        self.checker = Checker(self.blocks, fingerprints, self.recorder, complain)
+    def _prepare_keeping(self) -> None:
+        """What goes by policies and by the block list."""
+        fingerprints = Fingerprints(self.complain)
+        self.blocks = BlockList(self.ledger, self.complain)
+        self.checker = Checker(self.blocks, fingerprints, self.recorder, self.complain)
         self.refresher = Refresher(
             self.plugin,
             self.ledger,
@@ -121,7 +136,7 @@ class Runtime:
             self.blocks,
             self.announce,
             self.bridge,
-            complain,
+            self.complain,
         )
         self.keeper = Keeper(
             self.ledger,
@@ -131,20 +146,23 @@ class Runtime:
             self.refresher,
             self.announce,
             self.bridge,
-            settings.release,
+            self.settings.release,
         )
 
-        follows = settings.heartbeat_interval if self.wire.follows_master else 0.0
-        self.amnesia = Amnesia(settings.activation_interval, follows + TELL_AGAIN)
+    def _prepare_endings(self) -> None:
+        """What takes starts off the ledger, and remembers them for a Redis that has forgotten."""
+        beat = self.settings.heartbeat_interval
+        tell_again = TELL_AGAIN + (beat if self.wire.follows_master else 0.0)
+        self.amnesia = Amnesia(self.settings.activation_interval, tell_again)
         self._settler = Settler(self.ledger)
-        self.memory = Memory(self.ledger, hostname, self.amnesia, self._settler, self.whereabouts, self.clerk)
-        self.following = Following(
-            self.wire, self.memory, self.health, self.bridge, settings.heartbeat_interval
+        self.memory = Memory(
+            self.ledger, self.me.node, self.amnesia, self._settler, self.whereabouts, self.clerk
         )
+        self.following = Following(self.wire, self.memory, self.health, self.bridge, beat)
         self.ownership = Ownership(self.ledger, self.lease, self.recorder)
         self.endings = Endings(
             self.me,
-            settings,
+            self.settings,
             self.ledger,
             self.ownership,
             self.clerk,
@@ -152,8 +170,16 @@ class Runtime:
             self.memory,
             self.whereabouts,
         )
-        self._leftovers = Leftovers(self.ledger, self.whereabouts, self.clerk, complain, contained=contained)
+
+    def _prepare_for_losses(self) -> None:
+        """What is done when a broker connection is lost, and when this worker was taken for dead."""
+        self._leftovers = Leftovers(
+            self.ledger, self.whereabouts, self.clerk, self.complain, contained=self.contained
+        )
         self._owners = Owners(self.ledger)
+        self._renewal = Renewal(
+            lambda: self.app.amqp.Connection.channels, self.settings.heartbeat_interval, self.complain
+        )
         self.rebirth = Rebirth(
             self.me,
             self._connect_as_myself,
@@ -161,28 +187,10 @@ class Runtime:
             self.ledger,
             self.whereabouts,
             self.bridge,
-            complain,
-            settings.activation_interval,
+            self.complain,
+            self.settings.activation_interval,
             observes=self.observes,
         )
-
-        self.deathbed = self._make_deathbed()
-        self.exits = Exits(self.deathbed)
-        self.vitals = Vitals(complain)
-        self.cells = Cells(self, limits)
-        attempt.configure(
-            self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
-        )
-        self._connect_as_myself()
-        self._renewal = Renewal(lambda: app.amqp.Connection.channels, settings.heartbeat_interval, complain)
-        self.health.check(self.ledger, durable, self.amnesia)
-
-    def _make_deathbed(self) -> Deathbed | None:
-        try:
-            return Deathbed()
-        except OSError as error:
-            self.complain(ConfigurationError(f"no stack of a native crash will be known: {error}"))
-            return None
 
     def _connect_as_myself(self) -> None:
         """Let every broker connection from now on carry this incarnation's boot id."""
@@ -206,11 +214,6 @@ class Runtime:
     def consumer(self) -> Any:
         """Celery's consumer of the present broker connection; None before the first."""
         return self.bridge.consumer
-
-    @property
-    def has_trials(self) -> bool:
-        """Whether suspects are tried alone."""
-        return self.settings.has_trials
 
     def may_start(self) -> bool:
         """Whether tasks may be started at this moment.
@@ -286,7 +289,7 @@ class Runtime:
         self.ended = True
         try:
             self._settler.settle(everything=True)
-            self._take_back_starts()
+            self.endings.take_back_all()
             self.ledger.retire(self.worker)
             if self.me.births:
                 self.ledger.retire(self.me.first_worker)
@@ -294,8 +297,3 @@ class Runtime:
             self.complain(error)
         if self.deathbed is not None:
             self.deathbed.remove()
-
-    def _take_back_starts(self) -> None:
-        for mid, start, _ in Queries(self.ledger).running():
-            if start.worker == self.worker:
-                self.endings.interrupt(mid, start)

@@ -12,6 +12,7 @@ from celery.worker.request import Request
 from celery_poison.headers import mid_of
 from celery_poison.plugin import plugin_of
 from celery_poison.records import ALONE, IN_CELL, Start
+from celery_poison.task import FIRST
 from celery_poison.verdict import Phase
 from celery_poison.worker.attempt import run_fast, run_plain
 from celery_poison.worker.delivery import Delivery, attempt_of, size_of
@@ -31,9 +32,11 @@ class SentRequest(Request):
     Attributes:
         poison: notes about a delivery that needed care, or None.
         epoch: number of the broker connection by which it was sent to the pool.
+        companions: how many others are on trial in its cell.
     """
 
     epoch = -1
+    companions = 0
     _ticket: Ticket | None = None
     _cells: Cells | None = None
 
@@ -59,7 +62,7 @@ class SentRequest(Request):
         """What its entry in the ledger says about what runs beside it."""
         if not self.runs_alone:
             return 0
-        return IN_CELL if self._cells is not None and not self.needs_idle_worker else ALONE
+        return IN_CELL + self.companions if self._cells and not self.needs_idle_worker else ALONE
 
     @property
     def needs_idle_worker(self) -> bool:
@@ -123,8 +126,7 @@ class SentRequest(Request):
         if delivery is None:
             queue = getattr(self._message, "queue_name", None) or self._delivery_info["routing_key"] or ""
             mid = mid_of(self._request_dict)
-            first = self.runtime.first_attempt
-            return Ticket(mid, self.runtime.me.next_token(), queue, first, size_of(self._message))
+            return Ticket(mid, self.runtime.me.next_token(), queue, FIRST, size_of(self._message))
         # From here on the entry is the pool process's to write.
         delivery.start = delivery.start.in_phase(Phase.RUNNING)
         start = delivery.start

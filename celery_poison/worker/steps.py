@@ -105,6 +105,7 @@ def _limits_of(worker: Any, pool: str) -> TimeLimits:
         worker.time_limit,
         enforces_soft=pool == "prefork",
         enforces_hard=pool in ("prefork", "gevent"),
+        pool=pool,
     )
 
 

@@ -99,6 +99,7 @@ def test_EMS_3_two_monitors_that_take_the_lock_from_each_other_double_nothing(
             scene.free_the_lock()
         for monitor in both:
             monitor.wait()
+        scene.free_the_lock()
         do(lambda: scene.monitor("third"))  # noqa: B023
         assert scene.picture() == expected, f"race {number}"
         changes += scene.changes_of_hands()

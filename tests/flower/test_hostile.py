@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 from collections.abc import Callable
@@ -50,6 +51,10 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     newest = keeper.ledger.client.xrevrange(keys.journal, count=1)[0][1]
     keeper.ledger.client.xadd(keys.journal, {**newest, **journalled, "event": "released"})
     keeper.ledger.client.xadd(keys.journal, {**newest, **journalled, "evidence": f'{{"{TURNED}": "<b>"}}'})
+    evidence = json.dumps({"noticed": "gone", "asked": SCRIPT + TURNED, "asked_ms": 1})
+    died = {"incident": "i1", "worker": SCRIPT, "cause": "worker_lost", "evidence": evidence}
+    keeper.ledger.client.hset(keys.incident("i1"), mapping=died)
+    keeper.ledger.client.zadd(keys.incidents, {"i1": 1})
     flower = serve(user=ANN)
     pages = [
         "/poison",
@@ -65,6 +70,7 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
         harmless(flower.get(path))
     assert "&lt;script&gt;alert(1)" in flower.get("/poison").text
     assert "characters)" in flower.get(f"/poison/message/{mid}").text
+    assert "had been asked to leave by &lt;script&gt;" in flower.get("/poison/incidents").text
     token = {"Cookie": "_xsrf=abcdef0123456789", "X_XSRFToken": "abcdef0123456789"}
     preview = flower.post("/poison/preview/release", {"ids": mid, "filter": SCRIPT}, **token)
     harmless(preview)

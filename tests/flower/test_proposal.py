@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from celery_poison.blocks import read_rules
 from celery_poison.ledger import blocks
 from celery_poison.plugin import plugin_of
@@ -10,6 +13,7 @@ from celery_poison.quarantine.proposals import Proposals
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
+from tests.flower.test_browser import await_text, text, visit
 from tests.quarantine.keeping import Keeper
 
 TOKEN = {"Cookie": "_xsrf=0123456789abcdef", "X_XSRFToken": "0123456789abcdef"}
@@ -93,3 +97,30 @@ def test_who_may_not_act_reads_it_and_sees_no_button(serve: Serve, fleet: Fleet,
     assert f"Proposal {version}" in page and "/poison/proposal/" not in page
     assert flower.post("/poison/proposal/apply", {"version": version}, **TOKEN).status == 403
     assert in_force(fleet) == {}
+
+
+def apply(browser: Any) -> None:
+    button = browser.find_element("css selector", "#poison-proposal button.btn-primary")
+    browser.execute_script("arguments[0].scrollIntoView({behavior: 'instant', block: 'center'})", button)
+    button.click()
+
+
+def test_NEW_7_it_is_applied_by_a_click_and_does_not_change_while_it_is_read(
+    browser: Any, serve: Serve, fleet: Fleet, keeper: Keeper, pictures: Path
+) -> None:
+    version = propose(fleet, *range(12), policy=1)
+    served = serve(user=ANN)
+    visit(browser, served, "/poison")
+    await_text(browser, f"Proposal {version}", "#poison-proposal")
+    newer = propose(fleet, 3)
+    keeper.send_and_keep("fleet.kill_child")
+    await_text(browser, "fleet.kill_child", "#poison-rows")  # the page was refreshed since
+    assert f"Proposal {version}" in text(browser, "#poison-proposal")
+    browser.save_screenshot(str(pictures / "proposal.png"))
+    apply(browser)
+    await_text(browser, "That proposal does not wait any more")
+    assert in_force(fleet) == {}
+    browser.find_element("id", "poison-proposal-note").send_keys("seen")
+    apply(browser)
+    await_text(browser, "The proposal is in force")
+    assert told(fleet, "proposal_applied") == [("ann (flower)", f"{newer}: 1 rules, 0 options: seen")]

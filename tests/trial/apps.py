@@ -69,6 +69,15 @@ def _die(what: str) -> None:  # noqa: C901 - a list of ways to die, not a decisi
     time.sleep(600)  # the kernel takes a moment to end a process whose watcher has ended
 
 
+def _may_set_signals() -> bool:
+    """Whether this is the main thread of its process."""
+    try:
+        signal.signal(signal.SIGUSR2, signal.getsignal(signal.SIGUSR2))
+    except ValueError:
+        return False
+    return True
+
+
 def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a decision
     @guarded
     @app.task(bind=True, shared=False, name="trial.dies")
@@ -76,6 +85,22 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
         here().leave("dies", self.request.id, "start", what)
         _die(what)
         here().leave("dies", self.request.id, "end", what)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.sleeps")
+    def sleeps(self: Any, seconds: float) -> None:
+        here().leave("sleeps", self.request.id, "start")
+        time.sleep(seconds)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.hangs")
+    def hangs(self: Any, n: int = 0) -> int:
+        """Hangs until it is ended, but only once."""
+        seen = {mark.id for mark in here().all("hangs", "start")}
+        here().leave("hangs", self.request.id, "start", n)
+        if self.request.id not in seen:
+            time.sleep(600)
+        return n
 
     @guarded
     @app.task(bind=True, shared=False, name="trial.tells")
@@ -86,6 +111,7 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
             "in_cell": _in_cell(),
             "on_trial": self.request.poison.on_trial,
             "prepared": prepared,
+            "may_set_signals": _may_set_signals(),
         }
 
     @guarded

@@ -45,7 +45,11 @@ def test_what_nobody_understands_is_no_evidence(text: str) -> None:
         (Evidence(signal=9), "signal:9", False, "not known"),
         (Evidence(signal=15, exit=15), "signal:15", True, "asked its process to end"),
         (Evidence(exit=15), "exit:15", False, ""),
-        (Evidence(noticed="gone"), "unknown", False, "is not known"),
+        (Evidence(noticed="gone"), "unknown", False, "What ended it is not known."),
+        (Evidence(noticed="silent"), "unknown", False, "What became of it is not known."),
+        (Evidence(noticed="gone", near_limit=True), "unknown", False, "It may be the want of memory."),
+        (Evidence(noticed="gone", near_limit=True, oom=False), "unknown", False, "has killed nobody there"),
+        (Evidence(noticed="frozen", process="stopped"), "unknown", False, "stopped by a signal."),
     ],
 )
 def test_NEW_2_unknown_is_said_to_be_unknown(

@@ -16,7 +16,7 @@ class Machine:
     """A machine of 8 GiB."""
 
     def __init__(self) -> None:
-        self.figures = {"MemTotal": 8192 * MIB, "MemAvailable": 6144 * MIB}
+        self.figures = {"MemTotal": 8192 * MIB, "MemAvailable": 3072 * MIB}
         self.kills = 7
 
     def figure(self, name: str) -> int:
@@ -40,6 +40,13 @@ def test_NEW_2_a_kill_of_the_kernel_on_the_whole_machine_is_noticed(machine: Mac
     assert not group.has_killed()
     machine.kills += 1
     assert group.has_killed()
+
+
+def test_NEW_2_what_the_kernel_killed_in_some_other_group_excuses_nobody(machine: Machine) -> None:
+    machine.figures["MemAvailable"] = 6144 * MIB
+    group = MemoryGroup()
+    machine.kills += 1
+    assert not group.has_killed(), "nobody dies for want of memory where most of it is free"
 
 
 def test_NEW_2_a_kill_long_ago_excuses_nobody(machine: Machine) -> None:

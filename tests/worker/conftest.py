@@ -22,10 +22,17 @@ class Crew(Fleet):
     def starts(self, task: str) -> int:
         return len(self.marks.all(task, "start"))
 
+    def done(self) -> int:
+        """How many of the healthy tasks have run to their end."""
+        return len(self.marks.count("healthy", "end"))
+
+    def unguarded(self) -> int:
+        """How many tasks the present workers ran unguarded, as they tell themselves."""
+        return sum(worker.unguarded for worker in self.quarantine.queries.workers(1000))
+
     def no_strikes(self) -> bool:
-        return not self.events("crashed") and not self.quarantine.list() + self.quarantine.list(
-            candidates=True
-        )
+        suspects = [*self.quarantine.list(), *self.quarantine.list(candidates=True)]
+        return not self.events("crashed") and not suspects
 
     def nothing_runs(self) -> bool:
         """Whether the ledger has forgotten every start."""

@@ -70,7 +70,7 @@ def test_NEW_3_a_poison_that_is_sent_again_and_again_kills_nobody_once_it_was_co
         f"fingerprint {rule.name} after 2 convictions",
         f"fingerprint {rule.name}",
     ]
-    assert crew.nothing_runs()
+    crew.await_that(crew.nothing_runs, "the ledger has not forgotten them")
 
 
 def _send_and_wait(crew: Crew, n: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,24 +12,15 @@ from tests.worker.conftest import Crew
 
 
 @pytest.fixture
-def ledger_server() -> Iterator[RedisServer]:
+def ledger_server(new_server: Callable[..., RedisServer]) -> RedisServer:
     """A Redis for the ledger alone, which a test may stop, pause or spoil."""
-    with RedisServer() as server:
-        yield server
+    return new_server()
 
 
 @pytest.fixture
 def apart(new_crew: Callable[..., Crew], redis_url: str, ledger_server: RedisServer) -> Callable[..., Crew]:
     """Makes a crew whose ledger is not on the broker's Redis."""
     return lambda **settings: new_crew(redis_url, poison_redis_url=ledger_server.url(), **settings)
-
-
-def _done(crew: Crew) -> int:
-    return len(crew.marks.count("healthy", "end"))
-
-
-def _unguarded(crew: Crew) -> int:
-    return sum(worker.unguarded for worker in crew.quarantine.queries.workers(1000))
 
 
 def test_NEW_8_tasks_go_on_while_the_ledger_is_away_and_are_guarded_again_when_it_is_back(
@@ -41,9 +32,9 @@ def test_NEW_8_tasks_go_on_while_the_ledger_is_away_and_are_guarded_again_when_i
         ledger_server.stop()
         for n in range(1, 21):
             crew.send("healthy", n)
-        crew.await_that(lambda: _done(crew) == 21, "done without a ledger")
+        crew.await_that(lambda: crew.done() == 21, "done without a ledger")
         ledger_server.start()
-        crew.await_that(lambda: _unguarded(crew) >= 20, "status says what was not guarded")
+        crew.await_that(lambda: crew.unguarded() >= 20, "status says what was not guarded")
         poison = crew.send("kill_child")
         crew.await_that(crew.quarantine.list, "guarded again without a restart")
     assert crew.quarantine.list()[0].id == poison.id
@@ -58,7 +49,7 @@ def test_NEW_8_a_stalled_ledger_does_not_stall_tasks(
         ledger_server.pause()
         for n in range(1, 21):
             crew.send("healthy", n)
-        crew.await_that(lambda: _done(crew) == 21, "done beside a stalled ledger")
+        crew.await_that(lambda: crew.done() == 21, "done beside a stalled ledger")
         ledger_server.resume()
         crew.await_that(crew.nothing_runs, "settled")
         assert crew.send("healthy", 99).get(timeout=30) == 99
@@ -74,9 +65,9 @@ def test_a_ledger_that_refuses_writes_is_counted_and_stops_nobody(
         ledger_server.client().config_set("maxmemory", "1")
         for n in range(1, 11):
             crew.send("healthy", n)
-        crew.await_that(lambda: _done(crew) == 11, "done")
+        crew.await_that(lambda: crew.done() == 11, "done")
         ledger_server.client().config_set("maxmemory", "0")
-        crew.await_that(lambda: _unguarded(crew) >= 10, "counted")
+        crew.await_that(lambda: crew.unguarded() >= 10, "counted")
 
 
 def test_a_strike_that_cannot_be_recorded_holds_its_message_back(
@@ -90,7 +81,7 @@ def test_a_strike_that_cannot_be_recorded_holds_its_message_back(
         crew.await_that(lambda: crew.starts("kill_child") == 1, "died once")
         for n in range(1, 11):
             crew.send("healthy", n)
-        crew.await_that(lambda: _done(crew) == 11, "others go on")
+        crew.await_that(lambda: crew.done() == 11, "others go on")
         assert crew.starts("kill_child") == 1, "not given back before its death is on record"
         ledger_server.resume()
         crew.await_that(crew.quarantine.list, "recorded, run alone, convicted")
@@ -107,9 +98,9 @@ def test_with_fail_open_false_tasks_are_held_back_until_the_ledger_is_there(
         crew.await_that(lambda: "not reachable" in crew.log_text(), "noticed")
         crew.send("healthy", 1)
         crew.await_that(lambda: crew.log_text().count("fleet.healthy[") >= 2, "received")
-        assert _done(crew) == 1
+        assert crew.done() == 1
         ledger_server.start()
-        crew.await_that(lambda: _done(crew) == 2, "run when the ledger is back")
+        crew.await_that(lambda: crew.done() == 2, "run when the ledger is back")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def _is_over(crew: Crew) -> None:
     # Whatever copies there are come before this one.
     assert crew.send("healthy", 99).get(timeout=30) == 99
     assert crew.marks.count("waits_for_repair", "end") == {1: 1}
-    assert not crew.quarantine.list(state="TBDL") and not crew.quarantine.list()
+    crew.await_that(lambda: not crew.quarantine.list(state="TBDL"), "cleared when it is settled")
+    assert not crew.quarantine.list()
 
 
 @BOTH

@@ -23,9 +23,9 @@ _RECORD_FIELDS = (
 class Messages(Starts):
     """Reads the records of messages."""
 
-    def kept(self, state: State, *, newest_first: bool = True) -> Iterator[MessageRecord]:
-        """Yield the records of messages in quarantine (NDLV) or given up (FAIL), page by page."""
-        for mids in self._pages(self._index_of(state), newest_first):
+    def kept(self, state: State) -> Iterator[MessageRecord]:
+        """Yield the records of messages in quarantine (NDLV) or given up (FAIL), newest first."""
+        for mids in self._pages(self._index_of(state), newest_first=True):
             yield from filter(None, self.records(mids))
 
     def kept_index(self, state: State, limit: int = 0) -> list[tuple[str, float]]:

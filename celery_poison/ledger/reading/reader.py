@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from celery_poison.ledger.ledger import Ledger
 
 _T = TypeVar("_T")
 

@@ -9,10 +9,16 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline.backtest.replay import Step
 from celery_poison.pipeline.tables.attempts import ended_alive
+from celery_poison.pipeline.tables.fingerprints import marked
 
 
-def concerned(attempts: DataFrame) -> DataFrame:
-    """Return the attempts of every message that ever ended in trouble, or looks like one that is guilty."""
+def concerned(attempts: DataFrame, asked: DataFrame | None = None) -> DataFrame:
+    """Return the attempts of every message that ever ended in trouble, or looks like one that is guilty.
+
+    Args:
+        asked: what ``tables.marked`` found in them, where that is kept already.
+    """
+    asked = marked(attempts) if asked is None else asked
     alive = ended_alive(F.col("end"), F.col("outcome"))
     troubled = attempts.where(~alive | (F.col("end") == "rolled_back")).select("id").distinct()
     guilty = (
@@ -20,15 +26,15 @@ def concerned(attempts: DataFrame) -> DataFrame:
         .select("fingerprint")
         .distinct()
     )
-    alike = attempts.join(F.broadcast(guilty), "fingerprint", "left_semi").select("id").distinct()
+    alike = asked.join(F.broadcast(guilty), "fingerprint", "left_semi").select("id").distinct()
     return attempts.join(F.broadcast(troubled.union(alike).distinct()), "id", "left_semi")
 
 
-def steps(attempts: DataFrame) -> list[Step]:
+def steps(attempts: DataFrame, asked: DataFrame | None = None) -> list[Step]:
     """Return the steps of all :func:`concerned` messages, by the time of their end."""
     alive = ended_alive(F.col("end"), F.col("outcome")) & (F.col("end") == "finished")
     rows = (
-        concerned(attempts)
+        concerned(attempts, asked)
         .select(
             "id",
             F.unix_millis("started_at"),

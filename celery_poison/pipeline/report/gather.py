@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline.backtest.grid import Recommendation
 from celery_poison.pipeline.backtest.replay import Outcome
 from celery_poison.pipeline.backtest.telling import as_dict, as_recommended
 from celery_poison.pipeline.plain import plain_rows
+from celery_poison.pipeline.tables.tallies import tallies
 
 #: How many of each dimension are shown.
 TOP = 12
@@ -22,6 +23,7 @@ def gather(
     incidents: DataFrame,
     blame: DataFrame,
     *,
+    counted: DataFrame | None = None,
     measures: DataFrame | None = None,
     anomalies: DataFrame | None = None,
     outcomes: Sequence[Outcome] = (),
@@ -32,18 +34,20 @@ def gather(
 
     Args:
         attempts, incidents, blame: the tables, better read from where they are stored than computed anew.
+        counted: what ``tallies`` made of the attempts, where it is there already.
         left_out: sentences on what the lake could not read.
     """
     deaths = attempts.where("end = 'crashed'")
+    counted, n = tallies(attempts) if counted is None else counted, F.col("n")
     return {
         "totals": plain_rows(
-            attempts.agg(
-                F.count(F.lit(1)).alias("attempts"),
-                F.count_if(F.col("end") == "crashed").alias("deaths"),
-                F.count_if(F.col("proof") == "cleared").alias("cleared"),
+            counted.agg(
+                _sum(n).alias("attempts"),
+                _sum(F.when(F.col("end") == "crashed", n)).alias("deaths"),
+                _sum(F.when(F.col("proof") == "cleared", n)).alias("cleared"),
                 F.count_distinct("task").alias("tasks"),
-                F.min("ended_at").alias("since"),
-                F.max("ended_at").alias("until"),
+                F.min("since").alias("since"),
+                F.max("until").alias("until"),
             )
         )[0],
         "days": plain_rows(
@@ -78,3 +82,7 @@ def gather(
         "recommended": recommended and as_recommended(recommended),
         "left_out": [*left_out],
     }
+
+
+def _sum(column: Column) -> Column:
+    return F.coalesce(F.sum(column), F.lit(0))

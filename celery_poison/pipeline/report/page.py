@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 from celery_poison.pipeline.backtest.grid import NOW, say
 from celery_poison.pipeline.report import svg
+from celery_poison.pipeline.report.safe import safe
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1d2430;--dim:#69727f;--page:#fbfbf9;--card:#fff;--rule:#e3e4e0;
@@ -84,13 +84,13 @@ def _head(totals: Mapping[str, Any]) -> str:
         )
     )
     span = f"{totals['since'] or '…'} to {totals['until'] or '…'} UTC"
-    return f'<h1>What kills the workers</h1><p>{escape(span)}</p><div class="tiles">{tiles}</div>'
+    return f'<h1>What kills the workers</h1><p>{safe(span)}</p><div class="tiles">{tiles}</div>'
 
 
 def _left_out(sentences: Sequence[str]) -> str:
     if not sentences:
         return ""
-    items = "".join(f"<li>{escape(each)}</li>" for each in sentences)
+    items = "".join(f"<li>{safe(each)}</li>" for each in sentences)
     return f"<h2>What is missing here</h2><section><ul>{items}</ul></section>"
 
 
@@ -148,12 +148,12 @@ def _backtest(told: Mapping[str, Any]) -> str:
     if not rows or not best:
         return ""
     drawn = svg.tradeoff("Deaths and innocents for each policy", rows, best["says"], say(NOW))
-    reasons = "".join(f"<li>{escape(each)}</li>" for each in best["reasons"])
+    reasons = "".join(f"<li>{safe(each)}</li>" for each in best["reasons"])
     names = ("says", "deaths", "worker_deaths", "lost_s", "waiting", "blocked", "innocents")
     shown = [{**row, "lost_s": round(row["lost_ms"] / 1000)} for row in rows]
     shown.sort(key=lambda row: (row["innocents"], row["deaths"]))
     inside = (
-        f"{drawn}<p>Recommended (green): <b>{escape(best['says'])}</b></p><ul>{reasons}</ul>"
+        f"{drawn}<p>Recommended (green): <b>{safe(best['says'])}</b></p><ul>{reasons}</ul>"
         f"<details><summary>All policies</summary>{_table(shown, names, best['says'])}</details>"
     )
     words = (
@@ -190,11 +190,11 @@ def _anomalies(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _section(title: str, words: str, inside: str) -> str:
-    return f"<h2>{escape(title)}</h2><p>{escape(words)}</p><section>{inside}</section>"
+    return f"<h2>{safe(title)}</h2><p>{safe(words)}</p><section>{inside}</section>"
 
 
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], best: str = "") -> str:
-    heads = "".join(f"<th{_kind(rows, name)}>{escape(name.replace('_', ' '))}</th>" for name in names)
+    heads = "".join(f"<th{_kind(rows, name)}>{safe(name.replace('_', ' '))}</th>" for name in names)
     lines = []
     for row in rows:
         mark = ' class="best"' if best and row.get("says") == best else ""
@@ -212,4 +212,4 @@ def _kind(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 def _number(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.3g}"
-    return escape(f"{value:,}" if isinstance(value, int) else str("" if value is None else value))
+    return safe(f"{value:,}" if isinstance(value, int) else str("" if value is None else value))

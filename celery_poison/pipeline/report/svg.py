@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from math import ceil, log1p, log10
 from typing import Any
+
+from celery_poison.pipeline.report.safe import safe, shorten
 
 WIDTH = 860
 
@@ -14,18 +15,18 @@ def picture(title: str, height: float, *parts: str) -> str:
     """Return one SVG with a title for those who cannot see it."""
     inside = "".join(parts)
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(title)}">'
-        f"<title>{escape(title)}</title>{inside}</svg>"
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{safe(title)}">'
+        f"<title>{safe(title)}</title>{inside}</svg>"
     )
 
 
 def text(x: float, y: float, words: object, kind: str = "", anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(str(words))}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{safe(str(words))}</text>'
 
 
 def box(x: float, y: float, wide: float, high: float, kind: str, hint: str, shade: float = 1.0) -> str:
     shape = f'x="{x:.1f}" y="{y:.1f}" width="{max(wide, 0):.1f}" height="{max(high, 0):.1f}"'
-    return f'<rect {shape} class="{kind}" fill-opacity="{shade:.2f}"><title>{escape(hint)}</title></rect>'
+    return f'<rect {shape} class="{kind}" fill-opacity="{shade:.2f}"><title>{safe(hint)}</title></rect>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
@@ -33,9 +34,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def dot(x: float, y: float, size: float, kind: str, hint: str) -> str:
-    return (
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" class="{kind}"><title>{escape(hint)}</title></circle>'
-    )
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" class="{kind}"><title>{safe(hint)}</title></circle>'
 
 
 def stacked(title: str, days: Sequence[str], series: Mapping[str, Sequence[float]]) -> str:
@@ -83,7 +82,7 @@ def ranking(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
             f" kills {rate:.3g} of its runs ({low:.3g} to {high_rate:.3g})"
         )
         parts += [
-            text(left - 8, y + 4, shorten(str(each["key"])), each["standing"], "end"),
+            text(left - 8, y + 4, shorten(str(each["key"]), left - 12), each["standing"], "end"),
             box(x(low), y - 4, x(high_rate) - x(low), 8, "interval", whole),
             dot(x(rate), y, 4.5, each["standing"], whole),
             text(right + 12, y + 4, f"{each['failed']:,} / {each['passed']:,}", "small"),
@@ -98,7 +97,7 @@ def heat(title: str, names: Sequence[str], value: Callable[[str, int], float]) -
     top = max([value(name, hour) for name in names for hour in range(24)], default=0) or 1
     parts = [text(left + hour * step, 12, f"{hour:02}", "small") for hour in range(24)]
     for n, name in enumerate(names):
-        parts.append(text(left - 8, 31 + n * row, shorten(name, 26), "", "end"))
+        parts.append(text(left - 8, 31 + n * row, shorten(name, left - 12), "", "end"))
         for hour in range(24):
             found = value(name, hour)
             hint = f"{name}, {hour:02}:00 UTC: {found:g} deaths"
@@ -168,10 +167,6 @@ def tradeoff(title: str, rows: Sequence[Mapping[str, Any]], best: str, now: str)
                 text(x, y - 12, row["says"] if row["says"] == now else "recommended", "named", "middle")
             )
     return picture(title, high + 40, *parts)
-
-
-def shorten(words: str, most: int = 42) -> str:
-    return words if len(words) <= most else words[: most - 1] + "…"
 
 
 def _front(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -11,7 +11,15 @@ LONGEST_MS = 7 * 24 * 3600 * 1000
 _BUCKET_MS = 60_000
 
 
-def attempts(journal: DataFrame) -> DataFrame:
+def noted(journal: DataFrame) -> DataFrame:
+    """Return every entry that is not about a run that ended alive: a few in a thousand.
+
+    Keep it (``persist``) and give it to the functions that ask for it: finding it is a pass over the journal.
+    """
+    return journal.where(~F.coalesce(_is_alive(), F.lit(False)))
+
+
+def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
     """Return one row per start that has ended (``token``), with its end, its cost and its company.
 
     A start of which the journal tells two ends (its worker was taken for dead and came back) has one row: the
@@ -19,16 +27,16 @@ def attempts(journal: DataFrame) -> DataFrame:
 
     Args:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
+        rest: what :func:`noted` found in it, where that is kept already.
     """
     known = F.col("token").isNotNull() & F.col("at").isNotNull()
     alive = journal.where(_is_alive() & known)
-    # Kept, for it is small and asked for ten times: each time would be another pass over the journal.
-    noted = journal.where(~F.coalesce(_is_alive(), F.lit(False))).persist()
-    other = _last_told(noted.where(F.col("event").isin(*ENDS) & known))
+    rest = noted(journal).persist() if rest is None else rest
+    other = _last_told(rest.where(F.col("event").isin(*ENDS) & known))
     # Troubles are few, healthy runs are many: whatever needs a join is done on the troubles.
     revived = alive.join(F.broadcast(other.select("token")), "token", "left_semi").select("token")
     other = other.join(F.broadcast(revived), "token", "left_anti").persist()
-    other = _with_proof(other, noted)
+    other = _with_proof(other, rest)
     other = _with_neighbours(other, alive)
     nobody = F.lit(None).cast("array<string>")
     told = alive.withColumns({"proof": F.lit(None).cast("string"), "neighbours": nobody})
@@ -69,7 +77,10 @@ def attempts(journal: DataFrame) -> DataFrame:
 
 def host_of(worker: Column) -> Column:
     """Return the host of ``name@host/boot``; the whole node name where it has no ``@``."""
-    return F.substring_index(F.regexp_replace(worker, "/[^/]*$", ""), "@", -1)
+    boot = F.substring_index(worker, "/", -1)
+    # No regular expression: this is done for every attempt.
+    node = F.when(F.contains(worker, F.lit("/")), F.left(worker, F.length(worker) - F.length(boot) - 1))
+    return F.substring_index(node.otherwise(worker), "@", -1)
 
 
 def ended_alive(end: Column, outcome: Column) -> Column:
@@ -95,11 +106,11 @@ def _last_told(ends: DataFrame) -> DataFrame:
     return ends.withColumn("_n", F.row_number().over(newest)).where("_n = 1").drop("_n")
 
 
-def _with_proof(other: DataFrame, noted: DataFrame) -> DataFrame:
+def _with_proof(other: DataFrame, rest: DataFrame) -> DataFrame:
     """Add what is known of a suspect: ``proven`` by dying alone, ``cleared`` by its trial, or ``open``."""
     died = F.col("event") == "crashed"
     alone = other.where(died & (F.col("outcome") == "exact")).withColumn("says", F.lit("proven"))
-    cleared = noted.where((F.col("event") == "cleared") & F.col("id").isNotNull())
+    cleared = rest.where((F.col("event") == "cleared") & F.col("id").isNotNull())
     columns = ["id", "at", "seq", "says"]
     decided = alone.select(columns).union(cleared.withColumn("says", F.lit("cleared")).select(columns))
     shared = other.where(died & (F.col("outcome") == "shared")).select("token", "id", "at", "seq").alias("s")

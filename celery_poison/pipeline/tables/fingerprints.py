@@ -7,16 +7,24 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline.tables.attempts import ended_alive
 
+_ASKED = ("fingerprint", "task", "shape", "started_at", "ended_at", "id", "end", "outcome", "proof")
 
-def fingerprints(attempts: DataFrame) -> DataFrame:
+
+def marked(attempts: DataFrame) -> DataFrame:
+    """Return the attempts, dead or alive, that bear a fingerprint which was in a death."""
+    known = attempts.where(F.col("fingerprint").isNotNull()).select(*_ASKED)
+    died = known.where("end = 'crashed'").select("fingerprint").distinct()
+    return known.join(F.broadcast(died), "fingerprint", "left_semi")
+
+
+def fingerprints(attempts: DataFrame, asked: DataFrame | None = None) -> DataFrame:
     """Return one row per fingerprint with a death: how its messages fared, and whether it is always deadly.
 
     Args:
         attempts: what :func:`attempts` returns.
+        asked: what :func:`marked` found in it, where that is kept already.
     """
-    known = attempts.where(F.col("fingerprint").isNotNull())
-    died = known.where("end = 'crashed'").select("fingerprint").distinct()
-    asked = known.join(F.broadcast(died), "fingerprint", "left_semi")
+    asked = marked(attempts) if asked is None else asked
     alive, death = ended_alive(F.col("end"), F.col("outcome")), F.col("end") == "crashed"
     return asked.groupBy("fingerprint").agg(
         F.max("task").alias("task"),

@@ -6,16 +6,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 
-def messages(journal: DataFrame) -> DataFrame:
+def messages(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
     """Return one row per message (``mid``): how often it ran and died, what that cost, and its last state.
 
     Args:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
+        rest: what :func:`noted` found in it, where that is kept already.
     """
-    about = journal.where(F.col("mid").isNotNull() & F.col("at").isNotNull())
+    known = F.col("mid").isNotNull() & F.col("at").isNotNull()
+    about = journal.where(known)
     # Nearly every message is a single healthy run and needs no grouping: only the others are grouped.
     single = F.col("event") == "finished"
-    troubled = F.broadcast(about.where(~single).select("mid").distinct())
+    among = about if rest is None else rest.where(known)
+    troubled = F.broadcast(among.where(~single).select("mid").distinct())
     calm = about.where(single).join(troubled, "mid", "left_anti")
     told = about.join(troubled, "mid", "left_semi")
     none = F.lit(0).cast("long")

@@ -1,21 +1,26 @@
 """A cell: a fresh process with the user's app, which runs one suspect after the other until one kills it.
 
+Very many suspects come in groups: those run together, as they do in their worker's pool, each in a thread, or
+in a greenlet where the cell is patched for such.
+
 ``host.py`` opens it, through ``watcher.py``; it lives as long as those two, and says what it does on one
-socket: ``("ready", tasks)``, ``("accepted", pid, time)``, ``("result", ok, value, stays)``.
+socket: ``("ready", tasks)``, ``("accepted", pid, time)``, and for each suspect
+``("result", number, ok, pickled value, stays)``.
 """
 
 from __future__ import annotations
 
-import gc
 import os
+import pickle
+import queue
 import signal
 import socket
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 from billiard import current_process
-from billiard.einfo import ExceptionInfo
 from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
 from celery import Celery, signals
@@ -23,6 +28,7 @@ from celery.app.trace import setup_worker_optimizations
 from celery.concurrency.prefork import process_initializer
 
 from celery_poison.errors import ConfigurationError
+from celery_poison.forking import real_thread_starter
 from celery_poison.ledger.wire import Wire
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.requests import TaskDied
@@ -33,10 +39,13 @@ from celery_poison.worker.pulse import keep_child_alive
 from celery_poison.worker.recorder import Recorder, open_recorder
 from celery_poison.worker.trial import frames
 from celery_poison.worker.trial.loading import Cellmate, load
+from celery_poison.worker.trial.remains import remains
 
-#: Bytes that a suspect may leave behind for the next one.
-_LEFT_OVER = 64 * 1024 * 1024
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+#: Seconds for which the first sign of life is waited for, where it needs threads of its own.
+FIRST_BEAT = 1.0
+
+#: The suspect's number, whether it ran, and what a pool process would return or raise.
+End = tuple[int, bool, Any]
 
 
 def main(sock: int, lease: int) -> None:
@@ -58,6 +67,8 @@ def main(sock: int, lease: int) -> None:
     recorder = _prepare(app, plugin, about, lease)
     frames.send(host, ("ready", os.getpid(), tuple(plugin.policies)))
     _serve(host, recorder)
+    if real_thread_starter() is not None:
+        os._exit(0)  # as a pool process: an interpreter ends badly beside a thread that gevent does not know
 
 
 def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Recorder:
@@ -78,12 +89,17 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
     recorder = open_recorder(settings, ledger, wire, node, plugin.policies, durable)
     recorder.secret = about.secret
     attempt.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
+    # A thread may share no connection with greenlets.
+    own = wire if real_thread_starter() is None else Wire(plugin.open_ledger().client)
     keep_child_alive(
-        wire,
+        own,
         ledger.keys.child(about.worker, os.getpid()),
         settings.heartbeat_interval,
         settings.activation_interval,
     )
+    patience = time.monotonic() + FIRST_BEAT
+    while own is not wire and not own.connects and time.monotonic() < patience:
+        time.sleep(0.01)  # its thread has helpers of its own then, which no suspect has left behind
     return recorder
 
 
@@ -103,45 +119,72 @@ def _say_that_a_worker_begins(app: Celery, node: str) -> None:
 
 
 def _serve(host: socket.socket, recorder: Recorder) -> None:
-    before = _left_overs()
-    while True:
+    before = remains()
+    stays = True
+    while stays:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         try:
-            arguments, recorder.alone = frames.receive(host)
+            suspects, recorder.alone = frames.receive(host)
         except (EOFError, OSError):
             return
         frames.send(host, ("accepted", os.getpid(), time.monotonic()))
-        ok, value = _run(arguments)
-        stays = not _is_death(value) and _is_clean(before)
-        try:
-            frames.send(host, ("result", ok, value, stays))
-        except OSError:
-            return
-        except Exception as error:
-            frames.send(host, ("result", False, _info_of(MaybeEncodingError(error, value)), stays))
-        if not stays:
-            return
+        left = len(suspects)
+        for number, ok, value in _run_together(suspects) if left > 1 else _run_alone(suspects[0]):
+            left -= 1
+            stays = stays and not _is_death(value) and (left > 0 or remains().is_no_more_than(before))
+            try:
+                data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                ok, data = False, pickle.dumps(frames.info_of(MaybeEncodingError(error, value)))
+            try:
+                frames.send(host, ("result", number, ok, data, stays))
+            except OSError:
+                return
 
 
-def _run(arguments: tuple[Any, ...]) -> tuple[bool, Any]:
-    """Run one suspect; return what a pool process would tell about it."""
+def _run_alone(arguments: tuple[Any, ...]) -> Iterator[End]:
+    """Run one suspect; tell what a pool process would tell about it."""
     try:
         signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
         try:
-            return True, attempt.run_fast(*arguments)
+            end = _attempt(0, arguments)
         finally:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     except SoftTimeLimitExceeded as error:  # it came when the task had just ended
-        return False, _info_of(error)
-    except Exception as error:
-        return False, _info_of(error)
+        end = 0, False, frames.info_of(error)
+    yield end
 
 
-def _info_of(error: Exception) -> ExceptionInfo:
+def _run_together(group: list[tuple[Any, ...]]) -> Iterator[End]:
+    """Run a group of suspects, each in a thread of its own; tell of each as soon as it has ended."""
+    ends: queue.Queue[End | BaseException] = queue.Queue()  # one that gevent and eventlet replace
+
+    def run(number: int, arguments: tuple[Any, ...]) -> None:
+        try:
+            ends.put(_attempt(number, arguments))
+        except BaseException as error:  # it wants this process to end
+            ends.put(error)
+
+    threads = [
+        Thread(target=run, args=each, name=f"suspect-{each[0]}", daemon=True) for each in enumerate(group)
+    ]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        end = ends.get()
+        if isinstance(end, BaseException):
+            raise end
+        threads[end[0]].join()
+        if _is_death(end[2]):
+            _bare(end[2][1].exception).group = 1  # another may have taken the memory: let it be tried alone
+        yield end
+
+
+def _attempt(number: int, arguments: tuple[Any, ...]) -> End:
     try:
-        raise error
-    except Exception:
-        return ExceptionInfo()
+        return number, True, attempt.run_fast(*arguments)
+    except Exception as error:
+        return number, False, frames.info_of(error)
 
 
 def _is_death(value: Any) -> bool:
@@ -150,22 +193,3 @@ def _is_death(value: Any) -> bool:
 
 def _bare(error: Any) -> Any:
     return getattr(error, "exc", error)
-
-
-def _is_clean(before: tuple[int, int, int]) -> bool:
-    """Whether nothing of a suspect is left that could harm the next one and would be blamed on it."""
-    threads, children, memory = _left_overs()
-    return threads <= before[0] and children <= before[1] and memory <= before[2] + _LEFT_OVER
-
-
-def _left_overs() -> tuple[int, int, int]:
-    """Return the numbers of this process's threads and children, and its memory in bytes."""
-    gc.collect()
-    threads = os.listdir("/proc/self/task")
-    children = 0
-    for thread in threads:
-        with suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
-            children += len(file.read().split())
-    with open("/proc/self/statm") as file:
-        memory = int(file.read().split()[1]) * _PAGE
-    return len(threads), children, memory

@@ -7,6 +7,8 @@ import socket
 import struct
 from typing import Any
 
+from billiard.einfo import ExceptionInfo
+
 _LENGTH = struct.Struct("!Q")
 
 
@@ -29,6 +31,14 @@ def receive(sock: socket.socket) -> Any:
     """
     (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
     return pickle.loads(_exactly(sock, length))
+
+
+def info_of(error: Exception) -> ExceptionInfo:
+    """Return ``error`` as a pool process sends one."""
+    try:
+        raise error
+    except Exception:
+        return ExceptionInfo()
 
 
 def _exactly(sock: socket.socket, count: int) -> bytes:

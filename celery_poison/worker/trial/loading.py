@@ -41,6 +41,7 @@ class Cellmate:
         ledger_url, namespace: where the host's ledger is; the app must say the same here.
         secret: the ledger's key of fingerprints.
         deathbed: directory in which a process leaves its last words; empty for none.
+        patched_for: the pool for whose greenlets the host is patched; empty: it is not.
     """
 
     origin: Origin
@@ -49,6 +50,7 @@ class Cellmate:
     namespace: str
     secret: bytes
     deathbed: str
+    patched_for: str = ""
 
 
 def origin_of(app: Celery) -> Origin | None:

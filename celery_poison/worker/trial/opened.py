@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import selectors
 import signal
 import socket
@@ -14,8 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from billiard.einfo import ExceptionInfo
 
 from celery_poison import causes
 from celery_poison.evidence import NATIVE, Evidence
@@ -32,7 +31,9 @@ ENDING = 5.0
 EXITING = 1.0
 
 _WATCHER = str(Path(__file__).with_name("watcher.py"))
-_CELL = "import sys; sys.path[:] = {path!r}; from celery_poison.worker.trial.cell import main; main({fds})"
+_CELL = """import sys; sys.path[:] = {path!r}
+import celery; celery.maybe_patch_concurrency(["-P", {pool!r}])
+from celery_poison.worker.trial.cell import main; main({fds})"""
 
 
 class CannotOpen(Exception):
@@ -112,6 +113,7 @@ class OpenCell:
         self.pid = 0
         self.tasks: frozenset[str] = frozenset()
         self._death: Death | None = None
+        self._is_silent = False  # the cell has told all that it had to tell
         self._told = b""
         self._start(about, limit, lease)
         self._selector = selectors.DefaultSelector()
@@ -139,7 +141,7 @@ class OpenCell:
         self, about: Cellmate, limit: int, control: int, inherited: tuple[int, int]
     ) -> subprocess.Popen[bytes]:
         fds = ",".join(map(str, inherited))
-        cell = [sys.executable, "-c", _CELL.format(path=sys.path, fds=fds)]
+        cell = [sys.executable, "-c", _CELL.format(path=sys.path, pool=about.patched_for, fds=fds)]
         watcher = [sys.executable, "-I", "-S", _WATCHER, str(os.getpid()), str(control), fds, str(limit)]
         try:
             return subprocess.Popen(
@@ -168,14 +170,14 @@ class OpenCell:
                 return
         raise CannotOpen(f"the app was not loaded in {LOADING:g} s")
 
-    def run(self, arguments: tuple[Any, ...], alone: int) -> None:
-        """Let the cell run one suspect.
+    def run(self, suspects: list[tuple[Any, ...]], alone: int) -> None:
+        """Let the cell run one suspect, or a group of them.
 
         Raises:
             OSError: it is gone.
             Exception: what the arguments raise when they are pickled.
         """
-        frames.send(self._data, (arguments, alone))
+        frames.send(self._data, (suspects, alone))
 
     def order(self, word: bytes) -> None:
         """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
@@ -193,10 +195,10 @@ class OpenCell:
         self._watcher.kill()
 
     def next(self, timeout: float) -> Any:
-        """Return what the cell says next, its Death at the end, None after ``timeout`` seconds."""
-        if self._death is not None:
+        """Return what the cell says next, its Death at the end of all, None after ``timeout`` seconds."""
+        if self._death is not None and self._is_silent:
             return self._death
-        ready = {key.fileobj for key, _ in self._selector.select(max(0.0, timeout))}
+        ready = {key.fileobj for key, _ in self._selector.select(0.0 if self._death else max(0.0, timeout))}
         if self._control in ready:
             self._hear_watcher()
         if self._data in ready or self._death is not None:
@@ -209,12 +211,17 @@ class OpenCell:
         # Something that it started may hold the other end, and the end of this message may never come.
         self._data.settimeout(None if self._death is None else 0.2)
         try:
-            return frames.receive(self._data)
+            said = frames.receive(self._data)
         except (EOFError, OSError):
             self._await_death()
             return None
+        if said[0] != "result":
+            return said
+        _, number, ok, value, stays = said
+        try:
+            return "result", number, ok, pickle.loads(value), stays
         except Exception as error:  # it cannot be read here: an exception's class that is not to be found
-            return "result", False, _info_of(error), False
+            return "result", number, False, frames.info_of(error), stays
 
     def _hear_watcher(self) -> None:
         try:
@@ -233,8 +240,9 @@ class OpenCell:
 
     def _await_death(self) -> None:
         # It ends by itself, mostly, and how it does so is evidence; or it has closed what it does not know.
+        self._is_silent = True
         self._selector.unregister(self._data)
-        if not self._selector.select(EXITING):
+        if self._death is None and not self._selector.select(EXITING):
             self.order(b"k")
         self._control.settimeout(ENDING)
         while self._death is None:
@@ -278,10 +286,3 @@ def _lives(pid: int) -> bool:
     except OSError:
         return False
     return stat[stat.rindex(")") + 2] not in "ZX"
-
-
-def _info_of(error: Exception) -> ExceptionInfo:
-    try:
-        raise error
-    except Exception:
-        return ExceptionInfo()

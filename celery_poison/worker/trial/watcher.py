@@ -132,11 +132,12 @@ class MemoryGroup:
         self._files = next(filter(_is_limited, _groups()), None)
         self._kills = self._newer_kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
-        self._before = self._used = self.used()
+        self._before = self._used = self._most = self.used()
 
     def is_full(self) -> bool:
         """Whether so little is left that the kernel is about to kill somebody."""
         self._used = self.used()
+        self._most = max(self._most, self._used)
         allowed = self._read_allowed() or 1 << 62
         return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
 
@@ -145,7 +146,13 @@ class MemoryGroup:
         return 2 * cell >= self._used - self._before
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed somebody in the group of late."""
+        """Whether the kernel has killed somebody in the group of late.
+
+        A machine counts also what it kills in groups that are none of this cell's business; with half of its
+        memory free it kills nobody else.
+        """
+        if self._files is None and 2 * self._most < _machine("MemTotal"):
+            return False
         return self.kills() > self._kills
 
     def forget_old_kills(self) -> None:
