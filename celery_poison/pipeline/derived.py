@@ -61,6 +61,8 @@ class Derived:
 
     def judge(self) -> None:
         """Make ``blame``, ``measures`` and ``anomalies`` of the attempts."""
+        for name in ("attempts", "incidents"):
+            self[name]  # made here, where they are not there yet, and not by both at once
         together(self._blame, self._anomalies)
 
     def _blame(self) -> None:

@@ -32,10 +32,11 @@ def spark() -> Iterator[Any]:
     _need("pyspark")
     from celery_poison.pipeline.session import open_session
 
-    # For small data the second compiler costs more than it saves.
+    # For small data the second compiler costs more than it saves; many plans in one process need the room.
+    java = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -Xshare:auto"
     conf = {
         "spark.sql.shuffle.partitions": "1",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
+        "spark.driver.extraJavaOptions": java,
     }
     session = open_session("local[2]", conf=conf)
     yield session
