@@ -11,37 +11,37 @@ from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.wire import Wire
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.worker import attempt
-from celery_poison.worker.about import About
-from celery_poison.worker.amnesia import TELL_AGAIN, Amnesia
 from celery_poison.worker.announce import Announcer
-from celery_poison.worker.blocklist import BlockList, Checker
+from celery_poison.worker.arrival.blocklist import BlockList, Checker
+from celery_poison.worker.arrival.fingerprints import Fingerprints
+from celery_poison.worker.arrival.keeping import Keeper
+from celery_poison.worker.arrival.marks import Marks
+from celery_poison.worker.arrival.refreshing import Refresher
 from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.complaints import Complaints
-from celery_poison.worker.deathbed import make_deathbed
-from celery_poison.worker.durable import open_durable
-from celery_poison.worker.endings import Endings
-from celery_poison.worker.exits import Exits
-from celery_poison.worker.fingerprints import Fingerprints
-from celery_poison.worker.following import Following
-from celery_poison.worker.health import Health
-from celery_poison.worker.incarnation import Incarnation
-from celery_poison.worker.keeping import Keeper
-from celery_poison.worker.lease import Lease
-from celery_poison.worker.leftovers import Leftovers
-from celery_poison.worker.marks import Marks
-from celery_poison.worker.memory import Memory
-from celery_poison.worker.observed import observe_tasks
-from celery_poison.worker.owners import Owners
-from celery_poison.worker.ownership import Ownership
-from celery_poison.worker.rebirth import Rebirth
-from celery_poison.worker.recorder import open_recorder
-from celery_poison.worker.refreshing import Refresher
-from celery_poison.worker.settler import Settler
+from celery_poison.worker.ending.endings import Endings
+from celery_poison.worker.ending.exits import Exits
+from celery_poison.worker.ending.observed import observe_tasks
+from celery_poison.worker.ending.ownership import Ownership
+from celery_poison.worker.presence.about import About
+from celery_poison.worker.presence.amnesia import TELL_AGAIN, Amnesia
+from celery_poison.worker.presence.following import Following
+from celery_poison.worker.presence.health import Health
+from celery_poison.worker.presence.incarnation import Incarnation
+from celery_poison.worker.presence.leftovers import Leftovers
+from celery_poison.worker.presence.memory import Memory
+from celery_poison.worker.presence.owners import Owners
+from celery_poison.worker.presence.rebirth import Rebirth
+from celery_poison.worker.presence.settler import Settler
+from celery_poison.worker.presence.vitals import Vitals
+from celery_poison.worker.presence.whereabouts import Whereabouts
+from celery_poison.worker.running import attempt
+from celery_poison.worker.running.deathbed import make_deathbed
+from celery_poison.worker.running.durable import open_durable
+from celery_poison.worker.running.lease import Lease
+from celery_poison.worker.running.recorder import open_recorder
 from celery_poison.worker.trial.host import Cells, TimeLimits
-from celery_poison.worker.vitals import Vitals
-from celery_poison.worker.whereabouts import Whereabouts
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0

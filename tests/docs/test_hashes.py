@@ -16,7 +16,7 @@ from celery_poison.ledger.fleet import Silence
 from celery_poison.quarantine.parcel import parcel_fields
 from celery_poison.records import Start
 from celery_poison.states import Event
-from celery_poison.worker.about import About
+from celery_poison.worker.presence.about import About
 from tests.docs.pages import rows, section, text, words
 
 ID, MID, WORKER, INCIDENT = "id", "mid", "w1@host/0a1b", "incident"

@@ -20,7 +20,7 @@ from celery_poison.failover.witness import testify as say
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.testing import wait_until
-from celery_poison.worker.vitals import Vitals
+from celery_poison.worker.presence.vitals import Vitals
 
 WORKER = "w1@host/0a1b"
 

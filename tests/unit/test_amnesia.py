@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from celery_poison.worker.amnesia import Amnesia
+from celery_poison.worker.arrival.door import Door
 from celery_poison.worker.clerk import Again
-from celery_poison.worker.door import Door
+from celery_poison.worker.presence.amnesia import Amnesia
 
 GRACE, TELL_AGAIN = 10.0, 1.0
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.evidence import NO_EVIDENCE, Evidence
-from celery_poison.worker.deathbed import Deathbed, LastWords
-from celery_poison.worker.exits import Kills
+from celery_poison.worker.ending.exits import Kills
+from celery_poison.worker.running.deathbed import Deathbed, LastWords
 
 NUMBER = st.none() | st.integers(0, 1 << 40)
 
@@ -63,7 +63,7 @@ def test_NEW_2_unknown_is_said_to_be_unknown(
 
 _DIES = """
 import os, resource, signal, sys
-from celery_poison.worker import deathbed
+from celery_poison.worker.running import deathbed
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 signal.signal(signal.SIGTERM, lambda *_: None)
 deathbed.lie_down(sys.argv[1])
@@ -134,7 +134,7 @@ class _Group:
 
 
 def test_each_kill_of_the_kernel_explains_one_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_poison.worker.exits.MemoryGroup", _Group)
+    monkeypatch.setattr("celery_poison.worker.ending.exits.MemoryGroup", _Group)
     monkeypatch.setattr(_Group, "count", 3)
     kills = Kills()
     assert not kills.was_for_memory(1000)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from celery_poison.errors import StaleDelivery
-from celery_poison.worker.incarnation import Incarnation
-from celery_poison.worker.rebirth import Rebirth
+from celery_poison.worker.presence.incarnation import Incarnation
+from celery_poison.worker.presence.rebirth import Rebirth
 
 
 class Surroundings:

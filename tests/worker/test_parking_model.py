@@ -26,8 +26,8 @@ from celery_poison.policy import Policy
 from celery_poison.quarantine.parcel import pack
 from celery_poison.records import Parked, Start
 from celery_poison.verdict import Action, Ended, judge
-from celery_poison.worker.delivery import Delivery, needs_care, note_delivery
-from celery_poison.worker.door import facts_of
+from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery
+from celery_poison.worker.arrival.door import facts_of
 
 M, TASK_ID = "m", "id"
 HOME, COURT = "q", "court"

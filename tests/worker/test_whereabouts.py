@@ -12,8 +12,8 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 from celery_poison.verdict import Ended
-from celery_poison.worker.leftovers import take_back_claims
-from celery_poison.worker.whereabouts import MEMORY, Whereabouts
+from celery_poison.worker.presence.leftovers import take_back_claims
+from celery_poison.worker.presence.whereabouts import MEMORY, Whereabouts
 
 NOBODY = 2**22 + 1  # above the largest pid of Linux
 

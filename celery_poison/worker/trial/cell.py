@@ -32,11 +32,11 @@ from celery_poison.forking import real_thread_starter
 from celery_poison.ledger.wire import Wire
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.requests import TaskDied
-from celery_poison.worker import attempt, deathbed
-from celery_poison.worker.durable import open_durable
-from celery_poison.worker.lease import Lease
-from celery_poison.worker.pulse import keep_child_alive
-from celery_poison.worker.recorder import Recorder, open_recorder
+from celery_poison.worker.presence.pulse import keep_child_alive
+from celery_poison.worker.running import attempt, deathbed
+from celery_poison.worker.running.durable import open_durable
+from celery_poison.worker.running.lease import Lease
+from celery_poison.worker.running.recorder import Recorder, open_recorder
 from celery_poison.worker.trial import frames
 from celery_poison.worker.trial.loading import Cellmate, load
 from celery_poison.worker.trial.remains import remains

@@ -12,7 +12,7 @@ from billiard.einfo import ExceptionInfo
 from celery_poison.verdict import smaller_group
 
 if TYPE_CHECKING:
-    from celery_poison.worker.request import GuardedRequest
+    from celery_poison.worker.ending.request import GuardedRequest
 
 #: So many suspects are tried one by one.
 FEW = 16

@@ -22,7 +22,7 @@ from celery_poison.worker.trial.loading import origin_of
 from celery_poison.worker.trial.runner import Runner
 
 if TYPE_CHECKING:
-    from celery_poison.worker.request import GuardedRequest
+    from celery_poison.worker.ending.request import GuardedRequest
     from celery_poison.worker.runtime import Runtime
 
 

@@ -18,7 +18,7 @@ from celery.utils.log import get_logger
 from celery_poison.errors import ConfigurationError
 from celery_poison.evidence import Evidence
 from celery_poison.forking import real_thread_starter
-from celery_poison.worker.deathbed import LastWords
+from celery_poison.worker.running.deathbed import LastWords
 from celery_poison.worker.trial.ends import error_of
 from celery_poison.worker.trial.frames import info_of
 from celery_poison.worker.trial.group import Group, Trial
@@ -26,7 +26,7 @@ from celery_poison.worker.trial.loading import Cellmate, Origin
 from celery_poison.worker.trial.opened import CannotOpen, Death, OpenCell
 
 if TYPE_CHECKING:
-    from celery_poison.worker.request import GuardedRequest
+    from celery_poison.worker.ending.request import GuardedRequest
     from celery_poison.worker.runtime import Runtime
 
 logger = get_logger("celery_poison")

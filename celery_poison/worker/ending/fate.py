@@ -23,7 +23,7 @@ from celery_poison.results import success_was_stored
 from celery_poison.verdict import Action, Limits, Verdict, convict
 
 if TYPE_CHECKING:
-    from celery_poison.worker.request import GuardedRequest
+    from celery_poison.worker.ending.request import GuardedRequest
 
 logger = get_logger(__name__)
 

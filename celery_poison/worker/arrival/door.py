@@ -21,8 +21,8 @@ from celery_poison.quarantine.parcel import pack, parcel_fields
 from celery_poison.records import ALONE, ParkingState, Start
 from celery_poison.states import State
 from celery_poison.verdict import Action, Ended, Facts, Phase, Verdict, judge
+from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery
 from celery_poison.worker.clerk import Again
-from celery_poison.worker.delivery import Delivery, needs_care, note_delivery
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime

@@ -15,10 +15,10 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 from celery_poison.verdict import Ended, Phase
-from celery_poison.worker.amnesia import Amnesia
 from celery_poison.worker.clerk import Clerk
-from celery_poison.worker.settler import BATCH, Acknowledged, Settler
-from celery_poison.worker.whereabouts import Whereabouts
+from celery_poison.worker.presence.amnesia import Amnesia
+from celery_poison.worker.presence.settler import BATCH, Acknowledged, Settler
+from celery_poison.worker.presence.whereabouts import Whereabouts
 
 logger = get_logger("celery_poison")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from celery_poison import machine
 from celery_poison.evidence import NEAR
-from celery_poison.worker.lease import clock
+from celery_poison.worker.running.lease import clock
 from celery_poison.worker.trial.watcher import MemoryGroup
 
 #: Processes that are told of, the largest first.

@@ -7,8 +7,8 @@ from functools import partial
 from celery_poison.ledger.wire import Wire
 from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Again
-from celery_poison.worker.health import Health
-from celery_poison.worker.memory import Memory
+from celery_poison.worker.presence.health import Health
+from celery_poison.worker.presence.memory import Memory
 
 
 class Following:

@@ -13,15 +13,15 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 from celery_poison.settings import Settings
+from celery_poison.worker.arrival.delivery import Delivery
 from celery_poison.worker.clerk import Again, Clerk
-from celery_poison.worker.delivery import Delivery
-from celery_poison.worker.incarnation import Incarnation
-from celery_poison.worker.lease import birth_of
-from celery_poison.worker.memory import Memory
-from celery_poison.worker.ownership import Ownership
-from celery_poison.worker.settler import Acknowledged, Settler
-from celery_poison.worker.ticket import Ticket
-from celery_poison.worker.whereabouts import Whereabouts
+from celery_poison.worker.ending.ownership import Ownership
+from celery_poison.worker.presence.incarnation import Incarnation
+from celery_poison.worker.presence.memory import Memory
+from celery_poison.worker.presence.settler import Acknowledged, Settler
+from celery_poison.worker.presence.whereabouts import Whereabouts
+from celery_poison.worker.running.lease import birth_of
+from celery_poison.worker.running.ticket import Ticket
 
 #: Seconds between two looks at what must be judged first.
 PAUSE = 0.25

@@ -18,9 +18,9 @@ from celery_poison.evidence import Evidence
 from celery_poison.plugin import marking
 from celery_poison.requests import NeverBegan, QuarantineRequested, RollbackRequested, TrialSpoilt
 from celery_poison.verdict import Ended
-from celery_poison.worker.deaths import cause_of_death, evidence_of, is_unacknowledged_failure
-from celery_poison.worker.fate import Fate
-from celery_poison.worker.sending import SentRequest
+from celery_poison.worker.arrival.sending import SentRequest
+from celery_poison.worker.ending.deaths import cause_of_death, evidence_of, is_unacknowledged_failure
+from celery_poison.worker.ending.fate import Fate
 
 
 class GuardedRequest(SentRequest):

@@ -9,8 +9,8 @@ from celery.utils.log import get_logger
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.records import Start
-from celery_poison.worker.lease import Lease
-from celery_poison.worker.recorder import Recorder
+from celery_poison.worker.running.lease import Lease
+from celery_poison.worker.running.recorder import Recorder
 
 logger = get_logger("celery_poison")
 

@@ -7,7 +7,7 @@ import time
 
 from celery import Celery
 
-from celery_poison.worker.incarnation import Incarnation
+from celery_poison.worker.presence.incarnation import Incarnation
 
 
 class About:

@@ -10,11 +10,11 @@ from celery_poison.ledger import Ledger, untold
 from celery_poison.plugin import Plugin
 from celery_poison.policy import Policy
 from celery_poison.worker.announce import Announcer
-from celery_poison.worker.blocklist import BlockList
+from celery_poison.worker.arrival.blocklist import BlockList
 from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Again
 from celery_poison.worker.complaints import Complaints
-from celery_poison.worker.health import Health
+from celery_poison.worker.presence.health import Health
 
 logger = get_logger("celery_poison")
 

@@ -15,11 +15,11 @@ from celery_poison.policy import Policy
 from celery_poison.records import ALONE
 from celery_poison.settings import Settings
 from celery_poison.verdict import Ended
-from celery_poison.worker.durable import Durable
-from celery_poison.worker.end_entry import EndEntry
-from celery_poison.worker.memory_use import peak_memory_kb
-from celery_poison.worker.ticket import Ticket
-from celery_poison.worker.traits import UNKNOWN, Given, traits_of
+from celery_poison.worker.running.durable import Durable
+from celery_poison.worker.running.end_entry import EndEntry
+from celery_poison.worker.running.memory_use import peak_memory_kb
+from celery_poison.worker.running.ticket import Ticket
+from celery_poison.worker.running.traits import UNKNOWN, Given, traits_of
 
 _EXEC = command(b"EXEC")
 _SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:@/")

@@ -23,13 +23,13 @@ from celery_poison.records import Start
 from celery_poison.requests import MemoryExhausted, NeverBegan, StaleCompletion, TaskDied
 from celery_poison.task import PoisonTask, attempts
 from celery_poison.verdict import Ended
-from celery_poison.worker import deathbed
-from celery_poison.worker.lease import Lease
-from celery_poison.worker.memory_use import peak_memory_kb
-from celery_poison.worker.outcomes import outcome_of_result
-from celery_poison.worker.recorder import Recorder
-from celery_poison.worker.ticket import Ticket, Told
-from celery_poison.worker.traits import Given
+from celery_poison.worker.running import deathbed
+from celery_poison.worker.running.lease import Lease
+from celery_poison.worker.running.memory_use import peak_memory_kb
+from celery_poison.worker.running.outcomes import outcome_of_result
+from celery_poison.worker.running.recorder import Recorder
+from celery_poison.worker.running.ticket import Ticket, Told
+from celery_poison.worker.running.traits import Given
 
 #: Set once in the worker's main process, before its pool forks.
 _recorder: Recorder | None = None

@@ -128,7 +128,7 @@ def note_delivery(
     """Make the notes about a message that needs care.
 
     Args:
-        suspected: even a first delivery may be a copy (see :mod:`celery_poison.worker.amnesia`).
+        suspected: even a first delivery may be a copy (see :mod:`celery_poison.worker.presence.amnesia`).
     """
     headers = message.headers
     release, park = headers.get(RELEASE), headers.get(PARK)

@@ -11,10 +11,10 @@ from celery_poison.broker.putback import put_back_lost
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.verdict import Phase
-from celery_poison.worker import attempt
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.complaints import Complaints
-from celery_poison.worker.whereabouts import Whereabouts
+from celery_poison.worker.presence.whereabouts import Whereabouts
+from celery_poison.worker.running import attempt
 
 
 class Leftovers:

@@ -11,7 +11,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery_poison import causes
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.requests import MemoryExhausted, TaskDied
-from celery_poison.worker.exits import Exits
+from celery_poison.worker.ending.exits import Exits
 
 #: Ends that Celery handles itself, whatever the task says about acknowledging failures.
 _OTHER_ENDS = (Reject, Ignore, Retry, WorkerLostError, TimeLimitExceeded, Terminated)

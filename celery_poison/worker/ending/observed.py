@@ -23,8 +23,8 @@ from celery_poison.records import Start
 from celery_poison.requests import QuarantineRequested, RollbackRequested
 from celery_poison.task import PoisonTask
 from celery_poison.verdict import History, Limits, convict
-from celery_poison.worker.deaths import cause_of_death, is_unacknowledged_failure
-from celery_poison.worker.request import GuardedRequest
+from celery_poison.worker.ending.deaths import cause_of_death, is_unacknowledged_failure
+from celery_poison.worker.ending.request import GuardedRequest
 
 
 def observe_tasks(app: Celery) -> None:
@@ -32,7 +32,7 @@ def observe_tasks(app: Celery) -> None:
     for task in app.tasks.values():
         if isinstance(task, PoisonTask):
             give_back_acks(task, app.conf)
-            type(task).Request = "celery_poison.worker.observed:ObservedRequest"
+            type(task).Request = "celery_poison.worker.ending.observed:ObservedRequest"
 
 
 class ObservedRequest(GuardedRequest):

@@ -1,0 +1,1 @@
+"""How a task ended or died, and what becomes of its message."""
