@@ -10,7 +10,8 @@ _JOURNAL = "create view journal as select * from read_parquet('{0}/**/*.parquet'
 #: For every element: deaths without those whom a trial cleared (or with them), and runs that ended alive.
 _COUNTS = """
 with crashes as (
-  select *, coalesce(incident, token) as death from journal where event = 'crashed'
+  select *, coalesce(incident, case when outcome = 'shared' then worker || '/' || pid end, token) as death
+  from journal where event = 'crashed'
 ), judged as (
   select c.*, outcome = 'shared' and coalesce((
     select arg_min(d.event, (d.at, d.seq)) from journal d

@@ -30,6 +30,12 @@ BESIDE = (
     ran("elsewhere", "elsewhere", 100.5, ms=900, worker=W2),
     died("too", "too", 100.3, ms=5_000, worker=W3),
 )
+#: On trial together: they died with one cell, and nobody knows by whom.
+GROUP = (
+    died("ga", "ga1", 500, "shared", worker=W3, pid=77),
+    died("gb", "gb1", 500.002, "shared", worker=W3, pid=77),
+    died("gc", "gc1", 500.5, "shared", worker=W3, pid=78),
+)
 TWO_ENDS = (
     died("d", "d1", 10, "shared", incident="i3", worker=W2),
     ran("d", "d1", 12, worker=W2),
@@ -78,7 +84,7 @@ INCIDENT = (
 
 @pytest.fixture(scope="module")
 def journal(spark: Any) -> Any:
-    return journal_of(spark, *TRIED, *BESIDE, *TWO_ENDS, *HOSTILE, *INCIDENT).persist()
+    return journal_of(spark, *TRIED, *BESIDE, *GROUP, *TWO_ENDS, *HOSTILE, *INCIDENT).persist()
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +112,17 @@ def test_the_neighbours_of_a_process_that_died_are_those_its_worker_ran_at_that_
 ) -> None:
     assert rows["x"].neighbours == ["during", "long", "too"]
     assert rows["too"].neighbours == ["during", "long"]
+
+
+def test_those_who_were_on_trial_together_died_in_one_death(
+    journal: Any, made: Any, rows: dict[str, Any]
+) -> None:
+    from celery_poison.pipeline.tables import incidents
+
+    assert rows["ga1"].death == rows["gb1"].death != rows["gc1"].death
+    assert (rows["ga1"].neighbours, rows["gc1"].neighbours) == (["gb1"], [])
+    told = {row.death: row for row in incidents(journal, made).collect()}
+    assert (told[rows["ga1"].death].suspects, told[rows["ga1"].death].kind) == (2, "process")
 
 
 def test_a_start_with_two_ends_is_one_row_and_ended_alive(rows: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
         "cause",
         F.when(_is_death(), F.col("outcome")).alias("blame"),
         "proof",
-        F.when(_is_death(), F.coalesce("incident", "token")).alias("death"),
+        F.when(_is_death(), F.coalesce(_common_death(), F.col("token"))).alias("death"),
         "incident",
         "neighbours",
         "deliveries",
@@ -97,6 +97,12 @@ def _is_death() -> Column:
     return F.col("event") == "crashed"
 
 
+def _common_death() -> Column:
+    """The death in which others may have died too: that of a worker, or of the cell of a group on trial."""
+    cell = F.concat("worker", F.lit("/"), F.col("pid").cast("string"))
+    return F.coalesce("incident", F.when(_is_death() & (F.col("outcome") == "shared"), cell))
+
+
 def _started() -> Column:
     return F.timestamp_millis(F.unix_millis("at") - F.greatest(F.col("runtime_ms"), F.lit(0)))
 
@@ -127,10 +133,11 @@ def _with_proof(other: DataFrame, rest: DataFrame) -> DataFrame:
 def _with_neighbours(other: DataFrame, alive: DataFrame) -> DataFrame:
     """Add the tokens of what ran beside each death, sorted; null for what did not die.
 
-    With a whole worker: what ended by the same incident. With its own process: what its worker ran at that
-    moment. Only what shares a minute is compared, or each death would meet each run of its worker.
+    With a whole worker, or on trial with others: what ended by the same death. With its own process: what its
+    worker ran at that moment. Only what shares a minute is compared, or each death would meet each run of its
+    worker.
     """
-    beside = _in_its_incident(other).union(_at_that_moment(other, alive))
+    beside = _in_its_death(other).union(_at_that_moment(other, alive))
     found = beside.groupBy("token").agg(F.sort_array(F.collect_set("neighbour")).alias("found"))
     some = F.coalesce("found", F.array().cast("array<string>"))
     return (
@@ -138,10 +145,11 @@ def _with_neighbours(other: DataFrame, alive: DataFrame) -> DataFrame:
     )
 
 
-def _in_its_incident(other: DataFrame) -> DataFrame:
-    members = other.where(F.col("incident").isNotNull()).select("incident", "token", "event")
+def _in_its_death(other: DataFrame) -> DataFrame:
+    members = other.withColumn("death", _common_death()).where("death is not null")
+    members = members.select("death", "token", "event")
     left, right = members.where(_is_death()).alias("l"), members.alias("r")
-    same = (F.col("l.incident") == F.col("r.incident")) & (F.col("l.token") != F.col("r.token"))
+    same = (F.col("l.death") == F.col("r.death")) & (F.col("l.token") != F.col("r.token"))
     return left.join(right, same).select(F.col("l.token"), F.col("r.token").alias("neighbour"))
 
 
@@ -152,7 +160,7 @@ def _at_that_moment(other: DataFrame, alive: DataFrame) -> DataFrame:
     minutes = F.sequence(F.floor(F.col("since") / _BUCKET_MS), F.floor(F.col("until") / _BUCKET_MS))
     runs = alive.select(columns).unionAll(other.select(columns))
     runs = runs.select("token", "worker", "since", "until", F.explode(minutes).alias("minute")).alias("r")
-    alone = other.where(_is_death() & F.col("incident").isNull())
+    alone = other.where(_is_death() & _common_death().isNull())
     died = alone.select(
         "token", "worker", until.alias("died"), F.floor(until / _BUCKET_MS).alias("minute")
     ).alias("d")

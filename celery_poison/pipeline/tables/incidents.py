@@ -89,16 +89,15 @@ def _number(group: int) -> Column:
 
 
 def _of_processes(attempts: DataFrame) -> DataFrame:
-    alone = attempts.where((F.col("end") == "crashed") & F.col("incident").isNull())
+    died = attempts.where((F.col("end") == "crashed") & F.col("incident").isNull())
     text, number = F.lit(None).cast("string"), F.lit(None).cast("long")
-    return alone.select(
-        F.col("death"),
+    return died.groupBy("death").agg(
         F.lit("process").alias("kind"),
-        F.col("worker"),
-        F.col("cause"),
+        F.max("worker").alias("worker"),
+        F.max("cause").alias("cause"),
         text.alias("noticed_by"),
-        F.col("ended_at").alias("at"),
-        F.col("date"),
+        F.min("ended_at").alias("at"),
+        F.min("date").alias("date"),
         F.lit(None).cast("timestamp").alias("recovered_at"),
         number.alias("flagged"),
         number.alias("put_back"),
