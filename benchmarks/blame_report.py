@@ -100,8 +100,8 @@ _LIMITS = """## What it does not show
 - Who kills a cell and then its worker, all within half a second, convicts nobody: he may be an outsider who
   kills both. So a poison kills once more whose cell's worker happens to die just then of something else. Of
   the real poisons, 13 of 199 killed a third time. In a shorter run whose logs were read, both such poisons
-  (of 22) had died in a cell whose worker another poison killed within that half second. The simulation plays no such moment,
-  hence its lower number of deaths."""
+  (of 22) had died in a cell whose worker another poison killed within that half second. The simulation plays
+  no such moment, hence its lower number of deaths."""
 
 
 def _of_real(found: dict[str, Any]) -> str:
