@@ -18,6 +18,8 @@ class Machine:
     def __init__(self) -> None:
         self.figures = {"MemTotal": 8192 * MIB, "MemAvailable": 3072 * MIB}
         self.kills = 7
+        #: No group has a limit.
+        self.is_all = True
 
     def figure(self, name: str) -> int:
         return self.figures[name]
@@ -30,6 +32,7 @@ class Machine:
 def machine(monkeypatch: Any) -> Machine:
     made = Machine()
     monkeypatch.setattr(watcher, "_groups", lambda: iter(()))
+    monkeypatch.setattr(watcher, "_is_nowhere_limited", lambda: made.is_all)
     monkeypatch.setattr(watcher, "_machine", made.figure)
     monkeypatch.setattr(watcher, "_table", made.table)
     return made
@@ -47,6 +50,15 @@ def test_NEW_2_what_the_kernel_killed_in_some_other_group_excuses_nobody(machine
     group = MemoryGroup()
     machine.kills += 1
     assert not group.has_killed(), "nobody dies for want of memory where most of it is free"
+
+
+def test_NEW_2_under_a_limit_that_cannot_be_seen_a_suspect_has_the_benefit_of_the_doubt(
+    machine: Machine,
+) -> None:
+    machine.figures["MemAvailable"], machine.is_all = 6144 * MIB, False
+    group = MemoryGroup()
+    machine.kills += 1
+    assert group.has_killed()
 
 
 def test_NEW_2_a_kill_long_ago_excuses_nobody(machine: Machine) -> None:

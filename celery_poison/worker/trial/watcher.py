@@ -130,6 +130,7 @@ class MemoryGroup:
 
     def __init__(self) -> None:
         self._files = next(filter(_is_limited, _groups()), None)
+        self._is_free = self._files is None and _is_nowhere_limited()
         self._kills = self._newer_kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
         self._before = self._used = self._most = self.used()
@@ -148,10 +149,10 @@ class MemoryGroup:
     def has_killed(self) -> bool:
         """Whether the kernel has killed somebody in the group of late.
 
-        A machine counts also what it kills in groups that are none of this cell's business; with half of its
-        memory free it kills nobody else.
+        A machine counts also what it kills in groups that are none of this cell's business; where none has a
+        limit that this cell is under, nobody is killed while half of the machine's memory is free.
         """
-        if self._files is None and 2 * self._most < _machine("MemTotal"):
+        if self._is_free and 2 * self._most < _machine("MemTotal"):
             return False
         return self.kills() > self._kills
 
@@ -205,6 +206,23 @@ def _groups() -> "typing.Iterator[Files]":
                     yield _v2("/sys/fs/cgroup" + inside)
                 elif "memory" in controllers.split(","):
                     yield _v1("/sys/fs/cgroup/memory" + inside)
+
+
+def _is_nowhere_limited() -> bool:
+    """Whether every group that this process is in, up to the machine, can be seen and has no limit."""
+    places: dict[bool, str] = {}
+    with contextlib.suppress(OSError), open("/proc/self/cgroup") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            if not controllers or "memory" in controllers.split(","):
+                places[bool(controllers)] = path.rstrip("/")
+    old = True in places
+    path, base, files = places.get(old, ""), "/sys/fs/cgroup" + "/memory" * old, _v1 if old else _v2
+    # In a container its own group may stand in the place of the machine's, and hide what is above it.
+    if not path or not os.path.isdir(base + path) or (not old and os.path.exists(base + "/memory.max")):
+        return False
+    names = path.split("/")
+    return not any(_is_limited(files(base + "/".join(names[:n]))) for n in range(1, len(names) + 1))
 
 
 def _is_limited(files: Files) -> bool:
