@@ -13,6 +13,7 @@ import redis
 
 from celery_poison.errors import DecisionPending, Fenced, IllegalTransition, MessageNotFound, StaleDelivery
 from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.wire import command
 
 
 class Code(StrEnum):
@@ -50,6 +51,21 @@ class Script:
         self.text = _prelude() + text
         self.keys = self._declared(text, "KEYS")
         self.arguments = self._declared(text, "ARGV")
+
+    def keys_of(self, known: Mapping[str, str]) -> list[str]:
+        """Return its keys, in their order."""
+        return [known[word] for word in self.keys]
+
+    def values_of(self, known: Mapping[str, Any], rest: Sequence[Any] = ()) -> list[Any]:
+        """Return its arguments, in their order; ``rest`` is a list that stands for the last one."""
+        fixed = self.arguments[:-1] if rest else self.arguments
+        return [*(known[word] for word in fixed), *rest]
+
+    def spelled(self, keys: Mapping[str, str], arguments: Mapping[str, Any]) -> bytes:
+        """Return the whole call as one command of Redis' protocol, for whoever can only send it."""
+        names = self.keys_of(keys)
+        words = [self.text, len(names), *names, *self.values_of(arguments)]
+        return command(b"EVAL", *(word if isinstance(word, bytes) else str(word).encode() for word in words))
 
     def _declared(self, text: str, kind: str) -> list[str]:
         rows = [(int(n), word) for k, n, word in _HEADER.findall(text) if k == kind]
@@ -103,13 +119,11 @@ class Runner:
             LedgerUnavailable: Redis is away or refuses.
         """
         wanted = script(name)
-        fixed = wanted.arguments[:-1] if rest else wanted.arguments
-        values = [arguments[word] for word in fixed]
         run = self._registered.get(name)
         if run is None:
             run = self._registered[name] = self._client.register_script(wanted.text)
         with clear_errors(name):
-            reply: list[Any] = run(keys=[keys[word] for word in wanted.keys], args=[*values, *rest])
+            reply: list[Any] = run(keys=wanted.keys_of(keys), args=wanted.values_of(arguments, rest))
         code = Code(reply[0].decode())
         error = _SENTENCES.get(code)
         if error is not None:

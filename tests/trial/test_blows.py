@@ -15,7 +15,7 @@ from celery.exceptions import TimeLimitExceeded
 from celery_poison.testing import RedisServer, TcpProxy, proctable
 from tests.failover.crew import frozen
 from tests.trial.apps import SLOW_TO_LOAD
-from tests.trial.conftest import Court
+from tests.trial.conftest import Court, every_pool_and_broker
 
 #: As tests/apps/factory.py sets it.
 ACTIVATION = 1.0
@@ -29,15 +29,43 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(court: Court
     with court.worker(pool="threads") as first:
         court.await_start("waits")
         (start,) = court.on_trial()
+        watchers = court.watchers()
         os.kill(start.pid, signal.SIGKILL)
         time.sleep(0.15)  # the time in which a worker could write down who has died
         first.kill_main()
+        for watcher in watchers:
+            os.kill(watcher, signal.SIGKILL)
         first.wait()
     court.marks.repair()
     with court.worker("w2", pool="threads"):
         assert suspect.get(timeout=30) == "repaired"
         court.await_acquittal()
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+@every_pool_and_broker(("prefork", "redis"), ("threads", "rabbitmq"))
+def test_NEW_1_a_suspect_that_kills_its_cell_is_convicted_though_its_worker_dies_in_that_moment(
+    court: Court, pool: str, seconds: float
+) -> None:
+    """Of another message, mostly: that must not cost a further death."""
+    suspect = court.suspect("trial.waits")
+    with court.worker(pool=pool) as first:
+        court.await_start("waits")
+        with court.worker("w2", pool=pool) as second:
+            second.wait_ready()
+            (start,) = court.on_trial()
+            os.kill(start.pid, signal.SIGKILL)
+            time.sleep(seconds)
+            first.kill_main()
+            first.wait()
+            court.await_that(court.quarantine.list, "convicted")
+    (kept,) = court.quarantine.list()
+    assert (kept.id, kept.cause, kept.strikes) == (suspect.id, "signal:9", 2)
+    assert len(court.marks.all("waits", "start")) == 1
+    told = court.events("crashed")[-1]
+    assert (told["outcome"], told["pid"]) == ("exact", str(start.pid))
+    assert told["fingerprint"] and "signal" in told["evidence"]
 
 
 @pytest.mark.parametrize("victim", ["watcher", pytest.param("cell", marks=matrix)])

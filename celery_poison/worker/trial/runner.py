@@ -24,6 +24,8 @@ from celery_poison.worker.trial.frames import info_of
 from celery_poison.worker.trial.group import Group, Trial
 from celery_poison.worker.trial.loading import Cellmate, Origin
 from celery_poison.worker.trial.opened import CannotOpen, Death, OpenCell
+from celery_poison.worker.trial.testimony import Testimony
+from celery_poison.worker.trial.watcher import OUTLIVE
 
 if TYPE_CHECKING:
     from celery_poison.worker.ending.request import GuardedRequest
@@ -37,8 +39,6 @@ IDLE = 30.0
 DOUBT = 60.0
 #: Seconds for which the thread waits for a cell at a time.
 TICK = 1.0
-#: Seconds for which a worker must outlive a cell that was killed: who kills both may reach the cell first.
-OUTLIVE = 0.5
 
 
 class Runner:
@@ -173,7 +173,8 @@ class Runner:
                 self._pool if real_thread_starter() is not None else "",
             )
             limit = runtime.settings.trial_memory_limit or 0
-            cell = self._cell = OpenCell(about, limit, runtime.lease.fd)
+            testimony = Testimony(runtime.ledger.client)
+            cell = self._cell = OpenCell(about, limit, runtime.lease.fd, testimony)
         return cell
 
     def _leave_out(self, group: Group, cell: OpenCell) -> None:
@@ -191,15 +192,17 @@ class Runner:
             event = cell.next(min(TICK, group.pause()))
             match event:
                 case Death():
-                    self._close(kill=True)
                     if group.begun:
                         self._died(group, event, cell.pid)
+                    self._close(kill=True)
                     return group.begun
                 case "accepted", pid, at:
                     group.begin()
+                    cell.testimony.write(self._testimony(group, pid))
                     for trial in group.trials:
                         self._report(partial(trial.accepted, pid, at))
                 case "result", number, ok, value, stays:
+                    cell.testimony.write(b"")
                     trial = group.left.pop(number)
                     if not stays and not group.left:
                         self._close()
@@ -207,6 +210,19 @@ class Runner:
                     if not group.left:
                         return True
             self._enforce(group, cell)
+
+    def _testimony(self, group: Group, pid: int) -> bytes:
+        """Return what the ledger is to be told if the suspect kills its cell, and the worker dies too."""
+        request = group.trials[0].request
+        if group.is_shared or not request.diverts:
+            return b""
+        evidence = Evidence(signal=signal.SIGKILL, limit_kb=self._runtime.exits.limit_kb)
+        return self._runtime.ledger.testimony(
+            request.mid,
+            request.start()._replace(pid=pid, at_ms=int(time.time() * 1000)),
+            cause=evidence.cause,
+            known=self._runtime.keeper.known(request.message, request.type, evidence),
+        )
 
     def _enforce(self, group: Group, cell: OpenCell) -> None:
         if group.is_over() or group.terminated_by:

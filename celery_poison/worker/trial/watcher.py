@@ -2,10 +2,11 @@
 
 A poison may kill its parent, or its whole process group: that is this process, never the worker. It tells
 the worker how the cell died, stops a cell that is about to take the container's memory, and ends it when
-the worker ends.
+the worker ends. If that dies just after a cell that was killed, it tells the ledger instead (testimony.py).
 
-Arguments: the worker's process id, the descriptor of the control socket, those that the cell inherits
-(joined by commas), the cell's memory limit in bytes (0: none), then the command of the cell.
+Arguments: the worker's process id, the descriptors of the control socket, of those that the cell inherits
+(joined by commas) and of what to tell the ledger and the way there (likewise; empty for none), the cell's
+memory limit in bytes (0: none), then the command of the cell.
 """
 
 import contextlib
@@ -19,10 +20,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import typing
 
 #: Seconds between two looks at the cell's memory, and how many of them what the kernel did counts as recent.
 LOOK, RECENT = 0.05, 20
+#: Seconds for which a worker, or else its watcher, must outlive a cell that was killed: who kills all of them
+#: may reach the cell first.
+OUTLIVE = 0.5
+#: Seconds in which the ledger must have been told.
+TELLING = 1.0
 #: Share of the container's memory that must stay free, or so many bytes, whichever is less.
 FREE_SHARE, FREE_BYTES = 0.05, 256 * 1024 * 1024
 
@@ -32,7 +39,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def main() -> None:
     worker, control = int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
-    inherited, limit, command = [int(fd) for fd in sys.argv[3].split(",")], int(sys.argv[4]), sys.argv[5:]
+    inherited, testimony = ([int(fd) for fd in word.split(",") if fd] for word in sys.argv[3:5])
+    limit, command = int(sys.argv[5]), sys.argv[6:]
     # The worker decides when this process ends, also when its whole service is told to.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: None)
@@ -54,7 +62,11 @@ def main() -> None:
         os.killpg(cell.pid, signal.SIGKILL)
     if not why and cell.returncode == -signal.SIGKILL and group.has_killed():
         why = "oom" if group.is_filled_by(peak) else "pressed"
-    _tell(control, status=cell.returncode, peak=peak, why=why)
+    _tell(control, status=cell.returncode, peak=peak, why="" if why == "ordered" else why)
+    # Who cannot see what the kernel kills cannot know that it was not the kernel.
+    is_its_own = cell.returncode == -signal.SIGKILL and not why and group.counts_kills
+    if is_its_own and testimony and _size(testimony[0]) and _outlives(control, worker):
+        _testify(*testimony)
 
 
 def _make_first_choice(watcher: int) -> None:
@@ -75,7 +87,10 @@ def _tell(control: socket.socket, **facts: object) -> None:
 def _watch(
     control: socket.socket, worker: int, cell: "subprocess.Popen[bytes]", limit: int, group: "MemoryGroup"
 ) -> tuple[int, str]:
-    """Return the cell's peak memory in bytes, and why it was stopped ('' for a death of its own)."""
+    """Return the cell's peak memory in bytes, and why it was stopped.
+
+    ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
+    """
     peak, why = 0, ""
     watched: list[typing.Any] = [control, *_ends_of(cell.pid)]
     for look in itertools.count(1):
@@ -84,10 +99,14 @@ def _watch(
         if look % RECENT == 0:
             group.forget_old_kills()
         ready, _, _ = select.select(watched, [], [], LOOK)
-        if control in ready and not _obey(control, cell):
+        order = _order(control) if control in ready else None
+        if order == b"":
             watched.remove(control)
-        if os.getppid() != worker:
+        if os.getppid() != worker or (order is not None and order != b"s"):
+            why = why or "ordered"
             cell.kill()
+        elif order:
+            cell.send_signal(signal.SIGUSR1)
         used = _resident(cell.pid)
         peak = max(peak, used)
         if not why and ((limit and used > limit) or (group.is_full() and group.is_filled_by(used))):
@@ -103,17 +122,36 @@ def _ends_of(pid: int) -> list[int]:
     return []
 
 
-def _obey(control: socket.socket, cell: "subprocess.Popen[bytes]") -> bool:
-    """Carry out the worker's orders; False when there will be none any more."""
+def _order(control: socket.socket) -> bytes:
+    """Return the worker's order: k (kill it), s (interrupt it), or nothing when there will be no more."""
     try:
         orders = control.recv(64)
     except OSError:
         orders = b""
-    if not orders or b"k" in orders:
-        cell.kill()
-    elif b"s" in orders:
-        cell.send_signal(signal.SIGUSR1)
-    return bool(orders)
+    return b"k" if b"k" in orders else orders[:1]
+
+
+def _outlives(control: socket.socket, worker: int) -> bool:
+    """Wait until the worker has heard of the death; whether it has died instead, and we live on."""
+    over = time.monotonic() + OUTLIVE
+    while (order := _order(control)) == b"s":
+        pass
+    if order:
+        return False
+    time.sleep(max(0.0, over - time.monotonic()))
+    return os.getppid() != worker
+
+
+def _size(fd: int) -> int:
+    return os.fstat(fd).st_size
+
+
+def _testify(memory: int, line: int) -> None:
+    """Send the ledger what the worker has written down for this case, and wait until it was read."""
+    with contextlib.suppress(OSError), socket.socket(fileno=line) as ledger:
+        ledger.settimeout(TELLING)
+        ledger.sendall(os.pread(memory, _size(memory), 0))
+        ledger.recv(64)
 
 
 def _resident(pid: int) -> int:
@@ -179,6 +217,11 @@ class MemoryGroup:
     def kills(self) -> int:
         """Return how many processes of the group the kernel has killed so far."""
         return sum(count for name, count in _table(self.events) if name == "oom_kill")
+
+    @property
+    def counts_kills(self) -> bool:
+        """Whether the kernel says how many."""
+        return any(name == "oom_kill" for name, _ in _table(self.events))
 
     @property
     def events(self) -> str:
