@@ -97,11 +97,9 @@ _LIMITS = """## What it does not show
   in 28,907 is not never.
 - The measures by which the simulation is held against the real run were chosen after a first comparison, in
   which the time to clear an innocent was outside its range.
-- Who kills a cell and then its worker, all within half a second, convicts nobody: he may be an outsider who
-  kills both. So a poison kills once more whose cell's worker happens to die just then of something else. Of
-  the real poisons, 13 of 199 killed a third time. In a shorter run whose logs were read, both such poisons
-  (of 22) had died in a cell whose worker another poison killed within that half second. The simulation plays
-  no such moment, hence its lower number of deaths."""
+- A worker that dies within half a second of a cell that was killed does not convict: an outsider may have
+  killed both. The watcher of the cell does so instead, if it lives on. The simulation plays no such moment.
+  Before the watcher was a witness, 13 of 199 real poisons killed a third time."""
 
 
 def _of_real(found: dict[str, Any]) -> str:

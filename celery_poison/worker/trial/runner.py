@@ -198,7 +198,7 @@ class Runner:
                     return group.begun
                 case "accepted", pid, at:
                     group.begin()
-                    cell.testimony.write(self._testimony(group, pid))
+                    self._prepare_testimony(group, cell, pid)
                     for trial in group.trials:
                         self._report(partial(trial.accepted, pid, at))
                 case "result", number, ok, value, stays:
@@ -211,18 +211,19 @@ class Runner:
                         return True
             self._enforce(group, cell)
 
-    def _testimony(self, group: Group, pid: int) -> bytes:
-        """Return what the ledger is to be told if the suspect kills its cell, and the worker dies too."""
-        request = group.trials[0].request
+    def _prepare_testimony(self, group: Group, cell: OpenCell, pid: int) -> None:
+        """Write down what the ledger is to be told if the suspect kills its cell, and the worker dies too."""
+        request, runtime = group.trials[0].request, self._runtime
         if group.is_shared or not request.diverts:
-            return b""
-        evidence = Evidence(signal=signal.SIGKILL, limit_kb=self._runtime.exits.limit_kb)
-        return self._runtime.ledger.testimony(
-            request.mid,
-            request.start()._replace(pid=pid, at_ms=int(time.time() * 1000)),
-            cause=evidence.cause,
-            known=self._runtime.keeper.known(request.message, request.type, evidence),
-        )
+            return
+        evidence = Evidence(signal=signal.SIGKILL, limit_kb=runtime.exits.limit_kb)
+        start = request.start()._replace(pid=pid, at_ms=int(time.time() * 1000))
+        try:
+            known = runtime.keeper.known(request.message, request.type, evidence)
+            command = runtime.ledger.testimony(request.mid, start, cause=evidence.cause, known=known)
+            cell.testimony.write(command)
+        except Exception as error:  # there is none then
+            runtime.complain(error)
 
     def _enforce(self, group: Group, cell: OpenCell) -> None:
         if group.is_over() or group.terminated_by:

@@ -28,8 +28,6 @@ LOOK, RECENT = 0.05, 20
 #: Seconds for which a worker, or else its watcher, must outlive a cell that was killed: who kills all of them
 #: may reach the cell first.
 OUTLIVE = 0.5
-#: Seconds in which the ledger must have been told.
-TELLING = 1.0
 #: Share of the container's memory that must stay free, or so many bytes, whichever is less.
 FREE_SHARE, FREE_BYTES = 0.05, 256 * 1024 * 1024
 
@@ -64,9 +62,8 @@ def main() -> None:
         why = "oom" if group.is_filled_by(peak) else "pressed"
     _tell(control, status=cell.returncode, peak=peak, why="" if why == "ordered" else why)
     # Who cannot see what the kernel kills cannot know that it was not the kernel.
-    is_its_own = cell.returncode == -signal.SIGKILL and not why and group.counts_kills
-    if is_its_own and testimony and _size(testimony[0]) and _outlives(control, worker):
-        _testify(*testimony)
+    if testimony and cell.returncode == -signal.SIGKILL and not why and group.counts_kills:
+        _testify(control, worker, *testimony)
 
 
 def _make_first_choice(watcher: int) -> None:
@@ -94,18 +91,18 @@ def _watch(
     peak, why = 0, ""
     watched: list[typing.Any] = [control, *_ends_of(cell.pid)]
     for look in itertools.count(1):
-        if cell.poll() is not None:
-            break
         if look % RECENT == 0:
             group.forget_old_kills()
         ready, _, _ = select.select(watched, [], [], LOOK)
         order = _order(control) if control in ready else None
         if order == b"":
             watched.remove(control)
-        if os.getppid() != worker or (order is not None and order != b"s"):
+        if os.getppid() != worker or order in (b"", b"k"):
             why = why or "ordered"
             cell.kill()
-        elif order:
+        if cell.poll() is not None:
+            break
+        if order == b"s":
             cell.send_signal(signal.SIGUSR1)
         used = _resident(cell.pid)
         peak = max(peak, used)
@@ -124,10 +121,9 @@ def _ends_of(pid: int) -> list[int]:
 
 def _order(control: socket.socket) -> bytes:
     """Return the worker's order: k (kill it), s (interrupt it), or nothing when there will be no more."""
-    try:
+    orders = b""
+    with contextlib.suppress(OSError):
         orders = control.recv(64)
-    except OSError:
-        orders = b""
     return b"k" if b"k" in orders else orders[:1]
 
 
@@ -142,16 +138,14 @@ def _outlives(control: socket.socket, worker: int) -> bool:
     return os.getppid() != worker
 
 
-def _size(fd: int) -> int:
-    return os.fstat(fd).st_size
-
-
-def _testify(memory: int, line: int) -> None:
+def _testify(control: socket.socket, worker: int, memory: int, line: int) -> None:
     """Send the ledger what the worker has written down for this case, and wait until it was read."""
-    with contextlib.suppress(OSError), socket.socket(fileno=line) as ledger:
-        ledger.settimeout(TELLING)
-        ledger.sendall(os.pread(memory, _size(memory), 0))
-        ledger.recv(64)
+    command = os.pread(memory, 1 << 20, 0)
+    if command and _outlives(control, worker):
+        with contextlib.suppress(OSError), socket.socket(fileno=line) as ledger:
+            ledger.settimeout(OUTLIVE)
+            ledger.sendall(command)
+            ledger.recv(64)
 
 
 def _resident(pid: int) -> int:
