@@ -106,6 +106,8 @@ def show(found: dict[str, Any], args: argparse.Namespace) -> None:
     fleet = f"{args.workers} x {args.pool} -c {args.concurrency} on {args.broker}"
     wait = f"a healthy one waits {found['healthy_wait'] * 1e3:.0f} ms"
     print(f"{len(found['blows'])} whole workers of {fleet}, {verb}; {found['messages']} messages, {wait}")
+    if args.backlog:
+        print(f"  {args.backlog} messages were waiting at any time")
     print(f"  seconds from {verb} to                 n      p50      p90      p99      max")
     lines = {
         "victim": f"its next start; target {half:g} / {most:g}",
@@ -146,7 +148,7 @@ def _line(text: str, one: dict[str, float] | None) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Start a fleet, strike it ``args.kills`` times, and return the figures."""
-    load = Load(args.workers, args.pool, args.concurrency, args.rate, 0.02, 0.05, args.seed)
+    load = Load(args.workers, args.pool, args.concurrency, args.rate, 0.02, 0.05, args.seed, args.backlog)
     with Fleet(args.broker, load, args.broker_heartbeat) as fleet:
         _say(args, "  the fleet is up; its monitors listen before they believe in any death")
         time.sleep(Settings().activation_interval + args.settle)
@@ -193,6 +195,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pool", default="prefork", help="of each worker (prefork)")
     parser.add_argument("--concurrency", type=int, default=2, help="of each worker (2)")
     parser.add_argument("--rate", type=float, default=30.0, help="healthy messages per second (30)")
+    parser.add_argument(
+        "--backlog", type=int, default=0, metavar="N", help="keep N messages waiting, instead of a rate"
+    )
     parser.add_argument(
         "--victim-seconds", type=float, metavar="S", help="run time of the struck task (kill 1.5, freeze 6)"
     )

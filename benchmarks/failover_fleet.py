@@ -28,7 +28,10 @@ TAG = "FAILOVER_TAG"
 
 
 class Load(NamedTuple):
-    """What the fleet is, and what it has to do: messages per second, seconds of the shortest and longest."""
+    """What the fleet is, and what it has to do: messages per second, seconds of the shortest and longest.
+
+    ``backlog`` messages wait in the queue at any time, whatever the rate; 0: it is as long as it gets.
+    """
 
     workers: int
     pool: str
@@ -37,6 +40,11 @@ class Load(NamedTuple):
     shortest: float
     longest: float
     seed: int
+    backlog: int = 0
+
+
+#: The queue of all messages, and seconds between two looks at its length.
+QUEUE, LOOK = "celery", 0.05
 
 
 class Fleet:
@@ -120,12 +128,24 @@ class Fleet:
         self.send("healthy", name, round(dice.uniform(self._load.shortest, self._load.longest), 3))
 
     def _feed(self) -> None:
+        if self._load.backlog:
+            self._top_up()
         dice, number, due = random.Random(self._load.seed), 0, time.monotonic()
         while not self._sending.wait(max(0.0, due - time.monotonic())):
             number += 1
             self.send_healthy(dice, f"h{number}")
             # After a stall of the machine it goes on at its pace instead of making up for it.
             due = max(due, time.monotonic() - 1.0) + 1 / self._load.rate
+
+    def _top_up(self) -> None:
+        """Keep so many messages waiting."""
+        dice, number = random.Random(self._load.seed), 0
+        with self.app.connection_for_write() as connection, connection.default_channel as channel:
+            while not self._sending.wait(LOOK):
+                waiting = channel.queue_declare(QUEUE, passive=number > 0, durable=True, auto_delete=False)
+                for _ in range(self._load.backlog - waiting.message_count):
+                    number += 1
+                    self.send_healthy(dice, f"h{number}")
 
     def stop_sending(self) -> None:
         self._sending.set()
