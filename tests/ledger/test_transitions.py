@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -28,12 +30,25 @@ from celery_poison.ledger.fleet import Burial, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import IN_CELL, Start
 from celery_poison.states import Event, State
+from celery_poison.worker.trial.deposition import Deposition
 
 MIDS = ("m1", "m2", "m3")
 
 
 def start_of(mid: str, token: str, deliveries: int = 1) -> Start:
     return Start("R", token, "node/boot", 1, 1, deliveries, 0, f"id-{mid}", "shop.render", "q", 2, 5, 10, 1)
+
+
+def send(client: Any, command: bytes) -> None:
+    """Send a command as somebody does who knows nothing of Redis."""
+    deposition = Deposition(client)
+    memory, line = deposition.fds
+    deposition.write(command)
+    with socket.socket(fileno=os.dup(line)) as ledger:
+        ledger.settimeout(5)
+        ledger.sendall(os.pread(memory, 1 << 20, 0))
+        assert not ledger.recv(64).startswith(b"-")
+    deposition.close()
 
 
 class Book:
@@ -103,6 +118,19 @@ class LedgerMachine(RuleBasedStateMachine):
         book.failures += failure
         book.candidate, book.state = True, State.TBDL
         self.events["crashed"] += 1
+
+    @rule(mid=mids, which=clients, late=st.booleans())
+    def testify(self, mid: str, which: int, late: bool) -> None:
+        """The watcher of a cell tells of a death, maybe long after others have decided."""
+        book, ledger = self.books[mid], self.ledger(which)
+        token = "t0" if late else book.token
+        told = ledger.testimony(mid, start_of(mid, token), cause="signal:9")
+        send(ledger.client, told)
+        if book.state is State.DLNG and token == book.token:
+            book.crashes += 1
+            book.strikes += 1
+            book.candidate, book.state = True, State.TBDL
+            self.events["crashed"] += 1
 
     @rule(mid=mids, which=clients)
     def rollback(self, mid: str, which: int) -> None:

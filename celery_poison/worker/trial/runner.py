@@ -19,12 +19,12 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.evidence import Evidence
 from celery_poison.forking import real_thread_starter
 from celery_poison.worker.running.deathbed import LastWords
+from celery_poison.worker.trial.deposition import Deposition
 from celery_poison.worker.trial.ends import error_of
 from celery_poison.worker.trial.frames import info_of
 from celery_poison.worker.trial.group import Group, Trial
 from celery_poison.worker.trial.loading import Cellmate, Origin
 from celery_poison.worker.trial.opened import CannotOpen, Death, OpenCell
-from celery_poison.worker.trial.testimony import Testimony
 from celery_poison.worker.trial.watcher import OUTLIVE
 
 if TYPE_CHECKING:
@@ -173,8 +173,8 @@ class Runner:
                 self._pool if real_thread_starter() is not None else "",
             )
             limit = runtime.settings.trial_memory_limit or 0
-            testimony = Testimony(runtime.ledger.client)
-            cell = self._cell = OpenCell(about, limit, runtime.lease.fd, testimony)
+            deposition = Deposition(runtime.ledger.client)
+            cell = self._cell = OpenCell(about, limit, runtime.lease.fd, deposition)
         return cell
 
     def _leave_out(self, group: Group, cell: OpenCell) -> None:
@@ -198,11 +198,11 @@ class Runner:
                     return group.begun
                 case "accepted", pid, at:
                     group.begin()
-                    self._prepare_testimony(group, cell, pid)
+                    self._take_deposition(group, cell, pid)
                     for trial in group.trials:
                         self._report(partial(trial.accepted, pid, at))
                 case "result", number, ok, value, stays:
-                    cell.testimony.write(b"")
+                    cell.deposition.write(b"")
                     trial = group.left.pop(number)
                     if not stays and not group.left:
                         self._close()
@@ -211,7 +211,7 @@ class Runner:
                         return True
             self._enforce(group, cell)
 
-    def _prepare_testimony(self, group: Group, cell: OpenCell, pid: int) -> None:
+    def _take_deposition(self, group: Group, cell: OpenCell, pid: int) -> None:
         """Write down what the ledger is to be told if the suspect kills its cell, and the worker dies too."""
         request, runtime = group.trials[0].request, self._runtime
         if group.is_shared or not request.diverts:
@@ -221,7 +221,7 @@ class Runner:
         try:
             known = runtime.keeper.known(request.message, request.type, evidence)
             command = runtime.ledger.testimony(request.mid, start, cause=evidence.cause, known=known)
-            cell.testimony.write(command)
+            cell.deposition.write(command)
         except Exception as error:  # there is none then
             runtime.complain(error)
 

@@ -2,7 +2,7 @@
 
 A poison may kill its parent, or its whole process group: that is this process, never the worker. It tells
 the worker how the cell died, stops a cell that is about to take the container's memory, and ends it when
-the worker ends. If that dies just after a cell that was killed, it tells the ledger instead (testimony.py).
+the worker ends. If that dies just after a cell that was killed, it tells the ledger instead (deposition.py).
 
 Arguments: the worker's process id, the descriptors of the control socket, of those that the cell inherits
 (joined by commas) and of what to tell the ledger and the way there (likewise; empty for none), the cell's
@@ -37,7 +37,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def main() -> None:
     worker, control = int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
-    inherited, testimony = ([int(fd) for fd in word.split(",") if fd] for word in sys.argv[3:5])
+    inherited, deposition = ([int(fd) for fd in word.split(",") if fd] for word in sys.argv[3:5])
     limit, command = int(sys.argv[5]), sys.argv[6:]
     # The worker decides when this process ends, also when its whole service is told to.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -62,8 +62,8 @@ def main() -> None:
         why = "oom" if group.is_filled_by(peak) else "pressed"
     _tell(control, status=cell.returncode, peak=peak, why="" if why == "ordered" else why)
     # Who cannot see what the kernel kills cannot know that it was not the kernel.
-    if testimony and cell.returncode == -signal.SIGKILL and not why and group.counts_kills:
-        _testify(control, worker, *testimony)
+    if deposition and cell.returncode == -signal.SIGKILL and not why and group.counts_kills:
+        _testify(control, worker, *deposition)
 
 
 def _make_first_choice(watcher: int) -> None:

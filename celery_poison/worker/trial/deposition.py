@@ -17,7 +17,7 @@ from celery_poison.ledger.connection import REDIS_ERRORS
 from celery_poison.ledger.wire import HANDSHAKE
 
 
-class Testimony:
+class Deposition:
     """One command, kept in memory that the watcher of a cell can read.
 
     Args:
@@ -32,7 +32,7 @@ class Testimony:
         self.fds: tuple[int, ...] = ()
         line = _open_line(client)
         if line is not None:
-            self.fds = os.memfd_create("testimony"), line
+            self.fds = os.memfd_create("poison-deposition"), line
 
     def write(self, command: bytes) -> None:
         """Let the watcher say this; nothing, if it is empty."""
