@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -30,25 +28,13 @@ from celery_poison.ledger.fleet import Burial, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import IN_CELL, Start
 from celery_poison.states import Event, State
-from celery_poison.worker.trial.deposition import Deposition
+from tests.ledger.witness import bear_witness
 
 MIDS = ("m1", "m2", "m3")
 
 
 def start_of(mid: str, token: str, deliveries: int = 1) -> Start:
     return Start("R", token, "node/boot", 1, 1, deliveries, 0, f"id-{mid}", "shop.render", "q", 2, 5, 10, 1)
-
-
-def send(client: Any, command: bytes) -> None:
-    """Send a command as somebody does who knows nothing of Redis."""
-    deposition = Deposition(client)
-    memory, line = deposition.fds
-    deposition.write(command)
-    with socket.socket(fileno=os.dup(line)) as ledger:
-        ledger.settimeout(5)
-        ledger.sendall(os.pread(memory, 1 << 20, 0))
-        assert not ledger.recv(64).startswith(b"-")
-    deposition.close()
 
 
 class Book:
@@ -124,8 +110,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """The watcher of a cell tells of a death, maybe long after others have decided."""
         book, ledger = self.books[mid], self.ledger(which)
         token = "t0" if late else book.token
-        told = ledger.testimony(mid, start_of(mid, token), cause="signal:9")
-        send(ledger.client, told)
+        bear_witness(ledger, mid, start_of(mid, token))
         if book.state is State.DLNG and token == book.token:
             book.crashes += 1
             book.strikes += 1

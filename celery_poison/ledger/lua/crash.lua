@@ -55,7 +55,7 @@ if ARGV[8] == '1' then
   journal(KEYS[7], ARGV[1], line)
   return {'OK', {}, closed and 1 or 0}
 end
-if closed and ARGV[9] ~= '' then
+if closed and ARGV[9] ~= '' and ARGV[9] ~= 'witness' then
   -- Among many others its whole worker died: by chance once, even if it ran alone, and not twice.
   local doubted = redis.call('HGET', KEYS[3], 'doubted')
   if doubted ~= '2' then
