@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
-from celery_poison.testing import RedisServer, TcpProxy, proctable
+from celery_poison.testing import RedisServer, TcpProxy, proctable, wait_until
 from tests.failover.crew import frozen
 from tests.trial.apps import SLOW_TO_LOAD
 from tests.trial.conftest import Court, every_pool_and_broker
@@ -23,18 +23,27 @@ ACTIVATION = 1.0
 matrix = pytest.mark.matrix
 
 
-def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(court: Court) -> None:
+def _await_reaped(pid: int) -> None:
+    """Wait until the watcher of a cell knows of its death, and not for any longer."""
+    wait_until(lambda: not (proctable.PROC / str(pid)).exists(), interval=0.001)
+
+
+@pytest.mark.parametrize("order", [("watcher", "worker"), ("cell", "worker", "watcher")])
+def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(
+    court: Court, order: tuple[str, ...]
+) -> None:
     """As one does who kills all processes of a container, in whatever order."""
     suspect = court.suspect("trial.waits")
     with court.worker(pool="threads") as first:
         court.await_start("waits")
-        (start,) = court.on_trial()
-        watchers = court.watchers()
-        os.kill(start.pid, signal.SIGKILL)
-        time.sleep(0.15)  # the time in which a worker could write down who has died
-        first.kill_main()
-        for watcher in watchers:
-            os.kill(watcher, signal.SIGKILL)
+        (start,), (watcher,) = court.on_trial(), court.watchers()
+        pids = {"watcher": watcher, "cell": start.pid, "worker": first.main_pid}
+        for name in order:
+            os.kill(pids[name], signal.SIGKILL)
+            if name == "cell":
+                _await_reaped(start.pid)
+            else:
+                time.sleep(0.15)  # in which the others could tell the ledger who has died
         first.wait()
     court.marks.repair()
     with court.worker("w2", pool="threads"):
@@ -43,10 +52,9 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(court: Court
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.3])
 @every_pool_and_broker(("prefork", "redis"), ("threads", "rabbitmq"))
 def test_NEW_1_a_suspect_that_kills_its_cell_is_convicted_though_its_worker_dies_in_that_moment(
-    court: Court, pool: str, seconds: float
+    court: Court, pool: str
 ) -> None:
     """Of another message, mostly: that must not cost a further death."""
     suspect = court.suspect("trial.waits")
@@ -56,7 +64,7 @@ def test_NEW_1_a_suspect_that_kills_its_cell_is_convicted_though_its_worker_dies
             second.wait_ready()
             (start,) = court.on_trial()
             os.kill(start.pid, signal.SIGKILL)
-            time.sleep(seconds)
+            _await_reaped(start.pid)
             first.kill_main()
             first.wait()
             court.await_that(court.quarantine.list, "convicted")

@@ -39,6 +39,9 @@ IDLE = 30.0
 DOUBT = 60.0
 #: Seconds for which the thread waits for a cell at a time.
 TICK = 1.0
+#: Seconds for which a worker must outlive a cell that was killed, and left a watcher that tells of it. Who
+#: kills all processes of a worker comes to the watcher before the cell, in any usual order.
+MOMENT = 0.1
 
 
 class Runner:
@@ -240,7 +243,7 @@ class Runner:
         evidence = death.evidence(words, self._runtime.exits.limit_kb)
         self._runtime.exits.note(pid, death.exit_code, death.peak // 1024, words)
         if death.was_killed and not group.overdue and not group.terminated_by:
-            time.sleep(OUTLIVE)
+            time.sleep(OUTLIVE if death.status is None else MOMENT)
         for number, trial in group.left.items():
             self._report(partial(_fail, trial, number, group, death, evidence))
         if group.overdue and not group.is_shared:
