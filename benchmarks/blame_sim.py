@@ -57,6 +57,7 @@ class Worker:
     alone: bool = False  #: nothing else runs while this trial goes on
     held: bool = False  #: no other trial begins, because somebody waits to be alone
     has_cell: bool = False
+    served: int = 0  #: when it was given something last, in turns
 
 
 class Simulation:
@@ -65,11 +66,11 @@ class Simulation:
     def __init__(self, world: World, rule: Rule, seed: int, pace: Pace | None = None) -> None:
         self._world, self._rule, self._pace = world, rule, pace or Pace()
         self._seed = seed
-        self._dice = random.Random(f"{seed}/places")
         self._workers = [Worker(number) for number in range(world.workers)]
         self._queue: deque[Message] = deque()
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
+        self._turns = itertools.count(1)
         self.now = 0.0
         self.deaths = 0
         self.bystanders = 0  #: innocents that were running in those deaths, all together
@@ -126,7 +127,9 @@ class Simulation:
             ]
             if not hungry:
                 return
-            worker = self._dice.choice(hungry)
+            # A broker serves its consumers in turn.
+            worker = min(hungry, key=lambda worker: worker.served)
+            worker.served = next(self._turns)
             worker.received.append(self._queue.popleft())
             self._work(worker)
 
