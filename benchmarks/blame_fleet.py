@@ -35,6 +35,7 @@ TAG = "BLAME_TAG"
 BACKLOG = 150
 #: A run whose end is marked so shortly before the kill may not have ended for its ledger: nobody's mistake.
 LAST_WORDS = 0.1
+NEVER = float("inf")
 
 
 @dataclass
@@ -253,8 +254,12 @@ class _Reader:
         for mark in marks:
             self._take(*mark)  # type: ignore[arg-type]
         self._dead = {blow.life: blow.at for blow in blows}
+        self._cell_deaths: dict[str, list[float]] = defaultdict(list)
+        self._ended: dict[str, Run] = {}
         for run in self._runs.values():
-            if run.kill is not None and not run.on_trial:
+            if run.kill is not None and run.on_trial:
+                self._cell_deaths[run.life].append(run.kill)
+            elif run.kill is not None:
                 self._dead[run.life] = min(run.kill, self._dead.get(run.life, run.kill))
 
     def _take(self, event: str, message: str, life: str, run: str, on_trial: bool, at: float) -> None:
@@ -285,24 +290,35 @@ class _Reader:
     def _enter(self, run: Run, told: Told) -> None:
         fortune = told.fortunes[run.message]
         if run.end is not None:
-            if fortune.done is not None:
+            if fortune.done is not None and not self._was_cut_short(self._ended[run.message]):
                 told.complaints.append(f"{run.message} was done twice")
-            fortune.done = fortune.done or run.end
+            fortune.done, self._ended[run.message] = fortune.done or run.end, run
             return
-        own = run.kill is not None
-        died = run.kill if own and run.on_trial else self._dead.get(run.life)
-        if died is None:
+        cell = self._cell_death(run)
+        died = min(cell, self._dead.get(run.life, NEVER))
+        if died == NEVER:
             told.complaints.append(f"a run of {run.message} was cut off, and nobody killed {run.life}")
             return
+        own = run.kill is not None
         fortune.deaths += 1
         fortune.lost_s += max(0.0, died - run.start)
         fortune.first_death = fortune.first_death or died
         # Of two poisons in one worker the first has killed it.
-        fortune.kills += own and (run.on_trial or run.kill == died)
-        if not (own and run.on_trial):
+        fortune.kills += own and run.kill == died
+        if died != cell:
             fortune.worker_deaths += 1
             fortune.workers_killed += own and run.kill == died
             told.bystanders += fortune.kind == "innocent" and not run.on_trial
+
+    def _cell_death(self, run: Run) -> float:
+        """Return when the cell of a run on trial died, with whoever was in it."""
+        if not run.on_trial:
+            return NEVER
+        return min((at for at in self._cell_deaths[run.life] if at >= run.start), default=NEVER)
+
+    def _was_cut_short(self, run: Run) -> bool:
+        """Whether the end of a run was marked so late that nobody else may know of it."""
+        return run.end is not None and run.end >= self._dead.get(run.life, NEVER) - LAST_WORDS
 
     def _complaints(self, id: str, fortune: Fortune) -> list[str]:
         found = []

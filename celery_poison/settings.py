@@ -177,7 +177,7 @@ class Settings:
     trial_group: int = _setting(
         64,
         _number(1, integer=True),
-        "How many suspects are tried together at most, in one cell, where more than 16 wait and the pool is"
+        "How many suspects are tried together at most, in one cell, where more than 32 wait and the pool is"
         " one of threads or greenlets; a group that dies is tried again in halves. 1: always alone.",
         unit="messages",
     )

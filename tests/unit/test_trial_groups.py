@@ -45,7 +45,7 @@ def _group(*requests: Any, hard: float | None = None) -> Group:
     ("pool", "waiting", "most", "together"),
     [
         ("gevent", 1000, 64, 64),
-        ("eventlet", 40, 64, 40),
+        ("eventlet", 50, 64, 50),
         ("thread", FEW + 1, 64, FEW + 1),
         ("gevent", FEW, 64, 1),
         ("prefork", 1000, 64, 1),
@@ -60,16 +60,16 @@ def test_NEW_1_very_many_are_tried_together_where_tasks_share_a_process(
 
 
 def test_NEW_1_a_group_is_as_small_as_the_one_needs_who_has_died_in_the_smallest() -> None:
-    waiting = [*_suspects(5), *_suspects(5, group=8), *_suspects(30, group=32)]
+    waiting = [*_suspects(5), *_suspects(5, group=8), *_suspects(60, group=32)]
     assert how_many(waiting, "gevent", 64) == 8
-    assert how_many([*_suspects(5), *_suspects(20, group=2)], "gevent", 64) == 5, "those take their own turn"
+    assert how_many([*_suspects(5), *_suspects(FEW, group=2)], "gevent", 64) == 5, "those take their own turn"
 
 
 @pytest.mark.parametrize(
     "facts", [{"group": 1}, {"proven": 1}, {"probation": True}, {"spoilt": 1}], ids=lambda facts: str(*facts)
 )
 def test_NEW_1_who_needs_a_trial_of_his_own_gets_it(facts: dict[str, Any]) -> None:
-    others = _suspects(40)
+    others = _suspects(FEW)
     assert how_many([*_suspects(1, **facts), *others], "gevent", 64) == 1
     assert how_many([*others[:7], *_suspects(1, **facts), *others], "gevent", 64) == 7
 

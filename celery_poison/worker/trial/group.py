@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from celery_poison.worker.ending.request import GuardedRequest
 
 #: So many suspects are tried one by one.
-FEW = 16
+FEW = 32
 #: Pools whose tasks run together in one process anyway.
 CONCURRENT = ("thread", "gevent", "eventlet")
 

@@ -196,6 +196,11 @@ class OpenCell:
         if not self._selector.select(ENDING):
             self.abandon()
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether its watcher lives."""
+        return self._watcher.poll() is None
+
     def abandon(self) -> None:
         """Kill the watcher, and so the cell; what that has started may stay."""
         self._watcher.kill()

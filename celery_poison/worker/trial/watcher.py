@@ -25,8 +25,8 @@ import typing
 
 #: Seconds between two looks at the cell's memory, and how many of them what the kernel did counts as recent.
 LOOK, RECENT = 0.05, 20
-#: Seconds for which a worker must outlive a cell that was killed together with its watcher, or a watcher its
-#: cell and its worker. A busy machine may interrupt somebody who kills all of them for nearly as long.
+#: Seconds for which a worker must outlive its cell and its watcher, or a watcher its cell and its worker, to
+#: be believed. A busy machine may interrupt somebody who kills all of them for nearly as long.
 OUTLIVE = 0.5
 #: Share of the container's memory that must stay free, or so many bytes, whichever is less.
 FREE_SHARE, FREE_BYTES = 0.05, 256 * 1024 * 1024
