@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from celery_poison.errors import PoisonError
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.anomalies import anomalies
 from celery_poison.pipeline.lake import Lake, Reading
 from celery_poison.pipeline.schema import JOURNAL
+from celery_poison.pipeline.split import split
 from celery_poison.pipeline.telling import sentences
 from celery_poison.pipeline.together import together
 
@@ -24,6 +26,9 @@ _ENCODING = {
     "parquet.size.statistics.enabled": "false",
     **{f"parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
 }
+
+
+_ASIDE = "_making"
 
 
 class Derived:
@@ -41,11 +46,18 @@ class Derived:
         self._fresh: dict[str, Any] = {}
         self._kept: dict[str, Any] = {}
         self._lock = threading.Lock()
+        self._files: dict[str, list[str]] = {}
 
     def make(self) -> None:
         """Make all of :data:`TABLES` and the blame, from what the lake has now."""
         self._forget()
+        place = f"{self._lake.root}/tables"
+        self._lake.files.delete(f"{place}/{_ASIDE}")
         journal = self.reading.journal
+        with self._timed("healthy runs"):
+            parts = split(self._lake, journal, f"{place}/{_ASIDE}")
+        if parts:
+            journal, self._files = parts.rest, parts.files
         rest = tables.noted(journal).drop("entry", "v", "state", "actor").persist()
         self._store("attempts", tables.attempts(journal, rest))
         attempts = self["attempts"]
@@ -58,6 +70,8 @@ class Derived:
             ),
         )
         rest.unpersist()
+        self._files = {}
+        self._lake.files.delete(f"{place}/{_ASIDE}")
 
     def judge(self) -> None:
         """Make ``blame``, ``measures`` and ``anomalies`` of the attempts."""
@@ -126,9 +140,27 @@ class Derived:
         parts = PARTITIONS.get(name, ())
         with self._timed(name):
             writer = frame.write.mode("overwrite").partitionBy(*parts).options(**_ENCODING)
-            writer.parquet(self._lake.table(name))
+            files = self._files.get(name)
+            if files:
+                self._store_with(writer, name, files)
+            else:
+                writer.parquet(self._lake.table(name))
         self._fresh[name] = self._stored(name)
         return self._fresh[name]
+
+    def _store_with(self, writer: Any, name: str, files: list[str]) -> None:
+        """Put together what Spark writes and what tasks wrote, beside the old table, and change them over."""
+        lake, place = self._lake.files, self._lake.table(name)
+        fresh, old = f"{self._lake.table(_ASIDE)}/{name}", f"{self._lake.table(_ASIDE)}/old-{name}"
+        writer.parquet(fresh)
+        inner = "end=finished/" if name == "attempts" else ""
+        for path in files:
+            if not lake.rename(path, f"{fresh}/{inner}{path.rpartition('/')[2]}"):
+                raise PoisonError(f"{path} was written by a task, but is not there")
+        lake.rename(place, old)
+        if not lake.rename(fresh, place):
+            raise PoisonError(f"{fresh} could not be renamed to {place}")
+        self._session.catalog.refreshByPath(place)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
