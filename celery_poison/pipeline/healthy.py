@@ -35,7 +35,8 @@ NEEDED = tuple(name for name in ARROW.names if name not in ("entry", "v", "actor
 _OF_TROUBLES = ("at", "event", "outcome", "mid", "token", "worker", "incident")
 #: Values that hardly come twice; the others are read, kept and written as numbers of a dictionary.
 UNIQUE = frozenset({"token", "id", "mid", "seq", "started_at", "ended_at", "first_at", "last_at"})
-_ALIKE = [field.name for field in ARROW if field.type == pa.string() and field.name not in UNIQUE]
+_MANY = UNIQUE | {"entry", "fingerprint", "note", "evidence", "rest"}
+_ALIKE = [field.name for field in ARROW if field.type == pa.string() and field.name not in _MANY]
 _WORD = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -67,7 +68,7 @@ def find_troubles(pieces: Sequence[Piece], into: str) -> Written | None:
     out = _File(into)
     try:
         for rows in _read(pieces, _OF_TROUBLES):
-            out.add(rows.filter(pc.invert(_alive(rows))))
+            out.add(_spelled(rows.filter(pc.invert(_alive(rows)))))
     except ValueError:
         return None
     return Written(troubles=out.close())
@@ -82,7 +83,7 @@ def make_rows(
     try:
         for rows in _read(pieces, NEEDED):
             healthy = pc.and_(_alive(rows), pc.invert(apart.concerned(rows)))
-            files["rest"].add(rows.filter(pc.invert(healthy)))
+            files["rest"].add(_spelled(rows.filter(pc.invert(healthy))))
             rows = rows.filter(pc.and_(healthy, pc.is_valid(rows["at"])))
             files["attempts"].add(_attempts(_where(rows, "token"), attempts))
             files["messages"].add(_messages(_where(rows, "mid"), messages))
@@ -150,6 +151,11 @@ def _alive(rows: pa.Table) -> Any:
     return pc.and_(finished, pc.invert(lost))
 
 
+def _spelled(rows: pa.Table) -> pa.Table:
+    """Return few rows without the dictionaries of the many that they were among."""
+    return rows.cast(pa.schema([ARROW.field(name) for name in rows.column_names]))
+
+
 def _where(rows: pa.Table, known: str) -> pa.Table:
     return rows if not rows[known].null_count else rows.filter(pc.is_valid(rows[known]))
 
@@ -202,7 +208,9 @@ def _empty(names: Sequence[str]) -> pa.Table:
 def _read(pieces: Sequence[Piece], names: Sequence[str]) -> Iterator[pa.Table]:
     for piece in pieces:
         try:
-            file = pq.ParquetFile(piece.path, read_dictionary=_ALIKE, page_checksum_verification=True)
+            there = set(pq.read_schema(piece.path).names)
+            words = [name for name in _ALIKE if name in there]
+            file = pq.ParquetFile(piece.path, read_dictionary=words, page_checksum_verification=True)
         except (OSError, pa.ArrowException):
             continue  # left out by Spark too, and told by the lake
         with file:
@@ -264,9 +272,14 @@ class _File:
             return
         if self._writer is None:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            words = [name for name in rows.column_names if name not in UNIQUE]
             self._writer = pq.ParquetWriter(
-                self._path, rows.schema, compression="zstd", use_dictionary=words, store_schema=False
+                self._path,
+                rows.schema,
+                compression="zstd",
+                use_dictionary=[name for name in rows.column_names if name not in _MANY],
+                # The least and the greatest text of a file help nobody, and are not free.
+                write_statistics=[f.name for f in rows.schema if pa.types.is_temporal(f.type)],
+                store_schema=False,
             )
         self._writer.write_table(rows)
 
