@@ -159,7 +159,10 @@ def test_words_that_come_twice_are_found_in_one_file_and_across_files(tmp_path: 
     assert len(doubles.hashes(pa.array([], pa.string()))) == 0
     same = doubles.hashes(pa.array(["x" * 100_000 + "y", "x" * 100_000 + "z"]))
     assert same[0] == same[1]  # a long word costs no more than another, and who asks does not mind
-    paths = [doubles.save([told[:500], told[100:200]], str(tmp_path)), doubles.save([told[490:]], str(tmp_path))]
+    paths = [
+        doubles.save([told[:500], told[100:200]], str(tmp_path)),
+        doubles.save([told[490:]], str(tmp_path)),
+    ]
     paths.append(doubles.save([], str(tmp_path)))
     found = [number for part in range(3) for number in doubles.among(paths, part, 3)]
     assert sorted(found) == sorted([*told[100:200], *told[490:500]])
@@ -184,7 +187,10 @@ def test_a_table_is_the_old_one_or_the_new_one_or_not_there_whenever_its_maker_d
 ) -> None:
     lake = Lake(None, str(tmp_path))
     lake.files = _Dying(last)
-    tasks, table = [tmp_path / "tables/_making/a", tmp_path / "tables/_making/b"], tmp_path / "tables/attempts"
+    tasks, table = (
+        [tmp_path / "tables/_making/a", tmp_path / "tables/_making/b"],
+        tmp_path / "tables/attempts",
+    )
     for path in (table / "old", *tasks):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

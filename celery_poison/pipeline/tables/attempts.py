@@ -23,7 +23,8 @@ def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
     """Return one row per start that has ended (``token``), with its end, its cost and its company.
 
     A start of which the journal tells two ends (its worker was taken for dead and came back) has one row: the
-    end alive if there is one, and of several that which was told last. An entry without a token or a time is left out.
+    end alive if there is one, and of several that which was told last. An entry without a
+    token or a time is left out.
 
     Args:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
