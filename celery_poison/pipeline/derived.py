@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from celery_poison.pipeline import blame, tables
+from celery_poison.errors import PoisonError
+from celery_poison.pipeline import blame, survey, tables
 from celery_poison.pipeline.anomalies import anomalies
 from celery_poison.pipeline.lake import Lake, Reading
 from celery_poison.pipeline.schema import JOURNAL
 from celery_poison.pipeline.telling import sentences
 from celery_poison.pipeline.together import together
 
-TABLES = ("attempts", "incidents", "messages", "fingerprints", "task_daily")
+TABLES = ("attempts", "incidents", "messages", "fingerprints", "task_daily", "tallies", "kin", "usual")
 #: Deaths are few and asked for on their own, again and again: they are stored apart.
 PARTITIONS = {"attempts": ("end",)}
+#: Where tasks write, below the tables.
+_COUNTING = "_counting"
 #: Values that hardly come twice are not looked up in a dictionary first. Encoding is what costs.
 _UNIQUE = ("token", "id", "mid", "seq", "started_at", "ended_at", "first_at", "last_at")
 _ENCODING = {
@@ -39,12 +41,9 @@ class Derived:
         self._session, self._lake, self._progress = session, lake, progress
         self._reading: Reading | None = None
         self._fresh: dict[str, Any] = {}
-        self._kept: dict[str, Any] = {}
-        self._lock = threading.Lock()
 
     def make(self) -> None:
         """Make all of :data:`TABLES` and the blame, from what the lake has now."""
-        self._forget()
         journal = self.reading.journal
         rest = tables.noted(journal).drop("entry", "v", "state", "actor").persist()
         self._store("attempts", tables.attempts(journal, rest))
@@ -52,45 +51,43 @@ class Derived:
         together(
             lambda: self._store("messages", tables.messages(journal, rest)),
             lambda: (
+                self._count(),
                 self._store("incidents", tables.incidents(rest, attempts)),
-                self._store("fingerprints", tables.fingerprints(attempts, self.marked)),
-                self._store("task_daily", tables.task_daily(attempts)),
+                self._store("fingerprints", tables.fingerprints(self["kin"])),
             ),
         )
         rest.unpersist()
 
+    def _count(self) -> None:
+        """Make what only counts attempts, or picks a few of them."""
+        attempts, aside = self["attempts"], self._lake.table(_COUNTING)
+        with self._timed("counts"):
+            self._lake.files.delete(aside)
+            made = survey.survey(self._lake, aside)
+            for name, files in (made or {}).items():
+                self._put(name, files)
+            self._lake.files.delete(aside)
+        if made is None:
+            self._store("tallies", tables.tallies(attempts))
+            self._store("kin", tables.kin(attempts))
+            self._store("usual", tables.usual(attempts, self["tallies"]))
+            self._store("task_daily", tables.task_daily(attempts))
+
     def judge(self) -> None:
         """Make ``blame``, ``measures`` and ``anomalies`` of the attempts."""
-        for name in ("attempts", "incidents"):
+        for name in TABLES:
             self[name]  # made here, where they are not there yet, and not by both at once
         together(self._blame, self._anomalies)
 
     def _blame(self) -> None:
         attempts = self["attempts"]
-        alive = blame.runs_alive(attempts, self.tallies, self.marked).persist()
+        alive = blame.runs_alive(attempts, self["tallies"], self["fingerprints"])
         self._store("blame", blame.score(blame.spectrum(attempts, alive=alive)))
         self._store("measures", blame.compare(attempts, alive=alive))
 
     def _anomalies(self) -> None:
-        found = anomalies(self["attempts"], self["incidents"], self.tallies)
+        found = anomalies(self["attempts"], self["incidents"], self["tallies"], self["usual"])
         self._store("anomalies", found.coalesce(1))
-
-    @property
-    def marked(self) -> Any:
-        """``tables.marked``, found once."""
-        return self._keep("marked", tables.marked)
-
-    @property
-    def tallies(self) -> Any:
-        """``tables.tallies``, counted once."""
-        return self._keep("tallies", tables.tallies)
-
-    def _keep(self, name: str, find: Callable[[Any], Any]) -> Any:
-        attempts = self["attempts"]
-        with self._lock:
-            if name not in self._kept:
-                self._kept[name] = find(attempts).persist()
-            return self._kept[name]
 
     @property
     def reading(self) -> Reading:
@@ -117,11 +114,6 @@ class Derived:
                 self.make() if name in TABLES else self.judge()
         return self._fresh[name]
 
-    def _forget(self) -> None:
-        for kept in self._kept.values():
-            kept.unpersist()
-        self._kept.clear()
-
     def _store(self, name: str, frame: Any) -> Any:
         parts = PARTITIONS.get(name, ())
         with self._timed(name):
@@ -129,6 +121,16 @@ class Derived:
             writer.parquet(self._lake.table(name))
         self._fresh[name] = self._stored(name)
         return self._fresh[name]
+
+    def _put(self, name: str, files: Sequence[str]) -> None:
+        """Make files that tasks wrote a table."""
+        place = self._lake.table(name)
+        self._lake.files.delete(place)
+        for path in files:
+            if not self._lake.files.rename(path, f"{place}/{path.rpartition('/')[2]}"):
+                raise PoisonError(f"{path} was written by a task, but is not there")
+        self._session.catalog.refreshByPath(place)
+        self._fresh[name] = self._stored(name)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
