@@ -12,20 +12,22 @@ from celery_poison.pipeline import blame, survey, tables
 from celery_poison.pipeline.anomalies import anomalies
 from celery_poison.pipeline.lake import Lake, Reading
 from celery_poison.pipeline.schema import JOURNAL
+from celery_poison.pipeline.split import split
 from celery_poison.pipeline.telling import sentences
 from celery_poison.pipeline.together import together
 
 TABLES = ("attempts", "incidents", "messages", "fingerprints", "task_daily", "tallies", "kin", "usual")
 #: Deaths are few and asked for on their own, again and again: they are stored apart.
 PARTITIONS = {"attempts": ("end",)}
-#: Where tasks write, below the tables.
-_COUNTING = "_counting"
 #: Values that hardly come twice are not looked up in a dictionary first. Encoding is what costs.
 _UNIQUE = ("token", "id", "mid", "seq", "started_at", "ended_at", "first_at", "last_at")
 _ENCODING = {
     "parquet.size.statistics.enabled": "false",
     **{f"parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
 }
+
+#: Where what is being made waits, below the tables.
+_ASIDE = "_making"
 
 
 class Derived:
@@ -41,10 +43,17 @@ class Derived:
         self._session, self._lake, self._progress = session, lake, progress
         self._reading: Reading | None = None
         self._fresh: dict[str, Any] = {}
+        self._files: dict[str, list[str]] = {}
 
     def make(self) -> None:
         """Make all of :data:`TABLES` and the blame, from what the lake has now."""
+        aside = self._lake.table(_ASIDE)
+        self._lake.files.delete(aside)
         journal = self.reading.journal
+        with self._timed("healthy runs"):
+            parts = split(self._lake, journal, aside)
+        if parts:
+            journal, self._files = parts.rest, parts.files
         rest = tables.noted(journal).drop("entry", "v", "state", "actor").persist()
         self._store("attempts", tables.attempts(journal, rest))
         attempts = self["attempts"]
@@ -57,16 +66,17 @@ class Derived:
             ),
         )
         rest.unpersist()
+        self._files = {}
+        self._lake.files.delete(aside)
 
     def _count(self) -> None:
         """Make what only counts attempts, or picks a few of them."""
-        attempts, aside = self["attempts"], self._lake.table(_COUNTING)
+        attempts = self["attempts"]
         with self._timed("counts"):
-            self._lake.files.delete(aside)
-            made = survey.survey(self._lake, aside)
+            made = survey.survey(self._lake, f"{self._lake.table(_ASIDE)}/counts")
             for name, files in (made or {}).items():
-                self._put(name, files)
-            self._lake.files.delete(aside)
+                self._store_with(None, name, files)
+                self._fresh[name] = self._stored(name)
         if made is None:
             self._store("tallies", tables.tallies(attempts))
             self._store("kin", tables.kin(attempts))
@@ -118,19 +128,28 @@ class Derived:
         parts = PARTITIONS.get(name, ())
         with self._timed(name):
             writer = frame.write.mode("overwrite").partitionBy(*parts).options(**_ENCODING)
-            writer.parquet(self._lake.table(name))
+            files = self._files.get(name)
+            if files:
+                self._store_with(writer, name, files)
+            else:
+                writer.parquet(self._lake.table(name))
         self._fresh[name] = self._stored(name)
         return self._fresh[name]
 
-    def _put(self, name: str, files: Sequence[str]) -> None:
-        """Make files that tasks wrote a table."""
-        place = self._lake.table(name)
-        self._lake.files.delete(place)
+    def _store_with(self, writer: Any, name: str, files: Sequence[str]) -> None:
+        """Put together what Spark writes and what tasks wrote, beside the old table, and change them over."""
+        lake, place = self._lake.files, self._lake.table(name)
+        fresh, old = f"{self._lake.table(_ASIDE)}/{name}", f"{self._lake.table(_ASIDE)}/old-{name}"
+        if writer is not None:
+            writer.parquet(fresh)
+        inner = "end=finished/" if name == "attempts" else ""
         for path in files:
-            if not self._lake.files.rename(path, f"{place}/{path.rpartition('/')[2]}"):
+            if not lake.rename(path, f"{fresh}/{inner}{path.rpartition('/')[2]}"):
                 raise PoisonError(f"{path} was written by a task, but is not there")
+        lake.rename(place, old)
+        if not lake.rename(fresh, place):
+            raise PoisonError(f"{fresh} could not be renamed to {place}")
         self._session.catalog.refreshByPath(place)
-        self._fresh[name] = self._stored(name)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
