@@ -52,7 +52,7 @@ def drifts(attempts: DataFrame, counted: DataFrame, points: DataFrame | None = N
     died = dead.groupBy("task").agg(*(_died(measure).alias(measure) for measure in MEASURES))
     each = died.select("task", F.explode(F.array(*MEASURES)).alias("m")).where(F.col("m.n") >= LEAST)
     points = usual(attempts, counted) if points is None else points
-    medians = points.groupBy("task", "measure").agg(F.percentile("value", 0.5, "n").alias("usual"))
+    medians = points.groupBy("task", "measure").agg(F.percentile("value", 0.5, F.col("n")).alias("usual"))
     says = F.format_string("%s of the %d that died, against those that ended alive", "measure", "n")
     return (
         each.select("task", "m.*")
