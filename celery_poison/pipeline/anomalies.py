@@ -33,8 +33,8 @@ def anomalies(
         incidents with that of its first third. ``date`` is that of the last death.
     """
     counted = tallies(attempts) if counted is None else counted
-    whole = waves(counted).unionByName(slower(attempts, incidents)).unionByName(
-        drifts(attempts, counted, points)
+    whole = (
+        waves(counted).unionByName(slower(attempts, incidents)).unionByName(drifts(attempts, counted, points))
     )
     times = F.col("value") / F.col("usual")
     return (
@@ -58,7 +58,12 @@ def drifts(attempts: DataFrame, counted: DataFrame, points: DataFrame | None = N
         each.select("task", "m.*")
         .join(medians, ["task", "measure"])
         .select(
-            F.col("measure").alias("kind"), F.col("task").alias("key"), "date", "value", "usual", says.alias("says")
+            F.col("measure").alias("kind"),
+            F.col("task").alias("key"),
+            "date",
+            "value",
+            "usual",
+            says.alias("says"),
         )
     )
 

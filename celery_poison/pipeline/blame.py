@@ -106,7 +106,9 @@ def runs_alive(
     bearers = died.select(
         F.lit("fingerprint").alias("dimension"), F.col("fingerprint").alias("key"), F.col("alive").alias("n")
     )
-    others = passed.select("n", F.explode(_pairs(DIMENSIONS[1:])).alias("e")).select("e.dimension", "e.key", "n")
+    others = passed.select("n", F.explode(_pairs(DIMENSIONS[1:])).alias("e")).select(
+        "e.dimension", "e.key", "n"
+    )
     known = bearers.unionByName(others).where("key is not null")
     each = known.groupBy("dimension", "key").agg(F.sum("n").alias("passed"))
     return each.unionByName(_totals(passed))
@@ -191,7 +193,9 @@ def compare(
     names = (*MEASURES, "rate_low")
     values = F.array(*(F.struct(F.lit(name).alias("measure"), F.col(name).alias("value")) for name in names))
     guilty = (F.col("proven") > 0) & (F.col("passed") == 0)
-    each = told.select("key", guilty.alias("guilty"), F.explode(values).alias("m")).select("key", "guilty", "m.*")
+    each = told.select("key", guilty.alias("guilty"), F.explode(values).alias("m")).select(
+        "key", "guilty", "m.*"
+    )
     of_measure = Window.partitionBy("measure")
     # The key decides between equals, so that two runs say the same.
     order = of_measure.orderBy(F.desc("value"), "key")

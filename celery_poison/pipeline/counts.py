@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -138,7 +139,13 @@ def _tallies(rows: pa.Table) -> pa.Table:
     found = _grouped(
         pa.table(columns),
         KEYS,
-        [([], "count_all"), ("fingerprint", "count"), ("ended_at", "min"), ("ended_at", "max"), ("date", "max")],
+        [
+            ([], "count_all"),
+            ("fingerprint", "count"),
+            ("ended_at", "min"),
+            ("ended_at", "max"),
+            ("date", "max"),
+        ],
     )
     return found.rename_columns([*KEYS, "n", "fingerprints", "since", "until", "date"])
 
@@ -146,7 +153,9 @@ def _tallies(rows: pa.Table) -> pa.Table:
 def _merged(tallied: pa.Table) -> pa.Table:
     sums = [("n", "sum"), ("fingerprints", "sum"), ("since", "min"), ("until", "max"), ("date", "max")]
     found = tallied.group_by(list(KEYS), use_threads=False).aggregate(sums)
-    return found.select([*KEYS, *(f"{name}_{how}" for name, how in sums)]).rename_columns(tallied.column_names)
+    return found.select([*KEYS, *(f"{name}_{how}" for name, how in sums)]).rename_columns(
+        tallied.column_names
+    )
 
 
 def _decade(size: Any) -> Any:
@@ -237,16 +246,25 @@ def _usual(days: pa.Table) -> pa.Table:
         for task, values in zip(found["task"], _known(found[f"{column}_list"]), strict=True):
             if not len(values):
                 continue
-            few = values
-            if len(values) > POINTS:
-                few = pa.array(_at(values, [(2 * n + 1) * len(values) // (2 * POINTS) for n in range(POINTS)]))
-            each = pa.repeat(pa.scalar(max(1, round(len(values) / len(few))), pa.int64()), len(few))
+            few, each = _thinned(values)
             names = [pa.repeat(pa.scalar(word, pa.string()), len(few)) for word in (task.as_py(), measure)]
-            parts.append(pa.table([*names, few.cast(pa.int64()), each], names=["task", "measure", "value", "n"]))
+            parts.append(
+                pa.table([*names, few.cast(pa.int64()), each], names=["task", "measure", "value", "n"])
+            )
     schema = pa.schema(
         [("task", pa.string()), ("measure", pa.string()), ("value", pa.int64()), ("n", pa.int64())]
     )
     return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def _thinned(values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return at most :data:`POINTS` of the values, evenly by rank, and for how many of them each stands."""
+    count = min(len(values), POINTS)
+    cuts = [len(values) * n // count for n in range(count + 1)]
+    each = pa.array([high - low for low, high in pairwise(cuts)], pa.int64())
+    if len(values) == count:
+        return values, each
+    return pa.array(_at(values, [(low + high - 1) // 2 for low, high in pairwise(cuts)]), pa.int64()), each
 
 
 def _plain(rows: pa.Table) -> pa.Table:

@@ -59,11 +59,8 @@ class Derived:
         attempts = self["attempts"]
         together(
             lambda: self._store("messages", tables.messages(journal, rest)),
-            lambda: (
-                self._count(),
-                self._store("incidents", tables.incidents(rest, attempts)),
-                self._store("fingerprints", tables.fingerprints(self["kin"])),
-            ),
+            lambda: self._store("incidents", tables.incidents(rest, attempts)),
+            self._count,
         )
         rest.unpersist()
         self._files = {}
@@ -82,6 +79,7 @@ class Derived:
             self._store("kin", tables.kin(attempts))
             self._store("usual", tables.usual(attempts, self["tallies"]))
             self._store("task_daily", tables.task_daily(attempts))
+        self._store("fingerprints", tables.fingerprints(self["kin"]))
 
     def judge(self) -> None:
         """Make ``blame``, ``measures`` and ``anomalies`` of the attempts."""

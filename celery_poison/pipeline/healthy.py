@@ -100,7 +100,7 @@ def _attempts(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def _messages(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     zero, one = (pa.repeat(pa.scalar(n, pa.int64()), len(rows)) for n in (0, 1))
     made = {"first_at": _started(rows), "last_at": rows["at"], "starts": one}
-    made |= {name: zero for name in ("deaths", "put_back", "releases", "lost_ms")}
+    made |= dict.fromkeys(("deaths", "put_back", "releases", "lost_ms"), zero)
     made["runtime_ms"] = pc.fill_null(rows["runtime_ms"], 0)
     made |= {name: pa.nulls(len(rows), pa.string()) for name in ("cause", "reason")}
     return _table(rows, made, schema)

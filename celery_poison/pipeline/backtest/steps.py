@@ -60,7 +60,9 @@ def oversized(attempts: DataFrame, steps: Sequence[Step], limits: Sequence[int])
     """
     alive = attempts.where(ended_alive(F.col("end"), F.col("outcome")) & F.col("id").isNotNull())
     largest = alive.where(F.col("payload_bytes") > min(limits)).groupBy("id").agg(F.max("payload_bytes"))
-    larger = (F.count(F.when(F.col("max(payload_bytes)") > limit, True)).alias(str(limit)) for limit in limits)
+    larger = (
+        F.count(F.when(F.col("max(payload_bytes)") > limit, True)).alias(str(limit)) for limit in limits
+    )
     row = largest.agg(*larger).collect()[0]
     ours = {
         limit: len({s.id for s in steps if s.end == "alive" and s.payload_bytes > limit}) for limit in limits

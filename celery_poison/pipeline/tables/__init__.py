@@ -13,4 +13,14 @@ from celery_poison.pipeline.tables.tallies import tallies
 from celery_poison.pipeline.tables.task_daily import task_daily
 from celery_poison.pipeline.tables.usual import usual
 
-__all__ = ["attempts", "incidents", "messages", "fingerprints", "task_daily", "noted", "kin", "tallies", "usual"]
+__all__ = [
+    "attempts",
+    "incidents",
+    "messages",
+    "fingerprints",
+    "task_daily",
+    "noted",
+    "kin",
+    "tallies",
+    "usual",
+]
