@@ -1,7 +1,7 @@
 """Rows of ``attempts`` and ``messages`` that need no other entry, made by a task itself: see ``split``.
 
-A run is healthy when it ended alive and nothing else in the journal has to do with it: no trouble of its
-message, no other end of its start, no death beside it. Nearly all are. What tables.attempts and
+A run is healthy when it ended alive and nothing else in the journal has to do with it: nothing else about
+its message, no other end of its start, no death beside it. Nearly all are. What tables.attempts and
 tables.messages would make of such an entry is said here once more for Arrow, as no row passes through Java
 then. All other entries are written as they are, for those functions.
 
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from celery_poison.pipeline import doubles
 from celery_poison.pipeline.entries import ARROW
 from celery_poison.pipeline.schema import VERSIONS
 from celery_poison.pipeline.tables.attempts import LONGEST_MS
@@ -55,27 +56,56 @@ class Piece:
 
 @dataclass(frozen=True)
 class Written:
-    """Files that a task wrote and closed; empty where it had no row for one."""
+    """Files that a task wrote and closed; empty where it had no row for one.
+
+    Attributes:
+        troubles: what is known of entries that are not about a run that ended alive.
+        mids, tokens: the hashes of all that are about one, for ``doubles``.
+        rest: entries as they are.
+        attempts, messages: rows of the tables.
+    """
 
     troubles: str = ""
+    mids: str = ""
+    tokens: str = ""
     rest: str = ""
     attempts: str = ""
     messages: str = ""
 
 
+@dataclass(frozen=True)
+class Troubles:
+    """What to know of the whole journal before a run can be called healthy.
+
+    Attributes:
+        paths: files that ``find_troubles`` wrote.
+        mids, tokens: hashes of those that several runs have that ended alive.
+    """
+
+    paths: tuple[str, ...]
+    mids: Any
+    tokens: Any
+
+
 def find_troubles(pieces: Sequence[Piece], into: str) -> Written | None:
-    """Write down what is known of all that did not end alive; None where a file is unreadable."""
+    """Write down what ``Troubles`` are made of; None where a file is unreadable."""
     out = _File(into)
+    seen: dict[str, list[Any]] = {"mid": [], "token": []}
     try:
         for rows in _read(pieces, _OF_TROUBLES):
-            out.add(_spelled(rows.filter(pc.invert(_alive(rows)))))
+            alive = _alive(rows)
+            out.add(_spelled(rows.filter(pc.invert(alive))))
+            for name, found in seen.items():
+                known = pc.and_(alive, pc.is_valid(rows[name])).to_numpy()
+                found.append(doubles.hashes(rows[name].combine_chunks())[known])
     except ValueError:
         return None
-    return Written(troubles=out.close())
+    mids, tokens = (doubles.save(found, into) for found in seen.values())
+    return Written(troubles=out.close(), mids=mids, tokens=tokens)
 
 
 def make_rows(
-    pieces: Sequence[Piece], into: str, troubles: Sequence[str], attempts: pa.Schema, messages: pa.Schema
+    pieces: Sequence[Piece], into: str, troubles: Troubles, attempts: pa.Schema, messages: pa.Schema
 ) -> Written | None:
     """Write the rows of healthy runs in either table, and the rest of the journal; None as above."""
     apart = _Apart(troubles)
@@ -122,7 +152,7 @@ def _table(rows: pa.Table, made: dict[str, Any], schema: pa.Schema) -> pa.Table:
 
 def _hosts(rows: pa.Table) -> pa.ChunkedArray:
     """Return ``tables.attempts.host_of`` each worker."""
-    words = rows["worker"].combine_chunks() if rows["worker"].num_chunks != 1 else rows["worker"].chunk(0)
+    words = rows["worker"].combine_chunks()
     hosts = [_host(worker) for worker in words.dictionary.to_pylist()]
     return pa.DictionaryArray.from_arrays(words.indices, pa.array(hosts, pa.string()))
 
@@ -161,10 +191,11 @@ def _where(rows: pa.Table, known: str) -> pa.Table:
 
 
 class _Apart:
-    """What all troubles of the journal have to do with a run that ended alive."""
+    """What the rest of the journal has to do with a run that ended alive."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        read = [pq.read_table(path, use_threads=False) for path in paths]
+    def __init__(self, known: Troubles) -> None:
+        self._known = known
+        read = [pq.read_table(path, use_threads=False) for path in known.paths]
         troubles = pa.concat_tables(read) if read else _empty(_OF_TROUBLES)
         self._mids = pc.drop_null(troubles["mid"].unique())
         self._tokens = pc.drop_null(troubles["token"].unique())
@@ -179,7 +210,9 @@ class _Apart:
     def concerned(self, rows: pa.Table) -> Any:
         of_message = pc.is_in(rows["mid"], self._mids)
         of_start = pc.is_in(rows["token"], self._tokens)
-        return pc.or_(pc.or_(of_message, of_start), pa.array(self._beside_a_death(rows)))
+        others = self._beside_a_death(rows) | _is_in(rows["mid"], self._known.mids)
+        others |= _is_in(rows["token"], self._known.tokens)
+        return pc.or_(pc.or_(of_message, of_start), pa.array(others))
 
     def _beside_a_death(self, rows: pa.Table) -> Any:
         """Whether the worker of a run lost a process while it ran."""
@@ -199,6 +232,12 @@ class _Apart:
 
     def _key(self, worker: Any, rank: Any) -> Any:
         return worker * (len(self._times) + 1) + rank
+
+
+def _is_in(words: pa.ChunkedArray, known: Any) -> Any:
+    if not len(known):
+        return np.zeros(len(words), bool)
+    return np.isin(doubles.hashes(words.combine_chunks()), known)
 
 
 def _empty(names: Sequence[str]) -> pa.Table:

@@ -7,23 +7,24 @@ Parquet within a task, as in ``direct``: what comes to the driver is the names o
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from celery_poison.pipeline import healthy, tables
-from celery_poison.pipeline.healthy import Piece, Written
+from celery_poison.pipeline import doubles, healthy, tables
+from celery_poison.pipeline.healthy import Piece, Troubles
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.schema import JOURNAL
 
 #: Of a journal's file, what a task takes at a time.
 _SHARE = 32 << 20
-#: More troubles than this are too many to be kept in mind by every task.
+#: More bytes of troubles than this are too many to be kept in mind by every task.
 _MOST = 64 << 20
 
 _KINDS = {
@@ -53,30 +54,26 @@ def split(lake: Lake, journal: Any, into: str) -> Split | None:
     """Let tasks write what they can below ``into``; None where all is for Spark."""
     if not lake.tasks_write or not hasattr(lake.session, "_jvm"):
         return None
-    run = partial(_run, lake.session, _shares(journal.inputFiles()))
-    found = run(partial(healthy.find_troubles, into=f"{into}/troubles"))
-    if found is None:
+    os.makedirs(into, exist_ok=True)
+    session, shares = lake.session, _shares(journal.inputFiles())
+    troubles = _troubles(session, shares, into)
+    if troubles is None:
         return None
-    troubles = [each.troubles for each in found if each.troubles]
-    if sum(map(os.path.getsize, troubles)) > _MOST:
-        return None
-    empty = lake.session.createDataFrame([], JOURNAL)
-    made = run(
-        partial(
-            healthy.make_rows,
-            into=f"{into}/rows",
-            troubles=troubles,
-            attempts=_in_arrow(tables.attempts(empty).drop("end").schema),
-            messages=_in_arrow(tables.messages(empty).schema),
-        )
+    empty = session.createDataFrame([], JOURNAL)
+    make = partial(
+        healthy.make_rows,
+        into=into,
+        troubles=troubles,
+        attempts=_in_arrow(tables.attempts(empty).drop("end").schema),
+        messages=_in_arrow(tables.messages(empty).schema),
     )
-    if made is None:
+    made = _run(session, shares, make)
+    if None in made:
         return None
     rest = [each.rest for each in made if each.rest]
     schema = StructType([JOURNAL[name] for name in healthy.NEEDED])
-    read = lake.session.read.schema(schema)
     return Split(
-        rest=read.parquet(*rest) if rest else lake.session.createDataFrame([], schema),
+        rest=session.read.schema(schema).parquet(*rest) if rest else session.createDataFrame([], schema),
         files={
             "attempts": [each.attempts for each in made if each.attempts],
             "messages": [each.messages for each in made if each.messages],
@@ -84,11 +81,31 @@ def split(lake: Lake, journal: Any, into: str) -> Split | None:
     )
 
 
-def _run(session: Any, shares: Sequence[list[Piece]], work: Any) -> list[Written] | None:
+def _troubles(session: Any, shares: Sequence[list[Piece]], into: str) -> Troubles | None:
+    """Return what to know of the whole journal; None where a file is unreadable, or it is too much."""
+    found = _run(session, shares, partial(healthy.find_troubles, into=into))
+    if None in found:
+        return None
+    paths = tuple(each.troubles for each in found if each.troubles)
+    mids, tokens = (_doubles(session, [getattr(each, kind) for each in found]) for kind in ("mids", "tokens"))
+    if sum(map(os.path.getsize, paths)) + mids.nbytes + tokens.nbytes > _MOST:
+        return None
+    return Troubles(paths, mids, tokens)
+
+
+def _doubles(session: Any, paths: Sequence[str]) -> Any:
+    count = max(2, sum(map(os.path.getsize, paths)) // _SHARE)
+    compare = partial(doubles.among, paths, of=count)
+    found = _run(session, range(count), compare) if paths else []
+    return np.concatenate([np.zeros(0, np.uint64), *found])
+
+
+def _run(session: Any, shares: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
+    """Return what ``work`` makes of each share, each in a task of its own."""
     if not shares:
         return []
-    done = session.sparkContext.parallelize(shares, len(shares)).map(work).collect()
-    return None if None in done else done
+    done: list[Any] = session.sparkContext.parallelize(shares, len(shares)).map(work).collect()
+    return done
 
 
 def _in_arrow(schema: StructType) -> pa.Schema:
