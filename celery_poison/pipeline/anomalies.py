@@ -24,7 +24,7 @@ def anomalies(
     """Return what stands out, the largest factor first.
 
     Args:
-        counted, points: what ``tallies`` and ``usual`` made of the same attempts, where they are there already.
+        counted, points: what ``tallies`` and ``usual`` made of the same attempts, where that is there.
 
     Returns:
         ``kind, key, date, value, usual, times, says``. ``payload``, ``duration`` and ``memory`` compare the

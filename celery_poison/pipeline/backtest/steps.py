@@ -12,7 +12,7 @@ from celery_poison.pipeline.tables.attempts import ended_alive
 
 
 def concerned(attempts: DataFrame) -> DataFrame:
-    """Return the attempts of every task id that ever was in trouble, and those that look like a guilty one."""
+    """Return the attempts of every task id that ever was in trouble, and those like a guilty one."""
     alive = ended_alive(F.col("end"), F.col("outcome")) & (F.col("end") != "rolled_back")
     guilty = attempts.where("end = 'crashed' and proof = 'proven' and fingerprint is not null")
     yes = F.lit(True)

@@ -32,8 +32,8 @@ KIN = (
 def kin(attempts: DataFrame) -> DataFrame:
     """Return the attempts that have to do with a trouble; of their columns :data:`KIN`.
 
-    All attempts of every task id of which one did not end alive or was rolled back; all that bear a fingerprint
-    which was in a death; and all with more than :data:`LARGE` bytes.
+    All attempts of every task id of which one did not end alive or was rolled back; all that bear a
+    fingerprint which was in a death; and all with more than :data:`LARGE` bytes.
     """
     alive = ended_alive(F.col("end"), F.col("outcome")) & (F.col("end") != "rolled_back")
     troubled = attempts.where(~alive & F.col("id").isNotNull()).select("id").distinct()
