@@ -55,16 +55,17 @@ class Derived:
         if parts:
             journal, self._files = parts.rest, parts.files
         rest = tables.noted(journal).drop("entry", "v", "state", "actor").persist()
-        self._store("attempts", tables.attempts(journal, rest))
-        attempts = self["attempts"]
         together(
             lambda: self._store("messages", tables.messages(journal, rest)),
-            lambda: self._store("incidents", tables.incidents(rest, attempts)),
-            self._count,
+            lambda: self._make_of_attempts(tables.attempts(journal, rest), rest),
         )
         rest.unpersist()
         self._files = {}
         self._lake.files.delete(aside)
+
+    def _make_of_attempts(self, attempts: Any, rest: Any) -> None:
+        attempts = self._store("attempts", attempts)
+        together(lambda: self._store("incidents", tables.incidents(rest, attempts)), self._count)
 
     def _count(self) -> None:
         """Make what only counts attempts, or picks a few of them."""

@@ -21,6 +21,7 @@ from celery_poison.pipeline import doubles, healthy, tables
 from celery_poison.pipeline.healthy import Piece, Troubles
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.schema import JOURNAL
+from celery_poison.pipeline.together import together
 
 #: Of a journal's file, what a task takes at a time.
 _SHARE = 32 << 20
@@ -56,17 +57,12 @@ def split(lake: Lake, journal: Any, into: str) -> Split | None:
         return None
     os.makedirs(into, exist_ok=True)
     session, shares = lake.session, _shares(journal.inputFiles())
-    troubles = _troubles(session, shares, into)
+    troubles, schemas = together(
+        lambda: _troubles(session, shares, into), lambda: _schemas(session.createDataFrame([], JOURNAL))
+    )
     if troubles is None:
         return None
-    empty = session.createDataFrame([], JOURNAL)
-    make = partial(
-        healthy.make_rows,
-        into=into,
-        troubles=troubles,
-        attempts=_in_arrow(tables.attempts(empty).drop("end").schema),
-        messages=_in_arrow(tables.messages(empty).schema),
-    )
+    make = partial(healthy.make_rows, into=into, troubles=troubles, **schemas)
     made = _run(session, shares, make)
     if None in made:
         return None
@@ -106,6 +102,12 @@ def _run(session: Any, shares: Sequence[Any], work: Callable[[Any], Any]) -> lis
         return []
     done: list[Any] = session.sparkContext.parallelize(shares, len(shares)).map(work).collect()
     return done
+
+
+def _schemas(journal: Any) -> dict[str, pa.Schema]:
+    """Return what is in the files of each table."""
+    attempts = tables.attempts(journal).drop("end")  # which their directory tells
+    return {"attempts": _in_arrow(attempts.schema), "messages": _in_arrow(tables.messages(journal).schema)}
 
 
 def _in_arrow(schema: StructType) -> pa.Schema:
