@@ -1,7 +1,7 @@
 """What a task counts in a piece of the stored ``attempts``: see ``survey``.
 
-What the functions of ``tables`` make with Spark is made once more with Arrow: rows that pass through Java only
-to be counted cost far more. A test holds both against each other.
+What the functions of ``tables`` make with Spark is made once more with Arrow: rows that pass through Java
+only to be counted cost far more. A test holds both against each other.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ def fingerprints(attempts: DataFrame) -> DataFrame:
         attempts: what :func:`attempts` returns, or :func:`kin`, which is far less.
     """
     alive, death = ended_alive(F.col("end"), F.col("outcome")), F.col("end") == "crashed"
+    died = attempts.where(death & F.col("fingerprint").isNotNull()).select("fingerprint").distinct()
     # By message first: counting different ones beside all else would take each row twice.
     messages = (
-        attempts.where(F.col("fingerprint").isNotNull())
+        attempts.join(F.broadcast(died), "fingerprint", "left_semi")
         .groupBy("fingerprint", "id")
         .agg(
             F.max("task").alias("task"),
@@ -31,22 +32,18 @@ def fingerprints(attempts: DataFrame) -> DataFrame:
             _count(alive).alias("alive"),
         )
     )
-    return (
-        messages.groupBy("fingerprint")
-        .agg(
-            F.max("task").alias("task"),
-            F.max("shape").alias("shape"),
-            F.min("first_at").alias("first_at"),
-            F.max("last_at").alias("last_at"),
-            F.count("id").alias("messages"),
-            F.sum("attempts").alias("attempts"),
-            F.sum("deaths").alias("deaths"),
-            F.sum("proven").alias("proven"),
-            F.count(F.when(F.col("proven") > 0, F.col("id"))).alias("guilty_messages"),
-            F.sum("cleared").alias("cleared"),
-            F.sum("alive").alias("alive"),
-        )
-        .where("deaths > 0")
+    return messages.groupBy("fingerprint").agg(
+        F.max("task").alias("task"),
+        F.max("shape").alias("shape"),
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
+        F.count("id").alias("messages"),
+        F.sum("attempts").alias("attempts"),
+        F.sum("deaths").alias("deaths"),
+        F.sum("proven").alias("proven"),
+        F.count(F.when(F.col("proven") > 0, F.col("id"))).alias("guilty_messages"),
+        F.sum("cleared").alias("cleared"),
+        F.sum("alive").alias("alive"),
     )
 
 
