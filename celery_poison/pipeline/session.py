@@ -65,8 +65,8 @@ _PROCESS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.ui.enabled": "false",
-    # Rows hardly pass through Java: its second compiler costs more than it saves (benchmarks/README.md), and
-    # the first alone would make do with a code cache that is too small for Spark's many plans.
+    # Rows hardly pass through Java: its second compiler costs more than it saves (benchmarks/README.md).
+    # With the first alone the code cache would be too small for Spark's many plans.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     " -XX:ReservedCodeCacheSize=256m -Xshare:auto",
     "spark.sql.streaming.metadataCache.enabled": "true",
