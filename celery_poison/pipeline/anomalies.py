@@ -7,21 +7,24 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline.tables.attempts import ended_alive
 from celery_poison.pipeline.tables.tallies import tallies
+from celery_poison.pipeline.tables.usual import MEASURES, usual
 
 #: Fewer deaths, or incidents, say nothing.
 LEAST = 8
 #: How many times the usual counts as changed.
 TIMES = 2.0
-#: Of a task with more runs alive than this, about so many tell their medians.
-SAMPLE = 20_000
-_MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms", "memory": "memory_kb"}
 
 
-def anomalies(attempts: DataFrame, incidents: DataFrame, counted: DataFrame | None = None) -> DataFrame:
+def anomalies(
+    attempts: DataFrame,
+    incidents: DataFrame,
+    counted: DataFrame | None = None,
+    points: DataFrame | None = None,
+) -> DataFrame:
     """Return what stands out, the largest factor first.
 
     Args:
-        counted: what ``tallies`` made of the same attempts, where it is there already.
+        counted, points: what ``tallies`` and ``usual`` made of the same attempts, where that is there.
 
     Returns:
         ``kind, key, date, value, usual, times, says``. ``payload``, ``duration`` and ``memory`` compare the
@@ -30,7 +33,9 @@ def anomalies(attempts: DataFrame, incidents: DataFrame, counted: DataFrame | No
         incidents with that of its first third. ``date`` is that of the last death.
     """
     counted = tallies(attempts) if counted is None else counted
-    whole = waves(counted).unionByName(slower(attempts, incidents)).unionByName(drifts(attempts, counted))
+    whole = (
+        waves(counted).unionByName(slower(attempts, incidents)).unionByName(drifts(attempts, counted, points))
+    )
     times = F.col("value") / F.col("usual")
     return (
         whole.where(F.col("usual") > 0)
@@ -41,31 +46,35 @@ def anomalies(attempts: DataFrame, incidents: DataFrame, counted: DataFrame | No
     )
 
 
-def drifts(attempts: DataFrame, counted: DataFrame) -> DataFrame:
+def drifts(attempts: DataFrame, counted: DataFrame, points: DataFrame | None = None) -> DataFrame:
     """Compare what died with what ended alive; whom a trial cleared died by chance and is left out."""
-    died, alive = (F.sum(F.when(each, F.col("n")).otherwise(0)) for each in (_guilty(), _alive()))
-    told = counted.groupBy("task").agg(died.alias("_died"), alive.alias("_alive")).where(f"_died >= {LEAST}")
-    # Drawn by the token, so that two runs say the same.
-    drawn = F.pmod(F.xxhash64("token"), F.greatest("_alive", F.lit(1))) < SAMPLE
-    asked = attempts.join(F.broadcast(told), "task").where(_guilty() | (_alive() & drawn))
-    measured = asked.groupBy("task").agg(*(_drift(kind).alias(kind) for kind in _MEASURES))
-    each = measured.select("task", F.explode(F.array(*_MEASURES)).alias("m")).where(F.col("m.n") >= LEAST)
-    says = F.format_string("%s of the %d that died, against those that ended alive", "m.kind", "m.n")
-    return each.select(
-        "m.kind", F.col("task").alias("key"), "m.date", "m.value", "m.usual", says.alias("says")
+    dead = attempts.where(_guilty())
+    died = dead.groupBy("task").agg(*(_died(measure).alias(measure) for measure in MEASURES))
+    each = died.select("task", F.explode(F.array(*MEASURES)).alias("m")).where(F.col("m.n") >= LEAST)
+    points = usual(attempts, counted) if points is None else points
+    medians = points.groupBy("task", "measure").agg(F.percentile("value", 0.5, F.col("n")).alias("usual"))
+    says = F.format_string("%s of the %d that died, against those that ended alive", "measure", "n")
+    return (
+        each.select("task", "m.*")
+        .join(medians, ["task", "measure"])
+        .select(
+            F.col("measure").alias("kind"),
+            F.col("task").alias("key"),
+            "date",
+            "value",
+            "usual",
+            says.alias("says"),
+        )
     )
 
 
-def _drift(kind: str) -> Column:
-    """Medians of one measure. All in one pass: reading the attempts is what costs."""
-    column = F.col(_MEASURES[kind])
-    died = _guilty() & column.isNotNull()
+def _died(measure: str) -> Column:
+    column = F.col(MEASURES[measure])
     return F.struct(
-        F.lit(kind).alias("kind"),
-        F.percentile_approx(F.when(died, column), 0.5, 1000).cast("double").alias("value"),
-        F.percentile_approx(F.when(_alive(), column), 0.5, 1000).cast("double").alias("usual"),
-        F.count(F.when(died, True)).alias("n"),
-        F.max(F.when(died, F.col("date"))).alias("date"),
+        F.lit(measure).alias("measure"),
+        F.percentile_approx(column, 0.5, 1000).cast("double").alias("value"),
+        F.count(column).alias("n"),
+        F.max(F.when(column.isNotNull(), F.col("date"))).alias("date"),
     )
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline import beta
 from celery_poison.pipeline.tables.attempts import ended_alive
-from celery_poison.pipeline.tables.fingerprints import marked
+from celery_poison.pipeline.tables.fingerprints import fingerprints
 from celery_poison.pipeline.tables.tallies import decade, tallies
 
 #: What may be to blame. ``shape`` and ``payload`` are those of one task.
@@ -51,65 +51,65 @@ def spectrum(attempts: DataFrame, *, trials: bool = True, alive: DataFrame | Non
         guilty; deaths, each divided by those who may be guilty of it; all deaths and all runs alive in which
         the dimension is known.
     """
-    suspects = elements(attempts).where("end = 'crashed'")
     alive = runs_alive(attempts) if alive is None else alive
-    held = _shares(suspects, trials)
-    blamed = (
-        _long(suspects.withColumn("share", F.lit(0.0)))
+    members = _long(_shares(elements(attempts).where("end = 'crashed'"), trials))
+    deaths = members.groupBy("dimension", "key", "death").agg(
+        F.max(F.col("held").cast("long")).alias("failed"),
+        F.sum("share").alias("guilt"),
+        F.count(F.when(F.col("proof") == "cleared", True)).alias("cleared"),
+        F.count(F.when(F.col("proof") == "proven", True)).alias("proven"),
+    )
+    of_all = deaths.where("failed > 0").select("dimension", "death").distinct()
+    # What is added up comes in one form and without a key where it is of all: so it is shuffled once.
+    whole = (
+        _counted(deaths, "failed", "guilt", "cleared", "proven", died=F.lit(1))
+        .unionByName(_counted(of_all, key=F.lit(None), failed=F.lit(1)))
+        .unionByName(_counted(alive, "passed"))
         .groupBy("dimension", "key")
-        .agg(
-            F.count(F.when(F.col("proof") == "cleared", True)).alias("cleared"),
-            F.count(F.when(F.col("proof") == "proven", True)).alias("proven"),
-        )
+        .agg(*(F.sum(name).alias(name) for name in (*_COUNTS, "died")))
     )
-    deaths = _long(held)
-    failed = deaths.groupBy("dimension", "key").agg(
-        F.countDistinct("death").alias("failed"), F.sum("share").alias("guilt")
-    )
-    all_deaths = deaths.groupBy("dimension").agg(F.countDistinct("death").alias("failed_total"))
-    ran = alive.where("key is not null")
-    all_ran = alive.where("key is null").select("dimension", F.col("passed").alias("passed_total"))
-    totals = all_deaths.join(all_ran, "dimension", "full")
-    none = F.lit(0).cast("long")
-    return (
-        blamed.join(failed, ["dimension", "key"], "left")
-        .join(ran, ["dimension", "key"], "left")
-        .join(F.broadcast(totals), "dimension")
-        .select(
-            "dimension",
-            "key",
-            *(F.coalesce(name, none).alias(name) for name in ("failed", "passed", "cleared", "proven")),
-            F.coalesce("guilt", F.lit(0.0)).alias("guilt"),
-            *(F.coalesce(name, none).alias(name) for name in ("failed_total", "passed_total")),
-        )
-    )
+    each = Window.partitionBy("dimension")
+    total = {
+        f"{name}_total": F.coalesce(F.max(F.when(F.col("key").isNull(), F.col(name))).over(each), F.lit(0))
+        for name in ("failed", "passed")
+    }
+    return whole.withColumns(total).where("key is not null and died > 0").drop("died")
+
+
+_COUNTS = {"failed": "long", "passed": "long", "cleared": "long", "proven": "long", "guilt": "double"}
+
+
+def _counted(rows: DataFrame, *names: str, **given: Column) -> DataFrame:
+    """Return rows in the form in which they are added up; what they do not tell is 0."""
+    given = {"key": F.col("key"), "died": F.lit(0), **given, **{name: F.col(name) for name in names}}
+    counts = {**_COUNTS, "died": "long"}
+    columns = (given.get(name, F.lit(0)).cast(kind).alias(name) for name, kind in counts.items())
+    return rows.select("dimension", given["key"].cast("string").alias("key"), *columns)
 
 
 def runs_alive(
-    attempts: DataFrame, counted: DataFrame | None = None, asked: DataFrame | None = None
+    attempts: DataFrame, counted: DataFrame | None = None, died: DataFrame | None = None
 ) -> DataFrame:
-    """Count the runs that ended alive: two passes over the attempts, which cost more than all the rest.
+    """Count the runs that ended alive.
 
     Args:
-        counted, asked: what ``tallies`` and ``marked`` made of the same attempts, where that is kept.
+        counted, died: what ``tallies`` and ``fingerprints`` made of the same attempts, where that is there.
 
     Returns:
         ``dimension, key, passed``: of each element, fingerprints only if they were in a death; and, where
         ``key`` is null, of all in which the dimension is known.
     """
-    alive = ended_alive(F.col("end"), F.col("outcome"))
-    passed = _named((tallies(attempts) if counted is None else counted).where(alive))
+    counted = tallies(attempts) if counted is None else counted
+    passed = _named(counted.where(ended_alive(F.col("end"), F.col("outcome"))))
     # Few of many fingerprints were in a death: the others are in the total only.
-    fingerprints = (
-        (marked(attempts) if asked is None else asked)
-        .where(alive)
-        .select(
-            F.lit("fingerprint").alias("dimension"), F.col("fingerprint").alias("key"), F.lit(1).alias("n")
-        )
+    died = fingerprints(attempts) if died is None else died
+    bearers = died.select(
+        F.lit("fingerprint").alias("dimension"), F.col("fingerprint").alias("key"), F.col("alive").alias("n")
     )
-    pairs = _pairs(DIMENSIONS[1:])
-    others = passed.select("n", F.explode(pairs).alias("e")).select("e.dimension", "e.key", "n")
-    known = fingerprints.unionByName(others).where("key is not null")
+    others = passed.select("n", F.explode(_pairs(DIMENSIONS[1:])).alias("e")).select(
+        "e.dimension", "e.key", "n"
+    )
+    known = bearers.unionByName(others).where("key is not null")
     each = known.groupBy("dimension", "key").agg(F.sum("n").alias("passed"))
     return each.unionByName(_totals(passed))
 
@@ -190,15 +190,20 @@ def compare(
         ``measure, top, deadly, found, precision, recall``.
     """
     told = score(spectrum(attempts, trials=False, alive=alive)).where("dimension = 'fingerprint'")
-    told = told.withColumn("guilty", (F.col("proven") > 0) & (F.col("passed") == 0)).persist()
-    ranked = [_ranked(told, measure) for measure in (*MEASURES, "rate_low")]
-    whole = ranked[0]
-    for each in ranked[1:]:
-        whole = whole.unionByName(each)
-    counts = F.array(*(F.lit(top).cast("long") for top in tops), F.col("deadly"))
+    names = (*MEASURES, "rate_low")
+    values = F.array(*(F.struct(F.lit(name).alias("measure"), F.col(name).alias("value")) for name in names))
+    guilty = (F.col("proven") > 0) & (F.col("passed") == 0)
+    each = told.select("key", guilty.alias("guilty"), F.explode(values).alias("m")).select(
+        "key", "guilty", "m.*"
+    )
+    of_measure = Window.partitionBy("measure")
+    # The key decides between equals, so that two runs say the same.
+    order = of_measure.orderBy(F.desc("value"), "key")
     found = F.count(F.when(F.col("guilty"), True))
+    ranked = each.withColumns({"place": F.row_number().over(order), "deadly": found.over(of_measure)})
+    counts = F.array(*(F.lit(top).cast("long") for top in tops), F.col("deadly"))
     return (
-        whole.where("deadly > 0")
+        ranked.where("deadly > 0")
         .withColumn("top", F.explode(F.array_distinct(counts)))
         .where("place <= top")
         .groupBy("measure", "top", "deadly")
@@ -214,29 +219,14 @@ def compare(
     )
 
 
-def _ranked(told: DataFrame, measure: str) -> DataFrame:
-    # The key decides between equals, so that two runs say the same.
-    order = Window.partitionBy("dimension").orderBy(F.desc(measure), "key")
-    return told.select(
-        F.lit(measure).alias("measure"),
-        F.row_number().over(order).alias("place"),
-        F.count(F.when(F.col("guilty"), True)).over(Window.partitionBy("dimension")).alias("deadly"),
-        "guilty",
-    )
-
-
 def _shares(suspects: DataFrame, trials: bool) -> DataFrame:
-    """Divide each death by those who may be guilty of it; whom a trial cleared is left out."""
+    """Divide each death by those who may be guilty of it; whom a trial cleared is not ``held``."""
+    held = (F.col("proof") != "cleared") if trials else F.lit(True)
+    proven = (F.col("proof") == "proven") if trials else F.lit(False)
     each = Window.partitionBy("death")
-    if not trials:
-        return suspects.withColumn("share", 1 / F.count(F.lit(1)).over(each))
-    held = suspects.where("proof != 'cleared'")
-    proven = F.col("proof") == "proven"
-    known = F.count(F.when(proven, True)).over(each)
-    share = F.when(known == 0, 1 / F.count(F.lit(1)).over(each)).when(
-        proven, F.lit(1.0) / F.greatest(known, F.lit(1))
-    )
-    return held.withColumn("share", share.otherwise(0.0))
+    told = suspects.withColumns({"held": held, "_proven": F.count(F.when(proven, True)).over(each)})
+    among = F.when(F.col("_proven") > 0, proven).otherwise(F.col("held"))
+    return told.withColumn("share", F.when(among, 1 / F.count(F.when(among, True)).over(each)).otherwise(0.0))
 
 
 def ochiai(failed: Column, passed: Column, failed_total: Column) -> Column:
@@ -267,5 +257,6 @@ def jaccard(failed: Column, passed: Column, failed_total: Column) -> Column:
 
 def _long(known: DataFrame) -> DataFrame:
     """One row for each element of each attempt; for few rows only."""
-    each = known.select("death", "proof", "share", F.explode(_pairs(DIMENSIONS)).alias("e"))
-    return each.select("death", "proof", "share", "e.dimension", "e.key").where("key is not null")
+    columns = ("death", "proof", "held", "share")
+    each = known.select(*columns, F.explode(_pairs(DIMENSIONS)).alias("e"))
+    return each.select(*columns, "e.dimension", "e.key").where("key is not null")

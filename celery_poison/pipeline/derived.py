@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from celery_poison.pipeline import blame, tables
+from celery_poison.errors import PoisonError
+from celery_poison.pipeline import blame, survey, tables
 from celery_poison.pipeline.anomalies import anomalies
 from celery_poison.pipeline.lake import Lake, Reading
 from celery_poison.pipeline.schema import JOURNAL
+from celery_poison.pipeline.split import split
 from celery_poison.pipeline.telling import sentences
 from celery_poison.pipeline.together import together
 
-TABLES = ("attempts", "incidents", "messages", "fingerprints", "task_daily")
+TABLES = ("attempts", "incidents", "messages", "fingerprints", "task_daily", "tallies", "kin", "usual")
 #: Deaths are few and asked for on their own, again and again: they are stored apart.
 PARTITIONS = {"attempts": ("end",)}
 #: Values that hardly come twice are not looked up in a dictionary first. Encoding is what costs.
@@ -24,6 +25,9 @@ _ENCODING = {
     "parquet.size.statistics.enabled": "false",
     **{f"parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
 }
+
+#: Where what is being made waits, below the tables.
+_ASIDE = "_making"
 
 
 class Derived:
@@ -39,58 +43,60 @@ class Derived:
         self._session, self._lake, self._progress = session, lake, progress
         self._reading: Reading | None = None
         self._fresh: dict[str, Any] = {}
-        self._kept: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._files: dict[str, list[str]] = {}
 
     def make(self) -> None:
         """Make all of :data:`TABLES` and the blame, from what the lake has now."""
-        self._forget()
+        aside = self._lake.table(_ASIDE)
+        self._lake.files.delete(aside)
         journal = self.reading.journal
+        with self._timed("healthy runs"):
+            parts = split(self._lake, journal, aside)
+        if parts:
+            journal, self._files = parts.rest, parts.files
         rest = tables.noted(journal).drop("entry", "v", "state", "actor").persist()
-        self._store("attempts", tables.attempts(journal, rest))
-        attempts = self["attempts"]
         together(
             lambda: self._store("messages", tables.messages(journal, rest)),
-            lambda: (
-                self._store("incidents", tables.incidents(rest, attempts)),
-                self._store("fingerprints", tables.fingerprints(attempts, self.marked)),
-                self._store("task_daily", tables.task_daily(attempts)),
-            ),
+            lambda: self._make_of_attempts(tables.attempts(journal, rest), rest),
         )
         rest.unpersist()
+        self._files = {}
+        self._lake.files.delete(aside)
+
+    def _make_of_attempts(self, attempts: Any, rest: Any) -> None:
+        attempts = self._store("attempts", attempts)
+        together(lambda: self._store("incidents", tables.incidents(rest, attempts)), self._count)
+
+    def _count(self) -> None:
+        """Make what only counts attempts, or picks a few of them."""
+        attempts = self["attempts"]
+        with self._timed("counts"):
+            made = survey.survey(self._lake, f"{self._lake.table(_ASIDE)}/counts")
+            for name, files in (made or {}).items():
+                self._store_with(None, name, files)
+                self._fresh[name] = self._stored(name)
+        if made is None:
+            self._store("tallies", tables.tallies(attempts))
+            self._store("kin", tables.kin(attempts))
+            self._store("usual", tables.usual(attempts, self["tallies"]))
+            self._store("task_daily", tables.task_daily(attempts))
+        self._store("fingerprints", tables.fingerprints(self["kin"]))
 
     def judge(self) -> None:
         """Make ``blame``, ``measures`` and ``anomalies`` of the attempts."""
-        for name in ("attempts", "incidents"):
+        for name in TABLES:
             self[name]  # made here, where they are not there yet, and not by both at once
         together(self._blame, self._anomalies)
 
     def _blame(self) -> None:
         attempts = self["attempts"]
-        alive = blame.runs_alive(attempts, self.tallies, self.marked).persist()
+        alive = blame.runs_alive(attempts, self["tallies"], self["fingerprints"])
         self._store("blame", blame.score(blame.spectrum(attempts, alive=alive)))
         self._store("measures", blame.compare(attempts, alive=alive))
 
     def _anomalies(self) -> None:
-        found = anomalies(self["attempts"], self["incidents"], self.tallies)
+        found = anomalies(self["attempts"], self["incidents"], self["tallies"], self["usual"])
         self._store("anomalies", found.coalesce(1))
-
-    @property
-    def marked(self) -> Any:
-        """``tables.marked``, found once."""
-        return self._keep("marked", tables.marked)
-
-    @property
-    def tallies(self) -> Any:
-        """``tables.tallies``, counted once."""
-        return self._keep("tallies", tables.tallies)
-
-    def _keep(self, name: str, find: Callable[[Any], Any]) -> Any:
-        attempts = self["attempts"]
-        with self._lock:
-            if name not in self._kept:
-                self._kept[name] = find(attempts).persist()
-            return self._kept[name]
 
     @property
     def reading(self) -> Reading:
@@ -117,18 +123,32 @@ class Derived:
                 self.make() if name in TABLES else self.judge()
         return self._fresh[name]
 
-    def _forget(self) -> None:
-        for kept in self._kept.values():
-            kept.unpersist()
-        self._kept.clear()
-
     def _store(self, name: str, frame: Any) -> Any:
         parts = PARTITIONS.get(name, ())
         with self._timed(name):
             writer = frame.write.mode("overwrite").partitionBy(*parts).options(**_ENCODING)
-            writer.parquet(self._lake.table(name))
+            files = self._files.get(name)
+            if files:
+                self._store_with(writer, name, files)
+            else:
+                writer.parquet(self._lake.table(name))
         self._fresh[name] = self._stored(name)
         return self._fresh[name]
+
+    def _store_with(self, writer: Any, name: str, files: Sequence[str]) -> None:
+        """Put together what Spark writes and what tasks wrote, beside the old table, and change them over."""
+        lake, place = self._lake.files, self._lake.table(name)
+        fresh, old = f"{self._lake.table(_ASIDE)}/{name}", f"{self._lake.table(_ASIDE)}/old-{name}"
+        if writer is not None:
+            writer.parquet(fresh)
+        inner = "end=finished/" if name == "attempts" else ""
+        for path in files:
+            if not lake.rename(path, f"{fresh}/{inner}{path.rpartition('/')[2]}"):
+                raise PoisonError(f"{path} was written by a task, but is not there")
+        lake.rename(place, old)
+        if not lake.rename(fresh, place):
+            raise PoisonError(f"{fresh} could not be renamed to {place}")
+        self._session.catalog.refreshByPath(place)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

@@ -12,10 +12,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline.batches import NO_JOURNAL, Batches, Gap, LeftOut, Manifest, find
@@ -66,7 +69,7 @@ class Lake:
         return find(self.files, self.journal_directory)
 
     def read(self) -> Reading:
-        """Look at every batch and at the end of every file (one short job), and return what can be read.
+        """Look at every batch and at the end of every file, and return what can be read.
 
         A file whose end is whole and whose middle is damaged shows itself only while it is being read: its
         rows are missing then. ``check`` finds it.
@@ -102,13 +105,7 @@ class Lake:
 
     def _damaged(self, manifests: Sequence[Manifest], deep: bool) -> list[LeftOut]:
         """Return the files that cannot be read, and the batches that hold fewer rows than they should."""
-        rows = self.stored(manifests).withColumn("file", F.input_file_name())
-        # The greatest hash is of no interest, but cannot be found without reading every value.
-        values = F.max(F.xxhash64(*STORED.fieldNames())) if deep else F.lit(0)
-        found = {
-            unquote(row["file"]): row["rows"]
-            for row in rows.groupBy("file").agg(F.count("*").alias("rows"), values.alias("seen")).collect()
-        }
+        found = self._counted(manifests, deep) if deep or not self.tasks_write else self._ends(manifests)
         told = []
         for manifest in manifests:
             inside = {path: n for path, n in found.items() if f"/journal/{manifest.name}/" in path}
@@ -120,6 +117,24 @@ class Lake:
             what = "corrupt: " + ", ".join(corrupt) if corrupt else "a file is damaged or foreign"
             told.append(LeftOut(manifest.name, what, lacking))
         return told
+
+    def _counted(self, manifests: Sequence[Manifest], deep: bool) -> dict[str, int]:
+        """Return the rows of each file that Spark can read."""
+        rows = self.stored(manifests).withColumn("file", F.input_file_name())
+        # The greatest hash is of no interest, but cannot be found without reading every value.
+        values = F.max(F.xxhash64(*STORED.fieldNames())) if deep else F.lit(0)
+        told = rows.groupBy("file").agg(F.count("*").alias("rows"), values.alias("seen")).collect()
+        return {unquote(row["file"]): row["rows"] for row in told}
+
+    def _ends(self, manifests: Sequence[Manifest]) -> dict[str, int]:
+        """The same by what the end of each file says: far cheaper than Spark's first job."""
+        found = {}
+        for manifest in manifests:
+            for name in self._parquet(manifest.name):
+                path = f"{self.journal_directory}/{manifest.name}/{name}"
+                with suppress(OSError, pa.ArrowException):
+                    found[path] = pq.read_metadata(path).num_rows
+        return {path: rows for path, rows in found.items() if rows}
 
     def _parquet(self, batch: str) -> list[str]:
         place = f"{self.journal_directory}/{batch}"

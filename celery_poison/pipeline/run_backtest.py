@@ -56,8 +56,8 @@ def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Sequence[Outcom
 
 def replayed(derived: Derived, weight: float = WEIGHT) -> Replayed:
     """Return the outcome of every policy of the grid, and the one to take."""
-    attempts = derived["attempts"]
-    concerned = steps(attempts, derived.marked)
-    larger = oversized(attempts, concerned, [size for size in SIZES if size])
+    kin = derived["kin"]
+    concerned = steps(kin)
+    larger = oversized(kin, concerned, [size for size in SIZES if size])
     outcomes = replay_all(concerned, DEFAULT_GRID, larger)
     return outcomes, recommend(outcomes, weight=weight)

@@ -42,7 +42,7 @@ def write(derived: Derived, replay: Replayed, options: Mapping[str, Any]) -> Pat
         derived["attempts"],
         derived["incidents"],
         derived["blame"],
-        counted=derived.tallies,
+        counted=derived["tallies"],
         measures=derived["measures"],
         anomalies=derived["anomalies"].orderBy("times", ascending=False),
         outcomes=outcomes,

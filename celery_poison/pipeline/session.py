@@ -65,7 +65,10 @@ _PROCESS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.streaming.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=4 -Xshare:auto",
+    # Rows hardly pass through Java: its second compiler costs more than it saves (benchmarks/README.md).
+    # With the first alone the code cache would be too small for Spark's many plans.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    " -XX:ReservedCodeCacheSize=256m -Xshare:auto",
     "spark.sql.streaming.metadataCache.enabled": "true",
     "spark.log.structuredLogging.enabled": "false",
 }

@@ -11,13 +11,13 @@ import pytest
 def test_planted_waves_drifts_and_slow_recoveries_stand_out(
     spark: Any, history: Path, attempts_of_history: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from celery_poison.pipeline import anomalies as module
     from celery_poison.pipeline.anomalies import anomalies
     from celery_poison.pipeline.tables import incidents
+    from celery_poison.pipeline.tables.usual import usual
     from examples.histories.world import BAD_PAYLOAD, BAD_RELEASE, World
 
     # A history that is large enough to be sampled would take too long.
-    monkeypatch.setattr(module, "SAMPLE", 200)
+    monkeypatch.setitem(usual.__globals__, "SAMPLE", 200)
     made = incidents(spark.read.parquet(str(history)), attempts_of_history)
     found = {(row.kind, row.key): row for row in anomalies(attempts_of_history, made).collect()}
     task, number = BAD_RELEASE

@@ -84,15 +84,15 @@ def test_counts_and_scores_agree_with_an_independent_computation_and_no_bystande
 
 
 @pytest.mark.matrix
+@pytest.mark.timeout(900)
 def test_five_million_attempts_agree_and_no_bystander_is_above_a_culprit(spark: Any, tmp_path: Path) -> None:
-    from celery_poison.pipeline.tables import attempts
-    from examples.histories import World, write
+    from celery_poison.pipeline.derived import Derived
+    from celery_poison.pipeline.lake import Lake
+    from examples.histories import World, write_lake
 
-    history = tmp_path / "large"
-    write(World(), history)
-    attempts(spark.read.parquet(str(history))).write.parquet(str(tmp_path / "attempts"))
-    made = spark.read.parquet(str(tmp_path / "attempts"))
-    no_bystander_above(history, agree(history, made, trials=True))
+    write_lake(World(), tmp_path)
+    rows = Derived(spark, Lake(spark, str(tmp_path)))["blame"].collect()
+    no_bystander_above(tmp_path, agreed(tmp_path / "journal", rows, trials=True))
 
 
 def test_measures_are_compared_with_what_the_trials_proved(attempts_of_history: Any) -> None:
@@ -109,7 +109,12 @@ def test_measures_are_compared_with_what_the_trials_proved(attempts_of_history: 
 def agree(history: Path, made: Any, trials: bool) -> list[Any]:
     from celery_poison.pipeline import blame
 
-    rows: list[Any] = blame.score(blame.spectrum(made, trials=trials)).collect()
+    return agreed(history, blame.score(blame.spectrum(made, trials=trials)).collect(), trials)
+
+
+def agreed(history: Path, rows: list[Any], trials: bool) -> list[Any]:
+    from celery_poison.pipeline import blame
+
     told = {(row.dimension, row.key): row for row in rows}
     expected = independent.counts(history, trials=trials)
     assert len(expected) > 100

@@ -37,6 +37,7 @@ def test_NEW_7_what_is_applied_is_what_was_read_and_one_rollback_takes_it_back(
     from celery_poison.pipeline import run_publish, tables
 
     attempts_of_history.write.parquet(str(tmp_path / "attempts"))
+    tables.kin(attempts_of_history).write.parquet(str(tmp_path / "kin"))
     tables.fingerprints(attempts_of_history).write.parquet(str(tmp_path / "fingerprints"))
     lake: Any = SimpleNamespace(root=str(tmp_path), table=lambda name: str(tmp_path / name))
     options = {"url": redis_url, "least": 2, "hours": 1.0, "actor": "cron", "as_json": True}

@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields
 from itertools import product
 
 from celery_poison.pipeline.backtest.replay import Outcome, Policy, Step, replay
+from celery_poison.pipeline.tables.kin import LARGE
 
 NOW = Policy()
 #: The limits of size that are tried; ``None`` is none.
-SIZES = (None, 1_000_000, 10_000_000, 100_000_000)
+SIZES = (None, LARGE, 10_000_000, 100_000_000)
 DEFAULT_GRID: tuple[Policy, ...] = (
     *(
         Policy(max_crashes=crashes, block_fingerprint_after=after, trial=trial)

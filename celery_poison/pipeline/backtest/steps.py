@@ -9,32 +9,31 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline.backtest.replay import Step
 from celery_poison.pipeline.tables.attempts import ended_alive
-from celery_poison.pipeline.tables.fingerprints import marked
 
 
-def concerned(attempts: DataFrame, asked: DataFrame | None = None) -> DataFrame:
-    """Return the attempts of every message that ever ended in trouble, or looks like one that is guilty.
+def concerned(attempts: DataFrame) -> DataFrame:
+    """Return the attempts of every task id that ever was in trouble, and those like a guilty one."""
+    alive = ended_alive(F.col("end"), F.col("outcome")) & (F.col("end") != "rolled_back")
+    guilty = attempts.where("end = 'crashed' and proof = 'proven' and fingerprint is not null")
+    yes = F.lit(True)
+    troubled = attempts.where(~alive & F.col("id").isNotNull()).select("id").distinct()
+    alike = guilty.select("fingerprint").distinct()
+    return (
+        attempts.join(F.broadcast(troubled.withColumn("_troubled", yes)), "id", "left")
+        .join(F.broadcast(alike.withColumn("_alike", yes)), "fingerprint", "left")
+        .where(F.col("_troubled") | F.col("_alike"))
+    )
+
+
+def steps(attempts: DataFrame) -> list[Step]:
+    """Return the steps of all :func:`concerned` messages, by the time of their end.
 
     Args:
-        asked: what ``tables.marked`` found in them, where that is kept already.
+        attempts: the table of that name, or ``tables.kin``, which is far less.
     """
-    asked = marked(attempts) if asked is None else asked
-    alive = ended_alive(F.col("end"), F.col("outcome"))
-    troubled = attempts.where(~alive | (F.col("end") == "rolled_back")).select("id").distinct()
-    guilty = (
-        attempts.where("end = 'crashed' and proof = 'proven' and fingerprint is not null")
-        .select("fingerprint")
-        .distinct()
-    )
-    alike = asked.join(F.broadcast(guilty), "fingerprint", "left_semi").select("id").distinct()
-    return attempts.join(F.broadcast(troubled.union(alike).distinct()), "id", "left_semi")
-
-
-def steps(attempts: DataFrame, asked: DataFrame | None = None) -> list[Step]:
-    """Return the steps of all :func:`concerned` messages, by the time of their end."""
     alive = ended_alive(F.col("end"), F.col("outcome")) & (F.col("end") == "finished")
     rows = (
-        concerned(attempts, asked)
+        concerned(attempts)
         .select(
             "id",
             F.unix_millis("started_at"),
@@ -54,13 +53,17 @@ def steps(attempts: DataFrame, asked: DataFrame | None = None) -> list[Step]:
 
 
 def oversized(attempts: DataFrame, steps: Sequence[Step], limits: Sequence[int]) -> dict[int, int]:
-    """Return for each limit how many messages, beside those in ``steps``, are larger and ended alive."""
-    alive = attempts.where(ended_alive(F.col("end"), F.col("outcome")))
-    larger = [
-        F.count_distinct(F.when(F.col("payload_bytes") > limit, F.col("id"))).alias(str(limit))
-        for limit in limits
-    ]
-    row = alive.where(F.col("payload_bytes") > min(limits)).agg(*larger).collect()[0]
+    """Return for each limit how many messages, beside those in ``steps``, are larger and ended alive.
+
+    Args:
+        attempts: as above; with ``tables.kin`` no limit may be below ``tables.kin.LARGE``.
+    """
+    alive = attempts.where(ended_alive(F.col("end"), F.col("outcome")) & F.col("id").isNotNull())
+    largest = alive.where(F.col("payload_bytes") > min(limits)).groupBy("id").agg(F.max("payload_bytes"))
+    larger = (
+        F.count(F.when(F.col("max(payload_bytes)") > limit, True)).alias(str(limit)) for limit in limits
+    )
+    row = largest.agg(*larger).collect()[0]
     ours = {
         limit: len({s.id for s in steps if s.end == "alive" and s.payload_bytes > limit}) for limit in limits
     }

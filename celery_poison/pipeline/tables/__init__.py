@@ -5,10 +5,22 @@ column means. None of them reads or writes anything, counts rows or needs a sess
 """
 
 from celery_poison.pipeline.tables.attempts import attempts, noted
-from celery_poison.pipeline.tables.fingerprints import fingerprints, marked
+from celery_poison.pipeline.tables.fingerprints import fingerprints
 from celery_poison.pipeline.tables.incidents import incidents
+from celery_poison.pipeline.tables.kin import kin
 from celery_poison.pipeline.tables.messages import messages
 from celery_poison.pipeline.tables.tallies import tallies
 from celery_poison.pipeline.tables.task_daily import task_daily
+from celery_poison.pipeline.tables.usual import usual
 
-__all__ = ["attempts", "incidents", "messages", "fingerprints", "task_daily", "noted", "marked", "tallies"]
+__all__ = [
+    "attempts",
+    "incidents",
+    "messages",
+    "fingerprints",
+    "task_daily",
+    "noted",
+    "kin",
+    "tallies",
+    "usual",
+]

@@ -23,7 +23,8 @@ def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
     """Return one row per start that has ended (``token``), with its end, its cost and its company.
 
     A start of which the journal tells two ends (its worker was taken for dead and came back) has one row: the
-    end alive if there is one, else what was told last. An entry without a token or a time is left out.
+    end alive if there is one, and of several that which was told last. An entry without a
+    token or a time is left out.
 
     Args:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
@@ -39,7 +40,7 @@ def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
     other = _with_proof(other, rest)
     other = _with_neighbours(other, alive)
     nobody = F.lit(None).cast("array<string>")
-    told = alive.withColumns({"proof": F.lit(None).cast("string"), "neighbours": nobody})
+    told = _once(alive).withColumns({"proof": F.lit(None).cast("string"), "neighbours": nobody})
     return (told.select(*other.columns).unionByName(other)).select(
         "token",
         "id",
@@ -105,6 +106,13 @@ def _common_death() -> Column:
 
 def _started() -> Column:
     return F.timestamp_millis(F.unix_millis("at") - F.greatest(F.col("runtime_ms"), F.lit(0)))
+
+
+def _once(alive: DataFrame) -> DataFrame:
+    """Hardly any token comes twice, and only of these the last is looked for."""
+    several = F.broadcast(alive.groupBy("token").count().where("count > 1").select("token"))
+    last = _last_told(alive.join(several, "token", "left_semi"))
+    return alive.join(several, "token", "left_anti").unionByName(last)
 
 
 def _last_told(ends: DataFrame) -> DataFrame:

@@ -18,7 +18,8 @@ def messages(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
     # Nearly every message is a single healthy run and needs no grouping: only the others are grouped.
     single = F.col("event") == "finished"
     among = about if rest is None else rest.where(known)
-    troubled = F.broadcast(among.where(~single).select("mid").distinct())
+    several = about.where(single).groupBy("mid").count().where("count > 1").select("mid")
+    troubled = F.broadcast(among.where(~single).select("mid").union(several).distinct())
     calm = about.where(single).join(troubled, "mid", "left_anti")
     told = about.join(troubled, "mid", "left_semi")
     none = F.lit(0).cast("long")

@@ -11,7 +11,7 @@ from celery_poison.pipeline.tables.attempts import ended_alive
 def task_daily(attempts: DataFrame) -> DataFrame:
     """Return how each task fared on each day (UTC): runs, deaths, time, memory and size.
 
-    The percentiles are approximate, to one part in a thousand.
+    The percentiles are approximate, to one part in a thousand of the rank.
 
     Args:
         attempts: what :func:`attempts` returns.
