@@ -28,7 +28,7 @@ import pipeline_floor
 import pipeline_stages
 
 from celery_poison.ledger.keys import Keys
-from celery_poison.pipeline.ingest import Ingest
+from celery_poison.pipeline.ingest.ingest import Ingest
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.schema import FIELDS, WIDTHS
 from celery_poison.pipeline.session import open_session

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from celery_poison.ledger.keys import Keys
-from celery_poison.pipeline.direct import write
-from celery_poison.pipeline.source import ranges
-from celery_poison.pipeline.stream import Stream
+from celery_poison.pipeline.ingest.direct import write
+from celery_poison.pipeline.ingest.source import ranges
+from celery_poison.pipeline.ingest.stream import Stream
 
 
 def stages(

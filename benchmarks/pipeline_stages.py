@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from celery_poison.pipeline import run_all
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
+from celery_poison.pipeline.stages import run_all
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The worst of what `tables` is asked to do, in one sentence of SQL, for comparison.

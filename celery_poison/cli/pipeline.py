@@ -24,24 +24,32 @@ from celery_poison.plugin import plugin_of
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a command is to be found, and what --help says of it."""
+    """Where a command is to be found, and what --help says of it.
 
-    module: str
+    Attributes:
+        name: of its module in ``celery_poison.pipeline.stages``.
+    """
+
+    name: str
     help: str
     #: Whether there is nothing that it could do in an installation without Spark.
     needs_spark: bool = True
 
+    @property
+    def module(self) -> str:
+        return f"celery_poison.pipeline.stages.{self.name}"
+
 
 #: In the order of --help.
 STAGES = {
-    "ingest": Stage("celery_poison.pipeline.run_ingest", "Bring the journal into the lake, each entry once."),
-    "check": Stage("celery_poison.pipeline.run_check", "Read the whole lake and say what cannot be read."),
-    "tables": Stage("celery_poison.pipeline.run_tables", "Write attempts, incidents and the other tables."),
-    "blame": Stage("celery_poison.pipeline.run_blame", "Rank what kills workers."),
-    "backtest": Stage("celery_poison.pipeline.run_backtest", "Replay history under other policies."),
-    "report": Stage("celery_poison.pipeline.run_report", "Write one HTML page about all of it."),
-    "publish": Stage("celery_poison.pipeline.run_publish", "Propose rules, apply them, roll back.", False),
-    "all": Stage("celery_poison.pipeline.run_all", "Ingest, and then all the others in one Spark session."),
+    "ingest": Stage("run_ingest", "Bring the journal into the lake, each entry once."),
+    "check": Stage("run_check", "Read the whole lake and say what cannot be read."),
+    "tables": Stage("run_tables", "Write attempts, incidents and the other tables."),
+    "blame": Stage("run_blame", "Rank what kills workers."),
+    "backtest": Stage("run_backtest", "Replay history under other policies."),
+    "report": Stage("run_report", "Write one HTML page about all of it."),
+    "publish": Stage("run_publish", "Propose rules, apply them, roll back.", False),
+    "all": Stage("run_all", "Ingest, and then all the others in one Spark session."),
 }
 
 _NEEDS = ("pyspark", "pyarrow")

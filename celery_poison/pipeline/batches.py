@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from celery_poison.pipeline.files import Files
-from celery_poison.pipeline.stream import UNKNOWN
+from celery_poison.pipeline.schema import UNKNOWN
 
 MARK = "_SUCCESS"
 #: In the root of a lake that no ingest made: says in words what it is.

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery_poison.errors import PoisonError
-from celery_poison.pipeline import blame, survey, tables
+from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.anomalies import anomalies
+from celery_poison.pipeline.arrow import survey
+from celery_poison.pipeline.arrow.split import split
 from celery_poison.pipeline.lake import Lake, Reading
 from celery_poison.pipeline.schema import JOURNAL
-from celery_poison.pipeline.split import split
 from celery_poison.pipeline.telling import sentences
 from celery_poison.pipeline.together import together
 

@@ -52,6 +52,9 @@ FIELDS: tuple[tuple[str, DataType], ...] = (
     ("evidence", StringType()),
 )
 
+#: How many entries were ever added to the journal, where that is not known.
+UNKNOWN = -1
+
 #: How many fields, ``v`` among them, an entry of each version has.
 WIDTHS = {1: 20, 2: 26}
 

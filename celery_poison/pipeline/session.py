@@ -98,7 +98,7 @@ def open_session(master: str = "local[*]", memory: str = "1g", conf: Mapping[str
         session = _classic(master, {**_SQL, **_PROCESS, "spark.driver.memory": memory, **(conf or {})})
     else:
         raise ConfigurationError(f"--master {master}: not one of local[*], spark://host:port, sc://host:port")
-    from celery_poison.pipeline.source import JournalSource
+    from celery_poison.pipeline.ingest.source import JournalSource
 
     session.dataSource.register(JournalSource)
     return session

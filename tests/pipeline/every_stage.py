@@ -12,9 +12,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from celery_poison.pipeline import run_all, run_backtest, run_blame, run_publish
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.session import open_session
+from celery_poison.pipeline.stages import run_all, run_backtest, run_blame, run_publish
 
 STAGES = {"blame": run_blame, "all": run_all, "backtest": run_backtest, "publish": run_publish}
 

@@ -14,8 +14,8 @@ from typing import Any
 import redis
 
 from celery_poison.ledger.keys import Keys
+from celery_poison.pipeline.ingest.stream import parts
 from celery_poison.pipeline.schema import FIELDS, WIDTHS
-from celery_poison.pipeline.stream import parts
 
 KEY = Keys().journal
 COLUMNS = ("entry", "v", *(name for name, _ in FIELDS))

@@ -39,7 +39,8 @@ def counted(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Any, Path, dict[str, Any]]:
     """The attempts, their lake, and what tasks made of them."""
-    from celery_poison.pipeline import survey, tables
+    from celery_poison.pipeline import tables
+    from celery_poison.pipeline.arrow import survey
     from celery_poison.pipeline.lake import Lake
 
     made = (
@@ -134,7 +135,7 @@ def test_the_points_of_a_task_have_the_median_of_its_runs_that_ended_alive(count
 def test_a_task_with_too_much_to_hold_leaves_it_to_spark(
     counted: Any, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from celery_poison.pipeline import survey
+    from celery_poison.pipeline.arrow import survey
     from celery_poison.pipeline.lake import Lake
 
     _, root, _ = counted

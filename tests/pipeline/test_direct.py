@@ -15,11 +15,11 @@ pytest.importorskip("pyspark")
 import pyarrow.parquet as pq
 
 from celery_poison.errors import PoisonError
-from celery_poison.pipeline import direct
-from celery_poison.pipeline.direct import Receipt, write
+from celery_poison.pipeline.ingest import direct
+from celery_poison.pipeline.ingest.direct import Receipt, write
+from celery_poison.pipeline.ingest.stream import LAST_SEQUENCE, Stream
+from celery_poison.pipeline.ingest.writing import gather
 from celery_poison.pipeline.lake import Lake
-from celery_poison.pipeline.stream import LAST_SEQUENCE, Stream
-from celery_poison.pipeline.writing import gather
 from tests.pipeline.journals import KEY, entry
 
 MIDNIGHT = 1_772_496_000_000  # between 2 and 3 March 2026

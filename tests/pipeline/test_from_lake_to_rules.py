@@ -21,7 +21,7 @@ def _rules(url: str) -> set[str]:
 
 
 def _decide(options: dict[str, Any], **asked: Any) -> None:
-    from celery_poison.pipeline import run_publish
+    from celery_poison.pipeline.stages import run_publish
 
     assert run_publish.run_without_spark({**options, **asked})
 
@@ -34,7 +34,8 @@ def test_NEW_7_what_is_applied_is_what_was_read_and_one_rollback_takes_it_back(
     redis_url: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from celery_poison.pipeline import run_publish, tables
+    from celery_poison.pipeline import tables
+    from celery_poison.pipeline.stages import run_publish
 
     attempts_of_history.write.parquet(str(tmp_path / "attempts"))
     tables.kin(attempts_of_history).write.parquet(str(tmp_path / "kin"))

@@ -15,11 +15,12 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
 
-from celery_poison.pipeline import compact, run_ingest
-from celery_poison.pipeline import ingest as module
-from celery_poison.pipeline.ingest import Ingest, IngestFailed
+from celery_poison.pipeline.ingest import compact
+from celery_poison.pipeline.ingest import ingest as module
+from celery_poison.pipeline.ingest.ingest import Ingest, IngestFailed
+from celery_poison.pipeline.ingest.lock import LakeLocked, Lock
 from celery_poison.pipeline.lake import Lake
-from celery_poison.pipeline.lock import LakeLocked, Lock
+from celery_poison.pipeline.stages import run_ingest
 from celery_poison.testing import RedisServer
 from examples.histories import World, write_lake
 from tests.pipeline.journals import KEY, add, add_spread, in_lake, told

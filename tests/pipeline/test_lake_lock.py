@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from celery_poison.pipeline import lock
 from celery_poison.pipeline.files import LocalFiles
-from celery_poison.pipeline.lock import LakeLocked, Lock, LockLost
+from celery_poison.pipeline.ingest import lock
+from celery_poison.pipeline.ingest.lock import LakeLocked, Lock, LockLost
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_lake_is_locked_against_a_second_ingest_and_free_after_the_first(path:
 
 def test_the_lock_of_a_killed_process_is_taken_over_at_once(path: str) -> None:
     code = (
-        "import os, sys; from celery_poison.pipeline.lock import Lock;"
+        "import os, sys; from celery_poison.pipeline.ingest.lock import Lock;"
         "from celery_poison.pipeline.files import LocalFiles;"
         f"Lock(LocalFiles(), {path!r}).__enter__(); os.kill(os.getpid(), 9)"
     )

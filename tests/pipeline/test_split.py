@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline import doubles, split, tables
+from celery_poison.pipeline import tables
+from celery_poison.pipeline.arrow import doubles, split
 from celery_poison.pipeline.batches import MARK, Manifest
 from celery_poison.pipeline.derived import Derived
-from celery_poison.pipeline.entries import ARROW
 from celery_poison.pipeline.files import LocalFiles
+from celery_poison.pipeline.ingest.entries import ARROW
 from celery_poison.pipeline.lake import Lake
 
 MIDNIGHT = datetime(2026, 3, 3, tzinfo=UTC)

@@ -13,10 +13,10 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from celery_poison.ledger import journal
-from celery_poison.pipeline import entries
+from celery_poison.pipeline.ingest import entries
+from celery_poison.pipeline.ingest.source import StreamReader, Wanted, ranges
+from celery_poison.pipeline.ingest.stream import LAST_SEQUENCE, Stream, Tip
 from celery_poison.pipeline.schema import FIELDS
-from celery_poison.pipeline.source import StreamReader, Wanted, ranges
-from celery_poison.pipeline.stream import LAST_SEQUENCE, Stream, Tip
 from tests.pipeline.journals import COLUMNS, KEY, add, told
 
 HOSTILE = [

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celery_poison.pipeline import lock
 from celery_poison.pipeline.batches import Manifest, find, together
+from celery_poison.pipeline.ingest import lock
+from celery_poison.pipeline.ingest.writing import count_versions, publish, write_rows
 from celery_poison.pipeline.lake import Lake
-from celery_poison.pipeline.writing import count_versions, publish, write_rows
 
 #: So many neighbours of one size are put together; what has a million rows stays as it is.
 WIDTH, LARGE = 16, 1_000_000

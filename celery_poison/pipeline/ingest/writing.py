@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_poison.errors import PoisonError
 from celery_poison.pipeline.batches import MARK, Manifest
-from celery_poison.pipeline.direct import Receipt
+from celery_poison.pipeline.ingest.direct import Receipt
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.schema import STORED
 

@@ -12,7 +12,7 @@ import click
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.report import gather, render
-from celery_poison.pipeline.run_backtest import Replayed, replayed
+from celery_poison.pipeline.stages.run_backtest import Replayed, replayed
 
 HELP = """Write one self-contained HTML page about everything that the lake tells.
 

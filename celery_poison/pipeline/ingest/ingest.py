@@ -15,12 +15,12 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 
 from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.pipeline import direct, lock
 from celery_poison.pipeline.batches import Gap, Manifest
-from celery_poison.pipeline.commit import Commit, trim
-from celery_poison.pipeline.compact import compact
+from celery_poison.pipeline.ingest import direct, lock
+from celery_poison.pipeline.ingest.commit import Commit, trim
+from celery_poison.pipeline.ingest.compact import compact
+from celery_poison.pipeline.ingest.source import NAME, Wanted
 from celery_poison.pipeline.lake import Lake
-from celery_poison.pipeline.source import NAME, Wanted
 
 #: Seconds between two looks at a query that runs.
 _LOOK = 0.2

@@ -41,8 +41,8 @@ from pyspark.sql.types import StructType
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.keys import Keys
-from celery_poison.pipeline.schema import STORED
-from celery_poison.pipeline.stream import BEGINNING, FETCH, LAST_SEQUENCE, UNKNOWN, Stream, Tip, parts
+from celery_poison.pipeline.ingest.stream import BEGINNING, FETCH, LAST_SEQUENCE, Stream, Tip, parts
+from celery_poison.pipeline.schema import STORED, UNKNOWN
 
 NAME = "celery_poison"
 

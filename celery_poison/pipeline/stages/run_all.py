@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from celery_poison.pipeline import run_ingest, run_report
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
-from celery_poison.pipeline.run_backtest import replayed
+from celery_poison.pipeline.stages import run_ingest, run_report
+from celery_poison.pipeline.stages.run_backtest import replayed
 from celery_poison.pipeline.telling import tell
 from celery_poison.pipeline.together import together
 

@@ -26,8 +26,8 @@ import pyarrow.parquet as pq
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from celery_poison.errors import PoisonError
-from celery_poison.pipeline.entries import ARROW
-from celery_poison.pipeline.source import JournalSource, StreamReader, Wanted
+from celery_poison.pipeline.ingest.entries import ARROW
+from celery_poison.pipeline.ingest.source import JournalSource, StreamReader, Wanted
 
 NAME = "celery_poison_files"
 

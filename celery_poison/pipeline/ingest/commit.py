@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_poison.errors import PoisonError
-from celery_poison.pipeline import lock
 from celery_poison.pipeline.batches import Gap, Manifest, find
-from celery_poison.pipeline.compact import compact
-from celery_poison.pipeline.direct import Receipt
 from celery_poison.pipeline.files import renames_atomically
+from celery_poison.pipeline.ingest import lock
+from celery_poison.pipeline.ingest.compact import compact
+from celery_poison.pipeline.ingest.direct import Receipt
+from celery_poison.pipeline.ingest.source import Wanted
+from celery_poison.pipeline.ingest.stream import BEGINNING, Stream, parts
+from celery_poison.pipeline.ingest.writing import count_versions, gather, publish, write_rows
 from celery_poison.pipeline.lake import Lake
-from celery_poison.pipeline.source import Wanted
-from celery_poison.pipeline.stream import BEGINNING, UNKNOWN, Stream, parts
-from celery_poison.pipeline.writing import count_versions, gather, publish, write_rows
+from celery_poison.pipeline.schema import UNKNOWN
 
 
 class ForeignCheckpoint(PoisonError):

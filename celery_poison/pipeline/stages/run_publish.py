@@ -121,7 +121,7 @@ def _decide(proposals: Proposals, verb: str, options: Mapping[str, Any]) -> dict
 def _publish(ledger: Ledger, derived: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     from celery_poison.pipeline import publish
     from celery_poison.pipeline.plain import plain_rows
-    from celery_poison.pipeline.run_backtest import replayed
+    from celery_poison.pipeline.stages.run_backtest import replayed
 
     outcomes, best = replayed(derived)
     found = publish.proposals(plain_rows(derived["fingerprints"]), outcomes, options["least"])

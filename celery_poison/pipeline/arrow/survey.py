@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from celery_poison.pipeline import counts
-from celery_poison.pipeline.counts import Chunk, Piece
+from celery_poison.pipeline.arrow import counts
+from celery_poison.pipeline.arrow.counts import Chunk, Piece
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.tables.attempts import ENDS
 

@@ -13,7 +13,7 @@ import click
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline.batches import Manifest
-from celery_poison.pipeline.ingest import Ingest, Ingested
+from celery_poison.pipeline.ingest.ingest import Ingest, Ingested
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.telling import told_gap
 

@@ -10,14 +10,13 @@ from typing import Any
 import redis
 
 from celery_poison.ledger.connection import clear_errors, open_redis
-from celery_poison.pipeline.entries import Chunk, chunk_of, is_full, last_seen
+from celery_poison.pipeline.ingest.entries import Chunk, chunk_of, is_full, last_seen
+from celery_poison.pipeline.schema import UNKNOWN
 
 #: Entries asked for at a time: Redis serves nobody else for about 5 ms.
 FETCH = 2000
 #: Before and after every entry.
 BEGINNING, LAST_SEQUENCE = "0-0", 2**64 - 1
-#: ``Tip.added`` where it is not known.
-UNKNOWN = -1
 
 
 def parts(entry: str) -> tuple[int, int]:

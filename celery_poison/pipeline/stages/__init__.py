@@ -1,0 +1,1 @@
+"""What the commands of ``celery poison pipeline`` do, one module each."""
