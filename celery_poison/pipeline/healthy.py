@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -26,32 +23,14 @@ import pyarrow.parquet as pq
 
 from celery_poison.pipeline import doubles
 from celery_poison.pipeline.entries import ARROW
-from celery_poison.pipeline.schema import VERSIONS
+from celery_poison.pipeline.pieces import MANY, Piece, read
 from celery_poison.pipeline.tables.attempts import LONGEST_MS
 
-#: Rows that a task has in its hands at a time.
-_ROWS = 131_072
 #: What tables are made of. ``v`` is looked at only to leave out what this release does not know.
 NEEDED = tuple(name for name in ARROW.names if name not in ("entry", "v", "actor", "rest"))
 _OF_TROUBLES = ("at", "event", "outcome", "mid", "token", "worker", "incident")
-#: Values that hardly come twice; the others are read, kept and written as numbers of a dictionary.
-UNIQUE = frozenset({"token", "id", "mid", "seq", "started_at", "ended_at", "first_at", "last_at"})
-_MANY = UNIQUE | {"entry", "fingerprint", "note", "evidence", "rest"}
-_ALIKE = [field.name for field in ARROW if field.type == pa.string() and field.name not in _MANY]
-_WORD = pa.dictionary(pa.int32(), pa.string())
-
-
-class Unreadable(ValueError):
-    """A file that is not what this module expects; Spark may know better."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Every ``of``-th row group of a file, from the ``first`` on."""
-
-    path: str
-    first: int = 0
-    of: int = 1
+#: Values that hardly come twice, so that a dictionary of them would only cost.
+_UNIQUE = frozenset({*MANY, "seq", "started_at", "ended_at", "first_at", "last_at"})
 
 
 @dataclass(frozen=True)
@@ -92,7 +71,7 @@ def find_troubles(pieces: Sequence[Piece], into: str) -> Written | None:
     out = _File(into)
     seen: dict[str, list[Any]] = {"mid": [], "token": []}
     try:
-        for rows in _read(pieces, _OF_TROUBLES):
+        for rows in read(pieces, _OF_TROUBLES):
             alive = _alive(rows)
             out.add(_spelled(rows.filter(pc.invert(alive))))
             for name, found in seen.items():
@@ -111,7 +90,7 @@ def make_rows(
     apart = _Apart(troubles)
     files = {name: _File(into) for name in ("rest", "attempts", "messages")}
     try:
-        for rows in _read(pieces, NEEDED):
+        for rows in read(pieces, NEEDED):
             healthy = pc.and_(_alive(rows), pc.invert(apart.concerned(rows)))
             files["rest"].add(_spelled(rows.filter(pc.invert(healthy))))
             rows = rows.filter(pc.and_(healthy, pc.is_valid(rows["at"])))
@@ -244,61 +223,6 @@ def _empty(names: Sequence[str]) -> pa.Table:
     return pa.schema([ARROW.field(name) for name in names]).empty_table()
 
 
-def _read(pieces: Sequence[Piece], names: Sequence[str]) -> Iterator[pa.Table]:
-    for piece in pieces:
-        try:
-            there = set(pq.read_schema(piece.path).names)
-            words = [name for name in _ALIKE if name in there]
-            file = pq.ParquetFile(piece.path, read_dictionary=words, page_checksum_verification=True)
-        except (OSError, pa.ArrowException):
-            continue  # left out by Spark too, and told by the lake
-        with file:
-            day = _day(piece.path)
-            try:
-                for rows in _batches(file, piece, names):
-                    yield _completed(rows, day, names)
-            except (OSError, pa.ArrowException) as error:
-                raise Unreadable(piece.path) from error
-
-
-def _batches(file: pq.ParquetFile, piece: Piece, names: Sequence[str]) -> Iterator[pa.Table]:
-    groups = list(range(piece.first, file.num_row_groups, piece.of))
-    there = set(file.schema_arrow.names)
-    columns = [name for name in ("v", *names) if name in there and name != "date"]
-    for batch in file.iter_batches(_ROWS, row_groups=groups, columns=columns, use_threads=False):
-        rows = pa.Table.from_batches([batch])
-        known = pc.is_in(rows["v"], pa.array(VERSIONS, pa.int32()))
-        yield rows if pc.all(known).as_py() else rows.filter(known)
-
-
-def _completed(rows: pa.Table, day: date | None, names: Sequence[str]) -> pa.Table:
-    """Return the columns asked for; what an old file has not is null."""
-    columns = []
-    for name in names:
-        kind = _WORD if name in _ALIKE else ARROW.field(name).type
-        if name == "date":
-            column = pa.repeat(pa.scalar(day, kind), len(rows))
-        elif name not in rows.column_names:
-            column = pa.nulls(len(rows), kind)
-        else:
-            column = rows[name]
-            if column.type != kind:
-                raise Unreadable(f"{name} is {column.type}")
-        columns.append(column)
-    return pa.Table.from_arrays(columns, names=list(names))
-
-
-def _day(path: str) -> date | None:
-    """Return the date that Spark takes from a directory's name."""
-    name, _, value = unquote(Path(path).parent.name).partition("=")
-    if value == "__HIVE_DEFAULT_PARTITION__":
-        return None
-    try:
-        return date.fromisoformat(value)
-    except ValueError:
-        raise Unreadable(f"{name} {value}") from None
-
-
 class _File:
     """A file that comes to be with its first row."""
 
@@ -315,7 +239,7 @@ class _File:
                 self._path,
                 rows.schema,
                 compression="zstd",
-                use_dictionary=[name for name in rows.column_names if name not in _MANY],
+                use_dictionary=[name for name in rows.column_names if name not in _UNIQUE],
                 # The least and the greatest text of a file help nobody, and are not free.
                 write_statistics=[f.name for f in rows.schema if pa.types.is_temporal(f.type)],
                 store_schema=False,

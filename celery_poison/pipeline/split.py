@@ -18,8 +18,9 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from celery_poison.pipeline import doubles, healthy, tables
-from celery_poison.pipeline.healthy import Piece, Troubles
+from celery_poison.pipeline.healthy import Troubles
 from celery_poison.pipeline.lake import Lake
+from celery_poison.pipeline.pieces import Piece
 from celery_poison.pipeline.schema import JOURNAL
 from celery_poison.pipeline.together import together
 
