@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from celery_poison.pipeline import doubles
 from celery_poison.pipeline.entries import ARROW
 from celery_poison.pipeline.pieces import MANY, Piece, read
-from celery_poison.pipeline.tables.attempts import LONGEST_MS
+from celery_poison.pipeline.tables.attempts import FARTHEST_MS, LONGEST_MS
 
 #: What tables are made of. ``v`` is looked at only to leave out what this release does not know.
 NEEDED = tuple(name for name in ARROW.names if name not in ("entry", "v", "actor", "rest"))
@@ -110,7 +110,7 @@ def _messages(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     zero, one = (pa.repeat(pa.scalar(n, pa.int64()), len(rows)) for n in (0, 1))
     made = {"first_at": _started(rows), "last_at": rows["at"], "starts": one}
     made |= dict.fromkeys(("deaths", "put_back", "releases", "lost_ms"), zero)
-    made["runtime_ms"] = pc.fill_null(rows["runtime_ms"], 0)
+    made["runtime_ms"] = _ran_ms(rows)
     made |= {name: pa.nulls(len(rows), pa.string()) for name in ("cause", "reason")}
     return _table(rows, made, schema)
 
@@ -142,7 +142,7 @@ def _host(worker: str) -> str:
 
 
 def _ran_ms(rows: pa.Table) -> Any:
-    return pc.fill_null(pc.max_element_wise(rows["runtime_ms"], 0), 0)
+    return pc.min_element_wise(pc.max_element_wise(rows["runtime_ms"], 0), FARTHEST_MS)
 
 
 def _at_ms(rows: pa.Table) -> Any:
@@ -150,8 +150,8 @@ def _at_ms(rows: pa.Table) -> Any:
 
 
 def _started(rows: pa.Table) -> Any:
-    ms = pc.subtract_checked(_at_ms(rows), _ran_ms(rows))
-    return pc.multiply_checked(ms, 1000).cast(ARROW.field("at").type)
+    ms = pc.subtract(_at_ms(rows), _ran_ms(rows))
+    return pc.multiply(ms, 1000).cast(ARROW.field("at").type)
 
 
 def _alive(rows: pa.Table) -> Any:
