@@ -54,7 +54,7 @@ def _hostile(number: int, chance: random.Random) -> dict[str, Any]:
         "worker": chance.choice(["w@h/b", "w@x@h2/b/c", "no at/b", "n@oslash", "", "/", "@", None]),
         "pid": chance.choice([1, 2, None]),
         "outcome": chance.choice(outcome.get(ended, [None])),  # type: ignore[arg-type]
-        "runtime_ms": chance.choice([0, 5, 70_000, 3_000_000, 9_000_000_000_000, -7, None]),
+        "runtime_ms": chance.choice([0, 5, 70_000, 3_000_000, 9_000_000_000_000, 2**63 - 1, -7, None]),
         "incident": chance.choice(["i1", None, None]) if ended != "finished" else None,
         "deliveries": chance.choice([1, None]),
         "payload_bytes": chance.choice([0, 2**62, None]),

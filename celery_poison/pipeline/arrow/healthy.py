@@ -10,6 +10,8 @@ A test holds both against each other over a hostile journal.
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +22,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from celery_poison.pipeline.arrow import doubles
-from celery_poison.pipeline.arrow.pieces import File, Piece, empty, read, spelled
+from celery_poison.pipeline.arrow.pieces import MANY, Piece, read
 from celery_poison.pipeline.ingest.entries import ARROW
-from celery_poison.pipeline.tables.attempts import LONGEST_MS
+from celery_poison.pipeline.tables.attempts import FARTHEST_MS, LONGEST_MS
 
 #: What tables are made of. ``v`` is looked at only to leave out what this release does not know.
 NEEDED = tuple(name for name in ARROW.names if name not in ("entry", "v", "actor", "rest"))
 _OF_TROUBLES = ("at", "event", "outcome", "mid", "token", "worker", "incident")
+#: Values that hardly come twice, so that a dictionary of them would only cost.
+_UNIQUE = frozenset({*MANY, "seq", "started_at", "ended_at", "first_at", "last_at"})
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,12 @@ class Troubles:
 
 def find_troubles(pieces: Sequence[Piece], into: str) -> Written | None:
     """Write down what ``Troubles`` are made of; None where a file is unreadable."""
-    out = File(into)
+    out = _File(into)
     seen: dict[str, list[Any]] = {"mid": [], "token": []}
     try:
         for rows in read(pieces, _OF_TROUBLES):
             alive = _alive(rows)
-            out.add(spelled(rows.filter(pc.invert(alive))))
+            out.add(_spelled(rows.filter(pc.invert(alive))))
             for name, found in seen.items():
                 known = pc.and_(alive, pc.is_valid(rows[name])).to_numpy()
                 found.append(doubles.hashes(rows[name].combine_chunks())[known])
@@ -84,11 +88,11 @@ def make_rows(
 ) -> Written | None:
     """Write the rows of healthy runs in either table, and the rest of the journal; None as above."""
     apart = _Apart(troubles)
-    files = {name: File(into) for name in ("rest", "attempts", "messages")}
+    files = {name: _File(into) for name in ("rest", "attempts", "messages")}
     try:
         for rows in read(pieces, NEEDED):
             healthy = pc.and_(_alive(rows), pc.invert(apart.concerned(rows)))
-            files["rest"].add(spelled(rows.filter(pc.invert(healthy))))
+            files["rest"].add(_spelled(rows.filter(pc.invert(healthy))))
             rows = rows.filter(pc.and_(healthy, pc.is_valid(rows["at"])))
             files["attempts"].add(_attempts(_where(rows, "token"), attempts))
             files["messages"].add(_messages(_where(rows, "mid"), messages))
@@ -106,7 +110,7 @@ def _messages(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     zero, one = (pa.repeat(pa.scalar(n, pa.int64()), len(rows)) for n in (0, 1))
     made = {"first_at": _started(rows), "last_at": rows["at"], "starts": one}
     made |= dict.fromkeys(("deaths", "put_back", "releases", "lost_ms"), zero)
-    made["runtime_ms"] = pc.fill_null(rows["runtime_ms"], 0)
+    made["runtime_ms"] = _ran_ms(rows)
     made |= {name: pa.nulls(len(rows), pa.string()) for name in ("cause", "reason")}
     return _table(rows, made, schema)
 
@@ -138,7 +142,7 @@ def _host(worker: str) -> str:
 
 
 def _ran_ms(rows: pa.Table) -> Any:
-    return pc.fill_null(pc.max_element_wise(rows["runtime_ms"], 0), 0)
+    return pc.min_element_wise(pc.max_element_wise(rows["runtime_ms"], 0), FARTHEST_MS)
 
 
 def _at_ms(rows: pa.Table) -> Any:
@@ -146,14 +150,19 @@ def _at_ms(rows: pa.Table) -> Any:
 
 
 def _started(rows: pa.Table) -> Any:
-    ms = pc.subtract_checked(_at_ms(rows), _ran_ms(rows))
-    return pc.multiply_checked(ms, 1000).cast(ARROW.field("at").type)
+    ms = pc.subtract(_at_ms(rows), _ran_ms(rows))
+    return pc.multiply(ms, 1000).cast(ARROW.field("at").type)
 
 
 def _alive(rows: pa.Table) -> Any:
     lost = pc.fill_null(pc.equal(rows["outcome"].cast(pa.string()), "lost"), False)
     finished = pc.fill_null(pc.equal(rows["event"].cast(pa.string()), "finished"), False)
     return pc.and_(finished, pc.invert(lost))
+
+
+def _spelled(rows: pa.Table) -> pa.Table:
+    """Return few rows without the dictionaries of the many that they were among."""
+    return rows.cast(pa.schema([ARROW.field(name) for name in rows.column_names]))
 
 
 def _where(rows: pa.Table, known: str) -> pa.Table:
@@ -165,8 +174,8 @@ class _Apart:
 
     def __init__(self, known: Troubles) -> None:
         self._known = known
-        told = [pq.read_table(path, use_threads=False) for path in known.paths]
-        troubles = pa.concat_tables(told) if told else empty(_OF_TROUBLES)
+        read = [pq.read_table(path, use_threads=False) for path in known.paths]
+        troubles = pa.concat_tables(read) if read else _empty(_OF_TROUBLES)
         self._mids = pc.drop_null(troubles["mid"].unique())
         self._tokens = pc.drop_null(troubles["token"].unique())
         event = troubles["event"].cast(pa.string())
@@ -208,3 +217,37 @@ def _is_in(words: pa.ChunkedArray, known: Any) -> Any:
     if not len(known):
         return np.zeros(len(words), bool)
     return np.isin(doubles.hashes(words.combine_chunks()), known)
+
+
+def _empty(names: Sequence[str]) -> pa.Table:
+    return pa.schema([ARROW.field(name) for name in names]).empty_table()
+
+
+class _File:
+    """A file that comes to be with its first row."""
+
+    def __init__(self, into: str) -> None:
+        self._path = f"{into}/part-{uuid.uuid4()}.zstd.parquet"
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, rows: pa.Table) -> None:
+        if not len(rows):
+            return
+        if self._writer is None:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            self._writer = pq.ParquetWriter(
+                self._path,
+                rows.schema,
+                compression="zstd",
+                use_dictionary=[name for name in rows.column_names if name not in _UNIQUE],
+                # The least and the greatest text of a file help nobody, and are not free.
+                write_statistics=[f.name for f in rows.schema if pa.types.is_temporal(f.type)],
+                store_schema=False,
+            )
+        self._writer.write_table(rows)
+
+    def close(self) -> str:
+        if self._writer is None:
+            return ""
+        self._writer.close()
+        return self._path

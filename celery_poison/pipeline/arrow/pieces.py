@@ -1,9 +1,7 @@
-"""Pieces of the journal's files as Arrow tables, and the files that tasks write."""
+"""Reading the journal's files within a task, as ``Lake.stored`` reads them with Spark."""
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -19,10 +17,9 @@ from celery_poison.pipeline.schema import VERSIONS
 
 #: Rows that a task has in its hands at a time.
 _ROWS = 131_072
-#: Values that hardly come twice; the others are read, kept and written as numbers of a dictionary.
-UNIQUE = frozenset({"token", "id", "mid", "seq", "started_at", "ended_at", "first_at", "last_at"})
-_MANY = UNIQUE | {"entry", "fingerprint", "note", "evidence", "rest"}
-_ALIKE = [field.name for field in ARROW if field.type == pa.string() and field.name not in _MANY]
+#: Texts of so many values that a dictionary of them would only cost.
+MANY = frozenset({"entry", "id", "mid", "token", "fingerprint", "note", "evidence", "rest"})
+_ALIKE = [field.name for field in ARROW if field.type == pa.string() and field.name not in MANY]
 _WORD = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -39,16 +36,14 @@ class Piece:
     of: int = 1
 
 
-def empty(names: Sequence[str]) -> pa.Table:
-    """Return no rows with these columns of the journal."""
-    return pa.schema([ARROW.field(name) for name in names]).empty_table()
-
-
 def read(pieces: Sequence[Piece], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of pieces, with these columns; a file that cannot be opened is left out.
+    """Return columns of ``entries.ARROW``, many rows at a time; texts of few values as a dictionary.
+
+    What the lake's reader leaves out is left out: a file without a whole end, and entries of a schema version
+    that this release does not know.
 
     Raises:
-        Unreadable: a file is damaged farther in, or has other types.
+        Unreadable: a file is damaged inside, or is not what it should be.
     """
     for piece in pieces:
         try:
@@ -102,38 +97,3 @@ def _day(path: str) -> date | None:
         return date.fromisoformat(value)
     except ValueError:
         raise Unreadable(f"{name} {value}") from None
-
-
-class File:
-    """A file that comes to be with its first row."""
-
-    def __init__(self, into: str) -> None:
-        self._path = f"{into}/part-{uuid.uuid4()}.zstd.parquet"
-        self._writer: pq.ParquetWriter | None = None
-
-    def add(self, rows: pa.Table) -> None:
-        if not len(rows):
-            return
-        if self._writer is None:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            self._writer = pq.ParquetWriter(
-                self._path,
-                rows.schema,
-                compression="zstd",
-                use_dictionary=[name for name in rows.column_names if name not in _MANY],
-                # The least and the greatest text of a file help nobody, and are not free.
-                write_statistics=[f.name for f in rows.schema if pa.types.is_temporal(f.type)],
-                store_schema=False,
-            )
-        self._writer.write_table(rows)
-
-    def close(self) -> str:
-        if self._writer is None:
-            return ""
-        self._writer.close()
-        return self._path
-
-
-def spelled(rows: pa.Table) -> pa.Table:
-    """Return few rows without the dictionaries of the many that they were among."""
-    return rows.cast(pa.schema([ARROW.field(name) for name in rows.column_names]))

@@ -8,6 +8,8 @@ from pyspark.sql import functions as F
 ENDS = ("finished", "crashed", "interrupted", "rolled_back")
 #: What is looked for beside a death at most: a longer run is taken for one of a week.
 LONGEST_MS = 7 * 24 * 3600 * 1000
+#: A longer run, over a thousand years, is taken for one of so long: beyond are no timestamps and no sums.
+FARTHEST_MS = 2**45
 _BUCKET_MS = 60_000
 
 
@@ -50,7 +52,7 @@ def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
         "worker",
         host_of(F.col("worker")).alias("host"),
         "pid",
-        _started().alias("started_at"),
+        started().alias("started_at"),
         F.col("at").alias("ended_at"),
         "seq",
         "date",
@@ -104,8 +106,14 @@ def _common_death() -> Column:
     return F.coalesce("incident", F.when(_is_death() & (F.col("outcome") == "shared"), cell))
 
 
-def _started() -> Column:
-    return F.timestamp_millis(F.unix_millis("at") - F.greatest(F.col("runtime_ms"), F.lit(0)))
+def ran_ms() -> Column:
+    """Return how long a run took; 0 where that is not known, and of what is no run."""
+    return F.least(F.greatest(F.col("runtime_ms"), F.lit(0)), F.lit(FARTHEST_MS))
+
+
+def started() -> Column:
+    """Return when the run began that an entry ends; of what is no end, when it happened."""
+    return F.timestamp_millis(F.unix_millis("at") - ran_ms())
 
 
 def _once(alive: DataFrame) -> DataFrame:
@@ -163,7 +171,7 @@ def _in_its_death(other: DataFrame) -> DataFrame:
 
 def _at_that_moment(other: DataFrame, alive: DataFrame) -> DataFrame:
     until = F.unix_millis("at")
-    ran = F.least(F.greatest(F.col("runtime_ms"), F.lit(0)), F.lit(LONGEST_MS))
+    ran = F.least(ran_ms(), F.lit(LONGEST_MS))
     columns = ["token", "worker", until.alias("until"), (until - ran).alias("since")]
     minutes = F.sequence(F.floor(F.col("since") / _BUCKET_MS), F.floor(F.col("until") / _BUCKET_MS))
     runs = alive.select(columns).unionAll(other.select(columns))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from celery_poison.pipeline.tables.attempts import ran_ms, started
+
 
 def messages(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
     """Return one row per message (``mid``): how often it ran and died, what that cost, and its last state.
@@ -28,11 +30,11 @@ def messages(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
         "id",
         "task",
         "queue",
-        _started().alias("first_at"),
+        started().alias("first_at"),
         F.col("at").alias("last_at"),
         F.lit(1).cast("long").alias("starts"),
         *(none.alias(name) for name in ("deaths", "put_back", "releases")),
-        F.coalesce("runtime_ms", none).alias("runtime_ms"),
+        ran_ms().alias("runtime_ms"),
         none.alias("lost_ms"),
         "payload_bytes",
         "fingerprint",
@@ -46,12 +48,12 @@ def messages(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
 def _grouped(told: DataFrame) -> DataFrame:
     end = F.col("event").isin("finished", "crashed", "interrupted", "rolled_back")
     died, kept = F.col("event") == "crashed", F.col("event") == "quarantined"
-    ran = F.when(end, F.coalesce("runtime_ms", F.lit(0)))
+    ran = F.when(end, ran_ms())
     return told.groupBy("mid").agg(
         _last("id"),
         _last("task"),
         _last("queue"),
-        F.min(_started()).alias("first_at"),
+        F.min(started()).alias("first_at"),
         F.max("at").alias("last_at"),
         F.count_distinct(F.when(end, F.col("token"))).alias("starts"),
         F.count_distinct(F.when(died, F.col("token"))).alias("deaths"),
@@ -65,11 +67,6 @@ def _grouped(told: DataFrame) -> DataFrame:
         F.max_by(F.when(kept, F.col("cause")), _when(kept)).alias("cause"),
         F.max_by(F.when(kept, F.col("note")), _when(kept)).alias("reason"),
     )
-
-
-def _started() -> Column:
-    """When the run that ended began; of what is no end, when it happened."""
-    return F.timestamp_millis(F.unix_millis("at") - F.greatest(F.coalesce("runtime_ms", F.lit(0)), F.lit(0)))
 
 
 def _last(name: str) -> Column:
