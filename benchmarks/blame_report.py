@@ -97,7 +97,7 @@ _LIMITS = """## What it does not show
   in 28,907 is not never.
 - The measures by which the simulation is held against the real run were chosen after a first comparison, in
   which the time to clear an innocent was outside its range.
-- A worker that dies within a twentieth of a second of a cell that was killed does not convict: an outsider
+- A worker that dies within a fiftieth of a second of a cell that was killed does not convict: an outsider
   may have killed both. The watcher of the cell does so instead, if it lives on. An outside kill of worker and
   watcher in that moment costs one death more; the simulation plays no such moment."""
 

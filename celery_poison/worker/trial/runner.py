@@ -40,8 +40,8 @@ DOUBT = 60.0
 #: Seconds for which the thread waits for a cell at a time.
 TICK = 1.0
 #: Seconds for which a worker must outlive a cell that was killed, if its watcher does so too. Who kills all
-#: processes of a worker, in whatever order, seldom leaves out the one between two of them for so long.
-MOMENT = 0.05
+#: processes of a worker does not leave out the one next to the cell for so long.
+MOMENT = 0.02
 
 
 class Runner:
