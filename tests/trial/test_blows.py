@@ -23,9 +23,11 @@ ACTIVATION = 1.0
 matrix = pytest.mark.matrix
 
 
-def _await_reaped(pid: int) -> None:
-    """Wait until the watcher of a cell knows of its death, and not for any longer."""
-    wait_until(lambda: not (proctable.PROC / str(pid)).exists(), interval=0.001)
+def _kill_unnoticed(cell: int, worker: int) -> None:
+    """Kill a cell whose watcher notices it, but whose worker has no time to."""
+    os.kill(worker, signal.SIGSTOP)
+    os.kill(cell, signal.SIGKILL)
+    wait_until(lambda: not (proctable.PROC / str(cell)).exists())
 
 
 @pytest.mark.parametrize("order", [("watcher", "worker"), ("cell", "worker", "watcher")])
@@ -39,10 +41,10 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(
         (start,), (watcher,) = court.on_trial(), court.watchers()
         pids = {"watcher": watcher, "cell": start.pid, "worker": first.main_pid}
         for name in order:
-            os.kill(pids[name], signal.SIGKILL)
             if name == "cell":
-                _await_reaped(start.pid)
+                _kill_unnoticed(start.pid, first.main_pid)
             else:
+                os.kill(pids[name], signal.SIGKILL)
                 time.sleep(0.15)  # in which the others could tell the ledger who has died
         first.wait()
     court.marks.repair()
@@ -63,8 +65,7 @@ def test_NEW_1_a_suspect_that_kills_its_cell_is_convicted_though_its_worker_dies
         with court.worker("w2", pool=pool) as second:
             second.wait_ready()
             (start,) = court.on_trial()
-            os.kill(start.pid, signal.SIGKILL)
-            _await_reaped(start.pid)
+            _kill_unnoticed(start.pid, first.main_pid)
             first.kill_main()
             first.wait()
             court.await_that(court.quarantine.list, "convicted")
