@@ -93,10 +93,11 @@ _LIMITS = """## What it does not show
   from a suspect that kills itself, see [known limits](known-limits.md).
 - The worlds were not fixed beforehand. In harsher ones an earlier rule, which took the first end of an idle
   worker beside one suspect for proof, convicted nine innocents; the rule was changed for that, and in these
-  worlds it would have convicted 54 of 29,132. In those harsher ones the present rule was not played: none
-  in 28,907 is not never.
+  worlds it would have convicted 54 of 29,132, with workers served at random. In those harsher ones the
+  present rule was not played: none in 26,275 is not never.
 - The measures by which the simulation is held against the real run were chosen after a first comparison, in
-  which the time to clear an innocent was outside its range.
+  which the time to clear an innocent was outside its range. Later the deaths of a poison were, until the
+  simulated workers were served in turn, as a broker does.
 - A worker that dies within a fiftieth of a second of a cell that was killed does not convict: an outsider
   may have killed both. The watcher of the cell does so instead, if it lives on. An outside kill of worker and
   watcher in that moment costs one death more; the simulation plays no such moment."""
