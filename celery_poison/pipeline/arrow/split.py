@@ -7,7 +7,7 @@ Parquet within a task, as in ``direct``: what comes to the driver is the names o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from celery_poison.pipeline import tables
-from celery_poison.pipeline.arrow import doubles, healthy
+from celery_poison.pipeline.arrow import doubles, healthy, tasks
 from celery_poison.pipeline.arrow.healthy import Troubles
 from celery_poison.pipeline.arrow.pieces import Piece
 from celery_poison.pipeline.lake import Lake
@@ -55,7 +55,7 @@ class Split:
 
 def split(lake: Lake, journal: Any, into: str) -> Split | None:
     """Let tasks write what they can below ``into``; None where all is for Spark."""
-    if not lake.tasks_write or not hasattr(lake.session, "_jvm"):
+    if not tasks.can_do_it(lake):
         return None
     os.makedirs(into, exist_ok=True)
     session, shares = lake.session, _shares(journal.inputFiles())
@@ -65,7 +65,7 @@ def split(lake: Lake, journal: Any, into: str) -> Split | None:
     if troubles is None:
         return None
     make = partial(healthy.make_rows, into=into, troubles=troubles, **schemas)
-    made = _run(session, shares, make)
+    made = tasks.done(session, shares, make)
     if None in made:
         return None
     rest = [each.rest for each in made if each.rest]
@@ -81,7 +81,7 @@ def split(lake: Lake, journal: Any, into: str) -> Split | None:
 
 def _troubles(session: Any, shares: Sequence[list[Piece]], into: str) -> Troubles | None:
     """Return what to know of the whole journal; None where a file is unreadable, or it is too much."""
-    found = _run(session, shares, partial(healthy.find_troubles, into=into))
+    found = tasks.done(session, shares, partial(healthy.find_troubles, into=into))
     if None in found:
         return None
     paths = tuple(each.troubles for each in found if each.troubles)
@@ -94,16 +94,8 @@ def _troubles(session: Any, shares: Sequence[list[Piece]], into: str) -> Trouble
 def _doubles(session: Any, paths: Sequence[str]) -> Any:
     count = max(2, sum(map(os.path.getsize, paths)) // _SHARE)
     compare = partial(doubles.among, paths, of=count)
-    found = _run(session, range(count), compare) if paths else []
+    found = tasks.done(session, range(count), compare) if paths else []
     return np.concatenate([np.zeros(0, np.uint64), *found])
-
-
-def _run(session: Any, shares: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
-    """Return what ``work`` makes of each share, each in a task of its own."""
-    if not shares:
-        return []
-    done: list[Any] = session.sparkContext.parallelize(shares, len(shares)).map(work).collect()
-    return done
 
 
 def _schemas(journal: Any) -> dict[str, pa.Schema]:

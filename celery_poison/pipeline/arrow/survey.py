@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from celery_poison.pipeline.arrow import counts
+from celery_poison.pipeline.arrow import counts, tasks
 from celery_poison.pipeline.arrow.counts import Chunk, Piece
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.tables.attempts import ENDS
@@ -27,7 +27,7 @@ _MOST_TROUBLES = 1_000_000
 
 def survey(lake: Lake, into: str) -> dict[str, list[str]] | None:
     """Let tasks write :data:`TABLES` below ``into``: table -> files; None where that is for Spark."""
-    if not lake.tasks_write or not hasattr(lake.session, "_jvm"):
+    if not tasks.can_do_it(lake):
         return None
     try:
         groups = list(_groups(lake))
@@ -38,7 +38,7 @@ def survey(lake: Lake, into: str) -> dict[str, list[str]] | None:
         return None
     ids, fingerprints = _troubles(groups)
     work = partial(counts.count, into=into, ids=ids, fingerprints=fingerprints)
-    made = lake.session.sparkContext.parallelize(chunks, len(chunks)).map(work).collect()
+    made = tasks.done(lake.session, chunks, work)
     return {name: [each[name] for each in made] for name in TABLES}
 
 
