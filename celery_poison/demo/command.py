@@ -55,7 +55,7 @@ class Options:
 )
 @click.option("--plain", "plain_", is_flag=True, help="Leave the plugin out, and see the crash loop.")
 @click.option("--seconds", type=click.FloatRange(1, 600), default=20.0, show_default=True,
-              help="How long --plain goes on.")  # fmt: skip
+              help="How long --plain goes on; Ctrl-C ends it sooner.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout; progress goes to stderr.")
 @click.option("--keep", is_flag=True, help="Afterwards leave servers and workers running until Ctrl-C.")
 @click.option(
@@ -109,6 +109,7 @@ def _play(options: Options, screen: Screen, stage: Stage, interruptions: Interru
     else:
         report = _told(Story(stage, sent, screen, interruptions), options.seed)
     _tell(report, options, screen, stage)
+    interruptions.check()
     if options.logs is not None and not options.plain:
         _save_journal(stage, options.logs / "journal.jsonl")
     if options.keep:

@@ -16,6 +16,10 @@ PLAIN = "POISON_DEMO_PLAIN"
 #: Short, so that the demo shows a failover in seconds; the defaults are 3 s and 10 s.
 HEARTBEAT = 0.4
 ACTIVATION = 2.0
+#: Plain Celery gives back a killed worker's messages after so many seconds, when kombu next looks:
+#: every 100 s, and 10 s after a start. With the default, an hour, the loop would die out as soon as
+#: every poison waits for a worker that is dead.
+VISIBILITY = 5
 
 
 def app_from(environ: Mapping[str, str]) -> Celery:
@@ -50,7 +54,11 @@ def build_app(redis_url: str, *, plain: bool = False, current: bool = False) -> 
         accept_content=["json", tasks.SERIALIZER],
     )
     if plain:
-        app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
+        app.conf.update(
+            task_acks_late=True,
+            task_reject_on_worker_lost=True,
+            broker_transport_options={"visibility_timeout": VISIBILITY},
+        )
     else:
         app.conf.update(poison_heartbeat_interval=HEARTBEAT, poison_activation_interval=ACTIVATION)
     tasks.register(app, Tally(f"{redis_url}/2"), plain=plain)

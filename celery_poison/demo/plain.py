@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from celery_poison.demo.interrupt import Interruptions
+from contextlib import suppress
+
+from celery_poison.demo.interrupt import Interrupted, Interruptions
 from celery_poison.demo.load import Load
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import Stage
@@ -12,11 +14,12 @@ TICK = 0.15
 
 
 def play(stage: Stage, load: Load, screen: Screen, interruptions: Interruptions, seconds: float) -> Snapshot:
-    """Watch for ``seconds``; return how things stand then."""
+    """Watch for ``seconds``, or until somebody has seen enough; return how things stand then."""
     watch = Watch(stage, load, None)
-    while watch.seconds < seconds:
-        screen.show(watch.look())
-        interruptions.pause(TICK)
+    with suppress(Interrupted):
+        while watch.seconds < seconds:
+            screen.show(watch.look())
+            interruptions.pause(TICK)
     last = watch.look()
     screen.settle(last)
     # Waiting for these workers to finish their tasks would only let them be killed again.

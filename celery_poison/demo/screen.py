@@ -99,9 +99,8 @@ class LineScreen(Screen):
     def _tell_change(self, row: Row) -> None:
         former = self._known.get(row.poison.name)
         self._known[row.poison.name] = row
-        if row.fate in (Fate.QUARANTINED, Fate.RELEASED, Fate.FAILED) and (
-            not former or former.fate != row.fate
-        ):
+        news = row.loops or row.fate in (Fate.QUARANTINED, Fate.RELEASED, Fate.FAILED)
+        if news and (not former or former.sentence != row.sentence):
             self._line(drawing.change(row, self._seconds))
 
     def _line(self, text: str) -> None:

@@ -40,12 +40,17 @@ class Row:
     cause: str = ""
 
     @property
+    def loops(self) -> bool:
+        """Whether it kills more often than the plugin would let it."""
+        return self.fate is Fate.KILLING and self.kills > 2
+
+    @property
     def sentence(self) -> str:
         match self.fate:
             case Fate.WAITING:
                 return "waits in its queue"
             case Fate.KILLING:
-                return "kills again and again" if self.kills > 2 else "has killed"
+                return "kills again and again" if self.loops else "has killed"
             case Fate.CANDIDATE:
                 return "candidate: it runs alone from now on"
             case Fate.QUARANTINED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
@@ -40,6 +41,16 @@ class DemoProcess:
             text=True,
             start_new_session=True,
         )
+
+    def await_line(self, pattern: str) -> str:
+        """Wait until it prints such a line on stderr, and return that."""
+        assert self.process.stderr is not None
+        seen = []
+        for line in self.process.stderr:
+            if re.search(pattern, line):
+                return line
+            seen.append(line)
+        raise AssertionError(f"it ended without {pattern!r}: {''.join(seen)}")
 
     def finish(self, timeout: float = 150.0) -> tuple[int, str, str]:
         """Wait for its end; exit status, stdout and stderr (both in the first, on a terminal)."""
