@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -17,6 +17,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.guard import guard_task, marked, on_guarded, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.tls import with_tls
 from celery_poison.overrides import Overrides
 from celery_poison.policy import Policy
 from celery_poison.settings import PREFIX, Settings
@@ -67,17 +68,21 @@ class Plugin:
 
     @property
     def ledger_url(self) -> str:
-        """Where the ledger lives.
+        """Where the ledger lives, and how to speak TLS to it if that is Celery's Redis.
 
         Raises:
             ConfigurationError: nothing was set and neither broker nor result backend is Redis.
         """
         conf = self.app.conf
-        candidates = (self.settings.redis_url, conf.broker_write_url, conf.result_backend)
-        for url in candidates:
+        candidates: tuple[tuple[Any, Callable[[], object]], ...] = (
+            (self.settings.redis_url, lambda: None),
+            (conf.broker_write_url, lambda: self.app.connection_for_write().ssl),
+            (conf.result_backend, lambda: conf.redis_backend_use_ssl),
+        )
+        for url, tls in candidates:
             first = url[0] if isinstance(url, (list, tuple)) and url else url
             if isinstance(first, str) and first.startswith(_REDIS_SCHEMES):
-                return first
+                return with_tls(first, tls())
         raise ConfigurationError(
             "poison_redis_url is not set, and neither the broker nor the result backend is Redis:"
             " set poison_redis_url='redis://...'"

@@ -64,6 +64,28 @@ def redis_url(new_redis_url: Callable[[], str]) -> str:
     return new_redis_url()
 
 
+@pytest.fixture(scope="session")
+def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    from tests.tls.server import Authority, TlsRedisServer, speaks_tls
+
+    _need(speaks_tls(), "a redis-server that speaks TLS")
+    with TlsRedisServer(Authority(tmp_path_factory.mktemp("tls")), options={"databases": 1000}) as server:
+        yield server
+
+
+@pytest.fixture
+def tls_url(tls_server: RedisServer, _databases: Iterator[int]) -> str:
+    """An empty database of a Redis that speaks TLS."""
+    return tls_server.url(next(_databases))
+
+
+@pytest.fixture
+def unix_url(new_server: Callable[..., RedisServer]) -> str:
+    """An empty database of a Redis that is reached by a Unix socket alone, as Celery spells it."""
+    server = new_server(unixsocket="redis.sock")
+    return f"redis+socket://{server.directory}/redis.sock?virtual_host=3"
+
+
 @pytest.fixture
 def rabbit_url(rabbit_server: RabbitServer, _vhosts: VhostPool) -> str:
     """An empty RabbitMQ virtual host."""
@@ -72,12 +94,12 @@ def rabbit_url(rabbit_server: RabbitServer, _vhosts: VhostPool) -> str:
 
 @pytest.fixture
 def broker_url(request: pytest.FixtureRequest) -> str:
-    """Redis, unless a test asks for the other.
+    """Redis, unless a test asks for another: rabbitmq, or a Redis by TLS (tls) or Unix socket (unix).
 
     `@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)` asks for both in turn.
     """
     name = getattr(request, "param", "redis")
-    return str(request.getfixturevalue({"redis": "redis_url", "rabbitmq": "rabbit_url"}[name]))
+    return str(request.getfixturevalue(f"{name.replace('mq', '')}_url"))
 
 
 @pytest.fixture

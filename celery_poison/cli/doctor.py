@@ -83,6 +83,7 @@ def examine(app: Celery) -> Iterator[Finding]:
 
 
 def _ledger(app: Celery, ledger: Ledger, durability: str) -> Iterator[Finding]:
+    yield server.encryption(ledger.client)
     yield from server.server(ledger.client)
     yield server.durability(ledger.client, durability)
     yield from rights.rights(ledger.client, ledger.keys)

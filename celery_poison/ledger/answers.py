@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import redis
@@ -18,14 +19,16 @@ class Answers:
 
     Args:
         wait: waits some seconds until the socket is readable, and tells whether it is.
+        sending: is held while something is sent: an encrypted socket must not be read meanwhile.
 
     Attributes:
         owed: how many answers. They stay owed when they do not come in time.
     """
 
-    def __init__(self, sock: Any, wait: Callable[[float], object]) -> None:
+    def __init__(self, sock: Any, wait: Callable[[float], object], sending: Lock) -> None:
         self._sock = sock
         self._wait = wait
+        self._sending = sending
         self._text = b""
         self.owed = 0
 
@@ -50,7 +53,8 @@ class Answers:
 
     def _receive(self) -> None:
         try:
-            part = self._sock.recv(4096)
+            with self._sending:
+                part = self._sock.recv(4096)
         except TimeoutError:  # only the beginning of an encrypted record has arrived
             return
         if not part:

@@ -12,6 +12,7 @@ import redis
 import redis.sentinel
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.ledger.tls import without_tls
 
 #: Seconds; long enough for a busy Redis, short enough that nobody waits on a dead one.
 CONNECT_TIMEOUT = 2.0
@@ -32,24 +33,24 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
 
     Args:
         url: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://`` or
-            ``sentinel://host:port/db;sentinel://host:port`` URLs.
+            ``sentinel://host:port/db;sentinel://host:port`` URLs. TLS is spoken to ``rediss://``, and to the
+            master where the first Sentinel's URL has TLS options: see :mod:`celery_poison.ledger.tls`.
         options: the broker's transport options; only ``master_name`` and ``sentinel_kwargs`` are read.
 
     Raises:
-        ConfigurationError: a Sentinel URL without a ``master_name``.
+        ConfigurationError: a Sentinel URL without a ``master_name``, or a URL that makes no sense.
     """
-    timeouts = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_timeout": ANSWER_TIMEOUT}
+    timeouts: dict[str, Any] = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_timeout": ANSWER_TIMEOUT}
     if url.startswith("sentinel://"):
         return _open_sentinel(url, dict(options or {}), timeouts)
     # Of several brokers to fail over to, the first holds the ledger; Celery spells some options its way.
-    url = url.split(";")[0].replace("virtual_host=", "db=")
-    url = re.sub(r"^redis\+socket://", "unix://", url)
-    url = re.sub(r"ssl_cert_reqs=(?:ssl\.)?CERT_(\w+)", lambda m: f"ssl_cert_reqs={m[1].lower()}", url)
+    url, tls = without_tls(url.split(";")[0])
+    url = re.sub(r"^redis\+socket://", "unix://", url.replace("virtual_host=", "db="))
+    if not url.startswith("unix://"):
+        timeouts["socket_keepalive"] = True
     try:
-        return redis.Redis.from_url(url, socket_keepalive=True, **timeouts)
-    except TypeError:  # Unix sockets know no keepalive
-        return redis.Redis.from_url(url, **timeouts)
-    except ValueError as error:
+        return redis.Redis.from_url(url, **timeouts, **tls)
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(f"poison_redis_url: {error}") from None
 
 
@@ -59,7 +60,9 @@ def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]
         raise ConfigurationError(
             "a sentinel:// ledger needs the master's name: set broker_transport_options['master_name']"
         )
-    parts = [urlsplit(part) for part in url.split(";")]
+    first, *others = url.split(";")
+    first, tls = without_tls(first)
+    parts = [urlsplit(part) for part in (first, *others)]
     hosts = [(part.hostname or "localhost", part.port or 26379) for part in parts]
     # As kombu does, so that ledger and broker are in one database: the first part says which.
     db = int(parts[0].path.strip("/") or dict(parse_qsl(parts[0].query)).get("db", "0"))
@@ -70,7 +73,9 @@ def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]
         db=db,
         username=unquote(parts[0].username) if parts[0].username else None,
         password=password,
+        ssl=bool(tls),
         **timeouts,
+        **tls,
     )
     client: redis.Redis = sentinel.master_for(master)
     return client

@@ -219,7 +219,7 @@ class Wire:
         connection._sock.settimeout(SEND_TIMEOUT)
         connection._sock.sendall(self._remind())
         self._connection = connection
-        self._answers = Answers(connection._sock, _watcher(connection._sock))
+        self._answers = Answers(connection._sock, _watcher(connection._sock), self._lock)
         self._has_news = _watcher(connection._sock)
         self.connects += 1
 

@@ -21,6 +21,8 @@ SCRIPT = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 TURNED = "right\u202eleft"
 BROKEN = b"\xff\xfe{{ 1 + 1 }} <b>\xc3"
 
+#: Seconds for a page beside all other tests: only what grows out of hand is a mistake there.
+BUSY = 10
 #: Copies one message many times, inside Redis: 997 tasks, one in 100 with another cause.
 COPY = """
 local fields = redis.call('HGETALL', KEYS[1])
@@ -38,7 +40,7 @@ end
 def harmless(answer: Answer) -> None:
     for forbidden in ("<script>alert", "<img src=x", "onerror=alert(2)>\n", "\u202e", "<b>"):
         assert forbidden not in answer.text, forbidden
-    assert answer.took < 1, answer.took
+    assert answer.took < BUSY, answer.took
 
 
 def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, keeper: Keeper) -> None:
@@ -93,7 +95,7 @@ def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_se
     for start in range(1, many, 5000):
         client.eval(COPY, 2, keys.message(mid), keys.quarantine, start, keys.message(""), now)
     flower = serve(user=ANN, of=fleet)
-    limit = 1 if many > 5000 else 10  # s; beside all other tests only what grows out of hand is a mistake
+    limit = 1 if many > 5000 else BUSY
     first = flower.get("/poison")
     assert (first.status, first.took < limit) == (200, True), first.took
     told: list[float] = []

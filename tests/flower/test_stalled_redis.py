@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from celery_poison.flower.desk import PATIENCE
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
@@ -49,8 +50,8 @@ def test_a_paused_redis_leaves_flower_fast_and_is_told(
     finally:
         os.kill(server.pid, signal.SIGCONT)
     sys.stdout.write(f"slowest page of Flower's: {before * 1000:.1f} ms, paused {during * 1000:.1f} ms\n")
-    assert during < 0.1, during
-    assert page.took < 1, page.took
+    # Who waited for Redis would have waited at least so long; else it is the machine that is busy.
+    assert (during < PATIENCE, page.took < PATIENCE) == (True, True), (during, page.took)
     assert mid in page.text  # the last that was known
     assert 'role="alert"' in page.text
     assert "Redis" in page.text

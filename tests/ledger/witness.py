@@ -7,16 +7,16 @@ import socket
 
 from celery_poison.ledger import Ledger
 from celery_poison.records import Start
-from celery_poison.worker.trial.deposition import Deposition
+from celery_poison.worker.trial.deposition import Depositions
 
 
 def bear_witness(ledger: Ledger, mid: str, start: Start) -> None:
     """Send what the start's worker has written down beforehand."""
-    deposition = Deposition(ledger.client)
-    deposition.write(ledger.testimony(mid, start, cause="signal:9"))
-    memory, line = deposition.fds
-    with socket.socket(fileno=os.dup(line)) as connection:
+    told = ledger.testimony(mid, start, cause="signal:9")
+    with (
+        Depositions(ledger.client).written(told) as (memory, line),
+        socket.socket(fileno=os.dup(line)) as connection,
+    ):
         connection.settimeout(5)
-        connection.sendall(os.pread(memory, 1 << 20, 0))
+        connection.sendall(os.pread(memory, os.fstat(memory).st_size, 0))
         assert not connection.recv(64).startswith(b"-")
-    deposition.close()

@@ -22,10 +22,10 @@ POOLS, BROKERS = ("prefork", "threads", "gevent", "eventlet", "solo"), ("redis",
 
 
 def every_pool_and_broker(*always: tuple[str, str]) -> Any:
-    """Parametrize by ``pool`` and ``broker_url``; the pairs that are not given here are of the matrix."""
+    """Parametrize by ``pool`` and ``broker_url``; usual pairs that are not given here are of the matrix."""
     cells = [
         pytest.param(*cell, id="-".join(cell), marks=() if cell in always else pytest.mark.matrix)
-        for cell in itertools.product(POOLS, BROKERS)
+        for cell in dict.fromkeys([*itertools.product(POOLS, BROKERS), *always])
     ]
     return pytest.mark.parametrize(("pool", "broker_url"), cells, indirect=["broker_url"])
 

@@ -54,7 +54,7 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
 
 
-@every_pool_and_broker(("prefork", "redis"), ("threads", "rabbitmq"))
+@every_pool_and_broker(("prefork", "redis"), ("threads", "rabbitmq"), ("threads", "tls"))
 def test_NEW_1_a_suspect_that_kills_its_cell_is_convicted_though_its_worker_dies_in_that_moment(
     court: Court, pool: str
 ) -> None:

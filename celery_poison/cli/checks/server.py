@@ -122,6 +122,17 @@ def _role(info: Info) -> Finding:
     return Finding("role", "FAIL", "this is a replica: nothing can be recorded", cure)
 
 
+def encryption(client: redis.Redis) -> Finding:
+    """Tell how the connection is protected."""
+    pool: Any = client.connection_pool
+    if not issubclass(pool.connection_class, redis.SSLConnection):
+        return Finding("encryption", "ok", "none")
+    if pool.connection_kwargs.get("ssl_cert_reqs", "required") == "required":
+        return Finding("encryption", "ok", "TLS, and the server's certificate is verified")
+    cure = "set ssl_cert_reqs='required', and ssl_ca_certs if need be, where the URL or broker_use_ssl is set"
+    return Finding("encryption", "warn", "TLS, but anybody may pretend to be the server", cure)
+
+
 def durability(client: redis.Redis, wanted: str) -> Finding:
     """Check what ``poison_durability="sync"`` rests on, or would rest on."""
     try:

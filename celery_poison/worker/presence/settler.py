@@ -2,6 +2,9 @@
 
 Late, because an acknowledgement may be lost together with its connection: the copy that the broker
 then delivers again is recognised by the start that is still on record.
+
+What is not on record then may only be late: after a stall Redis may read this process's connection before
+that of the process which ran the task. So it is looked for once more before it counts as lost.
 """
 
 from __future__ import annotations
@@ -9,11 +12,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from celery_poison.ledger import Ledger
 
-#: Seconds between an acknowledgement and the forgetting of its start.
+#: Seconds between an acknowledgement and the forgetting of its start, and from there to the second look.
 DELAY = 2.0
 #: Starts forgotten in one script call; keeps Redis responsive.
 BATCH = 500
@@ -37,6 +41,7 @@ class Settler:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._waiting: deque[Acknowledged] = deque()
+        self._late: deque[Acknowledged] = deque()
         self._lock = threading.Lock()
         #: Starts or ends that never reached the ledger: their tasks ran unguarded.
         self.missing = 0
@@ -63,15 +68,23 @@ class Settler:
         """
         with self._lock:
             horizon = time.monotonic() - (0.0 if everything else DELAY)
-            while self._waiting and self._waiting[0][0] <= horizon:
-                batch: list[Acknowledged] = []
-                while self._waiting and len(batch) < BATCH and self._waiting[0][0] <= horizon:
-                    batch.append(self._waiting.popleft())
-                try:
-                    missing = self._ledger.settle((end.mid, end.token) for end in batch)
-                except BaseException:
-                    self._waiting.extendleft(reversed(batch))
-                    raise
-                self.missing += len(missing)
-                for number in missing:  # lost on their way, or ended for dead by a monitor
-                    self._ledger.survived(batch[number].mid, batch[number].token, batch[number].id)
+            self.missing += sum(1 for _ in self._settle(self._late, horizon))
+            for end in self._settle(self._waiting, horizon):  # lost, late, or ended for dead by a monitor
+                self._late.append(end._replace(at=time.monotonic()))
+                self._ledger.survived(end.mid, end.token, end.id)
+            if everything:
+                self.missing += len(self._late)
+                self._late.clear()
+
+    def _settle(self, line: deque[Acknowledged], horizon: float) -> Iterator[Acknowledged]:
+        """Forget those in ``line`` that are due; yield those whose start or end was not on record."""
+        while line and line[0].at <= horizon:
+            batch: list[Acknowledged] = []
+            while line and len(batch) < BATCH and line[0].at <= horizon:
+                batch.append(line.popleft())
+            try:
+                missing = self._ledger.settle((end.mid, end.token) for end in batch)
+            except BaseException:
+                line.extendleft(reversed(batch))
+                raise
+            yield from (batch[number] for number in missing)

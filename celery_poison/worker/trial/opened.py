@@ -21,7 +21,6 @@ from celery_poison.evidence import NATIVE, Evidence
 from celery_poison.forking import no_fork
 from celery_poison.worker.running.deathbed import LastWords
 from celery_poison.worker.trial import frames
-from celery_poison.worker.trial.deposition import Deposition
 from celery_poison.worker.trial.loading import Cellmate, environment_for
 
 #: Seconds in which an app must be loaded.
@@ -105,15 +104,13 @@ class OpenCell:
         about: what the cell must know.
         limit: bytes of memory that it may have; 0: as much as there is.
         lease: descriptor of the memory in which the worker keeps its lease.
-        deposition: what its watcher tells the ledger if the worker cannot; closed with the cell.
 
     Raises:
         CannotOpen: the processes could not be started, or the app could not be loaded in them.
     """
 
-    def __init__(self, about: Cellmate, limit: int, lease: int, deposition: Deposition) -> None:
+    def __init__(self, about: Cellmate, limit: int, lease: int) -> None:
         self.pid = 0
-        self.deposition = deposition
         self.tasks: frozenset[str] = frozenset()
         self._death: Death | None = None
         self._is_silent = False  # the cell has told all that it had to tell
@@ -139,27 +136,25 @@ class OpenCell:
             self._data, cells = socket.socketpair()
             with watchers, cells:
                 self._watcher = self._spawn(about, limit, watchers.fileno(), (cells.fileno(), lease))
-        self.deposition.hand_over()
 
     def _spawn(
         self, about: Cellmate, limit: int, control: int, inherited: tuple[int, int]
     ) -> subprocess.Popen[bytes]:
-        fds, deposition = (",".join(map(str, each)) for each in (inherited, self.deposition.fds))
+        fds = ",".join(map(str, inherited))
         cell = [sys.executable, "-c", _CELL.format(path=sys.path, pool=about.patched_for, fds=fds)]
         watcher = [sys.executable, "-I", "-S", _WATCHER]
-        told = [str(os.getpid()), str(control), fds, deposition, str(limit)]
+        told = [str(os.getpid()), str(control), fds, str(limit)]
         try:
             return subprocess.Popen(
                 [*watcher, *told, *cell],
                 start_new_session=True,
-                pass_fds=(control, *inherited, *self.deposition.fds),
+                pass_fds=(control, *inherited),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **environment_for(about.origin)},
             )
         except (OSError, ValueError) as error:
             self._control.close()
             self._data.close()
-            self.deposition.close()
             raise CannotOpen(f"no process could be started: {error}") from error
 
     def _await_ready(self) -> None:
@@ -186,9 +181,16 @@ class OpenCell:
         frames.send(self._data, (suspects, alone))
 
     def order(self, word: bytes) -> None:
-        """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
+        """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does. ``b"f"``: forget what
+        was deposited."""
         with suppress(OSError):
             self._control.sendall(word)
+
+    def deposit(self, fds: tuple[int, ...]) -> None:
+        """Leave this with the watcher, in the place of what it has: see ``deposition``."""
+        if fds:
+            with suppress(OSError):
+                socket.send_fds(self._control, [b"d"], fds)
 
     def kill(self) -> None:
         """Kill the cell, if need be with a watcher that does not obey: a suspect may have stopped it."""
@@ -289,7 +291,6 @@ class OpenCell:
                 self._ended_without_watcher()
         self._data.close()
         self._control.close()
-        self.deposition.close()
 
 
 def _lives(pid: int) -> bool:

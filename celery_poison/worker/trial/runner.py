@@ -19,7 +19,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.evidence import Evidence
 from celery_poison.forking import real_thread_starter
 from celery_poison.worker.running.deathbed import LastWords
-from celery_poison.worker.trial.deposition import Deposition
+from celery_poison.worker.trial.deposition import Depositions
 from celery_poison.worker.trial.ends import error_of
 from celery_poison.worker.trial.frames import info_of
 from celery_poison.worker.trial.group import Group, Trial
@@ -75,6 +75,7 @@ class Runner:
         self._thread: threading.Thread | None = None
         self._cell: OpenCell | None = None
         self._ending = False
+        self._depositions = Depositions(runtime.ledger.client)
 
     # --- on the event loop ---------------------------------------------------------------------
 
@@ -176,8 +177,7 @@ class Runner:
                 self._pool if real_thread_starter() is not None else "",
             )
             limit = runtime.settings.trial_memory_limit or 0
-            deposition = Deposition(runtime.ledger.client)
-            cell = self._cell = OpenCell(about, limit, runtime.lease.fd, deposition)
+            cell = self._cell = OpenCell(about, limit, runtime.lease.fd)
         return cell
 
     def _leave_out(self, group: Group, cell: OpenCell) -> None:
@@ -205,7 +205,7 @@ class Runner:
                     for trial in group.trials:
                         self._report(partial(trial.accepted, pid, at))
                 case "result", number, ok, value, stays:
-                    cell.deposition.write(b"")
+                    cell.order(b"f")
                     trial = group.left.pop(number)
                     if not stays and not group.left:
                         self._close()
@@ -224,7 +224,8 @@ class Runner:
         try:
             known = runtime.keeper.known(request.message, request.type, evidence)
             command = runtime.ledger.testimony(request.mid, start, cause=evidence.cause, known=known)
-            cell.deposition.write(command)
+            with self._depositions.written(command) as fds:
+                cell.deposit(fds)
         except Exception as error:  # there is none then
             runtime.complain(error)
 

@@ -4,9 +4,8 @@ A poison may kill its parent, or its whole process group: that is this process, 
 the worker how the cell died, stops a cell that is about to take the container's memory, and ends it when
 the worker ends. If that dies just after a cell that was killed, it tells the ledger instead (deposition.py).
 
-Arguments: the worker's process id, the descriptors of the control socket, of those that the cell inherits
-(joined by commas) and of what to tell the ledger and the way there (likewise; empty for none), the cell's
-memory limit in bytes (0: none), then the command of the cell.
+Arguments: the worker's process id, the descriptors of the control socket and of those that the cell inherits
+(joined by commas), the cell's memory limit in bytes (0: none), then the command of the cell.
 """
 
 import contextlib
@@ -37,8 +36,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def main() -> None:
     worker, control = int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
-    inherited, deposition = ([int(fd) for fd in word.split(",") if fd] for word in sys.argv[3:5])
-    limit, command = int(sys.argv[5]), sys.argv[6:]
+    inherited = [int(fd) for fd in sys.argv[3].split(",")]
+    limit, command = int(sys.argv[4]), sys.argv[5:]
     # The worker decides when this process ends, also when its whole service is told to.
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(signum, lambda *_: None)
@@ -54,7 +53,8 @@ def main() -> None:
     for fd in inherited:
         os.close(fd)
     _tell(control, pid=cell.pid)
-    peak, why = _watch(control, worker, cell, limit, group)
+    orders = Orders(control)
+    peak, why = _watch(orders, worker, cell, limit, group)
     # Whatever the cell has started goes with it.
     with contextlib.suppress(OSError):
         os.killpg(cell.pid, signal.SIGKILL)
@@ -62,8 +62,8 @@ def main() -> None:
         why = "oom" if group.is_filled_by(peak) else "pressed"
     _tell(control, status=cell.returncode, peak=peak, why="" if why == "ordered" else why)
     # Who cannot see what the kernel kills cannot know that it was not the kernel.
-    if deposition and cell.returncode == -signal.SIGKILL and not why and group.counts_kills:
-        _testify(control, worker, *deposition)
+    if cell.returncode == -signal.SIGKILL and not why and group.counts_kills and _outlives(orders, worker):
+        orders.testify()
 
 
 def _make_first_choice(watcher: int) -> None:
@@ -82,21 +82,21 @@ def _tell(control: socket.socket, **facts: object) -> None:
 
 
 def _watch(
-    control: socket.socket, worker: int, cell: "subprocess.Popen[bytes]", limit: int, group: "MemoryGroup"
+    orders: "Orders", worker: int, cell: "subprocess.Popen[bytes]", limit: int, group: "MemoryGroup"
 ) -> tuple[int, str]:
     """Return the cell's peak memory in bytes, and why it was stopped.
 
     ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
     """
     peak, why = 0, ""
-    watched: list[typing.Any] = [control, *_ends_of(cell.pid)]
+    watched: list[typing.Any] = [orders.control, *_ends_of(cell.pid)]
     for look in itertools.count(1):
         if look % RECENT == 0:
             group.forget_old_kills()
         ready, _, _ = select.select(watched, [], [], LOOK)
-        order = _order(control) if control in ready else None
+        order = orders.next() if orders.control in ready else None
         if order == b"":
-            watched.remove(control)
+            watched.remove(orders.control)
         if os.getppid() != worker or order in (b"", b"k"):
             why = why or "ordered"
             cell.kill()
@@ -119,18 +119,10 @@ def _ends_of(pid: int) -> list[int]:
     return []
 
 
-def _order(control: socket.socket) -> bytes:
-    """Return the worker's order: k (kill it), s (interrupt it), or nothing when there will be no more."""
-    orders = b""
-    with contextlib.suppress(OSError):
-        orders = control.recv(64)
-    return b"k" if b"k" in orders else orders[:1]
-
-
-def _outlives(control: socket.socket, worker: int) -> bool:
+def _outlives(orders: "Orders", worker: int) -> bool:
     """Wait until the worker has heard of the death; whether it has died instead, and we live on."""
     over = time.monotonic() + OUTLIVE
-    while (order := _order(control)) == b"s":
+    while (order := orders.next()) not in (b"", b"k"):
         pass
     if order:
         return False
@@ -138,20 +130,43 @@ def _outlives(control: socket.socket, worker: int) -> bool:
     return os.getppid() != worker
 
 
-def _testify(control: socket.socket, worker: int, memory: int, line: int) -> None:
-    """Send the ledger what the worker has written down for this case, and wait until it was read."""
-    command = os.pread(memory, 1 << 20, 0)
-    if command and _outlives(control, worker):
-        with contextlib.suppress(OSError), socket.socket(fileno=line) as ledger:
-            ledger.settimeout(OUTLIVE)
-            ledger.sendall(command)
-            ledger.recv(64)
-
-
 def _resident(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * _PAGE
     return 0
+
+
+class Orders:
+    """What the worker orders, and what it has left to be told to the ledger if it cannot."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self._deposition: list[int] = []
+
+    def next(self) -> bytes:
+        """Return k (kill the cell), s (interrupt it), d or f, or nothing when there will be no more.
+
+        With d comes a deposition: memory with what is to be sent, and a connection for it. f: forget it.
+        """
+        orders = b""
+        deposition: list[int] = []
+        with contextlib.suppress(OSError):
+            orders, deposition, _, _ = socket.recv_fds(self.control, 64, 2)
+        if deposition or b"f" in orders:
+            for fd in self._deposition:
+                os.close(fd)
+            self._deposition = deposition
+        return next((bytes([order]) for order in b"ks" if order in orders), orders[:1])
+
+    def testify(self) -> None:
+        """Send the deposition, if there is one, and wait until it was read."""
+        if not self._deposition:
+            return
+        memory, line = self._deposition
+        with contextlib.suppress(OSError), socket.socket(fileno=line) as ledger:
+            ledger.settimeout(OUTLIVE)
+            ledger.sendall(os.pread(memory, os.fstat(memory).st_size, 0))
+            ledger.recv(64)
 
 
 class MemoryGroup:

@@ -1,0 +1,94 @@
+"""Acknowledged starts are forgotten, whenever they arrive, and what never arrives is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.records import Start
+from celery_poison.worker.presence import settler as module
+from celery_poison.worker.presence.settler import Settler
+
+
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    with open_redis(redis_url) as client:
+        yield Ledger(client, Keys("ns"))
+
+
+@pytest.fixture
+def settler(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Settler:
+    monkeypatch.setattr(module, "DELAY", 0.0)
+    return Settler(ledger)
+
+
+def arrive(ledger: Ledger, *numbers: int) -> None:
+    """What the processes that ran these tasks have sent reaches Redis."""
+    for n in numbers:
+        start = Start("R", f"b.{n}", "w1@h/b", 7, 1, 1, 0, f"id{n}", "t", "celery", 2, 5, 1, 1)
+        ledger.client.hset(ledger.keys.running, f"m{n}", start.encode())
+        ledger.client.hset(ledger.keys.done, f"b.{n}", "1")
+
+
+def on_record(ledger: Ledger) -> tuple[int, int]:
+    client: redis.Redis = ledger.client
+    return int(client.hlen(ledger.keys.running)), int(client.hlen(ledger.keys.done))  # type: ignore[arg-type]
+
+
+def acknowledge(settler: Settler, *numbers: int) -> None:
+    for n in numbers:
+        settler.add(f"m{n}", f"b.{n}", f"id{n}", "t")
+
+
+def test_what_arrives_behind_its_settlement_leaves_nothing_behind_and_is_not_counted(
+    ledger: Ledger, settler: Settler
+) -> None:
+    acknowledge(settler, 1, 2, 3)
+    arrive(ledger, 2)
+    settler.settle()
+    arrive(ledger, 1, 3)
+    assert on_record(ledger) == (2, 2)
+    settler.settle()
+    assert (on_record(ledger), settler.missing) == ((0, 0), 0)
+
+
+def test_what_never_arrives_is_counted_once(ledger: Ledger, settler: Settler) -> None:
+    acknowledge(settler, 1, 2)
+    arrive(ledger, 2)
+    for _ in range(4):
+        settler.settle()
+    assert settler.missing == 1
+
+
+def test_at_the_end_nobody_waits_for_what_is_late(ledger: Ledger, settler: Settler) -> None:
+    acknowledge(settler, 1)
+    settler.settle()
+    acknowledge(settler, 2)
+    arrive(ledger, 1)
+    settler.settle(everything=True)
+    assert (on_record(ledger), settler.missing) == ((0, 0), 1)
+
+
+def test_a_ledger_that_is_away_loses_nothing(
+    ledger: Ledger, settler: Settler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledge(settler, 1)
+    settler.settle()
+    acknowledge(settler, 2)
+    with monkeypatch.context() as cut:
+        cut.setattr(ledger.client.connection_pool, "get_connection", _refused)
+        for _ in range(2):
+            with pytest.raises(LedgerUnavailable):
+                settler.settle()
+    arrive(ledger, 1, 2)
+    settler.settle()
+    assert (on_record(ledger), settler.missing) == ((0, 0), 0)
+
+
+def _refused(*args: object, **kwargs: object) -> None:
+    raise redis.ConnectionError("cut")
