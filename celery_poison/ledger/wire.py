@@ -134,7 +134,7 @@ class Wire:
             time.sleep(min(seconds, RETRY_PAUSE))
             return False
         try:
-            return not _watcher(connection._sock, unread=not _tells_broken())(seconds)
+            return not waiter(connection._sock, unread=not _tells_broken())(seconds)
         except (TypeError, ValueError, AttributeError, OSError):  # closed at this very moment
             return False
 
@@ -193,7 +193,7 @@ class Wire:
     def _is_closed(self) -> bool:
         # A readable socket that expects no replies has been closed by the server.
         if self._answers.owed:
-            return bool(_watcher(self._connection._sock, unread=False)(0))
+            return bool(waiter(self._connection._sock, unread=False)(0))
         return bool(self._has_news(0))
 
     def _adopt_process(self) -> None:
@@ -219,8 +219,8 @@ class Wire:
         connection._sock.settimeout(SEND_TIMEOUT)
         connection._sock.sendall(self._remind())
         self._connection = connection
-        self._answers = Answers(connection._sock, _watcher(connection._sock), self._lock)
-        self._has_news = _watcher(connection._sock)
+        self._answers = Answers(connection._sock, waiter(connection._sock), self._lock)
+        self._has_news = waiter(connection._sock)
         self.connects += 1
 
     def _connected(self) -> Any:
@@ -260,7 +260,7 @@ def _tells_broken() -> bool:
     return hasattr(select, "poll") and hasattr(select, "POLLRDHUP")
 
 
-def _watcher(sock: Any, *, unread: bool = True) -> Callable[[float], object]:
+def waiter(sock: Any, *, unread: bool = True) -> Callable[[float], object]:
     """Return what waits some seconds until ``sock`` is readable (``unread``) or broken, and tells
     whether it is."""
     if not hasattr(select, "poll"):  # eventlet takes it away

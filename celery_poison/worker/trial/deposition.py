@@ -10,6 +10,7 @@ ledger speaks TLS, what it sends was encrypted beforehand, too.
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -19,14 +20,14 @@ from typing import Any
 import redis
 
 from celery_poison.ledger.connection import REDIS_ERRORS
-from celery_poison.ledger.wire import HANDSHAKE
+from celery_poison.ledger.wire import HANDSHAKE, waiter
 
 #: Seconds without another attempt after the ledger could not be reached: it may have cost HANDSHAKE.
 PAUSE = 5.0
 
 
 class Depositions:
-    """Writes down one command after the other, each for a connection of its own.
+    """Writes down one command after the other, and opens the connection for it.
 
     Args:
         client: of the ledger.
@@ -34,6 +35,7 @@ class Depositions:
 
     def __init__(self, client: redis.Redis) -> None:
         self._pool: Any = client.connection_pool
+        self._line: socket.socket | None = None
         self._retry_at = 0.0
 
     @contextmanager
@@ -52,6 +54,29 @@ class Depositions:
             yield fds
 
     def _write(self, command: bytes, opened: ExitStack) -> tuple[int, int]:
+        sock = self._connected()
+        line = os.dup(sock.fileno())
+        opened.callback(os.close, line)
+        memory = os.memfd_create("poison-deposition")
+        opened.callback(os.close, memory)
+        if isinstance(sock, ssl.SSLSocket):
+            self._line = None  # its next record can be sent once, and by nobody else
+            with sock:
+                # That is written into the memory instead, and sent from there when it is time.
+                os.dup2(memory, sock.fileno())
+                sock.sendall(command)
+        else:
+            os.write(memory, command)
+        return memory, line
+
+    def _connected(self) -> socket.socket:
+        # Nothing is owed to it: it is readable when the server has closed it.
+        if self._line is None or waiter(self._line)(0):
+            self.close()
+            self._line = self._connect()
+        return self._line
+
+    def _connect(self) -> socket.socket:
         options = {**self._pool.connection_kwargs, "socket_timeout": HANDSHAKE}
         connection = self._pool.connection_class(**options)
         connection.connect()
@@ -59,16 +84,12 @@ class Depositions:
         # command is left to come.
         connection.send_command("PING")
         connection.read_response()
-        sock, connection._sock = connection._sock, None  # who disconnects it would end it for the watcher too
-        with sock:
-            line = os.dup(sock.fileno())
-            opened.callback(os.close, line)
-            memory = os.memfd_create("poison-deposition")
-            opened.callback(os.close, memory)
-            if isinstance(sock, ssl.SSLSocket):
-                # Its next record is written into the memory instead, and sent from there when it is time.
-                os.dup2(memory, sock.fileno())
-                sock.sendall(command)
-            else:
-                os.write(memory, command)
-        return memory, line
+        # Who disconnects it would end it for the watcher, too.
+        sock: socket.socket = connection._sock
+        connection._sock = None
+        return sock
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
