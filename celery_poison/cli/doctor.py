@@ -20,6 +20,8 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.quarantine.overview import without_secrets
 
+_VERIFY = "name who signed the server's certificate: ssl_ca_certs in the URL, or in broker_use_ssl"
+_START = "start Redis, or correct poison_redis_url"
 _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 
@@ -78,7 +80,8 @@ def examine(app: Celery) -> Iterator[Finding]:
             if plugin.settings.trial == "queue":
                 yield surroundings.trials(plugin.settings, Queries(ledger))
     except LedgerUnavailable as error:
-        yield Finding("reachable", "FAIL", str(error), "start Redis, or correct poison_redis_url")
+        cure = _VERIFY if "CERTIFICATE_VERIFY_FAILED" in str(error) else _START
+        yield Finding("reachable", "FAIL", str(error), cure)
     yield from _around(plugin)
 
 

@@ -17,7 +17,16 @@ from tests.quarantine.keeping import Keeper
 Build = Callable[..., Any]
 NewServer = Callable[..., RedisServer]
 
-OK_EVERYWHERE = ["settings", "reachable", "version", "persistence", "eviction", "memory", "role"]
+OK_EVERYWHERE = [
+    "settings",
+    "reachable",
+    "encryption",
+    "version",
+    "persistence",
+    "eviction",
+    "memory",
+    "role",
+]
 OK_EVERYWHERE += [
     "durability",
     "permissions",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from celery_poison.cli.doctor import examine
 from celery_poison.testing import wait_until
 from celery_poison.testing.sentinel import MASTER_NAME
 from tests.apps.harness import ROOT, Fleet
@@ -49,6 +50,15 @@ def test_NEW_1_SAP_7_a_poison_is_caught_and_released_as_elsewhere(
     assert "FAIL" not in doctor
     assert "ca.pem" not in doctor
     assert ("certificate is verified" in doctor) == broker_url.startswith("rediss:")
+
+
+def test_a_certificate_that_cannot_be_verified_is_told_with_the_cure(
+    new_fleet: Callable[..., Fleet], tls_server: TlsRedisServer, redis_url: str
+) -> None:
+    fleet = new_fleet(redis_url, poison_redis_url=tls_server.bare_url())
+    (found,) = [finding for finding in examine(fleet.app) if finding.level == "FAIL"]
+    assert found.check == "reachable"
+    assert "ssl_ca_certs" in found.cure
 
 
 def test_celerys_own_settings_of_tls_are_those_of_the_ledger(
