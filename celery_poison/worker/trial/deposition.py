@@ -72,7 +72,8 @@ class Depositions:
     def _connected(self) -> socket.socket:
         # Nothing is owed to it: it is readable when the server has closed it.
         if self._line is None or waiter(self._line)(0):
-            self.close()
+            if self._line is not None:
+                self._line.close()
             self._line = self._connect()
         return self._line
 
@@ -88,8 +89,3 @@ class Depositions:
         sock: socket.socket = connection._sock
         connection._sock = None
         return sock
-
-    def close(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
