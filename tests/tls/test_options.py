@@ -15,6 +15,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.tls import with_tls, without_tls
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import without_secrets
+from tests.tls.server import TlsRedisServer
 
 HOSTILE = "/my certs/a&b=c;d?e#f%41.pem"
 
@@ -138,3 +139,23 @@ def test_the_ledger_is_spoken_to_as_celerys_redis_is(
     app = Celery("tls", set_as_current=False)
     app.conf.update(settings)
     assert opened(plugin_of(app).ledger_url) == (redis.SSLConnection, expected)
+
+
+def test_a_server_that_asks_for_a_certificate_is_shown_the_one_that_celery_was_told(
+    tls_server: TlsRedisServer,
+) -> None:
+    authority = tls_server.authority
+    options = {
+        "ssl_cert_reqs": ssl.CERT_REQUIRED,
+        "ssl_ca_certs": str(authority.ca),
+        "ssl_certfile": str(authority.certificate),
+        "ssl_keyfile": str(authority.key),
+    }
+    app = Celery("tls", set_as_current=False)
+    with TlsRedisServer(authority) as strict:
+        strict.client().config_set("tls-auth-clients", "yes")
+        app.conf.update(broker_url=strict.bare_url(), broker_use_ssl=options)
+        with plugin_of(app).open_ledger().client as known, open_redis(strict.url()) as unknown:
+            assert known.ping()
+            with pytest.raises(redis.ConnectionError):
+                unknown.ping()
