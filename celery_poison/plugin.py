@@ -38,6 +38,7 @@ class Plugin:
         self.app = app
         self.overrides: dict[str, Any] = {}
         self._settings: Settings | None = None
+        self._ledger_url: str | None = None
         #: What was overridden in Redis at run time, as of the last look.
         self.policy_overrides = Overrides()
         self._ignored_version = -1
@@ -60,7 +61,7 @@ class Plugin:
 
     def override(self, overrides: Mapping[str, Any]) -> None:
         self.overrides.update(overrides)
-        self._settings = None
+        self._settings = self._ledger_url = None
 
     @property
     def keys(self) -> Keys:
@@ -68,11 +69,16 @@ class Plugin:
 
     @property
     def ledger_url(self) -> str:
-        """Where the ledger lives, and how to speak TLS to it if that is Celery's Redis.
+        """Where the ledger lives, and how to speak TLS to it if that is Celery's Redis; found out once.
 
         Raises:
             ConfigurationError: nothing was set and neither broker nor result backend is Redis.
         """
+        if self._ledger_url is None:
+            self._ledger_url = self._find_ledger()
+        return self._ledger_url
+
+    def _find_ledger(self) -> str:
         conf = self.app.conf
         candidates: tuple[tuple[Any, Callable[[], object]], ...] = (
             (self.settings.redis_url, lambda: None),

@@ -5,15 +5,20 @@ Celery keeps it apart, in ``broker_use_ssl`` and ``redis_backend_use_ssl``; redi
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
+import redis
+
 from celery_poison.errors import ConfigurationError
 
 _PREFIX = "ssl_"
+_KNOWN = frozenset(inspect.signature(redis.SSLConnection).parameters)
 _NO = ("false", "0", "no", "")
 
 
@@ -33,7 +38,7 @@ def with_tls(url: str, options: object) -> str:
         return url
     first, *others = url.split(";")
     address, query = _divided(first)
-    told = {name: _written(name, value) for name, value in options.items() if name.startswith(_PREFIX)}
+    told = {name: _written(name, value) for name, value in options.items() if _is_told(name, value)}
     return ";".join([_joined(address, told | query), *others])
 
 
@@ -43,7 +48,7 @@ def without_tls(url: str) -> tuple[str, dict[str, Any]]:
     As in kombu, whoever names such an option speaks TLS, also to ``redis://``.
 
     Raises:
-        ConfigurationError: one of them has a value that means nothing.
+        ConfigurationError: one of them means nothing, or its value does.
     """
     address, query = _divided(url)
     options = {name: _read(name, value) for name, value in query.items() if name.startswith(_PREFIX)}
@@ -62,12 +67,17 @@ def _joined(address: str, query: Mapping[str, str]) -> str:
     return f"{address}?{urlencode(query, quote_via=quote)}" if query else address
 
 
+def _is_told(name: str, value: Any) -> bool:
+    # Of the others None is the default; it is this one's word for no verification.
+    return name.startswith(_PREFIX) and (value is not None or name == "ssl_cert_reqs")
+
+
 def _written(name: str, value: Any) -> str:
-    if name == "ssl_cert_reqs" and not isinstance(value, str):
+    if name == "ssl_cert_reqs" and value in (None, *ssl.VerifyMode):
         return ssl.VerifyMode(value or 0).name.removeprefix("CERT_").lower()
     if isinstance(value, ssl.TLSVersion):
         return value.name
-    if isinstance(value, (str, bool)):
+    if isinstance(value, (str, bool, os.PathLike)):
         return str(value)
     raise ConfigurationError(
         f"{name}={value!r} cannot be a part of the ledger's URL: use text, or set poison_redis_url"
@@ -88,4 +98,6 @@ def _read(name: str, value: str) -> Any:
             return ssl.TLSVersion[value]
         case "ssl_check_hostname" | "ssl_validate_ocsp" | "ssl_validate_ocsp_stapled":
             return value.lower() not in _NO
+    if name not in _KNOWN:
+        raise ConfigurationError(f"{name}: redis-py knows no such option")
     return value

@@ -78,14 +78,10 @@ def test_EMS_10_many_starts_that_wait_for_their_answers_at_once_are_all_recorded
     options = {"appendonly": "yes", "appendfsync": "always"}
     with TlsRedisServer(tls_server.authority, options) as server:
         fleet = new_fleet(redis_url, poison_redis_url=server.url(), poison_durability="sync")
-        assert_that_all_is_recorded(fleet, pool)
-
-
-def assert_that_all_is_recorded(fleet: Fleet, pool: str) -> None:
-    with fleet.worker(pool=pool, concurrency=16):
-        results = [fleet.send("healthy", n, 0.001) for n in range(300)]
-        assert [result.get(timeout=60) for result in results] == list(range(300))
-        fleet.await_that(lambda: not [*fleet.quarantine.queries.running()], "all have ended")
+        with fleet.worker(pool=pool, concurrency=16):
+            results = [fleet.send("healthy", n, 0.001) for n in range(300)]
+            assert [result.get(timeout=60) for result in results] == list(range(300))
+            fleet.await_that(lambda: not [*fleet.quarantine.queries.running()], "all have ended")
     assert set(fleet.marks.count("healthy", "start").values()) == {1}
     assert "unguarded" not in fleet.log_text()
 

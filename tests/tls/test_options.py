@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,7 +57,9 @@ def test_every_kind_of_value_comes_back_as_it_was() -> None:
         "ssl_certfile": "cert",
         "ssl_password": "p&q",
     }
-    assert opened(with_tls("redis://a", given))[1] == given
+    unset = {"ssl_ca_certs": None, "ssl_ca_path": None}
+    assert opened(with_tls("redis://a", given | unset))[1] == given
+    assert opened(with_tls("redis://a", {"ssl_ca_certs": Path(HOSTILE)}))[1] == {"ssl_ca_certs": HOSTILE}
 
 
 def test_the_url_has_the_last_word() -> None:
@@ -78,16 +81,27 @@ def test_a_unix_socket_needs_no_tls() -> None:
 
 @pytest.mark.parametrize(
     "option",
-    [{"ssl_ocsp_context": object()}, {"ssl_include_verify_flags": [ssl.VerifyFlags.VERIFY_X509_STRICT]}],
+    [
+        {"ssl_ocsp_context": object()},
+        {"ssl_cert_reqs": 7},
+        {"ssl_include_verify_flags": [ssl.VerifyFlags.VERIFY_X509_STRICT]},
+    ],
 )
 def test_what_cannot_be_written_down_is_refused_with_the_cure(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"ssl_\w+=.*set poison_redis_url"):
         with_tls("rediss://a", option)
 
 
-@pytest.mark.parametrize("wrong", ["ssl_cert_reqs=maybe", "ssl_min_version=SSLv9"])
-def test_a_value_that_means_nothing_is_refused_with_its_name(wrong: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{wrong}: use "):
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("ssl_cert_reqs=maybe", "ssl_cert_reqs=maybe: use "),
+        ("ssl_min_version=SSLv9", "ssl_min_version=SSLv9: use "),
+        ("ssl_ca_cert=ca", "ssl_ca_cert: redis-py knows no such option"),
+    ],
+)
+def test_what_means_nothing_is_refused_with_its_name(wrong: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
         open_redis(f"rediss://a?{wrong}")
 
 

@@ -90,5 +90,40 @@ def test_a_ledger_that_is_away_loses_nothing(
     assert (on_record(ledger), settler.missing) == ((0, 0), 0)
 
 
+def test_a_ledger_that_goes_away_between_two_answers_loses_nothing(
+    ledger: Ledger, settler: Settler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    survived = ledger.survived
+
+    def tell(mid: str, token: str, id: str) -> None:
+        if len(told) == 1:
+            told.append("cut")
+            raise LedgerUnavailable("cut")
+        told.append(mid)
+        survived(mid, token, id)
+
+    monkeypatch.setattr(ledger, "survived", tell)
+    acknowledge(settler, 1, 2, 3)
+    with pytest.raises(LedgerUnavailable):
+        settler.settle()
+    settler.settle()
+    arrive(ledger, 1, 2, 3)
+    settler.settle()
+    assert told == ["m1", "cut", "m2", "m3"]
+    # The first was looked for again meanwhile, in vain.
+    assert (on_record(ledger), settler.missing) == ((1, 1), 1)
+
+
+def test_one_that_runs_elsewhere_by_now_stops_no_other(ledger: Ledger, settler: Settler) -> None:
+    acknowledge(settler, 1, 2)
+    other = Start("R", "c.1", "w2@h/c", 7, 1, 2, 0, "id1", "t", "celery", 2, 5, 1, 1)
+    ledger.client.hset(ledger.keys.running, "m1", other.encode())
+    settler.settle()
+    settler.settle()
+    assert settler.missing == 2
+    assert ledger.client.hget(ledger.keys.running, "m1") == other.encode()
+
+
 def _refused(*args: object, **kwargs: object) -> None:
     raise redis.ConnectionError("cut")

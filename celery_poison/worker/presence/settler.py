@@ -13,8 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
+from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 
 #: Seconds between an acknowledgement and the forgetting of its start, and from there to the second look.
@@ -41,6 +43,7 @@ class Settler:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._waiting: deque[Acknowledged] = deque()
+        self._missed: deque[Acknowledged] = deque()
         self._late: deque[Acknowledged] = deque()
         self._lock = threading.Lock()
         #: Starts or ends that never reached the ledger: their tasks ran unguarded.
@@ -69,9 +72,12 @@ class Settler:
         with self._lock:
             horizon = time.monotonic() - (0.0 if everything else DELAY)
             self.missing += sum(1 for _ in self._settle(self._late, horizon))
-            for end in self._settle(self._waiting, horizon):  # lost, late, or ended for dead by a monitor
-                self._late.append(end._replace(at=time.monotonic()))
-                self._ledger.survived(end.mid, end.token, end.id)
+            self._missed.extend(self._settle(self._waiting, horizon))
+            while self._missed:  # lost, late, or ended for dead by a monitor
+                end = self._missed[0]
+                with suppress(StaleDelivery):  # it has a new owner, as the journal says by now
+                    self._ledger.survived(end.mid, end.token, end.id)
+                self._late.append(self._missed.popleft()._replace(at=time.monotonic()))
             if everything:
                 self.missing += len(self._late)
                 self._late.clear()
