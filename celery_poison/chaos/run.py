@@ -93,10 +93,9 @@ def _facts(stage: Stage, load: Load, torment: Torment) -> tuple[Facts, list[dict
     convicted: frozenset[str] = frozenset()
     journal: list[dict[str, str]] = []
     if not stage.options.plain:
-        convicted = frozenset(
-            id for _, id in Queries(plugin_of(stage.app).open_ledger()).kept_ids(State.NDLV)
-        )
-        journal = Quarantine(stage.app).queries.journal(count=1_000_000)
+        queries = Quarantine(stage.app).queries
+        convicted = frozenset(id for _, id in queries.kept_ids(State.NDLV))
+        journal = queries.journal(count=1_000_000)
     stage.stop_fleet()
     after = remains(stage)
     stage.log.update()
