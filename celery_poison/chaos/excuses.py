@@ -8,8 +8,6 @@ from enum import Enum
 
 from celery_poison.chaos.runs import Blow, Run
 
-#: ``poison_activation_interval``: who is silent for longer counts as dead.
-ACTIVATION = 10.0
 #: Seconds by which a clock that is read twice, on a busy machine, may be late.
 SLACK = 1.0
 #: Seconds between the end of a run and the acknowledgement, at most; what dies meanwhile runs again.
@@ -48,7 +46,7 @@ Test = Callable[[Case, Blow], bool]
 
 @dataclass(frozen=True)
 class Excuse:
-    """Faults, by the first word of their names or the whole, that excuse a wrong if the test says so."""
+    """Faults that excuse a wrong if the test says so."""
 
     wrong: tuple[Wrong, ...]
     faults: tuple[str, ...]
@@ -72,17 +70,18 @@ def _was_sent_just_before(case: Case, blow: Blow) -> bool:
     return blow.began - CUT_SHORT <= case.at <= blow.ended
 
 
-def _died_at_its_end(case: Case, blow: Blow) -> bool:
-    """Whether what did it first died before it could be acknowledged."""
+def _was_cut_short(case: Case, blow: Blow) -> bool:
+    """Whether what did it first died before the acknowledgement was out."""
     first = case.runs[0]
     struck = first.pid in blow.pids if blow.name == "kill-child" else first.life in blow.lives
     return struck and first.end is not None and -SLACK <= blow.began - first.end <= CUT_SHORT
 
 
-def _was_away_for_long(case: Case, blow: Blow) -> bool:
-    """Whether one of its runs was in a worker that was silent for longer than the activation interval."""
-    return blow.seconds > ACTIVATION - SLACK and any(
-        run.life in blow.lives and run.begin <= blow.ended and blow.began <= run.last for run in case.runs
+def _was_away(case: Case, blow: Blow) -> bool:
+    """Whether one of its runs was, or began too late, in a worker that was out of reach."""
+    return any(
+        run.life in blow.lives and run.begin <= blow.ended + SLACK and blow.began <= run.last
+        for run in case.runs
     )
 
 
@@ -98,24 +97,38 @@ def _struck_its_worker(case: Case, blow: Blow) -> bool:
 
 
 def _came_together(case: Case, blow: Blow) -> bool:
-    return all(blow.began - TOGETHER <= (run.kill or run.last) <= blow.ended + TOGETHER for run in case.runs)
+    return any(blow.began - TOGETHER <= (run.kill or run.last) <= blow.ended + TOGETHER for run in case.runs)
 
 
-KILLS = ("kill-main", "kill-group", "kill-container", "kill-child", "kill-cell", "kill-watcher")
-STOPS = ("stop-4", "stop-15")
-LEAVES = ("warm", "cold", "deploy")
-OUTAGES = ("redis-pause", "redis-kill")
 #: Not a fault but what comes of many: the end of a worker, whatever ended it.
 DEATH = "death"
+OF_WORKERS = ("kill-main", "kill-group", "kill-container")
+OF_CELLS = ("kill-cell", "kill-watcher")
+LEAVES = ("warm", "cold", "deploy")
+SILENCES = ("stop-15", "net-freeze-15", "net-cut-5", "net-cut-15")
+SWITCHES = ("redis-failover", "redis-switch")
+DISTURBANCES = (
+    *OF_WORKERS, *OF_CELLS, *LEAVES, *SILENCES, *SWITCHES, "kill-child", "stop-4", "net-freeze-4", "net-drop",
+    "redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full",
+)  # fmt: skip
 
 EXCUSES = (
-    Excuse((Wrong.TWICE,), (DEATH, "kill-child"), _died_at_its_end,
+    Excuse((Wrong.LOST, Wrong.FREE, Wrong.KILLED), ("redis-empty",), _was_sent_before,
+           "it was in Redis when that was emptied, or its history was"),
+    Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second", *SWITCHES), _was_sent_just_before,
+           "it was sent in the seconds that Redis lost"),
+    Excuse((Wrong.FREE,), ("redis-lost-second", *SWITCHES), _came_together,
+           "it went to quarantine in the seconds that Redis lost"),
+    Excuse((Wrong.TWICE,), (DEATH, "kill-child"), _was_cut_short,
            "its worker died before the acknowledgement was out"),
-    Excuse((Wrong.TWICE, Wrong.OVERLAP), ("stop-15",), _was_away_for_long,
-           "its worker was silent for longer than the activation interval"),
-    Excuse((Wrong.CONVICTED,), ("kill-cell", "kill-watcher"), _was_on_trial_there,
+    Excuse((Wrong.TWICE, Wrong.OVERLAP), SILENCES, _was_away,
+           "its worker was out of reach, and taken for dead"),
+    Excuse((Wrong.TWICE, Wrong.OVERLAP), SWITCHES, _came_together,
+           "it was received from the old master"),
+    Excuse((Wrong.CONVICTED,), OF_CELLS, _was_on_trial_there,
            "somebody killed its cell from outside"),
-    Excuse((Wrong.KILLED,), (*KILLS, *STOPS, *LEAVES, *OUTAGES), _came_together,
+    Excuse((Wrong.KILLED,), DISTURBANCES, _came_together,
            "a fault came at the same time"),
-    Excuse((Wrong.ENDED,), (*KILLS, *LEAVES), _struck_its_worker, "it was killed, or asked to leave"),
+    Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
+           "it was killed, or asked to leave"),
 )  # fmt: skip

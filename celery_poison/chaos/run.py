@@ -14,13 +14,13 @@ import redis
 
 from celery_poison import Quarantine
 from celery_poison.chaos.excuses import DEATH
-from celery_poison.chaos.faults import Torment
 from celery_poison.chaos.judge import HEALTHY, Finding, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.remains import remains
 from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
+from celery_poison.chaos.torment import Torment
 from celery_poison.states import State
 
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing.
@@ -109,7 +109,7 @@ def _facts(stage: Stage, load: Load, torment: Torment) -> tuple[Facts, list[dict
         blows=sorted([*torment.blows, *deaths], key=lambda blow: blow.began),
         convicted=convicted,
         left=left,
-        complaints=_complaints(stage),
+        complaints=[*_complaints(stage), *torment.broken],
     )
     return facts, journal
 
