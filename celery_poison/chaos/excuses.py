@@ -12,6 +12,8 @@ from celery_poison.chaos.runs import Blow, Run
 SLACK = 1.0
 #: Seconds between the end of a run and the acknowledgement, at most; what dies meanwhile runs again.
 CUT_SHORT = 2.0
+#: Seconds that a message waits in its queue, at most.
+BACKLOG = 60.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
 
@@ -66,6 +68,12 @@ def _was_sent_before(case: Case, blow: Blow) -> bool:
     return case.at <= blow.ended
 
 
+def _was_there(case: Case, blow: Blow) -> bool:
+    """Whether it was in Redis, and had not been forgotten there long before."""
+    last = max([case.at, *(run.last for run in case.runs)])
+    return case.at <= blow.ended and last >= blow.began - BACKLOG
+
+
 def _was_sent_just_before(case: Case, blow: Blow) -> bool:
     return blow.began - CUT_SHORT <= case.at <= blow.ended
 
@@ -113,8 +121,10 @@ DISTURBANCES = (
 )  # fmt: skip
 
 EXCUSES = (
-    Excuse((Wrong.LOST, Wrong.FREE, Wrong.KILLED), ("redis-empty",), _was_sent_before,
-           "it was in Redis when that was emptied, or its history was"),
+    Excuse((Wrong.LOST,), ("redis-empty",), _was_there,
+           "it was in Redis when that was emptied"),
+    Excuse((Wrong.FREE, Wrong.KILLED), ("redis-empty",), _was_sent_before,
+           "its history was in Redis when that was emptied"),
     Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second", *SWITCHES), _was_sent_just_before,
            "it was sent in the seconds that Redis lost"),
     Excuse((Wrong.FREE,), ("redis-lost-second", *SWITCHES), _came_together,

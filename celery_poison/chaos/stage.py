@@ -75,11 +75,13 @@ class Stage:
 
     Args:
         directory: for logs and temporary files; it stays.
+        stopping: set by whoever wants all this to end.
     """
 
-    def __init__(self, options: Options, directory: Path) -> None:
+    def __init__(self, options: Options, directory: Path, stopping: threading.Event) -> None:
         self.options, self.directory = options, directory
         self.log = tasklog.TaskLog(directory / "tasks.jsonl")
+        self._logs = directory / "logs"
         self.temporary, self.redis_data = directory / "tmp", directory / "redis"
         self.disk: Disk | None = None
         self.redis_disk: Disk | None = None
@@ -88,7 +90,7 @@ class Stage:
         self.clocks: dict[int, Clock] = {}
         self.lives: dict[str, Worker] = {}
         self.endings: list[Ending] = []
-        self.stopping = threading.Event()
+        self.stopping = stopping
         self._tag = secrets.token_hex(8)
         self._present: dict[str, str] = {}
         self._proxies: dict[int, list[TcpProxy]] = {}
@@ -109,7 +111,7 @@ class Stage:
 
     def _start_servers(self) -> None:
         enter = self._stack.enter_context
-        (self.directory / "logs").mkdir()
+        self._logs.mkdir()
         self.temporary.mkdir()
         self.redis_data.mkdir()
         if self.options.disks:
@@ -128,7 +130,8 @@ class Stage:
             self._proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in self._ports()]
         self._stack.callback(self._end_stragglers)
         self.fleet = Supervisor(self._make, self.options.workers, give_up_after=1_000_000)
-        self._stack.callback(self._stop_fleet)
+        # Who leaves before the end does not wait.
+        self._stack.callback(self.fleet.stop, 0.0)
 
     @property
     def numbers(self) -> range:
@@ -139,13 +142,10 @@ class Stage:
         self.fleet.start().wait_ready(120)
 
     def stop_fleet(self) -> None:
-        """A warm shutdown of all workers; no more restarts."""
+        """A warm shutdown of all workers. One more comes and goes, to clear up after those before it."""
         self.fleet.stop(GRACE)
-
-    def _stop_fleet(self) -> None:
-        self.stopping.set()
-        # Who leaves before the end does not wait.
-        self.fleet.stop(0.0)
+        with self._make("w1") as last:
+            last.wait_ready()
 
     def _end_stragglers(self) -> None:
         for pid in proctable.carrying(TAG, self._tag):
@@ -180,8 +180,9 @@ class Stage:
         return [server.port for server in servers if server is not None]
 
     def _make(self, name: str) -> Worker:
-        if former := self._present.get(name):
-            self.endings.append(Ending(former, time.monotonic(), self.fleet.deaths[-1].status))
+        if len(self.fleet.deaths) > len(self.endings):
+            status = self.fleet.deaths[-1].status
+            self.endings.append(Ending(self._present[name], time.monotonic(), status))
         life = f"{name}/{sum(one.startswith(f'{name}/') for one in self.lives) + 1}"
         number = int(name.removeprefix("w"))
         worker = Worker(
@@ -191,7 +192,7 @@ class Stage:
             concurrency=self.options.slots,
             env=self._environment(number, life),
             cwd=self.temporary,
-            log_path=self.directory / "logs" / f"{life.replace('/', '-')}.log",
+            log_path=self._logs / f"{life.replace('/', '-')}.log",
         )
         self._present[name], self.lives[life] = life, worker
         return worker
@@ -241,8 +242,12 @@ class Stage:
     # -- time
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not beyond the end of the run."""
-        self.stopping.wait(seconds)
+        """Sleep, but not when somebody wants all this to end."""
+        self.stopping.wait(max(0.0, seconds))
+
+    def log_text(self) -> str:
+        """What all workers have logged."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self._logs.glob("*.log")))
 
 
 @contextlib.contextmanager

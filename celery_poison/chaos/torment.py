@@ -17,6 +17,9 @@ from celery_poison.chaos.runs import Blow
 from celery_poison.chaos.stage import Stage
 from celery_poison.testing import proctable
 
+#: Seconds between two faults of one owner: two short ones shall not look like a long one.
+REST = 3.0
+
 
 class Torment:
     """Strikes a stage; each fault in a thread of its own, so that they meet.
@@ -28,6 +31,7 @@ class Torment:
 
     def __init__(self, stage: Stage, load: Load, say: Callable[[str], None]) -> None:
         self.stage, self.load, self.say = stage, load, say
+        self.plan: list[Fault] = []
         self.blows: list[Blow] = []
         self.broken: list[str] = []
         self._threads: list[threading.Thread] = []
@@ -35,8 +39,8 @@ class Torment:
 
     def play(self, plan: Iterable[Fault], seconds: float) -> None:
         """Strike for so many seconds, and wait until every fault is over."""
-        began = time.monotonic()
-        for fault in plan:
+        self.plan, began = list(plan), time.monotonic()
+        for fault in self.plan:
             self.stage.wait(began + fault.at - time.monotonic())
             if self.stage.stopping.is_set():
                 break
@@ -64,6 +68,8 @@ class Torment:
                 self.broken.append(f"{fault.name}: {error!r}")
             blow.ended = time.monotonic()
             self.say(f"{fault.at:8.2f} s  {blow.name} {' '.join(blow.lives)} {blow.note}")
+            if owned:
+                self.stage.wait(REST)
 
     # -- what faults need
 
