@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -10,8 +10,10 @@ from celery_poison.chaos.runs import Blow, Run
 
 #: Seconds by which a clock that is read twice, on a busy machine, may be late.
 SLACK = 1.0
-#: Seconds between the end of a run and the acknowledgement, at most; what dies meanwhile runs again.
+#: Seconds between the end of a run, or of an outage after it, and the acknowledgement, at most.
 CUT_SHORT = 2.0
+#: Seconds until a client tries again whose server was away.
+RECONNECT = 5.0
 #: Seconds that a message waits in its queue, at most.
 BACKLOG = 60.0
 #: Seconds within which two deaths disturb each other.
@@ -33,7 +35,10 @@ class Wrong(Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """One wrong: of which message, when it was sent, and the runs it is about."""
+    """One wrong: of which message, when it was sent, and the runs it is about.
+
+    ``settled`` is when the first of them must have been acknowledged.
+    """
 
     wrong: Wrong
     id: str
@@ -41,6 +46,7 @@ class Case:
     at: float = 0.0
     runs: tuple[Run, ...] = ()
     life: str = ""
+    settled: float = 0.0
 
 
 Test = Callable[[Case, Blow], bool]
@@ -64,6 +70,15 @@ def find_excuse(case: Case, blows: list[Blow]) -> str:
     return next((row.why for row in EXCUSES for blow in blows if row.holds(case, blow)), "")
 
 
+def settled(end: float, blows: Iterable[Blow]) -> float:
+    """Return when a run that ended then must have been acknowledged, whatever was away meanwhile."""
+    at = end + CUT_SHORT
+    for blow in sorted(blows, key=lambda blow: blow.began):
+        if blow.name in OUTAGES and blow.began <= at and blow.ended >= end - RECONNECT:
+            at = max(at, blow.ended + RECONNECT)
+    return at
+
+
 def _was_sent_before(case: Case, blow: Blow) -> bool:
     return case.at <= blow.ended
 
@@ -82,7 +97,7 @@ def _was_cut_short(case: Case, blow: Blow) -> bool:
     """Whether what did it first died before the acknowledgement was out."""
     first = case.runs[0]
     struck = first.pid in blow.pids if blow.name == "kill-child" else first.life in blow.lives
-    return struck and first.end is not None and -SLACK <= blow.began - first.end <= CUT_SHORT
+    return struck and first.end is not None and first.end - SLACK <= blow.began <= case.settled
 
 
 def _was_away(case: Case, blow: Blow) -> bool:
@@ -110,14 +125,19 @@ def _came_together(case: Case, blow: Blow) -> bool:
 
 #: Not a fault but what comes of many: the end of a worker, whatever ended it.
 DEATH = "death"
+#: The fleet gate is closed, as the journal tells.
+GATE = "fleet-gate"
 OF_WORKERS = ("kill-main", "kill-group", "kill-container")
 OF_CELLS = ("kill-cell", "kill-watcher")
 LEAVES = ("warm", "cold", "deploy")
 SILENCES = ("stop-15", "net-freeze-15", "net-cut-5", "net-cut-15")
 SWITCHES = ("redis-failover", "redis-switch")
-DISTURBANCES = (
-    *OF_WORKERS, *OF_CELLS, *LEAVES, *SILENCES, *SWITCHES, "kill-child", "stop-4", "net-freeze-4", "net-drop",
-    "redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full",
+
+#: What keeps an acknowledgement from getting out.
+OUTAGES = (
+    *SWITCHES, "redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "rabbit-kill",
+    "rabbit-pause", "rabbit-close", "net-drop", "net-cut-5", "net-cut-15", "net-freeze-4", "net-freeze-15",
+    "net-slow", "stop-4",
 )  # fmt: skip
 
 EXCUSES = (
@@ -137,8 +157,10 @@ EXCUSES = (
            "it was received from the old master"),
     Excuse((Wrong.CONVICTED,), OF_CELLS, _was_on_trial_there,
            "somebody killed its cell from outside"),
-    Excuse((Wrong.KILLED,), DISTURBANCES, _came_together,
-           "a fault came at the same time"),
+    Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15"),
+           _came_together, "a fault came at the same time"),
+    Excuse((Wrong.KILLED,), (GATE,), _came_together,
+           "the fleet gate was closed: many workers had died at once"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
            "it was killed, or asked to leave"),
 )  # fmt: skip

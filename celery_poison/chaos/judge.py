@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from celery_poison.chaos.excuses import DEATH, Case, Wrong, find_excuse
+from celery_poison.chaos.excuses import DEATH, Case, Wrong, find_excuse, settled
 from celery_poison.chaos.runs import Blow, Facts, Run
 
 #: Deaths until a poison is convicted: ``max(2, max_crashes)``.
@@ -49,7 +49,8 @@ def _twice(facts: Facts) -> Iterator[Case]:
     for id, runs in facts.runs.items():
         ended = sorted((run for run in runs if run.end is not None), key=lambda run: run.end or 0.0)
         for first, second in pairwise(ended):
-            yield Case(Wrong.TWICE, id, f"in {first.life} and {second.life}", first.begin, (first, second))
+            text, by = f"in {first.life} and {second.life}", settled(first.end or 0.0, facts.blows)
+            yield Case(Wrong.TWICE, id, text, first.begin, (first, second), settled=by)
 
 
 def _overlapping(facts: Facts) -> Iterator[Case]:

@@ -14,8 +14,8 @@ from celery_poison.ledger.keys import Keys
 QUEUE = "celery"
 #: States of a parking that may stay on record.
 OVER = ("finished", "kept")
-#: Bytes by which Redis may have grown apart from the journal, and what it keeps on purpose.
-GROWTH = 1 << 20
+#: Bytes that may be left in Redis apart from the journal and what is kept on purpose.
+SMALL = 1 << 20
 
 _KEYS = Keys()
 #: What stays in the ledger, or goes with the time: docs/keys.md.
@@ -24,9 +24,12 @@ _STAYS = (
     *("counts", "buried", "policy", "blocks", "published", "parked", "untold"),
 )
 #: Beginnings of the names of what stays.
-_STAY = (_KEYS.message(""), _KEYS.incident(""), _KEYS.convictions(""), "poison.returned.", "_kombu.")
-#: What is not worth a word about memory: it grows with what happens, and is trimmed or expires.
-_GROWS = (_KEYS.journal, _KEYS.message(""), _KEYS.incident(""), "poison.returned.")
+_STAY = (
+    *(_KEYS.message(""), _KEYS.incident(""), _KEYS.convictions(""), _KEYS.children),
+    *("poison.returned.", "_kombu."),
+)
+#: Of these, what grows with what happens, and is trimmed or expires.
+_GROW = (_KEYS.journal, _KEYS.message(""), _KEYS.incident(""), "poison.returned.")
 
 
 def unfinished(stage: Stage) -> dict[str, int]:
@@ -63,35 +66,24 @@ def _of_ledger(client: redis.Redis) -> Iterator[tuple[str, int]]:
     yield "lineages", sum(key.startswith(_KEYS.lineage("")) for key in client.scan_iter(count=1000))
 
 
-def left_behind(stage: Stage, memory_before: int) -> dict[str, int]:
-    """Return keys that no living worker needs, growth of Redis in bytes, and temporary files."""
+def left_behind(stage: Stage) -> dict[str, int]:
+    """Return keys that no living worker needs, bytes that are too many for them, and temporary files."""
     found: dict[str, int] = {}
-    stays = {getattr(_KEYS, name) for name in _STAYS}
+    stays, size = {getattr(_KEYS, name) for name in _STAYS}, 0
     with stage.redis.client() as client:
         for key in client.scan_iter(count=1000):
             if key not in stays and not key.startswith(_STAY):
                 found[f"key {key}"] = 1
-        growth = memory(client) - memory_before - sum(_sizes(client))
-        if growth > GROWTH:
-            found["bytes in Redis"] = growth
+            if not key.startswith(_GROW):
+                bytes_of_it: Any = client.memory_usage(key, samples=0)
+                size += bytes_of_it or 0
+    if size > SMALL:
+        found["bytes in Redis"] = size
     for path in stage.temporary.rglob("*"):
         # billiard's own, of processes that were killed
         if path.name != "ballast" and not path.relative_to(stage.temporary).parts[0].startswith("pymp-"):
             found[f"file {path.relative_to(stage.temporary)}"] = 1
     return found
-
-
-def memory(client: redis.Redis) -> int:
-    """Return the bytes that the data takes."""
-    answer: Any = client.info("memory")
-    return int(answer["used_memory_dataset"])
-
-
-def _sizes(client: redis.Redis) -> Iterator[int]:
-    for key in client.scan_iter(count=1000):
-        if key.startswith(_GROWS):
-            size: Any = client.memory_usage(key, samples=0)
-            yield int(size or 0)
 
 
 def traces(stage: Stage, ids: Iterable[str]) -> dict[str, list[str]]:

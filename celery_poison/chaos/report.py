@@ -17,7 +17,7 @@ from celery_poison.chaos.run import Outcome
 from celery_poison.chaos.stage import Options
 
 #: Findings of one kind that are shown.
-SHOWN = 5
+SHOWN = dict.fromkeys(Wrong, 5) | {Wrong.LEFT: 30}
 HEAD = """\
 | seed | fleet | minutes | faults | messages | poisons | excused | failed | commit | machine |
 |---|---|---|---|---|---|---|---|---|---|
@@ -41,7 +41,7 @@ def as_dict(outcome: Outcome, options: Options, seed: int, minutes: float) -> di
         "quiet_after": round(outcome.quiet, 1),
         "failed": [told(finding.case) for finding in outcome.failures],
         "excused": dict(Counter(f"{f.case.wrong.value}: {f.excuse}" for f in outcome.findings if f.excuse)),
-        "story": outcome.story,
+        "stories": outcome.stories,
     }
 
 
@@ -51,15 +51,15 @@ def lines(outcome: Outcome) -> Iterator[str]:
     for finding in outcome.findings:
         kind = finding.case.wrong, finding.excuse
         shown[kind] += 1
-        if not finding.excuse and shown[kind] <= SHOWN:
+        if not finding.excuse and shown[kind] <= SHOWN[finding.case.wrong]:
             yield f"FAILED  {told(finding.case)}"
     for (wrong, excuse), count in shown.items():
         if excuse:
             yield f"excused {count} x {wrong.value}: {excuse}"
-        elif count > SHOWN:
+        elif count > SHOWN[wrong]:
             yield f"FAILED  {count} x {wrong.value} altogether"
-    if outcome.story:
-        yield from ("", "The story of one of them:", *outcome.story)
+    for id, told_of_it in list(outcome.stories.items())[:1]:
+        yield from ("", f"The story of {id}:", *told_of_it)
 
 
 def told(case: Any) -> str:

@@ -7,26 +7,28 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import redis
 
 from celery_poison import Quarantine
-from celery_poison.chaos.excuses import DEATH, Wrong
+from celery_poison.chaos.excuses import DEATH, GATE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
-from celery_poison.chaos.remains import left_behind, memory, traces, unfinished
+from celery_poison.chaos.remains import left_behind, traces, unfinished
 from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
-from celery_poison.chaos.story import story
+from celery_poison.chaos.story import recorded_at, story
 from celery_poison.chaos.torment import Torment
 from celery_poison.states import State
 
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing.
 PATIENCE, STANDSTILL = 180.0, 45.0
+#: Stories that are told.
+STORIES = 20
 #: What Celery says when a worker gives up.
 UNRECOVERABLE = re.compile(r"Unrecoverable error: .*")
 
@@ -41,15 +43,15 @@ class Interrupted(Exception):
 class Outcome:
     """What became of a run.
 
-    ``quiet`` is how many seconds it took until nothing was left to do, ``story`` that of one message that
-    went wrong, if one did.
+    ``quiet`` is how many seconds it took until nothing was left to do; ``stories`` are of messages that
+    went wrong, by their ids, the gravest first.
     """
 
     plan: list[Fault]
     facts: Facts
     findings: list[Finding]
     quiet: float
-    story: list[str]
+    stories: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[Finding]:
@@ -78,8 +80,6 @@ class Program:
             Interrupted: somebody wants it to end.
         """
         with Stage(self._options, directory, self._stopping) as stage:
-            with stage.redis.client() as client:
-                before = memory(client)
             stage.start_fleet()
             load = Load(stage, self._seed)
             torment = Torment(stage, load, self._say)
@@ -89,7 +89,7 @@ class Program:
             self._await_quiet(stage, load)
             if self._stopping.is_set():
                 raise Interrupted
-            return self._judge(stage, load, torment, before, time.monotonic() - began)
+            return self._judge(stage, load, torment, time.monotonic() - began)
 
     def _await_quiet(self, stage: Stage, load: Load) -> None:
         """Wait until nothing is left to do, or patience ends."""
@@ -103,33 +103,33 @@ class Program:
             changed = changed if left == before else time.monotonic()
         self._say(f"after {time.monotonic() - began:.0f} s {left or 'nothing'} is left to do")
 
-    def _judge(self, stage: Stage, load: Load, torment: Torment, memory_before: int, quiet: float) -> Outcome:
+    def _judge(self, stage: Stage, load: Load, torment: Torment, quiet: float) -> Outcome:
         left = unfinished(stage)
         convicted, journal = _recorded(stage)
         traced = traces(stage, _not_done(stage, load) - convicted)
         stage.stop_fleet()
         left |= {f"{name}, when all have left": count for name, count in unfinished(stage).items()}
         if not stage.options.plain:
-            left |= left_behind(stage, memory_before)
+            left |= left_behind(stage)
         stage.log.update()
+        ahead = time.time() - time.monotonic()
         deaths = [
             Blow(DEATH, end.at, end.at, (end.life,), note=f"status {end.status}") for end in stage.endings
         ]
         facts = Facts(
             sent=load.sent,
             runs=runs_of(stage.log.lines),
-            blows=sorted([*torment.blows, *deaths], key=lambda blow: blow.began),
+            blows=sorted([*torment.blows, *deaths, *_gates(journal, ahead)], key=lambda blow: blow.began),
             convicted=convicted,
             left=left,
             complaints=[*_complaints(stage), *torment.broken],
             traces=traced,
         )
-        outcome = Outcome(
-            torment.plan, facts, (judge_plain if stage.options.plain else judge)(facts), quiet, []
-        )
-        if id := _worst(outcome.failures):
-            ahead = time.time() - time.monotonic()
-            outcome.story = story(id, facts, stage.log.lines, journal, ahead, stage.log_text())
+        outcome = Outcome(torment.plan, facts, (judge_plain if stage.options.plain else judge)(facts), quiet)
+        logs = stage.log_text()
+        outcome.stories = {
+            id: story(id, facts, stage.log.lines, journal, ahead, logs) for id in _worst(outcome.failures)
+        }
         _write_down(stage.directory, outcome, journal)
         return outcome
 
@@ -157,10 +157,22 @@ def _recorded(stage: Stage, with_journal: bool = True) -> tuple[frozenset[str], 
     return convicted, queries.journal(count=1_000_000) if with_journal else []
 
 
-def _worst(failures: list[Finding]) -> str:
-    """Return the id of one message that went wrong; a lost one, if one is lost."""
+def _gates(journal: Iterable[dict[str, str]], ahead: float) -> list[Blow]:
+    """Return when the fleet gate was closed."""
+    gates: list[Blow] = []
+    for entry in journal:
+        at = recorded_at(entry) - ahead
+        if entry["event"] == "gate_closed":
+            gates.append(Blow(GATE, at, note=entry["note"]))
+        elif entry["event"] == "gate_lifted" and gates:
+            gates[-1].ended = at
+    return gates
+
+
+def _worst(failures: list[Finding]) -> list[str]:
+    """Return ids of messages that went wrong, the lost ones first."""
     found = sorted(failures, key=lambda finding: finding.case.wrong is not Wrong.LOST)
-    return next((finding.case.id for finding in found if finding.case.id), "")
+    return list(dict.fromkeys(finding.case.id for finding in found if finding.case.id))[:STORIES]
 
 
 def _complaints(stage: Stage) -> list[str]:
@@ -182,3 +194,5 @@ def _write_down(directory: Path, outcome: Outcome, journal: Iterable[Any]) -> No
     for name, of_kind in rows.items():
         lines = (f"{json.dumps(row, default=str)}\n" for row in of_kind)
         (directory / f"{name}.jsonl").write_text("".join(lines))
+    stories = ("\n".join([id, *told, ""]) for id, told in outcome.stories.items())
+    (directory / "stories.txt").write_text("\n".join(stories))

@@ -50,4 +50,9 @@ def _recorded(id: str, journal: Iterable[dict[str, str]], ahead: float) -> Itera
     for entry in journal:
         if entry["id"] == id:
             words = " ".join(f"{name}={entry[name]}" for name in _TOLD if entry.get(name))
-            yield int(entry["at"].partition("-")[0]) / 1000 - ahead, f"journal: {words}"
+            yield recorded_at(entry) - ahead, f"journal: {words}"
+
+
+def recorded_at(entry: dict[str, str]) -> float:
+    """Return when a journal entry was made, in seconds since 1970."""
+    return int(entry["at"].partition("-")[0]) / 1000
