@@ -94,7 +94,7 @@ def _was_sent_just_before(case: Case, blow: Blow) -> bool:
 
 
 def _was_cut_short(case: Case, blow: Blow) -> bool:
-    """Whether what did it first died before the acknowledgement was out."""
+    """Whether what did it first was struck before the acknowledgement was out."""
     first = case.runs[0]
     struck = first.pid in blow.pids if blow.name == "kill-child" else first.life in blow.lives
     return struck and first.end is not None and first.end - SLACK <= blow.began <= case.settled
@@ -120,7 +120,12 @@ def _struck_its_worker(case: Case, blow: Blow) -> bool:
 
 
 def _came_together(case: Case, blow: Blow) -> bool:
-    return any(blow.began - TOGETHER <= (run.kill or run.last) <= blow.ended + TOGETHER for run in case.runs)
+    """Whether it came with a fault of a server, or one of the same worker."""
+    return any(
+        (not blow.lives or run.life in blow.lives)
+        and blow.began - TOGETHER <= (run.kill or run.last) <= blow.ended + TOGETHER
+        for run in case.runs
+    )
 
 
 #: Not a fault but what comes of many: the end of a worker, whatever ended it.
@@ -149,8 +154,8 @@ EXCUSES = (
            "it was sent in the seconds that Redis lost"),
     Excuse((Wrong.FREE,), ("redis-lost-second", *SWITCHES), _came_together,
            "it went to quarantine in the seconds that Redis lost"),
-    Excuse((Wrong.TWICE,), (DEATH, "kill-child"), _was_cut_short,
-           "its worker died before the acknowledgement was out"),
+    Excuse((Wrong.TWICE,), (DEATH, "kill-child", *SILENCES), _was_cut_short,
+           "its worker died or fell silent before the acknowledgement was out"),
     Excuse((Wrong.TWICE, Wrong.OVERLAP), SILENCES, _was_away,
            "its worker was out of reach, and taken for dead"),
     Excuse((Wrong.TWICE, Wrong.OVERLAP), SWITCHES, _came_together,

@@ -23,7 +23,7 @@ class Load:
     def __init__(self, stage: Stage, seed: int) -> None:
         self._stage = stage
         self._dice = random.Random(seed)
-        self._rate = stage.options.workers * stage.options.slots
+        self._rate = stage.options.slots
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._feed, name="load", daemon=True)
         self.sent: dict[str, Sent] = {}

@@ -8,10 +8,10 @@ from typing import Any
 
 import redis
 
-from celery_poison.chaos.stage import Stage
+from celery_poison.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 from celery_poison.ledger.keys import Keys
 
-QUEUE = "celery"
+QUEUES = (QUEUE, TRIAL_QUEUE)
 #: States of a parking that may stay on record.
 OVER = ("finished", "kept")
 #: Bytes that may be left in Redis apart from the journal and what is kept on purpose.
@@ -25,9 +25,11 @@ _STAYS = (
     # These are counted by themselves.
     *("running", "done", "parked", "parcels", "candidates", "gone", "open"),
 )
+#: The broker's, which are counted, too.
+_COUNTED = (*QUEUES, "unacked", "unacked_index")
 #: Beginnings of the names of what stays.
 _STAY = (
-    *(_KEYS.message(""), _KEYS.incident(""), _KEYS.convictions(""), _KEYS.children),
+    *(_KEYS.message(""), _KEYS.incident(""), _KEYS.convictions(""), _KEYS.children, _KEYS.lineage("")),
     *("poison.returned.", "_kombu."),
 )
 #: Of these, what grows with what happens, and is trimmed or expires.
@@ -50,35 +52,41 @@ def unfinished(stage: Stage) -> dict[str, int]:
 def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
     if stage.rabbit is not None:
         with stage.app.connection_for_read() as connection, connection.default_channel as channel:
-            yield "queue", channel.queue_declare(QUEUE, passive=True).message_count
+            yield from ((name, _length(channel, name)) for name in stage.queues)
         return
-    answers: Any = (client.llen(QUEUE), client.hlen("unacked"), client.zcard("unacked_index"))
-    yield from zip(("queue", "unacked", "unacked_index"), answers, strict=True)
+    yield from ((name, _number(client.llen(name))) for name in stage.queues)
+    yield "unacked", _number(client.hlen("unacked"))
+    yield "unacked_index", _number(client.zcard("unacked_index"))
     yield "arriving", sum(client.type(key) == "list" for key in client.scan_iter("poison.arriving.*"))
 
 
 def _of_ledger(client: redis.Redis) -> Iterator[tuple[str, int]]:
     for name in ("running", "done", "parcels", "gone", "open"):
-        fields: Any = client.hlen(getattr(_KEYS, name))
-        yield name, fields
-    candidates: Any = client.zcard(_KEYS.candidates)
-    yield "candidates", candidates
+        yield name, _number(client.hlen(getattr(_KEYS, name)))
+    yield "candidates", _number(client.zcard(_KEYS.candidates))
     parked: Any = client.hvals(_KEYS.parked)
     yield "parked", sum(json.loads(raw)[0] not in OVER for raw in parked)
     yield "lineages", sum(key.startswith(_KEYS.lineage("")) for key in client.scan_iter(count=1000))
 
 
+def _length(channel: Any, queue: str) -> int:
+    return int(channel.queue_declare(queue, durable=True, auto_delete=False).message_count)
+
+
+def _number(answer: Any) -> int:
+    return int(answer or 0)
+
+
 def left_behind(stage: Stage) -> dict[str, int]:
     """Return keys that no living worker needs, bytes that are too many for them, and temporary files."""
     found: dict[str, int] = {}
-    stays, size = {getattr(_KEYS, name) for name in _STAYS}, 0
+    stays, size = {*_COUNTED, *(getattr(_KEYS, name) for name in _STAYS)}, 0
     with stage.redis.client() as client:
         for key in client.scan_iter(count=1000):
             if key not in stays and not key.startswith(_STAY):
                 found[f"key {key}"] = 1
             if not key.startswith(_GROW):
-                bytes_of_it: Any = client.memory_usage(key, samples=0)
-                size += bytes_of_it or 0
+                size += _number(client.memory_usage(key, samples=0))
     if size > SMALL:
         found["bytes in Redis"] = size
     for path in stage.temporary.rglob("*"):
@@ -99,7 +107,7 @@ def traces(stage: Stage, ids: Iterable[str]) -> dict[str, list[str]]:
             key = getattr(_KEYS, name)
             values: Any = client.zrange(key, 0, -1) if name == "candidates" else client.hvals(key)
             rows += [(name, value) for value in values]
-        rows += [("queue", value) for value in client.lrange(QUEUE, 0, -1)]
+        rows += [(name, value) for name in stage.queues for value in client.lrange(name, 0, -1)]
     for where, value in rows:
         for id, places in found.items():
             if id.encode() in value:

@@ -129,7 +129,7 @@ class Program:
             traces=traced,
         )
         outcome = Outcome(torment.plan, facts, (judge_plain if stage.options.plain else judge)(facts), quiet)
-        logs = stage.log_text()
+        logs = stage.logs()
         outcome.stories = {
             id: story(id, facts, stage.log.lines, journal, ahead, logs) for id in _worst(outcome.failures)
         }

@@ -32,6 +32,7 @@ from celery_poison.testing import (
 )
 
 WORKERS = 3
+QUEUE, TRIAL_QUEUE = "celery", "celery.trial"
 #: What a worker of these pools runs at a time.
 SLOTS = {"prefork": 4, "threads": 4, "gevent": 4, "solo": 1}
 #: Plain Celery on Redis gives back what a dead worker held after so many seconds.
@@ -58,8 +59,18 @@ class Options:
     disks: bool = False
 
     @property
+    def trial_worker(self) -> int:
+        """The number of the worker that serves the trial queue alone; 0: none does."""
+        return self.workers if self.trial == "queue" else 0
+
+    def slots_of(self, number: int) -> int:
+        return 1 if number == self.trial_worker else SLOTS[self.pool]
+
+    @property
     def slots(self) -> int:
-        return SLOTS[self.pool]
+        """What all that serve the ordinary queue run at a time."""
+        numbers = range(1, self.workers + 1)
+        return sum(self.slots_of(number) for number in numbers if number != self.trial_worker)
 
 
 class Ending(NamedTuple):
@@ -134,6 +145,10 @@ class Stage:
         self._stack.callback(self.fleet.stop, 0.0)
 
     @property
+    def queues(self) -> list[str]:
+        return [QUEUE, *([TRIAL_QUEUE] if self.options.trial_worker else [])]
+
+    @property
     def numbers(self) -> range:
         """The numbers of the workers."""
         return range(1, self.options.workers + 1)
@@ -189,7 +204,8 @@ class Stage:
             "celery_poison.chaos.app",
             name=name,
             pool=self.options.pool,
-            concurrency=self.options.slots,
+            concurrency=self.options.slots_of(number),
+            queues=[self.queues[-1] if number == self.options.trial_worker else QUEUE],
             env=self._environment(number, life),
             cwd=self.temporary,
             log_path=self._logs / f"{life.replace('/', '-')}.log",
@@ -245,9 +261,9 @@ class Stage:
         """Sleep, but not when somebody wants all this to end."""
         self.stopping.wait(max(0.0, seconds))
 
-    def log_text(self) -> str:
-        """What all workers have logged."""
-        return "\n".join(path.read_text(errors="replace") for path in sorted(self._logs.glob("*.log")))
+    def logs(self) -> dict[str, str]:
+        """What each life of each worker has logged."""
+        return {life: worker.log_text() for life, worker in self.lives.items()}
 
 
 @contextlib.contextmanager

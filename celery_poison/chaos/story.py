@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 
 from celery_poison.chaos.runs import Facts
 from celery_poison.chaos.tasklog import Line
 
 #: Seconds of faults that are told before and after what happened to the message.
 BEFORE, AFTER = 5.0, 20.0
+_LOGGED = re.compile(r"^\[([\d:, -]+): \w+/\w[\w-]*\] (.*)$", re.MULTILINE)
 _TOLD = ("event", "token", "worker", "state", "cause", "outcome", "deliveries", "strikes", "note")
 
 
 def story(
-    id: str, facts: Facts, lines: Iterable[Line], journal: Iterable[dict[str, str]], ahead: float, logs: str
+    id: str,
+    facts: Facts,
+    lines: Iterable[Line],
+    journal: Iterable[dict[str, str]],
+    ahead: float,
+    logs: Mapping[str, str],
 ) -> list[str]:
     """Return one line for each thing that is known of a message.
 
     Args:
         ahead: seconds by which the wall clock, which the journal goes by, is ahead of the monotonic one.
-        logs: of all workers.
+        logs: by the lives of the workers.
     """
     told = [*_own(id, facts, lines), *_recorded(id, journal, ahead)]
     if not told:
@@ -31,10 +38,17 @@ def story(
         for blow in facts.blows
         if blow.began <= last and blow.ended >= first
     ]
+    told += _logged(id, logs, ahead)
     begin = facts.sent[id].at if id in facts.sent else first
-    said = [f"  log     {line}" for line in logs.splitlines() if re.search(rf"\[{re.escape(id)}\]", line)]
     found = [f"{at - begin:+8.2f} s  {text}" for at, text in sorted(told)]
-    return [*found, *said, *(f"  left in {place}" for place in facts.traces.get(id, ()))]
+    return [*found, *(f"left in {place}" for place in facts.traces.get(id, ()))]
+
+
+def _logged(id: str, logs: Mapping[str, str], ahead: float) -> Iterator[tuple[float, str]]:
+    for life, text in logs.items():
+        for at, said in _LOGGED.findall(text):
+            if f"[{id}]" in said:
+                yield datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp() - ahead, f"{life}: {said}"
 
 
 def _own(id: str, facts: Facts, lines: Iterable[Line]) -> Iterator[tuple[float, str]]:

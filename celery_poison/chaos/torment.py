@@ -15,7 +15,7 @@ from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.runs import Blow
 from celery_poison.chaos.stage import Stage
-from celery_poison.testing import proctable
+from celery_poison.testing import Worker, proctable
 
 #: Seconds between two faults of one owner: two short ones shall not look like a long one.
 REST = 3.0
@@ -82,18 +82,15 @@ class Torment:
 
     def container(self, life: str) -> list[int]:
         """Return all processes of a life. Watchers first: else who kills all looks like a suspect."""
-        watchers = {pid for pid, _ in self.cells(life)}
-        return sorted(self.stage.processes(life), key=lambda pid: pid not in watchers)
+        return sorted(self.stage.processes(life), key=lambda pid: not _is_watcher(pid))
 
-    def cells(self, life: str) -> list[tuple[int, int]]:
-        """Return (watcher, cell) of each cell of a life."""
-        pids = self.stage.processes(life)
-        watchers = [pid for pid in pids if b"watcher.py" in _command(pid)]
-        return [(watcher, cell) for watcher in watchers for cell in proctable.children_of(watcher)]
+    def watchers(self, worker: Worker) -> list[int]:
+        """Return the watchers of the cells of a worker; a cell is the child of its watcher."""
+        return [pid for pid in worker.child_pids() if _is_watcher(pid)]
 
 
-def _command(pid: int) -> bytes:
+def _is_watcher(pid: int) -> bool:
     try:
-        return (proctable.PROC / str(pid) / "cmdline").read_bytes()
+        return b"watcher.py" in (proctable.PROC / str(pid) / "cmdline").read_bytes()
     except OSError:
-        return b""
+        return False

@@ -147,6 +147,9 @@ def test_a_death_that_something_disturbed_does_not_count() -> None:
     thrice = kill("p", 1), kill("p", 10, "w2/1"), kill("p", 20, "w3/1")
     assert excused(facts(*thrice, blows=(Blow("redis-kill", 10.5, 11),))) == [Wrong.KILLED]
     assert found(facts(*thrice, blows=(Blow("redis-kill", 14, 15),))) == [(Wrong.KILLED, "p")]
+    for life, excuses in (("w2/1", True), ("w1/1", False)):
+        given = facts(*thrice, blows=(Blow("net-drop", 10.5, 11, (life,)),))
+        assert bool(found(given)) != excuses
     four = facts(*thrice, kill("p", 30), blows=(Blow("redis-kill", 10.5, 11),))
     assert found(four) == [(Wrong.KILLED, "p")]
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -101,14 +103,16 @@ def test_a_story_tells_in_order_what_happened_to_a_message_and_around_it() -> No
         tasklog.Line("end", "b", "q", "w1/1", 7, False, 1, 0),
     ]
     entry = {"at": "1101800-0", "event": "crashed", "id": "a", "token": "t.1", "cause": "oom"}
-    logs = "Task chaos.work[a] received\nTask chaos.work[ab] received"
-    told = story("a", given, lines, [entry, entry | {"id": "b"}], 1000.0, logs)
-    assert told == [
+    said = datetime.fromtimestamp(1101.2).strftime("[%Y-%m-%d %H:%M:%S,%f")[:-3] + ": INFO/MainProcess] "
+    logs = {"w2/1": f"{said}Task chaos.work[a] received\n{said}Task chaos.work[ab] received"}
+    given = replace(given, traces={"a": ["unacked t: x"]})
+    assert story("a", given, lines, [entry, entry | {"id": "b"}], 1000.0, logs) == [
         "   +0.00 s  sent (healthy)",
         "   +1.00 s  begin in w1/1, process 7 on trial",
+        "   +1.20 s  w2/1: Task chaos.work[a] received",
         "   +1.50 s  FAULT redis-kill   (0.1 s)",
         "   +1.80 s  journal: event=crashed token=t.1 cause=oom",
-        "  log     Task chaos.work[a] received",
+        "left in unacked t: x",
     ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from celery_poison.chaos.faults.kind import fault
 from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.runs import Blow
+from celery_poison.testing import proctable
 
 if TYPE_CHECKING:
     from celery_poison.chaos.torment import Torment
@@ -41,30 +42,33 @@ def _kill_container(torment: Torment, fault: Fault, blow: Blow) -> None:
 @fault("kill-child", pools=("prefork",))
 def _kill_child(torment: Torment, fault: Fault, blow: Blow) -> None:
     life, worker = torment.stage.present(fault.worker)
-    watchers = {pid for pid, _ in torment.cells(life)}
+    watchers = torment.watchers(worker)
     children = [pid for pid in worker.child_pids() if pid not in watchers]
     torment.signal(blow, life, _chosen(children, fault), signal.SIGKILL)
 
 
 @fault("kill-cell")
 def _kill_cell(torment: Torment, fault: Fault, blow: Blow) -> None:
-    _kill_in_cell(torment, fault, blow, 1)
+    if found := _wait_for_watcher(torment, blow):
+        torment.signal(blow, found[0], proctable.children_of(found[1])[:1], signal.SIGKILL)
 
 
 @fault("kill-watcher")
 def _kill_watcher(torment: Torment, fault: Fault, blow: Blow) -> None:
-    _kill_in_cell(torment, fault, blow, 0)
+    if found := _wait_for_watcher(torment, blow):
+        torment.signal(blow, found[0], [found[1]], signal.SIGKILL)
 
 
-def _kill_in_cell(torment: Torment, fault: Fault, blow: Blow, which: int) -> None:
-    """Strike the first cell there is in whichever worker; there may be none for a while."""
-    for _ in range(50):
-        for life in [torment.stage.present(n + 1)[0] for n in range(torment.stage.options.workers)]:
-            if cells := torment.cells(life):
-                torment.signal(blow, life, [cells[0][which]], signal.SIGKILL)
-                return
-        torment.stage.wait(0.1)
+def _wait_for_watcher(torment: Torment, blow: Blow) -> tuple[str, int] | None:
+    """Return the life and the watcher of the first cell there is in whichever worker; there may be none."""
+    until = time.monotonic() + 5.0
+    while time.monotonic() < until and not torment.stage.stopping.is_set():
+        for life, worker in map(torment.stage.present, torment.stage.numbers):
+            if watchers := torment.watchers(worker):
+                return life, watchers[0]
+        torment.stage.wait(0.2)
     blow.note = "there was no cell"
+    return None
 
 
 def _chosen(pids: list[int], fault: Fault) -> list[int]:
