@@ -41,6 +41,8 @@ PLAIN_VISIBILITY = 20
 PERSISTENT = {"appendonly": "yes", "appendfsync": "always"}
 #: In the environment of every process that is started here, and so in that of its descendants.
 TAG = "POISON_CHAOS_ID"
+#: The same of one life: others that run side by side have lives of the same names.
+OWN = "POISON_CHAOS_LIFE_ID"
 #: Seconds that workers get for a warm shutdown in the end.
 GRACE = 30.0
 
@@ -127,7 +129,7 @@ class Stage:
         self.redis_data.mkdir()
         if self.options.disks:
             self.disk = enter(Disk(self.temporary, 16))
-            self.redis_disk = enter(Disk(self.redis_data, 512))
+            self.redis_disk = enter(Disk(self.redis_data, 256))
         if self.options.broker == "sentinel":
             self.sentinel = enter(SentinelSet())
         else:
@@ -222,6 +224,7 @@ class Stage:
             **self._setup(self._proxies[number]).as_environment(),
             **self.clocks[number].environment(),
             TAG: self._tag,
+            OWN: f"{self._tag}/{life}",
             tasklog.LOG: str(self.log.path),
             tasklog.LIFE: life,
             "TMPDIR": str(self.temporary),
@@ -239,7 +242,7 @@ class Stage:
 
     def processes(self, life: str) -> list[int]:
         """Return the main process, pool processes, cells and watchers of one life."""
-        return proctable.carrying(tasklog.LIFE, life)
+        return proctable.carrying(OWN, f"{self._tag}/{life}")
 
     # -- servers
 
