@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from celery import Celery
 from kombu.transport import redis
 
-from celery_poison.broker.adoption import Adoption
 from celery_poison.broker.arriving import put_back_arriving
 from celery_poison.broker.publish import bounded_options
 from celery_poison.broker.unacked import Unacked
@@ -32,12 +31,7 @@ class PutBack:
     refused: int = 0
 
 
-#: Takes messages of a dead worker into this process's hands: of (what is unacknowledged, boot id of the dead
-#: worker, delivery tags) it returns the tags that are left.
-Adopt = Callable[[Adoption, str, list[str]], list[str]]
-
-
-def put_back(app: Celery, boot_id: str, queues: Iterable[str], adopt: Adopt | None = None) -> PutBack:
+def put_back(app: Celery, boot_id: str, queues: Iterable[str]) -> PutBack:
     """Put back every message that the worker process ``boot_id`` received from Redis (EMS-6).
 
     Each message moves in one step, to the front of the queue it came from, the oldest first in line. Its
@@ -46,7 +40,6 @@ def put_back(app: Celery, boot_id: str, queues: Iterable[str], adopt: Adopt | No
 
     Args:
         queues: the queues that worker consumed, as far as they are known.
-        adopt: is asked first; what it takes counts as put back.
 
     Raises:
         redis.exceptions.RedisError: Redis is away, or takes no messages at the moment; call again.
@@ -58,11 +51,8 @@ def put_back(app: Celery, boot_id: str, queues: Iterable[str], adopt: Adopt | No
         # What was arriving is younger than all that had arrived: it goes back first, and is behind it then.
         by_queue = put_back_arriving(channel, boot_id, queues)
         count = by_queue.total()
-        unacked = Adoption(channel)
-        tags = unacked.tags_of(boot_id)
-        if adopt is not None:
-            tags = adopt(unacked, boot_id, tags)
-        refused = unacked.restore(tags, record=True)
+        unacked = Unacked(channel)
+        refused = unacked.restore(unacked.tags_of(boot_id), record=True)
         mids: set[str] = set()
         for mid, places in unacked.returned(boot_id):
             count += 1

@@ -136,13 +136,6 @@ class OwnedChannel(_Base):
         tag, self._fetched_tag = self._fetched_tag, None
         return (tag, True) if tag else (self._next_tag(), False)
 
-    def receive_taken(self, tag: str, payload: Any, queue: str) -> Any:
-        """Return the message that was taken over under ``tag``, as if it had come from ``queue`` just now."""
-        self.arriving_from, self._fetched_tag = queue, tag
-        message = self.Message(payload, channel=self)
-        self.qos.append(message, tag)
-        return message
-
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
         self._unacked_consumers = self._unacked_consumers or bool(no_ack)
         result = super().basic_consume(queue, no_ack, *args, **kwargs)

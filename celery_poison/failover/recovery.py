@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.broker.putback import Adopt, put_back
+from celery_poison.broker.putback import put_back
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
@@ -86,17 +86,8 @@ class _Death:
 class Recovery:
     """Recovers from the deaths of workers, on one app's broker and ledger."""
 
-    def __init__(
-        self,
-        app: Celery,
-        ledger: Ledger,
-        flagged: Flagged,
-        *,
-        trials: bool = True,
-        adopt: Adopt | None = None,
-    ) -> None:
+    def __init__(self, app: Celery, ledger: Ledger, flagged: Flagged, *, trials: bool = True) -> None:
         self._app = app
-        self._adopt = adopt
         self._trials = trials
         self._flagged = flagged
         self._ledger = ledger
@@ -139,7 +130,7 @@ class Recovery:
             else:
                 flagged += self._end(mid, start, raw, ended, death)
         queues = known.queues.split(",") if known.queues else []
-        returned = put_back(self._app, worker.rpartition("/")[2], queues, self._adopt)
+        returned = put_back(self._app, worker.rpartition("/")[2], queues)
         if returned.mids is not None and not known.reconnected:
             # What finished and did not come back was acknowledged: nobody will ask for it again. Not so if
             # the worker had lost its broker once: then a copy may be on its way.

@@ -17,7 +17,6 @@ from celery.worker import state
 from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
-from celery_poison.worker.adopter import Adopter
 from celery_poison.worker.arrival.door import Door
 from celery_poison.worker.arrival.gate import Gate
 from celery_poison.worker.presence.pulse import Pulse, keep_child_alive
@@ -136,7 +135,6 @@ class GuardStep(bootsteps.ConsumerStep):
             self._announce_candidate,
             runtime.refresher.policies,
             self._announce_gate,
-            Adopter(runtime).adopt if plugin_of(consumer.app).is_standby else None,
         )
 
     def _announce_candidate(self, *facts: Any) -> None:
