@@ -15,11 +15,14 @@ class Sealed(Message):
         received: the body as received.
         queue_name: the queue it was consumed from, if known.
         poison: the worker's notes about this delivery.
+        went_back: whether it had been put back when it was acknowledged: a copy of it comes. None: nobody
+            here can know.
     """
 
     queue_name: str | None = None
     poison: Any = None
     to_front = False
+    went_back: bool | None = None
     _body: Any = None
 
     def __init__(self, body: Any = None, headers: Any = None, **kwargs: Any) -> None:

@@ -130,6 +130,7 @@ class Monitor:
         if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2
             self._recovery.sweep_orphans(self._activation, fence)
+            self._recovery.sweep_unacknowledged()
 
     def _listened(self, now: float) -> bool:
         return now - self._listening_since >= self._activation

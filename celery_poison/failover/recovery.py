@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.broker.putback import put_back
+from celery_poison.broker.putback import owners, put_back
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
@@ -94,6 +94,8 @@ class Recovery:
         self._queries = Queries(ledger)
         #: Starts of workers that nobody knows, and when they were first seen here.
         self._orphans: dict[str, float] = {}
+        #: Boot ids that nobody knows, and under which messages lay unacknowledged, at the last sweep.
+        self._ownerless: set[str] = set()
         #: Ends on record without a start, at the last sweep.
         self._strays: set[str] = set()
 
@@ -260,6 +262,19 @@ class Recovery:
                     self._ledger.settle([(mid, start.token)])
             elif now - since > patience and not self._queries.child_lives(start):
                 self._interrupt(mid, start, unknown)
+
+    def sweep_unacknowledged(self) -> None:
+        """Put back what lies under the name of a worker that nobody knows any more (NEW-9).
+
+        It got there after that worker had been recovered from: by a write that was long on its way, or by
+        a Redis that has lost its last moments.
+        """
+        found = owners(self._app)  # before the workers: whoever receives has a lease
+        known = {*self._queries.leases(), *self._queries.open_incidents()}
+        ownerless = found - {worker.rpartition("/")[2] for worker in known}
+        for boot_id in ownerless & self._ownerless:
+            put_back(self._app, boot_id, ())
+        self._ownerless = ownerless
 
     def _forget_strays(self, strays: set[str]) -> None:
         """Forget ends without a start that were there in the last sweep too: nobody asks for them."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from celery import Celery
 
+from celery_poison.broker.held import Holdings
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
@@ -156,7 +158,13 @@ class Runtime:
         self.amnesia = Amnesia(self.settings.activation_interval, tell_again)
         self._settler = Settler(self.ledger)
         self.memory = Memory(
-            self.ledger, self.me.node, self.amnesia, self._settler, self.whereabouts, self.clerk
+            self.ledger,
+            self.me.node,
+            self.amnesia,
+            self._settler,
+            self.whereabouts,
+            self.clerk,
+            lambda: self.holdings.is_heard,
         )
         self.following = Following(self.wire, self.memory, self.health, self.bridge, beat)
         self.ownership = Ownership(self.ledger, self.lease, self.recorder)
@@ -173,13 +181,10 @@ class Runtime:
 
     def _prepare_for_losses(self) -> None:
         """What is done when a broker connection is lost, and when this worker was taken for dead."""
-        self._leftovers = Leftovers(
-            self.ledger, self.whereabouts, self.clerk, self.complain, contained=self.contained
-        )
+        self._leftovers = Leftovers(self.ledger, self.whereabouts, self.clerk, contained=self.contained)
         self._owners = Owners(self.ledger)
-        self._renewal = Renewal(
-            lambda: self.app.amqp.Connection.channels, self.settings.heartbeat_interval, self.complain
-        )
+        self.holdings = Holdings(self.whereabouts.tags_in_use, self._leftovers.refuse)
+        self._renewal = Renewal(self.holdings, self.settings.heartbeat_interval, self.complain)
         self.rebirth = Rebirth(
             self.me,
             self._connect_as_myself,
@@ -196,7 +201,7 @@ class Runtime:
         """Let every broker connection from now on carry this incarnation's boot id."""
         if self.observes:
             return  # Celery's own transport
-        self.app.amqp.Connection = guarded_connection(self.me.boot_id, self._owners.is_alive)
+        self.app.amqp.Connection = guarded_connection(self.me.boot_id, self._owners.is_alive, self.holdings)
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -259,7 +264,7 @@ class Runtime:
         self.bridge.attach(consumer)
         if not self.observes:
             self._renewal.start()
-            self._leftovers.put_back(consumer.connection)
+            self._renewal.soon()
 
     def begin(self) -> None:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
@@ -282,7 +287,10 @@ class Runtime:
         raise Again(TIDY_PAUSE)
 
     def farewell(self) -> None:
-        """Leave the books clean: what still runs was interrupted by the shutdown, nobody is to blame."""
+        """Leave the books clean: what still runs was interrupted by the shutdown, nobody is to blame.
+
+        Whoever still holds messages says none: others declare it dead, and put them back.
+        """
         self.cells.end()
         self.clerk.finish(FAREWELL)
         self.bridge.drain()
@@ -290,10 +298,19 @@ class Runtime:
         try:
             self._settler.settle(everything=True)
             self.endings.take_back_all()
-            self.ledger.retire(self.worker)
-            if self.me.births:
-                self.ledger.retire(self.me.first_worker)
+            if self._gives_everything_back():
+                self.ledger.retire(self.worker)
+                if self.me.births:
+                    self.ledger.retire(self.me.first_worker)
         except LedgerUnavailable as error:
             self.complain(error)
         if self.deathbed is not None:
             self.deathbed.remove()
+
+    def _gives_everything_back(self) -> bool:
+        over = time.monotonic() + FAREWELL
+        while not self.holdings.leave_for_good():
+            if time.monotonic() > over:
+                return False
+            time.sleep(TIDY_PAUSE)
+        return True

@@ -42,9 +42,14 @@ class Fate:
         self._evidence = NO_EVIDENCE
 
     def _open(self) -> Start:
+        self._runtime.whereabouts.undecided.add(self._request)
         state.task_ready(self._request)
         self.is_open = self._request.is_on_record = True
         return self._request.start()
+
+    def _close(self) -> None:
+        self.is_open = False
+        self._runtime.whereabouts.undecided.discard(self._request)
 
     # --- on the event loop (or a pool thread) --------------------------------------------------
 
@@ -57,7 +62,7 @@ class Fate:
         else:
             # Acknowledged long ago: journalled if the ledger is there, and failed as Celery would.
             self._runtime.clerk.do(partial(self._observe_death, start, cause), lambda: False)
-            self.is_open = False
+            self._close()
             self._request.fail_as_celery_does(error)
 
     def wants_quarantine(self, cause: str, reason: str) -> None:
@@ -163,6 +168,7 @@ class Fate:
         if self._runtime.ownership.is_mine(self._request.mid, start):
             return False
         self._runtime.ownership.ended_too_late(self._request, lost=True)
+        self._runtime.whereabouts.undecided.discard(self._request)
         return True
 
     def _store(self, verdict: Verdict, start: Start) -> None:
@@ -178,11 +184,11 @@ class Fate:
     # --- back on the event loop ----------------------------------------------------------------
 
     def _acknowledge(self) -> None:
-        self.is_open = False
+        self._close()
         self._request.acknowledge()
 
     def _put_back(self) -> None:
-        self.is_open = False
+        self._close()
         self._request.put_back_first()
 
     def _finished_after_all(self) -> None:
@@ -192,7 +198,7 @@ class Fate:
 
     def _give_another_try(self, cause: str, crashes: int, error: BaseException) -> None:
         request = self._request
-        self.is_open = False
+        self._close()
         self._runtime.announce.candidate(request.id, request.type, cause, crashes)
         if not request.retry_as_celery_does(error):
             self._put_back()

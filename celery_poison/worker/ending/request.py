@@ -236,9 +236,9 @@ class GuardedRequest(SentRequest):
         else:
             if not self._ended_well:
                 self.runtime.recorder.finish(self._ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
-            self.runtime.endings.acknowledged(
-                self, self._ticket, final=not self._goes_on, copy=self.epoch != self.runtime.epoch
-            )
+            went_back = self._message.went_back
+            copy = self.epoch != self.runtime.epoch if went_back is None else went_back
+            self.runtime.endings.acknowledged(self, self._ticket, final=not self._goes_on, copy=copy)
 
 
 def _info_of(error: Exception) -> ExceptionInfo:

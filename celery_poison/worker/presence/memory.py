@@ -17,7 +17,7 @@ from celery_poison.records import Start
 from celery_poison.verdict import Ended, Phase
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.presence.amnesia import Amnesia
-from celery_poison.worker.presence.settler import BATCH, Acknowledged, Settler
+from celery_poison.worker.presence.settler import BATCH, FOR_A_COPY, Acknowledged, Settler
 from celery_poison.worker.presence.whereabouts import Whereabouts
 
 logger = get_logger("celery_poison")
@@ -28,6 +28,7 @@ class Memory:
 
     Args:
         node: the worker's node name.
+        is_heard: tells whether the broker has confirmed every acknowledgement.
 
     Attributes:
         broker_is_away: its connection was lost, and there is no other yet.
@@ -41,6 +42,7 @@ class Memory:
         settler: Settler,
         whereabouts: Whereabouts,
         clerk: Clerk,
+        is_heard: Callable[[], bool],
     ) -> None:
         self._ledger = ledger
         self._node = node
@@ -48,6 +50,7 @@ class Memory:
         self._settler = settler
         self._whereabouts = whereabouts
         self._clerk = clerk
+        self._is_heard = is_heard
         self.broker_is_away = False
 
     def heard_from(self, run_id: str, forgetful: Callable[[], object]) -> None:
@@ -60,20 +63,25 @@ class Memory:
         )
         forgetful()
         if self._amnesia.broker_forgets:
-            self.keep(self._settler.recent())
+            self._remind(self._settler.recent())
         self._clerk.do(self._correct)
 
     def connection_lost(self) -> None:
         """Keep what ended just now on record: nobody knows which acknowledgements the broker heard."""
-        self.keep(self._settler.connection_lost())
+        keep_for = self._amnesia.grace if self._amnesia.broker_forgets else FOR_A_COPY
+        self._remind(self._settler.connection_lost(keep_for))
 
     def settle(self) -> None:
-        """Forget what was acknowledged, while there is a broker that can have heard of it."""
-        if not self.broker_is_away:
+        """Forget what was acknowledged, while there is a broker that has heard of it."""
+        if not self.broker_is_away and self._is_heard():
             self._settler.settle()
 
-    def keep(self, ended: Iterable[Acknowledged]) -> None:
-        """Have it on record that these starts ended."""
+    def keep(self, end: Acknowledged) -> None:
+        """Have it on record that a start ended, for the copy of its message that comes."""
+        self._settler.keep([end], FOR_A_COPY)
+        self._remind([end])
+
+    def _remind(self, ended: Iterable[Acknowledged]) -> None:
         starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended]
         if starts:
             self._clerk.do(partial(self._tell, starts))
