@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_poison.errors import LedgerUnavailable
+from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.forking import no_fork
 
 logger = get_logger(__name__)
@@ -85,9 +85,12 @@ class Clerk:
         except Again as again:
             self._put(again.pause, job, unavailable, FIRST_PAUSE)
         except Exception as error:
-            if not isinstance(error, LedgerUnavailable):
+            is_away = isinstance(error, LedgerUnavailable)
+            if not is_away and pause == FIRST_PAUSE:
                 logger.exception("celery_poison: a job for the ledger failed")
             self._complain(error)
+            if not is_away and isinstance(error, PoisonError):
+                return  # it was refused, and would be again
             if unavailable is None or unavailable():
                 self._put(pause, job, unavailable, min(2 * pause, LONGEST_PAUSE))
 
