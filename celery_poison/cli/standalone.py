@@ -7,35 +7,41 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-_DEMO = "celery_poison.demo.command"
+#: Where each command is. The rooms of the last two may be left out of an installation.
+_MODULES = {
+    "pipeline": "celery_poison.cli.pipeline",
+    "demo": "celery_poison.demo.command",
+    "chaos": "celery_poison.chaos.command",
+}
 
 
 class _Commands(click.Group):
     """Imports a command only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["demo", "pipeline"]
+        return sorted(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "pipeline":
-            found: click.Command = import_module("celery_poison.cli.pipeline").pipeline
-            return found
-        return _demo() if cmd_name == "demo" else None
+        return _load(cmd_name) if cmd_name in _MODULES else None
 
 
-def _demo() -> click.Command:
+def _load(name: str) -> click.Command:
+    module = _MODULES[name]
     try:
-        found: click.Command = import_module(_DEMO).demo
+        found: click.Command = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name not in (_DEMO, _DEMO.rpartition(".")[0]):
+        if error.name not in (module, module.rpartition(".")[0]):
             raise
-        return _absent
+        return _absent(name)
     return found
 
 
-@click.command(name="demo", help="Not part of this installation.")
-def _absent() -> None:
-    raise click.ClickException("the demo is not part of this installation")
+def _absent(name: str) -> click.Command:
+    @click.command(name=name, help="Not part of this installation.")
+    def absent() -> None:
+        raise click.ClickException(f"the {name} is not part of this installation")
+
+    return absent
 
 
 def _version() -> str:
@@ -52,6 +58,7 @@ def main() -> None:
 
     \b
     celery-poison demo                    see it work, on servers of its own
+    celery-poison chaos                   break its servers and workers, and see what is lost
     celery-poison pipeline --help         learn from the journal, with Spark
     celery -A proj poison status          how things stand in your app
     celery -A proj poison list            what is in quarantine

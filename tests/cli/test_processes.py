@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from celery_poison.cli import standalone
 from celery_poison.cli.standalone import main
 from celery_poison.testing import wait_until
 from tests.apps.harness import ROOT, Fleet
@@ -137,11 +138,12 @@ def test_the_console_script_points_to_the_verbs_of_an_app() -> None:
     assert CliRunner().invoke(main, ["--version"]).stdout.startswith("celery-poison, version ")
 
 
-def test_an_installation_without_the_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_poison.cli.standalone._DEMO", "celery_poison.nothing.command")
-    result = CliRunner().invoke(main, ["demo"])
+@pytest.mark.parametrize("command", ["demo", "chaos"])
+def test_an_installation_without_its_room_says_so(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(standalone._MODULES, command, f"celery_poison.nothing.{command}")
+    result = CliRunner().invoke(main, [command])
     assert result.exit_code == 1
-    assert "the demo is not part of this installation" in result.stderr
+    assert f"the {command} is not part of this installation" in result.stderr
 
 
 def test_the_demo_is_offered() -> None:

@@ -1,0 +1,101 @@
+"""The app under load: one task that does its work in steps, and one for each way of killing.
+
+A worker's environment names everything: ``POISON_CHAOS_SETTINGS`` is a JSON object of :class:`Setup`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery, Task, current_task
+
+from celery_poison import guarded
+from celery_poison.chaos import poisons, tasklog
+
+SETUP = "POISON_CHAOS_SETTINGS"
+WORK = "chaos.work"
+#: Seconds between two signs of life of a run.
+STEP = 0.1
+#: Long enough for the tasks beside a poison to have begun when it kills.
+HESITATION = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the app is built of; ``settings`` are Celery settings."""
+
+    broker: str
+    ledger: str
+    plain: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def as_environment(self) -> dict[str, str]:
+        return {SETUP: json.dumps(asdict(self))}
+
+
+def build(setup: Setup, *, current: bool = False) -> Celery:
+    """Return the app; only a worker makes it its process's current one."""
+    app = Celery("celery_poison_chaos", broker=setup.broker, set_as_current=current)
+    app.conf.update(
+        task_ignore_result=True,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        # One poison is deadly while it is read.
+        accept_content=["json", "pickle"],
+    )
+    if setup.plain:
+        app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
+    else:
+        app.conf.poison_redis_url = setup.ledger
+    app.conf.update(setup.settings)
+    _register(app, (lambda task: task) if setup.plain else guarded)
+    return app
+
+
+def _register(app: Celery, guard: Callable[[Any], Any]) -> None:
+    # Not shared: Celery would give a shared task to every app that is made later in this process.
+    guard(app.task(bind=True, shared=False, name=WORK)(_work))
+    for name, kill in poisons.KILLS.items():
+        options = poisons.TASK_OPTIONS.get(name, {})
+        guard(app.task(bind=True, shared=False, name=f"chaos.{name}", **options)(_deadly(name, kill)))
+    guard(app.task(bind=True, shared=False, name=f"chaos.{poisons.UNPICKLED}")(_unpickled))
+
+
+def _work(self: Task, seconds: float) -> None:
+    run, on_trial = uuid4().hex[:12], _is_on_trial()
+    tasklog.write("begin", self.request.id, run, on_trial=on_trial)
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(STEP, left))
+        tasklog.write("step", self.request.id, run, on_trial=on_trial)
+    tasklog.write("end", self.request.id, run, on_trial=on_trial)
+
+
+def _deadly(name: str, kill: Callable[[], None]) -> Callable[[Task], None]:
+    def poison(self: Task) -> None:
+        run, on_trial = uuid4().hex[:12], _is_on_trial()
+        tasklog.write("begin", self.request.id, run, on_trial=on_trial)
+        time.sleep(HESITATION)
+        tasklog.write("kill", self.request.id, run, on_trial=on_trial)
+        kill()
+
+    poison.__name__ = name
+    return poison
+
+
+def _unpickled(self: Task, argument: object) -> None:
+    """Never runs: its argument is deadly to whoever unpickles it."""
+
+
+def _is_on_trial() -> bool:
+    return bool(getattr(getattr(current_task.request, "poison", None), "on_trial", False))
+
+
+if SETUP in os.environ:
+    app = build(Setup(**json.loads(os.environ[SETUP])), current=True)

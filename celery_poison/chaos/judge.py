@@ -1,0 +1,115 @@
+"""Says what went wrong, by what the tasks themselves have written down. Pure: facts in, cases out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from celery_poison.chaos.excuses import DEATH, Case, Wrong, find_excuse
+from celery_poison.chaos.runs import Blow, Facts, Run
+
+#: Deaths until a poison is convicted: ``max(2, max_crashes)``.
+MAX_DEATHS = 2
+#: Kinds of faults in which a process stands still.
+STANDSTILL = ("stop-4", "stop-15")
+HEALTHY = "healthy"
+
+
+class Finding(NamedTuple):
+    """Something wrong, and the excuse for it; without one it is a failure."""
+
+    case: Case
+    excuse: str
+
+
+def judge(facts: Facts) -> list[Finding]:
+    """Return everything that is not as it should be."""
+    cases = [*_lost(facts), *_twice(facts), *_overlapping(facts), *_of_poisons(facts)]
+    cases += [*_convicted(facts), *_ended(facts), *_left(facts)]
+    return [Finding(case, find_excuse(case, facts.blows)) for case in cases]
+
+
+def judge_plain(facts: Facts) -> list[Finding]:
+    """Return what is lost, done twice, or kills for ever; nothing excuses that."""
+    cases = [*_lost(facts), *_twice(facts), *_of_poisons(facts)]
+    return [Finding(case, "") for case in cases if case.wrong is not Wrong.FREE]
+
+
+def _lost(facts: Facts) -> Iterator[Case]:
+    for id, sent in facts.sent.items():
+        runs = tuple(facts.runs.get(id, ()))
+        is_done = any(run.end is not None for run in runs)
+        if sent.kind == HEALTHY and sent.sure and not is_done and id not in facts.convicted:
+            yield Case(Wrong.LOST, id, f"begun {len(runs)} times", sent.at, runs)
+
+
+def _twice(facts: Facts) -> Iterator[Case]:
+    for id, runs in facts.runs.items():
+        ended = sorted((run for run in runs if run.end is not None), key=lambda run: run.end or 0.0)
+        for first, second in pairwise(ended):
+            yield Case(Wrong.TWICE, id, f"in {first.life} and {second.life}", first.begin, (first, second))
+
+
+def _overlapping(facts: Facts) -> Iterator[Case]:
+    for id, runs in facts.runs.items():
+        for number, first in enumerate(runs):
+            for second in runs[number + 1 :]:
+                if seconds := _together(first, second, facts.blows):
+                    text = f"in {first.life} and {second.life}, for {seconds:.2f} s"
+                    yield Case(Wrong.OVERLAP, id, text, second.begin, (first, second))
+
+
+def _together(first: Run, second: Run, blows: list[Blow]) -> float:
+    """Return for how many seconds two runs were at work at one time."""
+    begin, end = max(first.begin, second.begin), min(first.last, second.last)
+    still = [
+        (max(begin, blow.began), min(end, blow.ended))
+        for blow in blows
+        if blow.name in STANDSTILL and {first.life, second.life} & {*blow.lives}
+    ]
+    return max(0.0, end - begin - _length(still))
+
+
+def _length(spans: list[tuple[float, float]]) -> float:
+    """Return the length of the union of spans; one that ends before it begins is none."""
+    total, reached = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        total += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return total
+
+
+def _of_poisons(facts: Facts) -> Iterator[Case]:
+    for id, sent in facts.sent.items():
+        if sent.kind == HEALTHY:
+            continue
+        kills = [run for run in facts.runs.get(id, ()) if run.kill is not None]
+        for run in kills[MAX_DEATHS:]:
+            yield Case(Wrong.KILLED, id, f"{len(kills)} deaths, this one in {run.life}", sent.at, (run,))
+        if sent.sure and id not in facts.convicted:
+            yield Case(Wrong.FREE, id, f"{len(kills)} deaths", sent.at, tuple(kills))
+
+
+def _convicted(facts: Facts) -> Iterator[Case]:
+    for id in sorted(facts.convicted):
+        if id not in facts.sent or facts.sent[id].kind == HEALTHY:
+            runs = tuple(facts.runs.get(id, ()))
+            yield Case(Wrong.CONVICTED, id, f"begun {len(runs)} times", 0.0, runs)
+
+
+def _ended(facts: Facts) -> Iterator[Case]:
+    kills = [run for runs in facts.runs.values() for run in runs if run.kill is not None]
+    for blow in facts.blows:
+        if blow.name != DEATH:
+            continue
+        by_poison = any(run.life in blow.lives and 0 <= blow.began - (run.kill or 0) < 5 for run in kills)
+        if not by_poison:
+            yield Case(Wrong.ENDED, "", f"{blow.lives[0]}: {blow.note}", blow.began, life=blow.lives[0])
+    for text in facts.complaints:
+        yield Case(Wrong.ENDED, "", text)
+
+
+def _left(facts: Facts) -> Iterator[Case]:
+    for name, count in facts.left.items():
+        yield Case(Wrong.LEFT, "", f"{name}: {count}")

@@ -1,0 +1,92 @@
+"""What the judge judges by: messages, their runs, and what was done to the fleet."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from celery_poison.chaos.tasklog import Line
+
+
+@dataclass
+class Blow:
+    """A fault as it came, or a death: seconds, monotonic; the lives and processes that it struck."""
+
+    name: str
+    began: float
+    ended: float = float("inf")
+    lives: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()
+    note: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.began
+
+
+@dataclass
+class Run:
+    """One start of one message, as its own lines tell; times in seconds, monotonic.
+
+    ``last`` is the last sign of life; ``end`` and ``kill`` are None where it did not come to that.
+    """
+
+    id: str
+    life: str
+    pid: int
+    on_trial: bool
+    begin: float
+    last: float
+    end: float | None = None
+    kill: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message: what it is (``healthy``, or the name of a poison), when, and whether the broker said yes.
+
+    What failed half-way may have arrived or not. It is tried again under another id, so that no
+    message is ever there twice.
+    """
+
+    kind: str
+    at: float
+    sure: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that is known of one run of the program.
+
+    Attributes:
+        sent: by task id.
+        runs: by task id, in the order of their beginnings.
+        blows: faults, and the deaths of workers (``death``).
+        convicted: task ids in quarantine.
+        left: what is left when all is quiet, and after the last worker has left.
+        complaints: what workers said before they ended for no reason of ours.
+    """
+
+    sent: Mapping[str, Sent]
+    runs: Mapping[str, list[Run]]
+    blows: list[Blow]
+    convicted: frozenset[str] = frozenset()
+    left: Mapping[str, int] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+
+
+def runs_of(lines: Iterable[Line]) -> dict[str, list[Run]]:
+    """Put the lines of the task log together."""
+    runs: dict[str, Run] = {}
+    for line in lines:
+        run = runs.setdefault(line.run, Run(line.id, line.life, line.pid, line.on_trial, line.at, line.at))
+        run.last = line.at
+        if line.event == "end":
+            run.end = line.at
+        elif line.event == "kill":
+            run.kill = line.at
+    found = defaultdict(list)
+    for run in sorted(runs.values(), key=lambda run: run.begin):
+        found[run.id].append(run)
+    return dict(found)
