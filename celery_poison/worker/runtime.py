@@ -159,7 +159,8 @@ class Runtime:
         self._settler = Settler(self.ledger)
         self.memory = Memory(
             self.ledger,
-            self.me.node,
+            self.me,
+            beat,
             self.amnesia,
             self._settler,
             self.whereabouts,
@@ -284,6 +285,7 @@ class Runtime:
         if self.wire.open():
             self.following.heard_from(self.wire.run_id)
             self.memory.settle()
+            self.memory.recheck()
         raise Again(TIDY_PAUSE)
 
     def farewell(self) -> None:

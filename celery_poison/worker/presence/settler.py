@@ -82,6 +82,12 @@ class Settler:
         """Return what was acknowledged just now, and is still on record for that."""
         return list(self._waiting.copy())[-MEMORY:]
 
+    def tokens(self) -> set[str]:
+        """Return the tokens of all starts that are on record still, and will be forgotten from here."""
+        with self._lock:
+            lines = (self._waiting.copy(), self._missed, self._late, self._kept)
+            return {end.token for line in lines for end in line}
+
     def settle(self, *, everything: bool = False) -> None:
         """Forget what is due, or everything at the end.
 

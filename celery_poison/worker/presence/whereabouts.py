@@ -81,6 +81,15 @@ class Whereabouts:
         self._in_pool = {token: request for token, request in self._in_pool.items() if request in active}
         return void
 
+    def is_known(self, start: Start) -> bool:
+        """Whether a start is on its way here, runs, or has an end that is being put on record."""
+        if start.token in self._in_pool or start.token in self._let_in:
+            return True
+        if any(request.start().token == start.token for request in list(self.undecided)):
+            return True
+        # It may have begun although it was thought dropped: only its process knows.
+        return start.phase == Phase.RUNNING and start.token not in self._ended and _exists(start.pid)
+
     def how_ended(self, token: str) -> bool | None:
         """Return whether a start ended well here; None if it did not end, or that is long ago."""
         return None if token in self._in_pool or token in self._let_in else self._ended.get(token)
