@@ -31,6 +31,8 @@ logger = get_logger("celery_poison")
 AWAY = (RedisError, OSError)
 #: Seconds after which Redis counts as away, where the transport options set no time.
 ANSWER_TIMEOUT = 10.0
+#: Seconds within which Redis hears of an acknowledgement, if it is there.
+PROMPT = 1.0
 #: Acknowledged tags that are remembered, for a Redis that comes back without its last moments.
 MEMORY = 20_000
 
@@ -40,6 +42,9 @@ RECHECK_FOR = 30.0
 
 #: Returns the delivery tags of what has begun, or whose fate is being decided: it is not put back.
 InUse = Callable[[], set[str]]
+
+
+_NOBODY = object()
 
 
 class Held:
@@ -63,7 +68,7 @@ class Held:
         #: Tag -> the open channel that received it; None when that is closed. The oldest first.
         self._holders: OrderedDict[str, Any] = OrderedDict()
         #: Tags that Redis must hear of: acknowledged; put back (and whether behind all that waits).
-        self._acks: OrderedDict[str, None] = OrderedDict()
+        self._acks: OrderedDict[str, float] = OrderedDict()  # and since when
         self._returns: OrderedDict[str, bool] = OrderedDict()
         self._acknowledged: OrderedDict[str, None] = OrderedDict()
         self._boot_ids: set[str] = set()
@@ -94,28 +99,40 @@ class Held:
                 self._returns[tag] = False
                 self._recheck_until = time.monotonic() + RECHECK_FOR
 
-    def holds(self, tag: str) -> bool:
-        """Whether a message is still this process's, and no copy of it was put back."""
-        return tag in self._holders
-
     def tags(self) -> set[str]:
         """Return the tags of everything that is held, or not yet told to Redis."""
         with self._lock:
             return {*self._holders, *self._acks, *self._returns}
 
     @property
-    def is_heard(self) -> bool:
-        """Whether Redis has confirmed every acknowledgement and everything that was put back."""
-        return not self._acks and not self._returns
+    def owes_acknowledgements(self) -> bool:
+        """Whether Redis has not heard of an acknowledgement for longer than it takes."""
+        with self._lock:
+            since = next(iter(self._acks.values()), None)
+        return since is not None and time.monotonic() - since > PROMPT
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held, and Redis has confirmed everything that it was told."""
+        with self._lock:
+            return not (self._holders or self._acks or self._returns)
 
     # --- giving it away ------------------------------------------------------------------------
+
+    def note_done(self, tag: str) -> bool:
+        """Note that a message is done, and will be acknowledged soon; return whether it had been put back."""
+        with self._lock:
+            if self._holders.pop(tag, _NOBODY) is _NOBODY:
+                return True
+            self._acks[tag] = time.monotonic()
+            return False
 
     def acknowledge(self, tag: str) -> None:
         """Tell Redis that a message is done, now or as soon as it is there."""
         with self._lock:
             self._holders.pop(tag, None)
             self._returns.pop(tag, None)
-            self._acks[tag] = None
+            self._acks.setdefault(tag, time.monotonic())
         self._attempt(self._tell_acks)
 
     def put_back(self, tag: str, *, leftmost: bool = False) -> None:
@@ -152,7 +169,7 @@ class Held:
             self.flush()
         except AWAY as error:
             logger.warning("celery_poison: what this worker holds cannot be put back now: %s", error)
-        return self.is_heard
+        return self.is_empty
 
     # --- in a round of its own -----------------------------------------------------------------
 
@@ -200,7 +217,7 @@ class Held:
                     if tag in self._holders or tag in self._acks or tag in self._returns:
                         continue
                     if tag in self._acknowledged:
-                        self._acks[tag] = None
+                        self._acks[tag] = time.monotonic()
                     else:
                         self._returns[tag] = False
         self._tell_acks()
@@ -287,9 +304,9 @@ class Holdings:
             return list(self._books.values())
 
     @property
-    def is_heard(self) -> bool:
-        """Whether every broker has confirmed what it was told."""
-        return all(held.is_heard for held in self.all())
+    def owes_acknowledgements(self) -> bool:
+        """Whether a broker has not heard of an acknowledgement for longer than it takes."""
+        return any(held.owes_acknowledgements for held in self.all())
 
     def leave_for_good(self) -> bool:
         """Put everything back; return whether every broker has heard it."""

@@ -63,9 +63,8 @@ class RedisMessage(virtual.Message, Sealed):
         super().__init__(payload, channel=channel, **kwargs)
         self.queue_name = channel.arriving_from
 
-    def ack(self, multiple: bool = False) -> None:
-        self.went_back = not self.channel.held.holds(self.delivery_tag)
-        super().ack(multiple)
+    def is_done(self) -> None:
+        self.went_back = self.channel.held.note_done(self.delivery_tag)
 
     def reject(self, requeue: bool = False) -> None:
         """As in kombu; a guarded message that is put back goes to the front of its queue (WAS-3)."""

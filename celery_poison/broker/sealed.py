@@ -15,8 +15,8 @@ class Sealed(Message):
         received: the body as received.
         queue_name: the queue it was consumed from, if known.
         poison: the worker's notes about this delivery.
-        went_back: whether it had been put back when it was acknowledged: a copy of it comes. None: nobody
-            here can know.
+        went_back: whether it had been put back when it was done: a copy of it comes. None: nobody here can
+            know.
     """
 
     queue_name: str | None = None
@@ -34,6 +34,9 @@ class Sealed(Message):
             super().__init__(body=body, headers=bare, **kwargs)
             self.headers = headers
         self.received = self._body
+
+    def is_done(self) -> None:
+        """Its task has ended, and it will be acknowledged: Celery may do that later, when it is connected."""
 
     @property
     def sealed(self) -> bool:

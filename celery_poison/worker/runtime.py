@@ -165,7 +165,7 @@ class Runtime:
             self._settler,
             self.whereabouts,
             self.clerk,
-            lambda: self.holdings.is_heard,
+            lambda: self.holdings.owes_acknowledgements,
         )
         self.following = Following(self.wire, self.memory, self.health, self.bridge, beat)
         self.ownership = Ownership(self.ledger, self.lease, self.recorder)

@@ -13,6 +13,7 @@ from celery.exceptions import Reject, TaskRevokedError
 from celery.worker import state
 
 from celery_poison import causes
+from celery_poison.broker.sealed import Sealed
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.plugin import marking
@@ -205,6 +206,8 @@ class GuardedRequest(SentRequest):
     def acknowledge(self) -> None:
         if self._is_open or self.acknowledged:
             return
+        if isinstance(self._message, Sealed):
+            self._message.is_done()
         super().acknowledge()
         if self.diverts:
             self._settle()
@@ -236,7 +239,7 @@ class GuardedRequest(SentRequest):
         else:
             if not self._ended_well:
                 self.runtime.recorder.finish(self._ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
-            went_back = self._message.went_back
+            went_back = getattr(self._message, "went_back", None)
             copy = self.epoch != self.runtime.epoch if went_back is None else went_back
             self.runtime.endings.acknowledged(self, self._ticket, final=not self._goes_on, copy=copy)
 

@@ -37,7 +37,7 @@ class Memory:
     Args:
         me: the worker.
         pause: seconds between two looks at the ledger after a disturbance.
-        is_heard: tells whether the broker has confirmed every acknowledgement.
+        owes: tells whether the broker has not heard of an acknowledgement.
 
     Attributes:
         broker_is_away: its connection was lost, and there is no other yet.
@@ -52,7 +52,7 @@ class Memory:
         settler: Settler,
         whereabouts: Whereabouts,
         clerk: Clerk,
-        is_heard: Callable[[], bool],
+        owes: Callable[[], bool],
     ) -> None:
         self._ledger = ledger
         self._me = me
@@ -61,7 +61,7 @@ class Memory:
         self._settler = settler
         self._whereabouts = whereabouts
         self._clerk = clerk
-        self._is_heard = is_heard
+        self._owes = owes
         self.broker_is_away = False
         self._recheck_until = self._next_recheck = 0.0
         self._missing = 0
@@ -89,7 +89,7 @@ class Memory:
 
     def settle(self) -> None:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
-        if not self.broker_is_away and self._is_heard():
+        if not self.broker_is_away and not self._owes():
             self._settler.settle()
 
     def keep(self, end: Acknowledged) -> None:
