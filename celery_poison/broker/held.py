@@ -99,6 +99,10 @@ class Held:
                 self._returns[tag] = False
                 self._recheck_until = time.monotonic() + RECHECK_FOR
 
+    def holds(self, tag: str) -> bool:
+        """Whether a message is still this process's, and neither done nor put back."""
+        return tag in self._holders
+
     def tags(self) -> set[str]:
         """Return the tags of everything that is held, or not yet told to Redis."""
         with self._lock:
@@ -276,11 +280,11 @@ class Holdings:
 
     Args:
         in_use: see :class:`Held`.
-        before_return: is called before the contents of a closing channel go back; what it keeps from
-            beginning counts as not begun.
+        before_return: is told of a channel that closes, before what it holds goes back: from now on nothing
+            of that may begin.
     """
 
-    def __init__(self, in_use: InUse = set, before_return: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, in_use: InUse = set, before_return: Callable[[Any], object] = lambda _: None) -> None:
         self._in_use = in_use
         self.before_return = before_return
         self._books: dict[tuple[str, ...], Held] = {}

@@ -63,6 +63,10 @@ class RedisMessage(virtual.Message, Sealed):
         super().__init__(payload, channel=channel, **kwargs)
         self.queue_name = channel.arriving_from
 
+    @property
+    def is_mine(self) -> bool:
+        return bool(self.channel.held.holds(self.delivery_tag))
+
     def is_done(self) -> None:
         self.went_back = self.channel.held.note_done(self.delivery_tag)
 
@@ -135,7 +139,7 @@ class OwnedChannel(_Base):
         """Put back what this channel received and nobody has begun."""
         if self._receives and self.do_restore:
             self._receives = False
-            self.holdings.before_return()
+            self.holdings.before_return(self)
             self.held.leave(self)
 
     def _connparams(self, asynchronous: bool = False) -> Any:

@@ -23,6 +23,8 @@ class Sealed(Message):
     poison: Any = None
     to_front = False
     went_back: bool | None = None
+    #: False when it was put back, since its connection was lost.
+    is_mine = True
     _body: Any = None
 
     def __init__(self, body: Any = None, headers: Any = None, **kwargs: Any) -> None:

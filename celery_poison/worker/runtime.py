@@ -63,7 +63,7 @@ class Runtime:
         observes: nothing may become of a message but what Celery makes of it (``poison_observe_only``).
         policies: task name -> (policy, whether it diverts); updated in place, since others hold it too.
         contained: whether tasks share this process.
-        epoch: number of the present broker connection.
+        epoch: number of the present broker connection; changes when it is lost, too.
         run_id: of the Redis at which this process is subscribed to its channel; empty while it is not.
         ended: it said farewell, and must not beat any more.
     """
@@ -87,7 +87,7 @@ class Runtime:
         self.policies = self.plugin.policies
         self.contained = contained
         self.activation_ms = int(settings.activation_interval * 1000)
-        self.epoch = 0
+        self.epoch = self._connections = 0
         self.run_id = ""
         self.stopping = self.ended = self._begun = False
 
@@ -184,7 +184,7 @@ class Runtime:
         """What is done when a broker connection is lost, and when this worker was taken for dead."""
         self._leftovers = Leftovers(self.ledger, self.whereabouts, self.clerk, contained=self.contained)
         self._owners = Owners(self.ledger)
-        self.holdings = Holdings(self.whereabouts.tags_in_use, self._leftovers.refuse)
+        self.holdings = Holdings(self.whereabouts.tags_in_use, self._channel_closes)
         self._renewal = Renewal(self.holdings, self.settings.heartbeat_interval, self.complain)
         self.rebirth = Rebirth(
             self.me,
@@ -243,7 +243,7 @@ class Runtime:
         """Return what a heartbeat tells about this worker."""
         return self._about.now(
             stopping=self.stopping,
-            reconnected=self.epoch > 1,
+            reconnected=self._connections > 1,
             unguarded=self._settler.missing,
             ledger_errors=self.complain.count,
             vitals=self.vitals.tell(),
@@ -253,11 +253,12 @@ class Runtime:
 
     def connected(self, consumer: Any) -> None:
         """A broker connection begins; deliveries of earlier ones are void."""
-        self.epoch += 1
+        self.disconnected()
+        self._connections += 1
         self.rebirth.is_fenced = False
         self.exits.watch(consumer.pool)
         self.amnesia.broker_forgets = consumer.connection.transport.driver_type == "redis"
-        if self.epoch > 1:
+        if self._connections > 1:
             self.amnesia.reconnected()
         self._leftovers.drop()
         self.memory.connection_lost()
@@ -266,6 +267,16 @@ class Runtime:
         if not self.observes:
             self._renewal.start()
             self._renewal.soon()
+
+    def disconnected(self) -> None:
+        """The broker connection is gone: what came by it and has not begun is void, the broker has it back."""
+        self.epoch += 1
+        self._leftovers.refuse()
+
+    def _channel_closes(self, channel: Any) -> None:
+        consumer = getattr(self.consumer, "task_consumer", None)
+        if consumer is not None and consumer.channel is channel:
+            self.disconnected()
 
     def begin(self) -> None:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""

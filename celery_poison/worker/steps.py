@@ -155,6 +155,7 @@ class GuardStep(bootsteps.ConsumerStep):
 
     def stop(self, consumer: Any) -> None:
         self._runtime.memory.broker_is_away = True
+        self._runtime.disconnected()
         self._gate.clear()
 
     def shutdown(self, consumer: Any) -> None:
