@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from celery_poison.chaos.runs import Blow, Run
 
-#: ``poison_activation_interval``: who is silent for longer counts as dead.
-ACTIVATION = 10.0
 #: Seconds by which a clock that is read twice, on a busy machine, may be late.
 SLACK = 1.0
-#: Seconds between the end of a run and the acknowledgement, at most; what dies meanwhile runs again.
+#: Seconds between the end of a run, or of an outage after it, and the acknowledgement, at most.
 CUT_SHORT = 2.0
+#: Seconds until a client tries again whose server was away.
+RECONNECT = 5.0
+#: Seconds that a message waits in its queue, at most.
+BACKLOG = 60.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
 
@@ -33,7 +35,10 @@ class Wrong(Enum):
 
 @dataclass(frozen=True)
 class Case:
-    """One wrong: of which message, when it was sent, and the runs it is about."""
+    """One wrong: of which message, when it was sent, and the runs it is about.
+
+    ``settled`` is when the first of them must have been acknowledged.
+    """
 
     wrong: Wrong
     id: str
@@ -41,6 +46,7 @@ class Case:
     at: float = 0.0
     runs: tuple[Run, ...] = ()
     life: str = ""
+    settled: float = 0.0
 
 
 Test = Callable[[Case, Blow], bool]
@@ -48,7 +54,7 @@ Test = Callable[[Case, Blow], bool]
 
 @dataclass(frozen=True)
 class Excuse:
-    """Faults, by the first word of their names or the whole, that excuse a wrong if the test says so."""
+    """Faults that excuse a wrong if the test says so."""
 
     wrong: tuple[Wrong, ...]
     faults: tuple[str, ...]
@@ -64,25 +70,41 @@ def find_excuse(case: Case, blows: list[Blow]) -> str:
     return next((row.why for row in EXCUSES for blow in blows if row.holds(case, blow)), "")
 
 
+def settled(end: float, blows: Iterable[Blow]) -> float:
+    """Return when a run that ended then must have been acknowledged, whatever was away meanwhile."""
+    at = end + CUT_SHORT
+    for blow in sorted(blows, key=lambda blow: blow.began):
+        if blow.name in OUTAGES and blow.began <= at and blow.ended >= end - RECONNECT:
+            at = max(at, blow.ended + RECONNECT)
+    return at
+
+
 def _was_sent_before(case: Case, blow: Blow) -> bool:
     return case.at <= blow.ended
+
+
+def _was_there(case: Case, blow: Blow) -> bool:
+    """Whether it was in Redis, and had not been forgotten there long before."""
+    last = max([case.at, *(run.last for run in case.runs)])
+    return case.at <= blow.ended and last >= blow.began - BACKLOG
 
 
 def _was_sent_just_before(case: Case, blow: Blow) -> bool:
     return blow.began - CUT_SHORT <= case.at <= blow.ended
 
 
-def _died_at_its_end(case: Case, blow: Blow) -> bool:
-    """Whether what did it first died before it could be acknowledged."""
+def _was_cut_short(case: Case, blow: Blow) -> bool:
+    """Whether what did it first died before the acknowledgement was out."""
     first = case.runs[0]
     struck = first.pid in blow.pids if blow.name == "kill-child" else first.life in blow.lives
-    return struck and first.end is not None and -SLACK <= blow.began - first.end <= CUT_SHORT
+    return struck and first.end is not None and first.end - SLACK <= blow.began <= case.settled
 
 
-def _was_away_for_long(case: Case, blow: Blow) -> bool:
-    """Whether one of its runs was in a worker that was silent for longer than the activation interval."""
-    return blow.seconds > ACTIVATION - SLACK and any(
-        run.life in blow.lives and run.begin <= blow.ended and blow.began <= run.last for run in case.runs
+def _was_away(case: Case, blow: Blow) -> bool:
+    """Whether one of its runs was, or began too late, in a worker that was out of reach."""
+    return any(
+        run.life in blow.lives and run.begin <= blow.ended + SLACK and blow.began <= run.last
+        for run in case.runs
     )
 
 
@@ -98,24 +120,47 @@ def _struck_its_worker(case: Case, blow: Blow) -> bool:
 
 
 def _came_together(case: Case, blow: Blow) -> bool:
-    return all(blow.began - TOGETHER <= (run.kill or run.last) <= blow.ended + TOGETHER for run in case.runs)
+    return any(blow.began - TOGETHER <= (run.kill or run.last) <= blow.ended + TOGETHER for run in case.runs)
 
 
-KILLS = ("kill-main", "kill-group", "kill-container", "kill-child", "kill-cell", "kill-watcher")
-STOPS = ("stop-4", "stop-15")
-LEAVES = ("warm", "cold", "deploy")
-OUTAGES = ("redis-pause", "redis-kill")
 #: Not a fault but what comes of many: the end of a worker, whatever ended it.
 DEATH = "death"
+#: The fleet gate is closed, as the journal tells.
+GATE = "fleet-gate"
+OF_WORKERS = ("kill-main", "kill-group", "kill-container")
+OF_CELLS = ("kill-cell", "kill-watcher")
+LEAVES = ("warm", "cold", "deploy")
+SILENCES = ("stop-15", "net-freeze-15", "net-cut-5", "net-cut-15")
+SWITCHES = ("redis-failover", "redis-switch")
+
+#: What keeps an acknowledgement from getting out.
+OUTAGES = (
+    *SWITCHES, "redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "rabbit-kill",
+    "rabbit-pause", "rabbit-close", "net-drop", "net-cut-5", "net-cut-15", "net-freeze-4", "net-freeze-15",
+    "net-slow", "stop-4",
+)  # fmt: skip
 
 EXCUSES = (
-    Excuse((Wrong.TWICE,), (DEATH, "kill-child"), _died_at_its_end,
+    Excuse((Wrong.LOST,), ("redis-empty",), _was_there,
+           "it was in Redis when that was emptied"),
+    Excuse((Wrong.FREE, Wrong.KILLED), ("redis-empty",), _was_sent_before,
+           "its history was in Redis when that was emptied"),
+    Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second", *SWITCHES), _was_sent_just_before,
+           "it was sent in the seconds that Redis lost"),
+    Excuse((Wrong.FREE,), ("redis-lost-second", *SWITCHES), _came_together,
+           "it went to quarantine in the seconds that Redis lost"),
+    Excuse((Wrong.TWICE,), (DEATH, "kill-child"), _was_cut_short,
            "its worker died before the acknowledgement was out"),
-    Excuse((Wrong.TWICE, Wrong.OVERLAP), ("stop-15",), _was_away_for_long,
-           "its worker was silent for longer than the activation interval"),
-    Excuse((Wrong.CONVICTED,), ("kill-cell", "kill-watcher"), _was_on_trial_there,
+    Excuse((Wrong.TWICE, Wrong.OVERLAP), SILENCES, _was_away,
+           "its worker was out of reach, and taken for dead"),
+    Excuse((Wrong.TWICE, Wrong.OVERLAP), SWITCHES, _came_together,
+           "it was received from the old master"),
+    Excuse((Wrong.CONVICTED,), OF_CELLS, _was_on_trial_there,
            "somebody killed its cell from outside"),
-    Excuse((Wrong.KILLED,), (*KILLS, *STOPS, *LEAVES, *OUTAGES), _came_together,
-           "a fault came at the same time"),
-    Excuse((Wrong.ENDED,), (*KILLS, *LEAVES), _struck_its_worker, "it was killed, or asked to leave"),
+    Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15"),
+           _came_together, "a fault came at the same time"),
+    Excuse((Wrong.KILLED,), (GATE,), _came_together,
+           "the fleet gate was closed: many workers had died at once"),
+    Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
+           "it was killed, or asked to leave"),
 )  # fmt: skip

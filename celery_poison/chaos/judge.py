@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from celery_poison.chaos.excuses import DEATH, Case, Wrong, find_excuse
+from celery_poison.chaos.excuses import DEATH, Case, Wrong, find_excuse, settled
 from celery_poison.chaos.runs import Blow, Facts, Run
 
 #: Deaths until a poison is convicted: ``max(2, max_crashes)``.
@@ -25,15 +25,16 @@ class Finding(NamedTuple):
 
 def judge(facts: Facts) -> list[Finding]:
     """Return everything that is not as it should be."""
-    cases = [*_lost(facts), *_twice(facts), *_overlapping(facts), *_of_poisons(facts)]
+    cases = [*_lost(facts), *_twice(facts), *_overlapping(facts), *_free(facts)]
     cases += [*_convicted(facts), *_ended(facts), *_left(facts)]
-    return [Finding(case, find_excuse(case, facts.blows)) for case in cases]
+    found = [Finding(case, find_excuse(case, facts.blows)) for case in cases]
+    return [*found, *_killed_too_often(facts, facts.blows)]
 
 
 def judge_plain(facts: Facts) -> list[Finding]:
-    """Return what is lost, done twice, or kills for ever; nothing excuses that."""
-    cases = [*_lost(facts), *_twice(facts), *_of_poisons(facts)]
-    return [Finding(case, "") for case in cases if case.wrong is not Wrong.FREE]
+    """Return what is lost, done twice, or kills again and again; nothing excuses that."""
+    cases = [*_lost(facts), *_twice(facts)]
+    return [*(Finding(case, "") for case in cases), *_killed_too_often(facts, [])]
 
 
 def _lost(facts: Facts) -> Iterator[Case]:
@@ -48,7 +49,8 @@ def _twice(facts: Facts) -> Iterator[Case]:
     for id, runs in facts.runs.items():
         ended = sorted((run for run in runs if run.end is not None), key=lambda run: run.end or 0.0)
         for first, second in pairwise(ended):
-            yield Case(Wrong.TWICE, id, f"in {first.life} and {second.life}", first.begin, (first, second))
+            text, by = f"in {first.life} and {second.life}", settled(first.end or 0.0, facts.blows)
+            yield Case(Wrong.TWICE, id, text, first.begin, (first, second), settled=by)
 
 
 def _overlapping(facts: Facts) -> Iterator[Case]:
@@ -80,15 +82,25 @@ def _length(spans: list[tuple[float, float]]) -> float:
     return total
 
 
-def _of_poisons(facts: Facts) -> Iterator[Case]:
+def _free(facts: Facts) -> Iterator[Case]:
     for id, sent in facts.sent.items():
-        if sent.kind == HEALTHY:
-            continue
-        kills = [run for run in facts.runs.get(id, ()) if run.kill is not None]
-        for run in kills[MAX_DEATHS:]:
-            yield Case(Wrong.KILLED, id, f"{len(kills)} deaths, this one in {run.life}", sent.at, (run,))
-        if sent.sure and id not in facts.convicted:
-            yield Case(Wrong.FREE, id, f"{len(kills)} deaths", sent.at, tuple(kills))
+        if sent.kind != HEALTHY and sent.sure and id not in facts.convicted:
+            kills = _kills(facts, id)
+            yield Case(Wrong.FREE, id, f"{len(kills)} deaths", sent.at, kills)
+
+
+def _killed_too_often(facts: Facts, blows: list[Blow]) -> Iterator[Finding]:
+    """A death that something else disturbed does not count."""
+    for id, sent in facts.sent.items():
+        kills = _kills(facts, id)
+        excuses = [find_excuse(Case(Wrong.KILLED, id, "", sent.at, (run,)), blows) for run in kills]
+        if len(kills) > MAX_DEATHS:
+            case = Case(Wrong.KILLED, id, f"{len(kills)} deaths", sent.at, kills)
+            yield Finding(case, "" if excuses.count("") > MAX_DEATHS else next(filter(None, excuses)))
+
+
+def _kills(facts: Facts, id: str) -> tuple[Run, ...]:
+    return tuple(run for run in facts.runs.get(id, ()) if run.kill is not None)
 
 
 def _convicted(facts: Facts) -> Iterator[Case]:

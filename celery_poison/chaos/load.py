@@ -44,17 +44,20 @@ class Load:
             # After an outage it goes on at its pace instead of making up for it.
             due = max(due, time.monotonic() - 1.0) + 1 / self._rate
 
-    def send_poison(self, name: str, number: int) -> None:
-        self._send_until_sure(f"p{number}-{name}", name, f"chaos.{name}")
+    def send_poison(self, name: str) -> str:
+        """Send one of a kind; return its task id."""
+        number = 1 + sum(sent.kind == name and sent.sure for sent in list(self.sent.values()))
+        return self._send_until_sure(f"{name}{number}", name, f"chaos.{name}")
 
-    def _send_until_sure(self, id: str, kind: str, task: str, args: tuple[object, ...] = ()) -> None:
-        attempt = 0
+    def _send_until_sure(self, id: str, kind: str, task: str, args: tuple[object, ...] = ()) -> str:
+        attempt, name = 0, id
         while not self._stage.stopping.is_set():
             attempt += 1
             name = f"{id}.{attempt}"
             if self._send(name, kind, task, args):
-                return
+                break
             self._stage.wait(PATIENCE)
+        return name
 
     def _send(self, id: str, kind: str, task: str, args: tuple[object, ...]) -> bool:
         options = {}

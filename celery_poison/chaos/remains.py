@@ -1,9 +1,9 @@
-"""What is still there when all should be quiet."""
+"""What is still there when all should be quiet, and when everybody has left."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import redis
@@ -14,23 +14,35 @@ from celery_poison.ledger.keys import Keys
 QUEUE = "celery"
 #: States of a parking that may stay on record.
 OVER = ("finished", "kept")
+#: Bytes that may be left in Redis apart from the journal and what is kept on purpose.
+SMALL = 1 << 20
+
+_KEYS = Keys()
+#: What stays in the ledger, or goes with the time: docs/keys.md.
+_STAYS = (
+    *("meta", "journal", "quarantine", "failed", "incidents", "monitor", "monitor_fence", "deaths", "gate"),
+    *("counts", "buried", "policy", "blocks", "published", "parked", "untold"),
+)
+#: Beginnings of the names of what stays.
+_STAY = (
+    *(_KEYS.message(""), _KEYS.incident(""), _KEYS.convictions(""), _KEYS.children),
+    *("poison.returned.", "_kombu."),
+)
+#: Of these, what grows with what happens, and is trimmed or expires.
+_GROW = (_KEYS.journal, _KEYS.message(""), _KEYS.incident(""), "poison.returned.")
 
 
-def remains(stage: Stage) -> dict[str, int]:
+def unfinished(stage: Stage) -> dict[str, int]:
     """Return what is left of the broker's and the ledger's, by name; empty if nothing is.
 
     Raises:
         redis.RedisError: Redis is away.
     """
-    found = dict(_remains(stage))
-    return {name: count for name, count in found.items() if count}
-
-
-def _remains(stage: Stage) -> Iterator[tuple[str, int]]:
     with stage.redis.client() as client:
-        yield from _of_broker(stage, client)
+        found = dict(_of_broker(stage, client))
         if not stage.options.plain:
-            yield from _of_ledger(client)
+            found |= dict(_of_ledger(client))
+    return {name: count for name, count in found.items() if count}
 
 
 def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
@@ -44,17 +56,50 @@ def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
 
 
 def _of_ledger(client: redis.Redis) -> Iterator[tuple[str, int]]:
-    keys = Keys()
     for name in ("running", "done", "parcels", "gone", "open"):
-        fields: Any = client.hlen(getattr(keys, name))
+        fields: Any = client.hlen(getattr(_KEYS, name))
         yield name, fields
-    candidates: Any = client.zcard(keys.candidates)
+    candidates: Any = client.zcard(_KEYS.candidates)
     yield "candidates", candidates
-    parked: Any = client.hvals(keys.parked)
+    parked: Any = client.hvals(_KEYS.parked)
     yield "parked", sum(json.loads(raw)[0] not in OVER for raw in parked)
-    yield "lineages", sum(1 for _ in client.scan_iter(_literally(keys.lineage("")) + "*"))
+    yield "lineages", sum(key.startswith(_KEYS.lineage("")) for key in client.scan_iter(count=1000))
 
 
-def _literally(prefix: str) -> str:
-    """As a pattern of Redis."""
-    return "".join(f"\\{letter}" if letter in "{}[]?*" else letter for letter in prefix)
+def left_behind(stage: Stage) -> dict[str, int]:
+    """Return keys that no living worker needs, bytes that are too many for them, and temporary files."""
+    found: dict[str, int] = {}
+    stays, size = {getattr(_KEYS, name) for name in _STAYS}, 0
+    with stage.redis.client() as client:
+        for key in client.scan_iter(count=1000):
+            if key not in stays and not key.startswith(_STAY):
+                found[f"key {key}"] = 1
+            if not key.startswith(_GROW):
+                bytes_of_it: Any = client.memory_usage(key, samples=0)
+                size += bytes_of_it or 0
+    if size > SMALL:
+        found["bytes in Redis"] = size
+    for path in stage.temporary.rglob("*"):
+        # billiard's own, of processes that were killed
+        if path.name != "ballast" and not path.relative_to(stage.temporary).parts[0].startswith("pymp-"):
+            found[f"file {path.relative_to(stage.temporary)}"] = 1
+    return found
+
+
+def traces(stage: Stage, ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return where Redis still knows these task ids, before everybody leaves."""
+    found: dict[str, list[str]] = {id: [] for id in ids}
+    with stage.redis.client(decode_responses=False) as client:
+        rows: list[tuple[str, Any]] = [
+            (f"unacked {tag.decode()}", value) for tag, value in client.hgetall("unacked").items()
+        ]
+        for name in ("running", "parked", "candidates"):
+            key = getattr(_KEYS, name)
+            values: Any = client.zrange(key, 0, -1) if name == "candidates" else client.hvals(key)
+            rows += [(name, value) for value in values]
+        rows += [("queue", value) for value in client.lrange(QUEUE, 0, -1)]
+    for where, value in rows:
+        for id, places in found.items():
+            if id.encode() in value:
+                places.append(f"{where}: {value[:200].decode(errors='replace')}")
+    return found

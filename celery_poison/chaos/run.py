@@ -4,114 +4,175 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import redis
 
 from celery_poison import Quarantine
-from celery_poison.chaos.excuses import DEATH
-from celery_poison.chaos.faults import Torment
+from celery_poison.chaos.excuses import DEATH, GATE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
-from celery_poison.chaos.remains import remains
+from celery_poison.chaos.remains import left_behind, traces, unfinished
 from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
+from celery_poison.chaos.story import recorded_at, story
+from celery_poison.chaos.torment import Torment
 from celery_poison.states import State
 
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing.
 PATIENCE, STANDSTILL = 180.0, 45.0
+#: Stories that are told.
+STORIES = 20
 #: What Celery says when a worker gives up.
 UNRECOVERABLE = re.compile(r"Unrecoverable error: .*")
 
 Say = Callable[[str], None]
 
 
+class Interrupted(Exception):
+    """Somebody asked the program to stop."""
+
+
 @dataclass
 class Outcome:
-    """What became of a run."""
+    """What became of a run.
+
+    ``quiet`` is how many seconds it took until nothing was left to do; ``stories`` are of messages that
+    went wrong, by their ids, the gravest first.
+    """
 
     plan: list[Fault]
     facts: Facts
     findings: list[Finding]
-    seconds: float
-    quiet_after: float
-    journal: list[dict[str, str]] = field(default_factory=list)
+    quiet: float
+    stories: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[Finding]:
         return [finding for finding in self.findings if not finding.excuse]
 
 
-def run(options: Options, plan: list[Fault], seconds: float, seed: int, directory: Path, say: Say) -> Outcome:
-    """Play a plan to a fleet of one's own, and judge."""
-    with Stage(options, directory) as stage:
-        say(f"{options.workers} workers of {options.slots} ({options.pool}) on {options.broker}")
-        stage.start_fleet()
-        load = Load(stage, seed)
-        torment = Torment(stage, load, say)
-        began = time.monotonic()
-        with load:
-            torment.play(plan, seconds)
-        quiet = _await_quiet(stage, load, say)
-        facts, journal = _facts(stage, load, torment)
-        findings = (judge_plain if options.plain else judge)(facts)
-        _write_down(directory, plan, facts, journal)
-        return Outcome(plan, facts, findings, time.monotonic() - began, quiet, journal)
+class Program:
+    """Plays plans to fleets of one kind.
+
+    Args:
+        seconds: how long faults may strike.
+        seed: of the load.
+        stopping: set by whoever wants it to end.
+    """
+
+    def __init__(
+        self, options: Options, seconds: float, seed: int, say: Say, stopping: threading.Event
+    ) -> None:
+        self._options, self._seconds, self._seed = options, seconds, seed
+        self._say, self._stopping = say, stopping
+
+    def run(self, plan: list[Fault], directory: Path) -> Outcome:
+        """Play a plan to a fleet of its own, and judge.
+
+        Raises:
+            Interrupted: somebody wants it to end.
+        """
+        with Stage(self._options, directory, self._stopping) as stage:
+            stage.start_fleet()
+            load = Load(stage, self._seed)
+            torment = Torment(stage, load, self._say)
+            with load:
+                torment.play(plan, self._seconds)
+            began = time.monotonic()
+            self._await_quiet(stage, load)
+            if self._stopping.is_set():
+                raise Interrupted
+            return self._judge(stage, load, torment, time.monotonic() - began)
+
+    def _await_quiet(self, stage: Stage, load: Load) -> None:
+        """Wait until nothing is left to do, or patience ends."""
+        began = changed = time.monotonic()
+        left = _open(stage, load)
+        while left and time.monotonic() < min(began + PATIENCE, changed + STANDSTILL):
+            stage.wait(0.5)
+            if self._stopping.is_set():
+                return
+            before, left = left, _open(stage, load)
+            changed = changed if left == before else time.monotonic()
+        self._say(f"after {time.monotonic() - began:.0f} s {left or 'nothing'} is left to do")
+
+    def _judge(self, stage: Stage, load: Load, torment: Torment, quiet: float) -> Outcome:
+        left = unfinished(stage)
+        convicted, journal = _recorded(stage)
+        traced = traces(stage, _not_done(stage, load) - convicted)
+        stage.stop_fleet()
+        left |= {f"{name}, when all have left": count for name, count in unfinished(stage).items()}
+        if not stage.options.plain:
+            left |= left_behind(stage)
+        stage.log.update()
+        ahead = time.time() - time.monotonic()
+        deaths = [
+            Blow(DEATH, end.at, end.at, (end.life,), note=f"status {end.status}") for end in stage.endings
+        ]
+        facts = Facts(
+            sent=load.sent,
+            runs=runs_of(stage.log.lines),
+            blows=sorted([*torment.blows, *deaths, *_gates(journal, ahead)], key=lambda blow: blow.began),
+            convicted=convicted,
+            left=left,
+            complaints=[*_complaints(stage), *torment.broken],
+            traces=traced,
+        )
+        outcome = Outcome(torment.plan, facts, (judge_plain if stage.options.plain else judge)(facts), quiet)
+        logs = stage.log_text()
+        outcome.stories = {
+            id: story(id, facts, stage.log.lines, journal, ahead, logs) for id in _worst(outcome.failures)
+        }
+        _write_down(stage.directory, outcome, journal)
+        return outcome
 
 
-def _await_quiet(stage: Stage, load: Load, say: Say) -> float:
-    """Wait until nothing is left to do, or patience ends; return the seconds."""
-    began = changed = time.monotonic()
-    left = _unfinished(stage, load)
-    while left and time.monotonic() < min(began + PATIENCE, changed + STANDSTILL):
-        stage.wait(0.5)
-        before, left = left, _unfinished(stage, load)
-        if left != before:
-            changed = time.monotonic()
-    say(f"quiet after {time.monotonic() - began:.0f} s: {left or 'nothing is left'}")
-    return time.monotonic() - began
-
-
-def _unfinished(stage: Stage, load: Load) -> dict[str, int]:
+def _open(stage: Stage, load: Load) -> dict[str, int]:
     try:
-        left = remains(stage)
+        missing = len(_not_done(stage, load) - _recorded(stage, with_journal=False)[0])
+        return unfinished(stage) | ({"not done": missing} if missing else {})
     except (redis.RedisError, OSError):
         return {"server": 1}
-    stage.log.update()
-    open_ = [id for id, sent in load.sent.items() if sent.sure and sent.kind == HEALTHY]
-    missing = len({*open_} - stage.log.ended)
-    return left | ({"not done": missing} if missing else {})
 
 
-def _facts(stage: Stage, load: Load, torment: Torment) -> tuple[Facts, list[dict[str, str]]]:
-    left = remains(stage)
-    convicted: frozenset[str] = frozenset()
-    journal: list[dict[str, str]] = []
-    if not stage.options.plain:
-        queries = Quarantine(stage.app).queries
-        convicted = frozenset(id for _, id in queries.kept_ids(State.NDLV))
-        journal = queries.journal(count=1_000_000)
-    stage.stop_fleet()
-    after = remains(stage)
+def _not_done(stage: Stage, load: Load) -> set[str]:
     stage.log.update()
-    deaths = [
-        Blow(DEATH, end.at, end.at, (end.life,), note=f"exit status {end.status}") for end in stage.endings
-    ]
-    left |= {f"{name} when all workers had left": count for name, count in after.items()}
-    facts = Facts(
-        sent=load.sent,
-        runs=runs_of(stage.log.lines),
-        blows=sorted([*torment.blows, *deaths], key=lambda blow: blow.began),
-        convicted=convicted,
-        left=left,
-        complaints=_complaints(stage),
-    )
-    return facts, journal
+    sure = {id for id, sent in load.sent.items() if sent.sure and sent.kind == HEALTHY}
+    return sure - stage.log.ended
+
+
+def _recorded(stage: Stage, with_journal: bool = True) -> tuple[frozenset[str], list[dict[str, str]]]:
+    """Return the task ids in quarantine, and the journal."""
+    if stage.options.plain:
+        return frozenset(), []
+    queries = Quarantine(stage.app).queries
+    convicted = frozenset(id for _, id in queries.kept_ids(State.NDLV))
+    return convicted, queries.journal(count=1_000_000) if with_journal else []
+
+
+def _gates(journal: Iterable[dict[str, str]], ahead: float) -> list[Blow]:
+    """Return when the fleet gate was closed."""
+    gates: list[Blow] = []
+    for entry in journal:
+        at = recorded_at(entry) - ahead
+        if entry["event"] == "gate_closed":
+            gates.append(Blow(GATE, at, note=entry["note"]))
+        elif entry["event"] == "gate_lifted" and gates:
+            gates[-1].ended = at
+    return gates
+
+
+def _worst(failures: list[Finding]) -> list[str]:
+    """Return ids of messages that went wrong, the lost ones first."""
+    found = sorted(failures, key=lambda finding: finding.case.wrong is not Wrong.LOST)
+    return list(dict.fromkeys(finding.case.id for finding in found if finding.case.id))[:STORIES]
 
 
 def _complaints(stage: Stage) -> list[str]:
@@ -122,13 +183,16 @@ def _complaints(stage: Stage) -> list[str]:
     ]
 
 
-def _write_down(directory: Path, plan: list[Fault], facts: Facts, journal: list[dict[str, str]]) -> None:
-    from dataclasses import asdict
-
-    def dump(name: str, rows: Any) -> None:
-        (directory / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-
-    dump("plan.jsonl", map(asdict, plan))
-    dump("blows.jsonl", map(asdict, facts.blows))
-    dump("sent.jsonl", ({"id": id, **asdict(sent)} for id, sent in facts.sent.items()))
-    dump("journal.jsonl", journal)
+def _write_down(directory: Path, outcome: Outcome, journal: Iterable[Any]) -> None:
+    rows = {
+        "plan": map(asdict, outcome.plan),
+        "blows": map(asdict, outcome.facts.blows),
+        "sent": ({"id": id, **asdict(sent)} for id, sent in outcome.facts.sent.items()),
+        "journal": journal,
+        "findings": ({"excuse": found.excuse, **asdict(found.case)} for found in outcome.findings),
+    }
+    for name, of_kind in rows.items():
+        lines = (f"{json.dumps(row, default=str)}\n" for row in of_kind)
+        (directory / f"{name}.jsonl").write_text("".join(lines))
+    stories = ("\n".join([id, *told, ""]) for id, told in outcome.stories.items())
+    (directory / "stories.txt").write_text("\n".join(stories))

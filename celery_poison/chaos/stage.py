@@ -9,17 +9,22 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import redis
+
 import celery_poison
 from celery_poison.chaos import app as chaos_app
 from celery_poison.chaos import tasklog
+from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk
 from celery_poison.testing import (
     RabbitServer,
     RedisServer,
+    SentinelSet,
     Supervisor,
     TcpProxy,
     Worker,
@@ -31,6 +36,8 @@ WORKERS = 3
 SLOTS = {"prefork": 4, "threads": 4, "gevent": 4, "solo": 1}
 #: Plain Celery on Redis gives back what a dead worker held after so many seconds.
 PLAIN_VISIBILITY = 20
+#: Nothing that was answered is lost when this Redis is killed.
+PERSISTENT = {"appendonly": "yes", "appendfsync": "always"}
 #: In the environment of every process that is started here, and so in that of its descendants.
 TAG = "POISON_CHAOS_ID"
 #: Seconds that workers get for a warm shutdown in the end.
@@ -41,13 +48,14 @@ _IMPORTABLE_FROM = str(Path(celery_poison.__file__).parents[1])
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the fleet is."""
+    """What the fleet is; ``disks``: temporary and append-only files are on small ones of their own."""
 
     pool: str = "prefork"
     broker: str = "redis"
     trial: str = "cell"
     plain: bool = False
     workers: int = WORKERS
+    disks: bool = False
 
     @property
     def slots(self) -> int:
@@ -67,18 +75,25 @@ class Stage:
 
     Args:
         directory: for logs and temporary files; it stays.
+        stopping: set by whoever wants all this to end.
     """
 
-    def __init__(self, options: Options, directory: Path) -> None:
+    def __init__(self, options: Options, directory: Path, stopping: threading.Event) -> None:
         self.options, self.directory = options, directory
         self.log = tasklog.TaskLog(directory / "tasks.jsonl")
-        self.temporary = directory / "tmp"
+        self._logs = directory / "logs"
+        self.temporary, self.redis_data = directory / "tmp", directory / "redis"
+        self.disk: Disk | None = None
+        self.redis_disk: Disk | None = None
+        self.rabbit: RabbitServer | None = None
+        self.sentinel: SentinelSet | None = None
+        self.clocks: dict[int, Clock] = {}
         self.lives: dict[str, Worker] = {}
         self.endings: list[Ending] = []
-        self.stopping = threading.Event()
+        self.stopping = stopping
         self._tag = secrets.token_hex(8)
         self._present: dict[str, str] = {}
-        self._proxies: dict[str, list[TcpProxy]] = {}
+        self._proxies: dict[int, list[TcpProxy]] = {}
         self._stack = ExitStack()
 
     # -- life
@@ -96,29 +111,41 @@ class Stage:
 
     def _start_servers(self) -> None:
         enter = self._stack.enter_context
-        for name in ("logs", "tmp"):
-            (self.directory / name).mkdir(parents=True, exist_ok=True)
-        self.redis = enter(RedisServer(options={"appendonly": "yes", "appendfsync": "always"}))
-        self.rabbit = enter(RabbitServer()) if self.options.broker == "rabbitmq" else None
+        self._logs.mkdir()
+        self.temporary.mkdir()
+        self.redis_data.mkdir()
+        if self.options.disks:
+            self.disk = enter(Disk(self.temporary, 16))
+            self.redis_disk = enter(Disk(self.redis_data, 512))
+        if self.options.broker == "sentinel":
+            self.sentinel = enter(SentinelSet())
+        else:
+            self._redis = enter(RedisServer(options={**PERSISTENT, "dir": self.redis_data}))
+        if self.options.broker == "rabbitmq":
+            self.rabbit = enter(RabbitServer())
         self.app = chaos_app.build(self._setup())
         self._stack.callback(self.app.close)
-        for number in range(1, self.options.workers + 1):
-            self._proxies[f"w{number}"] = [enter(TcpProxy("127.0.0.1", port)) for port in self._ports()]
+        for number in self.numbers:
+            self.clocks[number] = Clock(self.directory / f"w{number}.clock")
+            self._proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in self._ports()]
         self._stack.callback(self._end_stragglers)
         self.fleet = Supervisor(self._make, self.options.workers, give_up_after=1_000_000)
-        self._stack.callback(self._stop_fleet)
+        # Who leaves before the end does not wait.
+        self._stack.callback(self.fleet.stop, 0.0)
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the workers."""
+        return range(1, self.options.workers + 1)
 
     def start_fleet(self) -> None:
         self.fleet.start().wait_ready(120)
 
     def stop_fleet(self) -> None:
-        """A warm shutdown of all workers; no more restarts."""
+        """A warm shutdown of all workers. One more comes and goes, to clear up after those before it."""
         self.fleet.stop(GRACE)
-
-    def _stop_fleet(self) -> None:
-        self.stopping.set()
-        # Who leaves before the end does not wait.
-        self.fleet.stop(0.0)
+        with self._make("w1") as last:
+            last.wait_ready()
 
     def _end_stragglers(self) -> None:
         for pid in proctable.carrying(TAG, self._tag):
@@ -127,8 +154,8 @@ class Stage:
 
     # -- the workers
 
-    def _setup(self, proxies: list[TcpProxy] | None = None) -> chaos_app.Setup:
-        redis_url = self.redis.url()
+    def _setup(self, proxies: Sequence[TcpProxy] = ()) -> chaos_app.Setup:
+        redis_url = self.sentinel.url() if self.sentinel else self.redis.url()
         urls = [redis_url, *([self.rabbit.url()] if self.rabbit else [])]
         if proxies:
             urls = [proxy.url(url) for proxy, url in zip(proxies, urls, strict=True)]
@@ -136,47 +163,53 @@ class Stage:
 
     def _settings(self) -> dict[str, Any]:
         settings: dict[str, Any] = {} if self.options.plain else {"poison_trial": self.options.trial}
+        transport: dict[str, Any] = {}
         if self.rabbit:
-            # The second: Celery's own fault beside threads, see docs/known-limits.md.
-            settings |= {
-                "broker_transport_options": {"confirm_publish": True},
-                "worker_enable_prefetch_count_reduction": False,
-            }
+            transport["confirm_publish"] = True
+            # Celery's own fault beside threads, see docs/known-limits.md.
+            settings["worker_enable_prefetch_count_reduction"] = False
         elif self.options.plain:
-            settings["broker_transport_options"] = {"visibility_timeout": PLAIN_VISIBILITY}
-        return settings
+            transport["visibility_timeout"] = PLAIN_VISIBILITY
+        if self.sentinel:
+            transport |= self.sentinel.transport_options
+        return {**settings, "broker_transport_options": transport}
 
     def _ports(self) -> list[int]:
-        return [self.redis.port, *([self.rabbit.port] if self.rabbit else [])]
+        """Where a worker reaches its servers through proxies; nowhere where Sentinel tells it the way."""
+        servers = [None if self.sentinel else self.redis, self.rabbit]
+        return [server.port for server in servers if server is not None]
 
     def _make(self, name: str) -> Worker:
-        if former := self._present.get(name):
-            self.endings.append(Ending(former, time.monotonic(), self.fleet.deaths[-1].status))
+        if len(self.fleet.deaths) > len(self.endings):
+            status = self.fleet.deaths[-1].status
+            self.endings.append(Ending(self._present[name], time.monotonic(), status))
         life = f"{name}/{sum(one.startswith(f'{name}/') for one in self.lives) + 1}"
+        number = int(name.removeprefix("w"))
         worker = Worker(
             "celery_poison.chaos.app",
             name=name,
             pool=self.options.pool,
             concurrency=self.options.slots,
-            env=self._environment(name, life),
+            env=self._environment(number, life),
             cwd=self.temporary,
-            log_path=self.directory / "logs" / f"{life.replace('/', '-')}.log",
+            log_path=self._logs / f"{life.replace('/', '-')}.log",
         )
         self._present[name], self.lives[life] = life, worker
         return worker
 
-    def _environment(self, name: str, life: str) -> dict[str, str]:
+    def _environment(self, number: int, life: str) -> dict[str, str]:
         # Settings that were made for other workers shall not reach these.
         foreign = {name: "" for name in os.environ if name.startswith("CELERY_")}
-        path = os.pathsep.join(filter(None, (_IMPORTABLE_FROM, os.environ.get("PYTHONPATH"))))
+        path = filter(None, (str(CLOCKWORK), _IMPORTABLE_FROM, os.environ.get("PYTHONPATH")))
         return {
             **foreign,
-            **self._setup(self._proxies[name]).as_environment(),
+            **self._setup(self._proxies[number]).as_environment(),
+            **self.clocks[number].environment(),
             TAG: self._tag,
             tasklog.LOG: str(self.log.path),
             tasklog.LIFE: life,
             "TMPDIR": str(self.temporary),
-            "PYTHONPATH": path,
+            "PYTHONPATH": os.pathsep.join(path),
             "C_FORCE_ROOT": "1",  # else a worker of root's refuses to accept pickle
         }
 
@@ -186,25 +219,43 @@ class Stage:
         return life, self.lives[life]
 
     def proxies(self, number: int) -> list[TcpProxy]:
-        return self._proxies[f"w{number}"]
+        return self._proxies[number]
 
     def processes(self, life: str) -> list[int]:
         """Return the main process, pool processes, cells and watchers of one life."""
         return proctable.carrying(tasklog.LIFE, life)
 
+    # -- servers
+
+    @property
+    def redis(self) -> RedisServer:
+        """The one that holds the ledger, and the broker where that is Redis."""
+        return self.sentinel.master if self.sentinel else self._redis
+
+    def redis_answers(self) -> bool:
+        try:
+            with self.redis.client(socket_timeout=1, retry=None) as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
     # -- time
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but not beyond the end of the run."""
-        self.stopping.wait(seconds)
+        """Sleep, but not when somebody wants all this to end."""
+        self.stopping.wait(max(0.0, seconds))
+
+    def log_text(self) -> str:
+        """What all workers have logged."""
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self._logs.glob("*.log")))
 
 
 @contextlib.contextmanager
-def directory_of(keep: Path | None) -> Any:
-    """Yield the directory that shall be kept, made if need be, or one that disappears."""
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix="celery-poison-chaos-", ignore_cleanup_errors=True) as path:
-            yield Path(path)
-    else:
+def directory_of(keep: Path | None) -> Iterator[Path]:
+    """Yield a new directory below ``keep``, which stays, or one that disappears."""
+    if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
-        yield keep.resolve()
+        yield Path(tempfile.mkdtemp(prefix="run-", dir=keep.resolve()))
+        return
+    with tempfile.TemporaryDirectory(prefix="celery-poison-chaos-", ignore_cleanup_errors=True) as path:
+        yield Path(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -34,6 +35,7 @@ class TcpProxy:
         self._changed = threading.Condition()
         self._listening, self._flowing, self._stopped = False, True, False
         self._links: list[_Link] = []
+        self.delay = 0.0
         self._thread = threading.Thread(target=self._accept, name="tcp-proxy", daemon=True)
 
     def url(self, direct: str) -> str:
@@ -56,6 +58,10 @@ class TcpProxy:
     def freeze(self) -> None:
         """Keep all connections and accept new ones, but forward nothing, not even that one was closed."""
         self._set_flowing(False)
+
+    def slow_down(self, seconds: float) -> None:
+        """Hold everything that is sent from now on for so long; 0: no more."""
+        self.delay = seconds
 
     def heal(self) -> None:
         """Accept and forward again. What was sent while frozen is delivered, in order."""
@@ -170,6 +176,9 @@ class _Link:
             more = True
             while more:
                 data = source.recv(1 << 16)
+                if self._proxy.delay:
+                    # What comes meanwhile comes together: many small pieces do not add up.
+                    time.sleep(self._proxy.delay)
                 more = bool(data) and self._proxy.wait_until_flowing(self)
                 if more:
                     sink.sendall(data)

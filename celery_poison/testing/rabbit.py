@@ -113,6 +113,13 @@ class RabbitServer:
                 process.wait()
         self._server = self._epmd = None
 
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """End the node and remove its directory. Nothing in it is worth a slow good-bye."""
         self.kill()
@@ -122,6 +129,11 @@ class RabbitServer:
 
     def log_text(self) -> str:
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.directory.glob("*.log")))
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._server is None:
+            raise RuntimeError("this RabbitMQ is not running")
+        os.killpg(self._server.pid, number)
 
     def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
         with (self.directory / "output.log").open("ab") as log:
