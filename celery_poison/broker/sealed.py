@@ -23,8 +23,6 @@ class Sealed(Message):
     poison: Any = None
     to_front = False
     went_back: bool | None = None
-    #: False when it was put back, since its connection was lost.
-    is_mine = True
     _body: Any = None
 
     def __init__(self, body: Any = None, headers: Any = None, **kwargs: Any) -> None:
@@ -36,6 +34,11 @@ class Sealed(Message):
             super().__init__(body=body, headers=bare, **kwargs)
             self.headers = headers
         self.received = self._body
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it may begin: it was not put back, as it is when its connection is lost."""
+        return True
 
     def is_done(self) -> None:
         """Its task has ended, and it will be acknowledged: Celery may do that later, when it is connected."""

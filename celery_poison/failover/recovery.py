@@ -133,9 +133,8 @@ class Recovery:
                 flagged += self._end(mid, start, raw, ended, death)
         queues = known.queues.split(",") if known.queues else []
         returned = put_back(self._app, worker.rpartition("/")[2], queues)
-        if returned.mids is not None and not known.reconnected:
-            # What finished and did not come back was acknowledged: nobody will ask for it again. Not so if
-            # the worker had lost its broker once: then a copy may be on its way.
+        if returned.mids is not None:
+            # What finished and did not come back was acknowledged: nobody will ask for it again.
             self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
         return Recovered(flagged, returned.count, returned.queues, unfinished)
 

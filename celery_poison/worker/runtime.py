@@ -269,7 +269,7 @@ class Runtime:
             self._renewal.soon()
 
     def disconnected(self) -> None:
-        """The broker connection is gone: what came by it and has not begun is void, the broker has it back."""
+        """The broker connection is gone: what came by it and has not begun is void, and delivered again."""
         self.epoch += 1
         self._leftovers.refuse()
 
