@@ -101,10 +101,13 @@ def _was_cut_short(case: Case, blow: Blow) -> bool:
 
 
 def _was_away(case: Case, blow: Blow) -> bool:
-    """Whether one of its runs was, or began too late, in a worker that was out of reach."""
+    """Whether one of its runs was, or began too late, in a worker that was out of reach.
+
+    It is a run until it can have been acknowledged.
+    """
     return any(
-        run.life in blow.lives and run.begin <= blow.ended + SLACK and blow.began <= run.last
-        for run in case.runs
+        run.life in blow.lives and run.begin <= blow.ended + SLACK and blow.began <= max(run.last, until)
+        for run, until in zip(case.runs, (case.settled, *[0.0] * len(case.runs)), strict=False)
     )
 
 
