@@ -122,6 +122,7 @@ class GuardStep(bootsteps.ConsumerStep):
             lambda seconds, call: consumer.timer.call_after(seconds, call),
             lambda: consumer.pool.maintain_pool(),
             runtime.cells,
+            self._received,
         )
         consumer.on_task_request = self._gate
         create = consumer.create_task_handler
@@ -136,6 +137,10 @@ class GuardStep(bootsteps.ConsumerStep):
             runtime.refresher.policies,
             self._announce_gate,
         )
+
+    def _received(self, request: Any) -> None:
+        if (delivery := getattr(request, "poison", None)) is not None:
+            self._runtime.marks.close(delivery)
 
     def _announce_candidate(self, *facts: Any) -> None:
         self._runtime.bridge.call(partial(self._runtime.announce.candidate, *facts))
