@@ -19,7 +19,7 @@ from celery_poison.testing.rabbit import VhostPool
 Build = Callable[..., Any]
 
 
-def _need(available: bool, service: str) -> None:
+def need(available: bool, service: str) -> None:
     """A missing service is a reason to skip on somebody's laptop, and a failure in CI."""
     if available:
         return
@@ -30,14 +30,14 @@ def _need(available: bool, service: str) -> None:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    _need(find_redis_binary() is not None, "redis-server")
+    need(find_redis_binary() is not None, "redis-server")
     with RedisServer(options={"databases": 10_000}) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def rabbit_server() -> Iterator[RabbitServer]:
-    _need(RabbitServer.available(), "rabbitmq-server")
+    need(RabbitServer.available(), "rabbitmq-server")
     with RabbitServer() as server:
         yield server
 
@@ -68,7 +68,7 @@ def redis_url(new_redis_url: Callable[[], str]) -> str:
 def tls_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     from tests.tls.server import Authority, TlsRedisServer, speaks_tls
 
-    _need(speaks_tls(), "a redis-server that speaks TLS")
+    need(speaks_tls(), "a redis-server that speaks TLS")
     with TlsRedisServer(Authority(tmp_path_factory.mktemp("tls")), options={"databases": 1000}) as server:
         yield server
 

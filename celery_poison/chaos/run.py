@@ -108,7 +108,8 @@ class Program:
         convicted, journal = _recorded(stage)
         traced = traces(stage, _not_done(stage, load) - convicted)
         stage.stop_fleet()
-        left |= {f"{name}, when all have left": count for name, count in unfinished(stage).items()}
+        after = {name: count for name, count in unfinished(stage).items() if name not in left}
+        left |= {f"{name}, when all have left": count for name, count in after.items()}
         if not stage.options.plain:
             left |= left_behind(stage)
         stage.log.update()

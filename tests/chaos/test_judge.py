@@ -1,0 +1,205 @@
+"""The judge sees what is planted, and nothing where nothing is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_poison.chaos.excuses import DEATH, Wrong
+from celery_poison.chaos.judge import judge, judge_plain
+from celery_poison.chaos.runs import Blow, Facts, Sent
+from tests.chaos.world import facts, from_log, kill, lines_of, run
+
+
+def found(given: Facts) -> list[tuple[Wrong, str]]:
+    """What fails: without an excuse."""
+    return [(finding.case.wrong, finding.case.id) for finding in judge(given) if not finding.excuse]
+
+
+def excused(given: Facts) -> list[Wrong]:
+    assert not found(given), found(given)
+    return [finding.case.wrong for finding in judge(given)]
+
+
+# --- what is planted in a task log -----------------------------------------------------------------
+
+
+def test_a_log_in_which_each_message_is_done_once_is_without_fault() -> None:
+    log = [*lines_of("a", "r1", "w1/1", 1, 2, 3), *lines_of("b", "r2", "w1/1", 1.5, 2.5)]
+    assert judge(from_log(*log)) == []
+
+
+def test_a_planted_loss_is_found() -> None:
+    assert found(from_log(*lines_of("a", "r1", "w1/1", 1, 2, end=False))) == [(Wrong.LOST, "a")]
+
+
+def test_a_message_that_never_began_is_lost_and_one_that_may_not_have_arrived_is_not() -> None:
+    sent = {"a": Sent("healthy", 1.0, True), "b": Sent("healthy", 1.0, False)}
+    assert found(Facts(sent, {}, [])) == [(Wrong.LOST, "a")]
+
+
+def test_a_planted_double_is_found() -> None:
+    log = [*lines_of("a", "r1", "w1/1", 1, 2), *lines_of("a", "r2", "w2/1", 5, 6)]
+    assert found(from_log(*log)) == [(Wrong.TWICE, "a")]
+
+
+def test_a_planted_overlap_is_found_also_where_one_of_the_two_never_ended() -> None:
+    log = [*lines_of("a", "r1", "w1/1", 1, 2, 3, end=False), *lines_of("a", "r2", "w2/1", 2.5, 4)]
+    assert found(from_log(*log)) == [(Wrong.OVERLAP, "a")]
+    one_after_the_other = [
+        *lines_of("a", "r1", "w1/1", 1, 2, end=False),
+        *lines_of("a", "r2", "w2/1", 2.5, 4),
+    ]
+    assert judge(from_log(*one_after_the_other)) == []
+
+
+# --- what excuses it, and what does not ------------------------------------------------------------
+
+
+def test_time_in_which_a_worker_stood_still_is_no_overlap() -> None:
+    runs = run("a", 1, 9), run("a", 2, None, "w2/1", last=8.0)
+    still = Blow("stop-4", 1.5, 8.5, ("w1/1",))
+    assert found(facts(*runs)) == [(Wrong.OVERLAP, "a")]
+    assert judge(facts(*runs, blows=(still,))) == []
+    assert found(facts(*runs, blows=(replace(still, lives=("w3/1",)),))) == [(Wrong.OVERLAP, "a")]
+    assert found(facts(*runs, blows=(replace(still, ended=7.0),))) == [(Wrong.OVERLAP, "a")]
+
+
+@pytest.mark.parametrize(
+    ("died", "excuses"), [(1.9, True), (2.0, True), (3.9, True), (4.1, False), (0.5, False)]
+)
+def test_what_a_dead_worker_could_not_acknowledge_may_be_done_twice(died: float, excuses: bool) -> None:
+    given = facts(run("a", 0, 2), run("a", 6, 7, "w2/1"), blows=(Blow(DEATH, died, died, ("w1/1",)),))
+    twice = [finding for finding in judge(given) if finding.case.wrong is Wrong.TWICE]
+    assert [bool(finding.excuse) for finding in twice] == [excuses]
+
+
+def test_the_death_of_another_worker_excuses_nothing() -> None:
+    given = facts(
+        run("a", 0, 2),
+        run("a", 6, 7, "w2/1"),
+        blows=(Blow("kill-main", 2.4, 2.4, ("w2/1",)), Blow(DEATH, 2.5, 2.5, ("w2/1",))),
+    )
+    assert found(given) == [(Wrong.TWICE, "a")]
+
+
+def test_an_acknowledgement_that_could_not_get_out_has_more_time() -> None:
+    outage = Blow("redis-down", 1.5, 6.5)
+    late = Blow("kill-main", 9.0, 9.0, ("w1/1",)), Blow(DEATH, 9.1, 9.1, ("w1/1",))
+    runs = run("a", 0, 2), run("a", 20, 21, "w2/1")
+    assert found(facts(*runs, blows=late)) == [(Wrong.TWICE, "a")]
+    assert set(excused(facts(*runs, blows=(outage, *late)))) == {Wrong.TWICE, Wrong.ENDED}
+
+
+def test_a_killed_pool_process_excuses_its_own_run_only() -> None:
+    first, second = run("a", 0, 2), run("a", 6, 7)
+    assert excused(facts(first, second, blows=(Blow("kill-child", 2.1, 2.1, ("w1/1",), (first.pid,)),)))
+    other = Blow("kill-child", 2.1, 2.1, ("w1/1",), (first.pid + 1000,))
+    assert found(facts(first, second, blows=(other,))) == [(Wrong.TWICE, "a")]
+
+
+@pytest.mark.parametrize("name", ["stop-15", "net-freeze-15", "net-cut-5", "net-cut-15"])
+def test_who_was_taken_for_dead_may_overlap_with_the_new_owner(name: str) -> None:
+    runs = run("a", 1, 19), run("a", 13, 18.5, "w2/1")
+    away = Blow(name, 2, 17, ("w1/1",))
+    assert set(excused(facts(*runs, blows=(away,)))) == {Wrong.TWICE, Wrong.OVERLAP}
+    assert found(facts(*runs, blows=(replace(away, lives=("w3/1",)),)))
+    assert found(facts(*runs, blows=(replace(away, name="net-freeze-4"),)))
+
+
+def test_emptying_redis_loses_what_was_there_and_not_what_was_forgotten_before_or_came_after() -> None:
+    sent = {
+        "old": Sent("healthy", 0, True),
+        "there": Sent("healthy", 99, True),
+        "new": Sent("healthy", 101, True),
+    }
+    given = Facts(sent, {}, [Blow("redis-empty", 100, 100)])
+    assert found(given) == [(Wrong.LOST, "old"), (Wrong.LOST, "new")]
+
+
+@pytest.mark.parametrize("name", ["redis-lost-second", "redis-failover", "redis-switch"])
+def test_a_redis_that_forgets_moments_excuses_what_was_sent_in_them(name: str) -> None:
+    sent = {str(at): Sent("healthy", at, True) for at in (7.9, 8.1, 10.0, 11.1)}
+    assert found(Facts(sent, {}, [Blow(name, 10, 11)])) == [(Wrong.LOST, "7.9"), (Wrong.LOST, "11.1")]
+
+
+def test_an_innocent_may_be_convicted_only_on_trial_in_a_cell_that_was_killed() -> None:
+    tried = run("a", 5, None, on_trial=True)
+    blow = Blow("kill-cell", 5.5, 5.6, ("w1/1",))
+    given = facts(tried, blows=(blow,), convicted=frozenset({"a"}))
+    assert excused(given) == [Wrong.CONVICTED]
+    assert found(replace(given, blows=[])) == [(Wrong.CONVICTED, "a")]
+    assert found(replace(given, runs={"a": [replace(tried, on_trial=False)]})) == [(Wrong.CONVICTED, "a")]
+    assert found(replace(given, blows=[replace(blow, lives=("w2/1",))])) == [(Wrong.CONVICTED, "a")]
+
+
+def test_a_poison_may_kill_twice_and_must_be_convicted_then() -> None:
+    twice = kill("p", 1), kill("p", 5, "w2/1")
+    assert judge(facts(*twice)) == []
+    assert found(facts(*twice, convicted=frozenset())) == [(Wrong.FREE, "p")]
+    assert found(facts(*twice, kill("p", 9, "w3/1"))) == [(Wrong.KILLED, "p")]
+
+
+def test_a_death_that_something_disturbed_does_not_count() -> None:
+    thrice = kill("p", 1), kill("p", 10, "w2/1"), kill("p", 20, "w3/1")
+    assert excused(facts(*thrice, blows=(Blow("redis-kill", 10.5, 11),))) == [Wrong.KILLED]
+    assert found(facts(*thrice, blows=(Blow("redis-kill", 14, 15),))) == [(Wrong.KILLED, "p")]
+    four = facts(*thrice, kill("p", 30), blows=(Blow("redis-kill", 10.5, 11),))
+    assert found(four) == [(Wrong.KILLED, "p")]
+
+
+def test_a_worker_may_end_when_it_was_killed_asked_to_or_ran_a_poison() -> None:
+    death = Blow(DEATH, 5.2, 5.2, ("w1/1",), note="exit status -9")
+    assert found(facts(blows=(death,))) == [(Wrong.ENDED, "")]
+    for name in ("kill-main", "kill-group", "kill-container", "warm", "cold", "deploy"):
+        assert excused(facts(blows=(Blow(name, 5, 5.1, ("w1/1",)), death))) == [Wrong.ENDED]
+        assert found(facts(blows=(Blow(name, 5, 5.1, ("w2/1",)), death))) == [(Wrong.ENDED, "")]
+    assert judge(facts(kill("p", 5), blows=(death,))) == []
+    assert found(facts(kill("p", 5, "w2/1"), blows=(death,))) == [(Wrong.ENDED, "")]
+
+
+def test_what_celery_cannot_recover_from_and_what_is_left_over_fails() -> None:
+    given = facts(complaints=["w1/1: Unrecoverable error: AttributeError"], left={"unacked": 3})
+    assert found(given) == [(Wrong.ENDED, ""), (Wrong.LEFT, "")]
+
+
+# --- plain Celery ----------------------------------------------------------------------------------
+
+
+def test_of_plain_celery_only_losses_doubles_and_loops_are_counted_and_nothing_is_excused() -> None:
+    given = facts(
+        run("lost", 1, None),
+        run("twice", 1, 2),
+        run("twice", 3, 4),
+        *(kill("loops", at) for at in (1, 5, 9)),
+        blows=(Blow("redis-empty", 0, 100), Blow(DEATH, 2.1, 2.1, ("w1/1",))),
+        left={"unacked": 3},
+        convicted=frozenset(),
+    )
+    assert [finding.case.wrong for finding in judge_plain(given)] == [Wrong.LOST, Wrong.TWICE, Wrong.KILLED]
+
+
+# --- any log ---------------------------------------------------------------------------------------
+
+_spans = st.lists(st.tuples(st.floats(0, 50), st.floats(0.01, 10), st.booleans()), min_size=1, max_size=6)
+
+
+@given(_spans)
+def test_any_log_without_faults_is_judged_as_counted_by_hand(spans: list[tuple[float, float, bool]]) -> None:
+    runs = [
+        run("a", begin, begin + length if ends else None, last=begin + length)
+        for begin, length, ends in spans
+    ]
+    ends = sum(ended for _, _, ended in spans)
+    overlapping = sum(
+        min(one.last, other.last) > max(one.begin, other.begin)
+        for number, one in enumerate(runs)
+        for other in runs[number + 1 :]
+    )
+    wrongs = [wrong for wrong, _ in found(facts(*runs))]
+    assert wrongs.count(Wrong.LOST) == (ends == 0)
+    assert wrongs.count(Wrong.TWICE) == max(0, ends - 1)
+    assert wrongs.count(Wrong.OVERLAP) == overlapping

@@ -1,0 +1,158 @@
+"""The plan, the task log, the story and the bisection, each by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_poison.chaos import excuses, tasklog
+from celery_poison.chaos.bisect import shortest
+from celery_poison.chaos.faults import KINDS, possible
+from celery_poison.chaos.faults.kind import EVERY_BROKER, EVERY_POOL
+from celery_poison.chaos.plan import PAUSE, PEACE, make_plan
+from celery_poison.chaos.runs import Blow
+from celery_poison.chaos.story import story
+from celery_poison.chaos.surroundings import CLOCKWORK, Clock
+from tests.chaos.world import facts, run
+
+_names = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, unique=True)
+
+
+@given(_names, st.floats(1, 600), st.integers(), st.integers(1, 5))
+def test_a_seed_gives_one_plan_in_which_every_fault_comes_up_before_one_comes_again(
+    names: list[str], seconds: float, seed: int, workers: int
+) -> None:
+    plan = make_plan(names, seconds, seed, workers)
+    assert plan == make_plan(names, seconds, seed, workers)
+    assert all(PEACE <= fault.at < seconds and 1 <= fault.worker <= workers for fault in plan)
+    pauses = [later.at - fault.at for fault, later in pairwise(plan)]
+    assert all(PAUSE[0] - 0.02 <= pause <= PAUSE[1] + 0.02 for pause in pauses)
+    times = Counter(fault.name for fault in plan)
+    assert max(times.values(), default=0) - min(times[name] for name in names) <= 1
+
+
+def test_another_seed_gives_another_plan() -> None:
+    assert len({str(make_plan(sorted(KINDS), 60, seed, 3)) for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("pool", EVERY_POOL)
+@pytest.mark.parametrize("broker", EVERY_BROKER)
+def test_a_fleet_gets_the_faults_of_its_broker_only(pool: str, broker: str) -> None:
+    names = possible(pool, broker)
+    assert any(name.startswith("rabbit-") for name in names) == (broker == "rabbitmq")
+    assert ("redis-failover" in names) == (broker == "sentinel")
+    assert ("redis-kill" in names) == (broker != "sentinel")
+    assert ("kill-child" in names) == (pool == "prefork")
+
+
+def test_every_fault_that_excuses_exists() -> None:
+    named = {name for row in excuses.EXCUSES for name in row.faults} | {*excuses.OUTAGES}
+    assert named - {excuses.DEATH, excuses.GATE} <= KINDS.keys()
+
+
+# --- the task log ----------------------------------------------------------------------------------
+
+
+def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    log = tasklog.TaskLog(tmp_path / "log")
+    log.update()
+    line = b'["end", "a", "r1", "w1/1", 1, false, 2.0, 3.0]\n'
+    with log.path.open("ab", buffering=0) as file:
+        for written, read in ((line + line[:10], 1), (line[10:], 2), (line, 3)):
+            file.write(written)
+            log.update()
+            assert len(log.lines) == read
+    assert log.ended == {"a"}
+    assert log.lines[-1] == tasklog.Line("end", "a", "r1", "w1/1", 1, False, 2.0, 3.0)
+
+
+def test_processes_that_write_at_one_time_and_die_leave_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    code = (
+        "import os; from celery_poison.chaos.tasklog import write\n"
+        "for n in range(500): write('step', 'x' * 50, str(n))\n"
+        "write('kill', 'x', 'last'); os.kill(os.getpid(), 9)"
+    )
+    env = {**os.environ, tasklog.LOG: str(path), tasklog.LIFE: "w1/1"}
+    writers = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(4)]
+    assert [writer.wait(60) for writer in writers] == [-9] * 4
+    log = tasklog.TaskLog(path)
+    log.update()
+    assert Counter(line.event for line in log.lines) == {"step": 2000, "kill": 4}
+
+
+# --- the story -------------------------------------------------------------------------------------
+
+
+def test_a_story_tells_in_order_what_happened_to_a_message_and_around_it() -> None:
+    given = facts(run("a", 101, 102), blows=(Blow("redis-kill", 101.5, 101.6), Blow("warm", 500, 501)))
+    lines = [
+        tasklog.Line("begin", "a", "r", "w1/1", 7, True, 101.0, 0),
+        tasklog.Line("end", "b", "q", "w1/1", 7, False, 1, 0),
+    ]
+    entry = {"at": "1101800-0", "event": "crashed", "id": "a", "token": "t.1", "cause": "oom"}
+    logs = "Task chaos.work[a] received\nTask chaos.work[ab] received"
+    told = story("a", given, lines, [entry, entry | {"id": "b"}], 1000.0, logs)
+    assert told == [
+        "   +0.00 s  sent (healthy)",
+        "   +1.00 s  begin in w1/1, process 7 on trial",
+        "   +1.50 s  FAULT redis-kill   (0.1 s)",
+        "   +1.80 s  journal: event=crashed token=t.1 cause=oom",
+        "  log     Task chaos.work[a] received",
+    ]
+
+
+# --- the bisection ---------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(0, 19), min_size=1, max_size=4))
+def test_the_shortest_list_that_fails_is_found(guilty: set[int]) -> None:
+    assert shortest(range(20), lambda part: guilty <= {*part}, 1000) == sorted(guilty)
+
+
+@given(st.sets(st.integers(0, 19), min_size=1, max_size=4), st.integers(0, 12))
+def test_when_no_more_may_be_asked_the_shortest_so_far_is_the_answer(guilty: set[int], runs: int) -> None:
+    asked = []
+
+    def fails(part: list[int]) -> bool:
+        asked.append(part)
+        return guilty <= {*part}
+
+    found = shortest(range(20), fails, runs)
+    assert len(asked) <= runs
+    assert guilty <= {*found}
+    assert found == min([list(range(20)), *(part for part in asked if guilty <= {*part})], key=len)
+
+
+# --- the clock -------------------------------------------------------------------------------------
+
+
+def test_the_clock_of_a_process_can_be_moved_and_only_that(tmp_path: Path) -> None:
+    clock = Clock(tmp_path / "clock")
+    code = (
+        "import time; from time import time as other\n"
+        "for _ in range(3): input(); print(time.time(), other(), time.time_ns() / 1e9, time.monotonic())"
+    )
+    env = {**os.environ, **clock.environment(), "PYTHONPATH": str(CLOCKWORK)}
+    with subprocess.Popen(
+        [sys.executable, "-uc", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for seconds in (0.0, 3600.0, -7200.0):
+            clock.move(seconds)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            first, second, third, monotonic = map(float, process.stdout.readline().split())
+            assert first - time.time() == pytest.approx(seconds, abs=60)
+            assert second == pytest.approx(first, abs=60)
+            assert third == pytest.approx(first, abs=60)
+            assert monotonic == pytest.approx(time.monotonic(), abs=60)
