@@ -111,15 +111,6 @@ def test_a_signal_that_a_task_has_outlived_is_not_held_for_the_next_ones(deathbe
     assert _last_words(deathbed, how).signal is None
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next_and_nobody_elses(deathbed: Deathbed) -> None:
-    own, foreign = Path(deathbed.path), Path(deathbed.path).with_name("celery-poison-left")
-    foreign.mkdir()
-    Deathbed().remove()
-    assert own.is_dir() and not foreign.exists()
-    deathbed.remove()
-    assert not own.exists()
-
-
 # --- the kernel's count ------------------------------------------------------------------------------
 
 
