@@ -223,7 +223,8 @@ class Stage:
 
     def processes(self, life: str) -> list[int]:
         """Return the main process, pool processes, cells and watchers of one life."""
-        return proctable.carrying(tasklog.LIFE, life)
+        mine = set(proctable.carrying(TAG, self._tag))  # other runs have lives of the same name
+        return [pid for pid in proctable.carrying(tasklog.LIFE, life) if pid in mine]
 
     # -- servers
 

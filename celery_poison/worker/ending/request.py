@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -65,7 +66,12 @@ class GuardedRequest(SentRequest):
     # --- how it ended --------------------------------------------------------------------------
 
     def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> None:
-        failed = failed__retval__runtime[0]
+        failed, _, runtime = failed__retval__runtime
+        if not failed and runtime is None:
+            # A greenlet that was killed, by a cold shutdown for one: its pool takes that for a success.
+            self.reject(requeue=True)
+            self._left_pool()
+            return
         self._ended_well = not failed
         super().on_success(failed__retval__runtime, **kwargs)
         if not failed:
@@ -144,11 +150,14 @@ class GuardedRequest(SentRequest):
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
         self.was_ended = True  # before its cell is told, which others may share
-        super().terminate(self._cells or pool, signal)
+        with suppress(NotImplementedError):  # solo and threads: it can only be waited for
+            super().terminate(self._cells or pool, signal)
 
     def cancel(self, pool: Any, signal: Any = None, **options: Any) -> None:
         self.was_ended = True
-        super().cancel(self._cells or pool, signal, **options)
+        # In solo the signal's handler runs within the task, and would fail it with Celery's error.
+        with suppress(NotImplementedError):
+            super().cancel(self._cells or pool, signal, **options)
 
     def end_stale(self) -> None:
         """Stop running: the message has a new owner, and nothing of this start would be kept (EMS-8)."""

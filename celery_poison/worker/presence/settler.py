@@ -21,8 +21,8 @@ from celery_poison.ledger import Ledger
 
 #: Seconds between an acknowledgement and the forgetting of its start, and from there to the second look.
 DELAY = 2.0
-#: Seconds for which the end of a start is kept whose message is delivered again: much may stand before it.
-FOR_A_COPY = 6 * 3600.0
+#: Seconds for which the end of a start is kept whose message may be delivered again.
+FOR_A_COPY = 600.0
 #: Starts forgotten in one script call; keeps Redis responsive.
 BATCH = 500
 #: Starts that a Redis is told again at most, when it may have forgotten them.
