@@ -25,8 +25,9 @@ from celery_poison.chaos.story import recorded_at, story
 from celery_poison.chaos.torment import Torment
 from celery_poison.states import State
 
-#: Seconds that the fleet gets to finish what it has: at most, and without anything changing.
-PATIENCE, STANDSTILL = 180.0, 45.0
+#: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
+#: looks only every hundred seconds for what a dead worker held.
+PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 180.0, 45.0, 130.0
 #: Stories that are told.
 STORIES = 20
 #: What Celery says when a worker gives up.
@@ -94,8 +95,9 @@ class Program:
     def _await_quiet(self, stage: Stage, load: Load) -> None:
         """Wait until nothing is left to do, or patience ends."""
         began = changed = time.monotonic()
+        standstill = PLAIN_STANDSTILL if self._options.plain else STANDSTILL
         left = _open(stage, load)
-        while left and time.monotonic() < min(began + PATIENCE, changed + STANDSTILL):
+        while left and time.monotonic() < min(began + PATIENCE, changed + standstill):
             stage.wait(0.5)
             if self._stopping.is_set():
                 return

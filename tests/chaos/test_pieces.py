@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_poison.chaos import excuses, tasklog
@@ -27,6 +27,7 @@ from tests.chaos.world import facts, run
 _names = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, unique=True)
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_names, st.floats(1, 600), st.integers(), st.integers(1, 5))
 def test_a_seed_gives_one_plan_in_which_every_fault_comes_up_before_one_comes_again(
     names: list[str], seconds: float, seed: int, workers: int

@@ -82,12 +82,12 @@ def test_two_at_one_time_do_not_disturb_each_other_and_an_interrupted_one_leaves
 
 
 def test_plain_celery_is_judged_too(start: Start) -> None:
-    process = start("--plain", "--faults", "poison-kill_group", "--minutes", "0.3", "--json")
-    told, progress = process.finish(0.3 * 60 + REST)
+    told, progress = start("--plain", "--faults", "warm", "--minutes", "0.3", "--json").finish(
+        0.3 * 60 + REST
+    )
     assert told.get("plain"), progress
-    wrongs = {text.partition(":")[0] for text in told["failed"]}
-    assert "killed once more than it may" in wrongs
-    assert wrongs <= {"lost", "done twice", "killed once more than it may"}
+    assert told["messages"] > 100
+    assert {text.partition(":")[0] for text in told["failed"]} <= {"lost", "done twice"}
 
 
 def test_a_fault_that_does_not_exist_here_is_refused(start: Start) -> None:

@@ -49,7 +49,7 @@ def _lost_second(torment: Torment, fault: Fault, blow: Blow) -> None:
     _start(torment)
 
 
-@fault("redis-empty", owns="redis", brokers=ONE_REDIS)
+@fault("redis-empty", owns="redis")
 def _empty(torment: Torment, fault: Fault, blow: Blow) -> None:
     with torment.stage.redis.client() as client:
         client.flushall()
