@@ -72,17 +72,19 @@ class Attempts(Caller):
             StaleDelivery: the message has a newer start.
             Fenced: another monitor took over.
         """
-        told = {"failure": int(failure), "incident": incident, "fence": fence_of(fence), "group": group or ""}
-        death = _death(mid, start, cause, known, shared)
-        return _recorded(self._call("crash", self._of(mid, start.id), **death, **told))
-
-    def testimony(self, mid: str, start: Start, *, cause: str, known: Known = NOTHING_KNOWN) -> bytes:
-        """Return the command by which a witness tells that ``start`` died alone, if its worker cannot.
-
-        It counts as :meth:`crash` does, but only while the start is on record (NEW-1).
-        """
-        told = {"failure": 0, "incident": "", "fence": "witness", "group": ""}
-        return self._spelled("crash", self._of(mid, start.id), **_death(mid, start, cause, known), **told)
+        arguments: dict[str, Any] = {
+            "mid": mid,
+            "start": start.encode(),
+            "cause": cause,
+            "blame": "shared" if shared else "exact",
+            "failure": int(failure),
+            "incident": incident,
+            "observe": int(not start.diverts),
+            "fence": fence_of(fence),
+            "known": _packed(known),
+            "group": group or "",
+        }
+        return _recorded(self._call("crash", self._of(mid, start.id), **arguments))
 
     def interrupt(
         self,
@@ -261,17 +263,6 @@ class Attempts(Caller):
     def forget(self, mid: str, seen: bytes) -> None:
         """Take a parking off the books that ended long ago, unless it has changed."""
         self._call("forget", {}, mid=mid, seen=seen)
-
-
-def _death(mid: str, start: Start, cause: str, known: Known, shared: bool = False) -> dict[str, Any]:
-    return {
-        "mid": mid,
-        "start": start.encode(),
-        "cause": cause,
-        "blame": "shared" if shared else "exact",
-        "observe": int(not start.diverts),
-        "known": _packed(known),
-    }
 
 
 def _packed(known: Known) -> str:

@@ -28,7 +28,6 @@ from celery_poison.ledger.fleet import Burial, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import IN_CELL, Start
 from celery_poison.states import Event, State
-from tests.ledger.witness import bear_witness
 
 MIDS = ("m1", "m2", "m3")
 
@@ -104,18 +103,6 @@ class LedgerMachine(RuleBasedStateMachine):
         book.failures += failure
         book.candidate, book.state = True, State.TBDL
         self.events["crashed"] += 1
-
-    @rule(mid=mids, which=clients, late=st.booleans())
-    def testify(self, mid: str, which: int, late: bool) -> None:
-        """The watcher of a cell tells of a death, maybe long after others have decided."""
-        book, ledger = self.books[mid], self.ledger(which)
-        token = "t0" if late else book.token
-        bear_witness(ledger, mid, start_of(mid, token))
-        if book.state is State.DLNG and token == book.token:
-            book.crashes += 1
-            book.strikes += 1
-            book.candidate, book.state = True, State.TBDL
-            self.events["crashed"] += 1
 
     @rule(mid=mids, which=clients)
     def rollback(self, mid: str, which: int) -> None:

@@ -15,12 +15,11 @@
 -- ARGV[6] failure    1 when the death also counts as a failure (time limit)
 -- ARGV[7] incident
 -- ARGV[8] observe    1 when the message is gone anyway and is only journalled
--- ARGV[9] fence      of the monitor that tells it, '' when its own worker does, 'witness' when that has died
---   too, and the watcher of its cell tells it
+-- ARGV[9] fence      of the monitor that tells it, '' when its own worker does
 -- ARGV[10] known    what else is known, see _journal.lua
 -- ARGV[11] group    how many suspects may be tried together next, '' if it did not die in a group
 -- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has
---   a newer start; for a monitor or witness: or none) | FENCED
+--   a newer start; for a monitor: or none) | FENCED
 -- JOURNALS crashed (unless its group died before it began)
 local e = cjson.decode(ARGV[3])
 local token, id = e[2], e[8]
@@ -55,7 +54,7 @@ if ARGV[8] == '1' then
   journal(KEYS[7], ARGV[1], line)
   return {'OK', {}, closed and 1 or 0}
 end
-if closed and ARGV[9] ~= '' and ARGV[9] ~= 'witness' then
+if closed and ARGV[9] ~= '' then
   -- Among many others its whole worker died: by chance once, even if it ran alone, and not twice.
   local doubted = redis.call('HGET', KEYS[3], 'doubted')
   if doubted ~= '2' then

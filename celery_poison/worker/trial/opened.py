@@ -181,16 +181,9 @@ class OpenCell:
         frames.send(self._data, (suspects, alone))
 
     def order(self, word: bytes) -> None:
-        """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does. ``b"f"``: forget what
-        was deposited."""
+        """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
         with suppress(OSError):
             self._control.sendall(word)
-
-    def deposit(self, fds: tuple[int, ...]) -> None:
-        """Leave this with the watcher, in the place of what it has: see ``deposition``."""
-        if fds:
-            with suppress(OSError):
-                socket.send_fds(self._control, [b"d"], fds)
 
     def kill(self) -> None:
         """Kill the cell, if need be with a watcher that does not obey: a suspect may have stopped it."""

@@ -19,13 +19,11 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.evidence import Evidence
 from celery_poison.forking import real_thread_starter
 from celery_poison.worker.running.deathbed import LastWords
-from celery_poison.worker.trial.deposition import Depositions
 from celery_poison.worker.trial.ends import error_of
 from celery_poison.worker.trial.frames import info_of
 from celery_poison.worker.trial.group import Group, Trial
 from celery_poison.worker.trial.loading import Cellmate, Origin
 from celery_poison.worker.trial.opened import CannotOpen, Death, OpenCell
-from celery_poison.worker.trial.watcher import OUTLIVE
 
 if TYPE_CHECKING:
     from celery_poison.worker.ending.request import GuardedRequest
@@ -42,6 +40,8 @@ TICK = 1.0
 #: Seconds for which a worker must outlive a cell that was killed, if its watcher does so too. Who kills all
 #: processes of a worker does not leave out the one next to the cell for so long.
 MOMENT = 0.02
+#: Seconds for which it must outlive both: a busy machine may interrupt who kills all of them for so long.
+OUTLIVE = 0.5
 
 
 class Runner:
@@ -75,7 +75,6 @@ class Runner:
         self._thread: threading.Thread | None = None
         self._cell: OpenCell | None = None
         self._ending = False
-        self._depositions = Depositions(runtime.ledger.client)
 
     # --- on the event loop ---------------------------------------------------------------------
 
@@ -201,11 +200,9 @@ class Runner:
                     return group.begun
                 case "accepted", pid, at:
                     group.begin()
-                    self._take_deposition(group, cell, pid)
                     for trial in group.trials:
                         self._report(partial(trial.accepted, pid, at))
                 case "result", number, ok, value, stays:
-                    cell.order(b"f")
                     trial = group.left.pop(number)
                     if not stays and not group.left:
                         self._close()
@@ -213,21 +210,6 @@ class Runner:
                     if not group.left:
                         return True
             self._enforce(group, cell)
-
-    def _take_deposition(self, group: Group, cell: OpenCell, pid: int) -> None:
-        """Write down what the ledger is to be told if the suspect kills its cell, and the worker dies too."""
-        request, runtime = group.trials[0].request, self._runtime
-        if group.is_shared or not request.diverts:
-            return
-        evidence = Evidence(signal=signal.SIGKILL, limit_kb=runtime.exits.limit_kb)
-        start = request.start()._replace(pid=pid, at_ms=int(time.time() * 1000))
-        try:
-            known = runtime.keeper.known(request.message, request.type, evidence)
-            command = runtime.ledger.testimony(request.mid, start, cause=evidence.cause, known=known)
-            with self._depositions.written(command) as fds:
-                cell.deposit(fds)
-        except Exception as error:  # there is none then
-            runtime.complain(error)
 
     def _enforce(self, group: Group, cell: OpenCell) -> None:
         if group.is_over() or group.terminated_by:
