@@ -267,7 +267,6 @@ class Incident:
         returned: queue -> number of messages that were put back into it; what a broker puts back itself,
             as RabbitMQ does, is not counted.
         evidence: what is known about the death.
-        processes: process id -> the most memory it had had when the worker was heard last, in KiB.
     """
 
     incident: str
@@ -285,7 +284,6 @@ class Incident:
     reconnected: bool = False
     release: str = ""
     evidence: Evidence = NO_EVIDENCE
-    processes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def took(self) -> float | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from celery import Celery
 
@@ -70,13 +70,12 @@ class _Death:
         """Whether only the main process may be lost; else the connections of all processes were gone."""
         return self.incident.how != Silence.GONE
 
-    def known(self, start: Start) -> Known:
-        told = (
-            self.incident.evidence if self.incident.evidence.noticed else Evidence(noticed=self.incident.how)
-        )
-        evidence = replace(told, rss_kb=self.incident.processes.get(str(start.pid)))
-        memory = str(evidence.rss_kb or "")
-        return {"release": self.incident.release, "evidence": evidence.encode(), "memory_kb": memory}
+    @property
+    def known(self) -> Known:
+        evidence = self.incident.evidence
+        if not evidence.noticed:
+            evidence = Evidence(noticed=self.incident.how)
+        return {"release": self.incident.release, "evidence": evidence.encode()}
 
     @property
     def is_nobodys_fault(self) -> bool:
@@ -166,7 +165,7 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
-                known=death.known(start),
+                known=death.known,
                 group=group,
             )
 
@@ -176,9 +175,7 @@ class Recovery:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(
-                    mid, start, cause="rejected", fence=death.fence, known=death.known(start)
-                )
+                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
@@ -223,7 +220,7 @@ class Recovery:
             shared=shared,
             incident=incident,
             fence=death.fence,
-            known=death.known(start),
+            known=death.known,
         )
         if recorded.finished:
             return False

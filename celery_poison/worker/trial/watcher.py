@@ -142,7 +142,7 @@ class MemoryGroup:
         """Whether so little is left that the kernel is about to kill somebody."""
         self._used = self.used()
         self._most = max(self._most, self._used)
-        allowed = self._read_allowed() or 1 << 62
+        allowed = self.allowed() or 1 << 62
         return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
 
     def is_filled_by(self, cell: int) -> bool:
@@ -163,8 +163,9 @@ class MemoryGroup:
         """Take what was killed before the last call for the past: it has nothing to do with a death now."""
         self._kills, self._newer_kills = self._newer_kills, self.kills()
 
-    def _read_allowed(self) -> "int | None":
-        return _machine("MemTotal") if self._files is None else _number(self._files.allowed)
+    def allowed(self) -> int:
+        """Return the bytes that the group may use, or the machine has where there is no limit; 0: unknown."""
+        return _machine("MemTotal") if self._files is None else _number(self._files.allowed) or 0
 
     def used(self) -> int:
         """Return the bytes that the group uses, or the machine where there is no limit."""
