@@ -21,9 +21,9 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.attempts import Known
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import ALONE, Incident, Start
+from celery_poison.records import ALONE, IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase, may_be_chance, smaller_group
+from celery_poison.verdict import Ended, Phase, may_be_chance
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -151,9 +151,7 @@ class Recovery:
         noticed = incident.noticed_at
         return noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE
 
-    def _interrupt(
-        self, mid: str, start: Start, death: _Death, *, spoilt: bool = False, group: int = 0
-    ) -> None:
+    def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
             self._ledger.interrupt(
@@ -166,7 +164,6 @@ class Recovery:
                 fence=death.fence,
                 spoilt=spoilt,
                 known=death.known,
-                group=group,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -180,10 +177,8 @@ class Recovery:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
-            elif start.companions:
-                # The same, of one of many: alone, beside an idle worker, they would take long.
-                fewer = smaller_group(1 + start.companions, cost_a_worker=True)
-                self._interrupt(mid, start, death, group=fewer)
+            elif start.alone > IN_CELL:
+                self._interrupt(mid, start, death)
             elif start.is_in_cell:
                 # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
                 self._interrupt(mid, start, death, spoilt=True)

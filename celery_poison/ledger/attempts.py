@@ -58,15 +58,12 @@ class Attempts(Caller):
         incident: str = "",
         fence: int | None = None,
         known: Known = NOTHING_KNOWN,
-        group: int = 0,
     ) -> Recorded:
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
 
         Args:
             known: what else is known about the start.
             fence: of the monitor that tells it; None when the start's own worker does.
-            group: it died in a cell together with others, which is no strike: with how many at most it may be
-                tried next. 0: it did not.
 
         Raises:
             StaleDelivery: the message has a newer start.
@@ -82,7 +79,6 @@ class Attempts(Caller):
             "observe": int(not start.diverts),
             "fence": fence_of(fence),
             "known": _packed(known),
-            "group": group or "",
         }
         return _recorded(self._call("crash", self._of(mid, start.id), **arguments))
 
@@ -97,7 +93,6 @@ class Attempts(Caller):
         fence: int | None = None,
         spoilt: bool = False,
         known: Known = NOTHING_KNOWN,
-        group: int = 0,
     ) -> bool:
         """Take back a start that ended through nobody's fault; adds no strike.
 
@@ -108,8 +103,6 @@ class Attempts(Caller):
             failure: count it as a failure, so that it cannot go on for ever.
             fence: of the monitor that tells it; None when the start's own worker does.
             known: what else is known about the start.
-            group: it was in a cell together with others: with how many at most it may be tried next. 0: it
-                was not.
 
         Raises:
             StaleDelivery: the message has no such start any more.
@@ -124,7 +117,6 @@ class Attempts(Caller):
             "fence": fence_of(fence),
             "spoilt": int(spoilt),
             "known": _packed(known),
-            "group": group or "",
         }
         reply = self._call("interrupt", self._of(mid, start.id), **arguments)
         return bool(reply[0] is Code.DONE)
