@@ -12,7 +12,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import signals
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.failover import witness
+from celery_poison.failover.host_evidence import last_heard
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
@@ -180,7 +180,7 @@ class Monitor:
     def _bury(self, worker: str, how: Silence, fence: int) -> None:
         incident = uuid4().hex[:12]
         earlier = [*self._recovery.earlier_deaths(worker)] if self._gate else []
-        seen = witness.testify(self._ledger, worker, how)
+        evidence = last_heard(self._ledger, worker, how)
         dead = self._ledger.bury(
             worker,
             incident,
@@ -189,8 +189,7 @@ class Monitor:
             fence,
             self._gate,
             earlier,
-            evidence=seen.evidence,
-            processes=seen.processes,
+            evidence=evidence.encode(),
         )
         if dead is None:
             return

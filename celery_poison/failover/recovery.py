@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from celery import Celery
 
@@ -21,9 +21,9 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.attempts import Known
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import ALONE, Incident, Start
+from celery_poison.records import ALONE, IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase, may_be_chance, smaller_group
+from celery_poison.verdict import Ended, Phase, may_be_chance
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -70,13 +70,12 @@ class _Death:
         """Whether only the main process may be lost; else the connections of all processes were gone."""
         return self.incident.how != Silence.GONE
 
-    def known(self, start: Start) -> Known:
-        told = (
-            self.incident.evidence if self.incident.evidence.noticed else Evidence(noticed=self.incident.how)
-        )
-        evidence = replace(told, rss_kb=self.incident.processes.get(str(start.pid)))
-        memory = str(evidence.rss_kb or "")
-        return {"release": self.incident.release, "evidence": evidence.encode(), "memory_kb": memory}
+    @property
+    def known(self) -> Known:
+        evidence = self.incident.evidence
+        if not evidence.noticed:
+            evidence = Evidence(noticed=self.incident.how)
+        return {"release": self.incident.release, "evidence": evidence.encode()}
 
     @property
     def is_nobodys_fault(self) -> bool:
@@ -153,9 +152,7 @@ class Recovery:
         noticed = incident.noticed_at
         return noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE
 
-    def _interrupt(
-        self, mid: str, start: Start, death: _Death, *, spoilt: bool = False, group: int = 0
-    ) -> None:
+    def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
             self._ledger.interrupt(
@@ -167,8 +164,7 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
-                known=death.known(start),
-                group=group,
+                known=death.known,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -177,17 +173,13 @@ class Recovery:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(
-                    mid, start, cause="rejected", fence=death.fence, known=death.known(start)
-                )
+                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
-            elif start.companions:
-                # The same, of one of many: alone, beside an idle worker, they would take long.
-                fewer = smaller_group(1 + start.companions, cost_a_worker=True)
-                self._interrupt(mid, start, death, group=fewer)
+            elif start.alone > IN_CELL:
+                self._interrupt(mid, start, death)
             elif start.is_in_cell:
                 # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
                 self._interrupt(mid, start, death, spoilt=True)
@@ -224,7 +216,7 @@ class Recovery:
             shared=shared,
             incident=incident,
             fence=death.fence,
-            known=death.known(start),
+            known=death.known,
         )
         if recorded.finished:
             return False

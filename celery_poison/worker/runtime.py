@@ -105,7 +105,7 @@ class Runtime:
         self.deathbed = make_deathbed(self.complain)
         self.exits = Exits(self.deathbed)
         self.vitals = Vitals(self.complain)
-        self.cells = Cells(self, limits)
+        self.cells = Cells(self, limits, concurrency)
         attempt.configure(
             self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
         )

@@ -48,8 +48,7 @@ def test_what_nobody_understands_is_no_evidence(text: str) -> None:
         (Evidence(noticed="gone"), "unknown", False, "What ended it is not known."),
         (Evidence(noticed="silent"), "unknown", False, "What became of it is not known."),
         (Evidence(noticed="gone", near_limit=True), "unknown", False, "It may be the want of memory."),
-        (Evidence(noticed="gone", near_limit=True, oom=False), "unknown", False, "has killed nobody there"),
-        (Evidence(noticed="frozen", process="stopped"), "unknown", False, "stopped by a signal."),
+        (Evidence(noticed="frozen"), "unknown", False, "did not answer any more."),
     ],
 )
 def test_NEW_2_unknown_is_said_to_be_unknown(

@@ -119,5 +119,4 @@ def _incident(raw: dict[str, str]) -> Incident:
         release=raw.get("release", ""),
         queues=raw.get("queues", ""),
         evidence=Evidence.decode(raw.get("evidence", "")),
-        processes=json.loads(raw.get("processes") or "{}"),
     )

@@ -32,11 +32,9 @@ class SentRequest(Request):
     Attributes:
         poison: notes about a delivery that needed care, or None.
         epoch: number of the broker connection by which it was sent to the pool.
-        companions: how many others are on trial in its cell.
     """
 
     epoch = -1
-    companions = 0
     _ticket: Ticket | None = None
     _cells: Cells | None = None
 
@@ -62,7 +60,7 @@ class SentRequest(Request):
         """What its entry in the ledger says about what runs beside it."""
         if not self.runs_alone:
             return 0
-        return IN_CELL + self.companions if self._cells and not self.needs_idle_worker else ALONE
+        return IN_CELL if self._cells and not self.needs_idle_worker else ALONE
 
     @property
     def needs_idle_worker(self) -> bool:

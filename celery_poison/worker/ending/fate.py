@@ -76,16 +76,11 @@ class Fate:
         start = self._open()
         self._runtime.clerk.do(partial(self._record_rollback, start, cause))
 
-    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE, group: int = 0) -> None:
-        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever.
-
-        Args:
-            group: it was on trial together with others, who may be to blame for its end: that is no failure.
-                At most so many may be tried together next.
-        """
+    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE) -> None:
+        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever."""
         start = self._open()
         self._evidence = evidence
-        self._runtime.clerk.do(partial(self._record_interruption, start, cause, group))
+        self._runtime.clerk.do(partial(self._record_interruption, start, cause))
 
     # --- in the clerk's thread -----------------------------------------------------------------
 
@@ -96,16 +91,14 @@ class Fate:
         if success_was_stored(request.task, request.id, ignored=request.ignore_result):
             runtime.bridge.call(self._finished_after_all)
             return
-        timed_out, group = cause == causes.TIME_LIMIT, getattr(error, "group", 0)
         try:
             recorded = runtime.ledger.crash(
                 request.mid,
                 start,
                 cause=cause,
-                shared=group > 0,
-                failure=timed_out,
+                shared=False,
+                failure=cause == causes.TIME_LIMIT,
                 known=self._known(),
-                group=group,
             )
         except StaleDelivery:
             runtime.bridge.call(self._put_back)
@@ -137,7 +130,7 @@ class Fate:
             logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
         self._runtime.bridge.call(self._put_back)
 
-    def _record_interruption(self, start: Start, cause: str, group: int) -> None:
+    def _record_interruption(self, start: Start, cause: str) -> None:
         if self._has_new_owner(start):
             return
         request, runtime = self._request, self._runtime
@@ -149,9 +142,8 @@ class Fate:
                     request.mid,
                     start,
                     cause=causes.SHUTDOWN if leaving else cause,
-                    failure=not leaving and not group,
+                    failure=not leaving,
                     known=self._known(),
-                    group=group,
                 )
         runtime.bridge.call(self._finished_after_all if finished else self._put_back)
 

@@ -32,13 +32,11 @@ class GuardedRequest(SentRequest):
         is_on_record: its end is in the ledger already; nothing is left to settle.
         is_refused_by_cells: it could not be tried in a cell.
         is_stale: another start owns the message by now; nothing of this one counts.
-        was_ended: somebody wanted it to end: it was revoked, or its connection or its message was lost.
     """
 
     is_on_record = False
     is_refused_by_cells = False
     is_stale = False
-    was_ended = False
     _ended_well = False
     _goes_on = False
     _put_back_by: str | None = None
@@ -114,7 +112,7 @@ class GuardedRequest(SentRequest):
             return True
         self._ended_well = not isinstance(error, (TimeLimitExceeded, Terminated))
         if isinstance(error, TrialSpoilt):
-            self._open_fate().interrupted(error.cause, error.evidence, error.group)
+            self._open_fate().interrupted(error.cause, error.evidence)
             return True
         if isinstance(error, TimeLimitExceeded):  # reported here before on_timeout hears of it
             self._put_back_by = causes.TIME_LIMIT
@@ -149,12 +147,10 @@ class GuardedRequest(SentRequest):
             self._settle()
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        self.was_ended = True  # before its cell is told, which others may share
         with suppress(NotImplementedError):  # solo and threads: it can only be waited for
             super().terminate(self._cells or pool, signal)
 
     def cancel(self, pool: Any, signal: Any = None, **options: Any) -> None:
-        self.was_ended = True
         # In solo the signal's handler runs within the task, and would fail it with Celery's error.
         with suppress(NotImplementedError):
             super().cancel(self._cells or pool, signal, **options)
@@ -164,7 +160,7 @@ class GuardedRequest(SentRequest):
         assert self._ticket is not None
         if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
-        self.is_stale = self.is_on_record = self.was_ended = True
+        self.is_stale = self.is_on_record = True
         pool = self._cells or self.runtime.consumer.pool
         if self._cells or (hasattr(pool, "terminate_job") and not self.runtime.contained):
             pool.terminate_job(self.worker_pid, signal.SIGKILL)
