@@ -43,6 +43,7 @@ class Figures:
         exposed: innocents that were running in at least one; ``judged`` may be more, see below.
         useful: run time that came to something, in seconds.
         until_caught: deaths that a poison caused until it was caught, on average; ``worst`` at most.
+        late: poisons that were caught by a later death than their second.
         workers_lost: whole workers among them.
         lost: share of useful run time that was lost besides.
         clear_p50, clear_p99: seconds from an innocent's first death to its end.
@@ -53,6 +54,7 @@ class Figures:
     caught: int
     until_caught: float
     worst: int
+    late: int
     workers_lost: float
     exposed: int
     judged: int
@@ -83,6 +85,7 @@ def figures(fortunes: Iterable[Fortune], deaths: int) -> Figures:
         caught=len(caught),
         until_caught=fmean(caught) if caught else math.nan,
         worst=max(caught, default=0),
+        late=sum(kills > 2 for kills in caught),
         workers_lost=fmean(one.workers_killed for one in poisons) if poisons else math.nan,
         exposed=len(exposed),
         judged=judged,

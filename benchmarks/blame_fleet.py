@@ -326,7 +326,7 @@ class _Reader:
             found.append(f"{id} is innocent and was convicted")
         if fortune.kind == "poison" and not fortune.convicted:
             found.append(f"{id} is a poison and was not convicted")
-        if fortune.kind == "poison" and fortune.kills > 2:
+        if fortune.kind == "poison" and fortune.kills > 3:
             found.append(f"{id} has killed {fortune.kills} times")
         if fortune.done is None and not fortune.convicted:
             found.append(f"{id} is lost")

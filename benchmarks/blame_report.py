@@ -99,8 +99,7 @@ _LIMITS = """## What it does not show
   which the time to clear an innocent was outside its range. Later the deaths of a poison were, until the
   simulated workers were served in turn, as a broker does.
 - A worker that dies within a fiftieth of a second of a cell that was killed does not convict: an outsider
-  may have killed both. The watcher of the cell does so instead, if it lives on. An outside kill of worker and
-  watcher in that moment costs one death more; the simulation plays no such moment."""
+  may have killed both. That costs one death more, and is simulated; who kills the watcher too is not."""
 
 
 def _of_real(found: dict[str, Any]) -> str:
@@ -136,9 +135,10 @@ def _of_real(found: dict[str, Any]) -> str:
 def _judged(found: dict[str, Any]) -> str:
     said = len(found["complaints"])
     if not said:
+        late = found["figures"]["late"]
+        but = f", but for {late}, which needed a third" if late else " at the latest"
         return (
-            "No message was lost, none was done twice, and every poison was caught by its second death at"
-            " the latest."
+            f"No message was lost, none was done twice, and every poison was caught by its second death{but}."
         )
     return f"{said} messages were not treated as they should have been."
 

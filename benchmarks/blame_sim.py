@@ -31,6 +31,7 @@ class Pace:
     notice: float = 1.4  #: from a death until its messages are back
     restart: float = 1.2  #: from a death until the next life consumes
     cell: float = 0.7  #: to open a cell
+    moment: float = 0.02  #: from the death of a cell until its worker believes that the suspect did it
 
 
 @dataclass(eq=False, slots=True)
@@ -219,16 +220,24 @@ class Simulation:
     def _end_trial(self, worker: Worker, life: int, message: Message, *, kills: bool) -> None:
         if worker.life != life:
             return
-        worker.on_trial, worker.alone = None, False
         if kills:
             worker.has_cell = False
             message.fortune.lost_s += self.now - worker.trial_began
             message.fortune.deaths += 1
             message.fortune.kills += 1
-            died(message.past, alone=True)
-            self._return([message])
-        else:
-            self._finish(message)
+            self._later(self._pace.moment, lambda: self._prove(worker, life, message))
+            return
+        worker.on_trial, worker.alone = None, False
+        self._finish(message)
+        self._try_next(worker)
+        self._go_on(worker)
+
+    def _prove(self, worker: Worker, life: int, message: Message) -> None:
+        if worker.life != life:
+            return  # it has died in that moment, and nobody is left to tell
+        worker.on_trial, worker.alone = None, False
+        died(message.past, alone=True)
+        self._return([message])
         self._try_next(worker)
         self._go_on(worker)
 

@@ -8,6 +8,7 @@ publishes: ``python load_app.py COUNT TASK [SECONDS]``.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -42,6 +43,11 @@ def wait(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def die() -> None:
+    """Kill the process that runs this."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 app = Celery("load", broker=os.environ.get("BENCH_BROKER"), backend=RESULTS)
 # Without the plugin too, a lost message must come back: that is what the guarded app is compared with.
 app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True, task_ignore_result=RESULTS is None)
@@ -49,7 +55,7 @@ app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True, task_ignor
 # Named, because a publishing process knows this module as __main__.
 TASKS: dict[str, Any] = {
     function.__name__: app.task(function, name=f"load.{function.__name__}")
-    for function in (noop, sleep_1ms, busy_1ms, wait)
+    for function in (noop, sleep_1ms, busy_1ms, wait, die)
 }
 
 if GUARDED:

@@ -42,13 +42,10 @@ class Evidence:
     Attributes:
         heard_ms: how long before its end that was: before its connections broke, or else the verdict.
         used_kb: memory in use then by all that shares the limit, in KiB.
-        worker_kb: by the worker's own processes; pages that they share count for each.
         limit_of: whose ``limit_kb`` is: ``group`` (the control group's) or ``machine``.
         near_limit: at least nine tenths of the limit were used.
         asked: name of the signal by which it had been asked to leave; empty also when that came otherwise.
         asked_ms: how long before its end it was asked; None: it was not, or had no time to say so.
-        process: what the observer saw of its main process on the same machine: ``gone``, ``stopped`` or
-            ``lives``.
     """
 
     signal: int | None = None
@@ -62,12 +59,10 @@ class Evidence:
     stack: tuple[str, ...] = ()
     heard_ms: int | None = None
     used_kb: int | None = None
-    worker_kb: int | None = None
     limit_of: str = ""
     near_limit: bool | None = None
     asked: str = ""
     asked_ms: int | None = None
-    process: str = ""
 
     @property
     def cause(self) -> str:
@@ -129,7 +124,7 @@ class Evidence:
         return "Somebody asked its process to end." if self.is_from_outside else ""
 
     def _of_the_worker(self) -> str:
-        told = [_NOTICED.get(self.noticed, ""), _PROCESS.get(self.process, "")]
+        told = [_NOTICED.get(self.noticed, "")]
         if self.asked_ms is not None:
             by = f" by {self.asked}" if self.asked else ""
             told.append(f"The worker had been asked to leave{by} {_seconds(self.asked_ms)} before.")
@@ -138,29 +133,23 @@ class Evidence:
             near = "near the limit" if self.near_limit else "not near the limit"
             told.append(
                 f"When it was heard last, {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of the"
-                f" {_mib(self.limit_kb)} of {of} were in use, {_mib(self.worker_kb)} of them by the worker:"
-                f" {near}."
+                f" {_mib(self.limit_kb)} of {of} were in use: {near}."
             )
         return " ".join(filter(None, [*told, self._what_ended_it()]))
 
     def _what_ended_it(self) -> str:
-        if self.oom:
-            return "The kernel has killed there for want of memory since."
-        if self.process in ("stopped", "lives") or (self.noticed == "frozen" and not self.process):
+        if self.noticed == "frozen":
             return ""
-        nobody = " The kernel has killed nobody there for want of memory." if self.oom is False else ""
         if self.asked_ms is not None:
-            return f"It was ended before it had left; by whom is not known.{nobody}"
-        if self.noticed != "gone" and self.process != "gone":
+            return "It was ended before it had left; by whom is not known."
+        if self.noticed != "gone":
             return "What became of it is not known."
-        maybe = " It may be the want of memory." if self.near_limit and self.oom is None else ""
-        return f"What ended it is not known.{maybe}{nobody}"
+        maybe = " It may be the want of memory." if self.near_limit else ""
+        return f"What ended it is not known.{maybe}"
 
     def _memory(self) -> str:
         if not self.rss_kb:
             return ""
-        if self.noticed:
-            return f"The process of this message had used {_mib(self.rss_kb)} at most by then."
         of = f" of {_mib(self.limit_kb)}" if self.limit_kb else ""
         return f"Its process had used {_mib(self.rss_kb)}{of} at most."
 
@@ -178,11 +167,6 @@ _NOTICED: Final[Mapping[str, str]] = {
     "gone": "All connections of its worker were gone at once.",
     "silent": "Its worker was not heard of any more.",
     "frozen": "Its worker was connected, but did not answer any more.",
-}
-_PROCESS: Final[Mapping[str, str]] = {
-    "gone": "Its main process is gone.",
-    "stopped": "Its main process is there, stopped by a signal.",
-    "lives": "Its main process lives.",
 }
 
 

@@ -45,8 +45,6 @@ class Plugin:
         self._overriding = Lock()
         #: The running worker of this app in this process, if there is one.
         self.runtime: Any = None
-        #: The worker consumes nothing, and tries suspects that no other worker could try.
-        self.is_standby = False
 
     @property
     def settings(self) -> Settings:

@@ -14,8 +14,8 @@ from celery_poison.states import State
 from celery_poison.verdict import History, Limits, Phase
 
 #: What a start says about what runs beside it: nothing of its worker's, or its worker, which goes on
-#: with other work, while the start is in a cell (``worker/trial``). 0: anything. More than ``IN_CELL``: so
-#: many other suspects are with it in its cell.
+#: with other work, while the start is in a cell (``worker/trial``). 0: anything. More than ``IN_CELL``: the
+#: version before tried so many other suspects beside it in its cell.
 ALONE, IN_CELL = 1, 2
 
 
@@ -54,11 +54,6 @@ class Start(NamedTuple):
     @property
     def is_in_cell(self) -> bool:
         return self.alone >= IN_CELL
-
-    @property
-    def companions(self) -> int:
-        """How many others are on trial in its cell."""
-        return max(0, self.alone - IN_CELL)
 
     def in_phase(self, phase: Phase) -> Start:
         return self._replace(phase=phase.value)
@@ -195,7 +190,6 @@ def history_of(raw: Mapping[str, str]) -> History:
         spoilt=int(raw.get("spoilt") or 0),
         tried=int(raw.get("tried") or 0),
         doubted=raw.get("doubted", "0") != "0",
-        group=int(raw.get("group", 0)),
         cause=raw.get("cause", ""),
     )
 
@@ -267,7 +261,6 @@ class Incident:
         returned: queue -> number of messages that were put back into it; what a broker puts back itself,
             as RabbitMQ does, is not counted.
         evidence: what is known about the death.
-        processes: process id -> the most memory it had had when the worker was heard last, in KiB.
     """
 
     incident: str
@@ -285,7 +278,6 @@ class Incident:
     reconnected: bool = False
     release: str = ""
     evidence: Evidence = NO_EVIDENCE
-    processes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def took(self) -> float | None:

@@ -39,13 +39,7 @@ class TaskDied(Exception):
         cause: a word of :mod:`celery_poison.causes`.
         detail: the original exception, as text.
         evidence: what is known beside; None: nothing.
-
-    Attributes:
-        group: it died in a cell together with others, which is no strike; the next time at most so many may
-            run there. 0: it ran alone.
     """
-
-    group = 0
 
     def __init__(self, cause: str, detail: str = "", evidence: Evidence | None = None) -> None:
         super().__init__(cause, detail, evidence)
@@ -61,13 +55,7 @@ class TrialSpoilt(Exception):
         why: a sentence.
         cause: a word of :mod:`celery_poison.causes`.
         evidence: what is known about the end of its cell.
-
-    Attributes:
-        group: it was in its cell together with others; the next time at most so many may be there. 0: it
-            was alone.
     """
-
-    group = 0
 
     def __init__(self, why: str, cause: str = causes.UNKNOWN, evidence: Evidence = NO_EVIDENCE) -> None:
         super().__init__(why, cause, evidence)

@@ -174,12 +174,12 @@ class Settings:
         "Memory that a suspect may use in its cell before it counts as out of memory. None: what there is.",
         unit="bytes",
     )
-    trial_group: int = _setting(
-        64,
-        _number(1, integer=True),
-        "How many suspects are tried together at most, in one cell, where more than 32 wait and the pool is"
-        " one of threads or greenlets; a group that dies is tried again in halves. 1: always alone.",
-        unit="messages",
+    trial_cells: int | None = _setting(
+        None,
+        _number(1, integer=True, optional=True),
+        "How many suspects a worker tries side by side, each in a cell of its own. None: one for four slots,"
+        " at least one and at most four.",
+        unit="cells",
     )
     fleet_gate_share: float | None = _setting(
         0.5,

@@ -64,7 +64,6 @@ class History:
         spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
         tried: strikes for deaths on trial.
         doubted: it died with its worker while the fleet gate was closed, as many others did.
-        group: with how many it may be tried together at most, since it has died in a group (0: it has not).
     """
 
     deliveries: int = 0
@@ -79,13 +78,6 @@ class History:
     spoilt: int = 0
     tried: int = 0
     doubted: bool = False
-    group: int = 0
-
-    @property
-    def may_be_grouped(self) -> bool:
-        """Whether it may be tried together with others: their death then adds nothing that convicts it."""
-        known_better = self.proven or self.probation or self.spoilt
-        return self.candidate and not known_better and self.group != 1
 
 
 NO_HISTORY = History()
@@ -179,16 +171,6 @@ def may_be_chance(history: History) -> bool:
     Where there are no cells the suspect runs in the pool, and nobody but it can have spoilt anything.
     """
     return 0 < history.spoilt < CHANCE
-
-
-def smaller_group(size: int, *, cost_a_worker: bool = False) -> int:
-    """Return how many of a group of suspects may be tried together next, since its cell has died.
-
-    Args:
-        cost_a_worker: its worker ended with it. One of the group may have reached it out of the cell, and
-            would do so again: fewer steps are left until it is alone.
-    """
-    return max(1, size // (4 if cost_a_worker else 2))
 
 
 def _stray(facts: Facts) -> Verdict | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from celery import Celery
 from kombu.transport import redis
 
-from celery_poison.broker.adoption import Adoption
 from celery_poison.broker.arriving import put_back_arriving
 from celery_poison.broker.publish import bounded_options
-from celery_poison.broker.unacked import Unacked
+from celery_poison.broker.unacked import Unacked, owner_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +30,20 @@ class PutBack:
     refused: int = 0
 
 
-#: Takes messages of a dead worker into this process's hands: of (what is unacknowledged, boot id of the dead
-#: worker, delivery tags) it returns the tags that are left.
-Adopt = Callable[[Adoption, str, list[str]], list[str]]
+def owners(app: Celery) -> set[str]:
+    """Return the boot ids under which messages lie unacknowledged on a Redis broker.
+
+    Raises:
+        redis.exceptions.RedisError: Redis is away.
+    """
+    with app.connection_for_read(transport_options=bounded_options(app)) as connection:
+        channel = connection.default_channel
+        if not isinstance(channel, redis.Channel):
+            return set()
+        return {owner for tag in Unacked(channel).tags() if (owner := owner_of(tag))}
 
 
-def put_back(app: Celery, boot_id: str, queues: Iterable[str], adopt: Adopt | None = None) -> PutBack:
+def put_back(app: Celery, boot_id: str, queues: Iterable[str]) -> PutBack:
     """Put back every message that the worker process ``boot_id`` received from Redis (EMS-6).
 
     Each message moves in one step, to the front of the queue it came from, the oldest first in line. Its
@@ -46,7 +52,6 @@ def put_back(app: Celery, boot_id: str, queues: Iterable[str], adopt: Adopt | No
 
     Args:
         queues: the queues that worker consumed, as far as they are known.
-        adopt: is asked first; what it takes counts as put back.
 
     Raises:
         redis.exceptions.RedisError: Redis is away, or takes no messages at the moment; call again.
@@ -56,30 +61,13 @@ def put_back(app: Celery, boot_id: str, queues: Iterable[str], adopt: Adopt | No
         if not isinstance(channel, redis.Channel):
             return PutBack()
         # What was arriving is younger than all that had arrived: it goes back first, and is behind it then.
-        by_queue = put_back_arriving(channel, boot_id, queues)
+        unacked = Unacked(channel)
+        by_queue = put_back_arriving(unacked, boot_id, queues)
         count = by_queue.total()
-        unacked = Adoption(channel)
-        tags = unacked.tags_of(boot_id)
-        if adopt is not None:
-            tags = adopt(unacked, boot_id, tags)
-        refused = unacked.restore(tags, record=True)
+        refused = unacked.restore(unacked.tags_of(boot_id), record=True)
         mids: set[str] = set()
         for mid, places in unacked.returned(boot_id):
             count += 1
             by_queue.update(places)
             mids.update({mid} if mid else ())
         return PutBack(count, frozenset(mids), dict(by_queue), refused)
-
-
-def put_back_lost(connection: Any, keep: Container[str]) -> None:
-    """Put back what a lost connection could not, because Redis was away: else it waits for the timeout.
-
-    Args:
-        connection: the new one, of :func:`~celery_poison.broker.transport.guarded_connection`.
-        keep: the tags of what this worker still has in hand.
-    """
-    channels = connection.channels
-    tags = [tag for tag in channels.lost if tag not in keep]
-    if tags:
-        Unacked(connection.default_channel).restore(reversed(tags))
-    channels.lost = []

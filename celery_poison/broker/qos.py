@@ -1,10 +1,10 @@
-"""Which messages a worker on Redis holds, and how those that nobody holds any more go back."""
+"""How many messages a channel may prefetch, and which of others' have been held for too long."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cache
 from time import time
 from typing import Any
 
@@ -12,6 +12,7 @@ from kombu.transport import redis, virtual
 from kombu.transport.redis import Mutex, MutexHeld
 from kombu.utils.json import dumps
 
+from celery_poison.broker.held import Held
 from celery_poison.broker.unacked import Unacked, owner_of
 
 #: Says of a boot id whether its worker lives; False also if nobody knows it, None if nobody can say now.
@@ -19,14 +20,16 @@ OwnerIsAlive = Callable[[str], bool | None]
 
 
 class OwnedQoS(redis.QoS):
-    """Unacked entries that name the queue they came from, and go back in one step each."""
+    """kombu's count of what a channel may prefetch; what becomes of the messages is the book's affair."""
 
-    @cached_property
-    def unacked(self) -> Unacked:
-        return Unacked(self.channel)
+    @property
+    def _held(self) -> Held:
+        held: Held = self.channel.held
+        return held
 
     def append(self, message: Any, delivery_tag: str) -> None:
         if not message.registered:
+            self._held.take(delivery_tag, self.channel)
             entry = dumps([message._raw, "", message.queue_name])
             with self.pipe_or_acquire() as pipe:
                 pipe.zadd(self.unacked_index_key, {delivery_tag: time()})
@@ -34,33 +37,25 @@ class OwnedQoS(redis.QoS):
                 pipe.execute()
         virtual.QoS.append(self, message, delivery_tag)
 
-    def held(self) -> set[str]:
-        """Return the tags of what this channel received and has not acknowledged; from any thread."""
-        while True:
-            with suppress(RuntimeError):  # the event loop's thread changed them meanwhile
-                return set(self._delivered).difference(set(self._dirty))
+    def ack(self, delivery_tag: str) -> None:
+        self._held.acknowledge(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
 
-    def renew(self) -> None:
-        """Let the visibility timeout of what is held begin anew; from any thread."""
-        if tags := list(self.held()):
-            self.unacked.renew(tags)
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if requeue:
+            self._held.put_back(delivery_tag, leftmost=True)
+        else:
+            self._held.acknowledge(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
 
     def put_first(self, delivery_tag: str) -> None:
         """Put an unacked message back to the front of its queue."""
-        self.restore_by_tag(delivery_tag)
+        self._held.put_back(delivery_tag)
         virtual.QoS.ack(self, delivery_tag)
 
-    def restore_by_tag(self, tag: str, client: Any = None, leftmost: bool = False) -> None:
-        self.unacked.restore([tag], leftmost=leftmost)
-
     def restore_unacked(self, client: Any = None) -> None:
-        """As in kombu (shutdown, lost connection), but the oldest is the first in line again."""
-        tags = list(self._delivered)
-        try:
-            self.unacked.restore(reversed(tags))
-        except (self.channel.ResponseError, *self.channel.connection_errors):
-            self.channel.opened.lost += tags
-            raise
+        """As in kombu (shutdown, lost connection), but for what has begun; and it cannot fail."""
+        self.channel.leave()
         self._delivered.clear()
 
     def restore_visible(self, start: int = 0, num: int | None = 10, interval: int = 10) -> None:
@@ -71,12 +66,13 @@ class OwnedQoS(redis.QoS):
         with self.channel.conn_or_acquire() as client, suppress(MutexHeld):
             before = time() - self.visibility_timeout
             with Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire):
-                lost = self._lost(self.unacked.expired(before))
-                self.unacked.restore(lost[start : start + num] if num else lost, record=True)
+                unacked = Unacked(self.channel)
+                lost = self._lost(unacked.expired(before))
+                unacked.restore(lost[start : start + num] if num else lost, record=True)
 
     def _lost(self, tags: Iterable[str]) -> list[str]:
         is_alive = cache(self.channel.owner_is_alive)
-        mine: set[str] = self.channel.held_by_process()
+        mine = self._held.tags()
 
         def is_lost(tag: str) -> bool:
             owner = owner_of(tag)

@@ -28,8 +28,8 @@ from kombu.transport.redis import Empty
 from kombu.utils.json import loads
 from redis.exceptions import NoScriptError
 
-from celery_poison.broker.arriving import announce, arriving_key, put_back_arriving
-from celery_poison.broker.channels import Channels
+from celery_poison.broker.arriving import announce, arriving_key
+from celery_poison.broker.held import Held, Holdings
 from celery_poison.broker.qos import OwnedQoS, OwnerIsAlive
 from celery_poison.broker.sealed import Sealed
 from celery_poison.broker.unacked import text
@@ -63,6 +63,13 @@ class RedisMessage(virtual.Message, Sealed):
         super().__init__(payload, channel=channel, **kwargs)
         self.queue_name = channel.arriving_from
 
+    @property
+    def is_mine(self) -> bool:
+        return bool(self.channel.held.holds(self.delivery_tag))
+
+    def is_done(self) -> None:
+        self.went_back = self.channel.held.note_done(self.delivery_tag)
+
     def reject(self, requeue: bool = False) -> None:
         """As in kombu; a guarded message that is put back goes to the front of its queue (WAS-3)."""
         if requeue and self.to_front and not self.acknowledged:
@@ -81,14 +88,19 @@ class OwnedChannel(_Base):
 
     boot_id: str
     numbers: Iterator[int]
-    opened: Channels
+    holdings: Holdings
     owner_is_alive: OwnerIsAlive
 
     QoS = OwnedQoS
     Message = RedisMessage
+    closed: bool
+    _in_poll: Any
+    _consumers: set[Any]
+    _fanout_queues: dict[str, Any]
     arriving_from: str | None = None
     _fetched_tag: str | None = None
     _fetches = False
+    _receives = False
     _unacked_consumers = False
     _tag_in_flight = ""
     _script: Any = None
@@ -98,53 +110,53 @@ class OwnedChannel(_Base):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._announced: set[tuple[str, str]] = set()
         super().__init__(*args, **kwargs)
-        self.opened.add(self)
+
+    @cached_property
+    def held(self) -> Held:
+        """What this process holds of this broker."""
+        return self.holdings.of(self)
 
     def close(self) -> None:
-        self.opened.discard(self)
-        if self._announced and not self.closed:
-            self._leave()
-        super().close()
+        """As in kombu, but a connection that is lost keeps nothing from being closed."""
+        if not self.closed:
+            self._finish_receiving()
+            self.leave()
+        try:
+            super().close()
+        except self.connection_errors:
+            # kombu stopped at what Redis cannot be told: consumers and queues that end with the connection.
+            self.closed, self._consumers, self._fanout_queues = False, set(), {}
+            with suppress(*self.connection_errors):
+                super().close()
 
-    def _leave(self) -> None:
-        """Put back what was on its way to this channel and did not get here."""
-        lost = (Empty, self.ResponseError, *self.connection_errors)
+    def _finish_receiving(self) -> None:
         if self._in_poll:
-            with suppress(*lost):
+            with suppress(Empty, self.ResponseError, *self.connection_errors):
                 self._brpop_read()
-        if self._tag_in_flight:
-            try:
-                self.qos.restore_by_tag(self._tag_in_flight)
-            except lost:
-                self.opened.lost.append(self._tag_in_flight)
-        with suppress(*lost):
-            put_back_arriving(self, self.boot_id)
+        self._in_poll = None
 
-    @property
-    def acknowledges(self) -> bool:
-        """Whether this channel has received anything that is to be acknowledged."""
-        return isinstance(self._qos, OwnedQoS)
+    def leave(self) -> None:
+        """Put back what this channel received and nobody has begun."""
+        if self._receives and self.do_restore:
+            self._receives = False
+            self.holdings.before_return(self)
+            self.held.leave(self)
 
-    def held_by_process(self) -> set[str]:
-        """Return the tags of what all channels of this process hold or are about to receive."""
-        channels = self.opened.snapshot()
-        flying = {channel._tag_in_flight for channel in channels}
-        return flying.union(*(channel.qos.held() for channel in channels if channel.acknowledges))
+    def _connparams(self, asynchronous: bool = False) -> Any:
+        # kombu fails here with an AttributeError, which ends the worker, when it closes a lost connection.
+        if self.connection is None or self.connection.client is None:
+            raise ConnectionError("this channel's connection was closed")
+        return super()._connparams(asynchronous=asynchronous)
 
     def take_tag(self) -> tuple[str, bool]:
         """Return the tag for a message that arrives, and whether it is registered already."""
         tag, self._fetched_tag = self._fetched_tag, None
         return (tag, True) if tag else (self._next_tag(), False)
 
-    def receive_taken(self, tag: str, payload: Any, queue: str) -> Any:
-        """Return the message that was taken over under ``tag``, as if it had come from ``queue`` just now."""
-        self.arriving_from, self._fetched_tag = queue, tag
-        message = self.Message(payload, channel=self)
-        self.qos.append(message, tag)
-        return message
-
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
         self._unacked_consumers = self._unacked_consumers or bool(no_ack)
+        if not no_ack:
+            self._receives = bool(self.held)
         result = super().basic_consume(queue, no_ack, *args, **kwargs)
         callbacks = self.connection._callbacks
         callbacks[queue] = self._named(queue, callbacks[queue])
@@ -158,7 +170,7 @@ class OwnedChannel(_Base):
         return receive
 
     def basic_get(self, queue: str, *args: Any, **kwargs: Any) -> Any:
-        self.arriving_from = queue
+        self.arriving_from, self._receives = queue, True
         return super().basic_get(queue, *args, **kwargs)
 
     def _brpop_start(self, timeout: float | None = None) -> None:
@@ -170,9 +182,12 @@ class OwnedChannel(_Base):
         if not queues:
             return
         self._announce(queues[0])
+        if self._tag_in_flight:  # its answer was lost, kombu has connected anew without a word
+            self.held.lost_sight_of(self._tag_in_flight)
         connection = self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
         self._tag_in_flight = self._next_tag()
+        self.held.take(self._tag_in_flight, self)
         wait, fetch = self._commands(queues)
         # After a message there is probably another: it is fetched without waiting for it first.
         self._waits = not self._found
@@ -216,6 +231,7 @@ class OwnedChannel(_Base):
                     self.client.parse_response(connection, "BLMOVE")
             reply = self.client.parse_response(connection, "EVALSHA")
         except NoScriptError:  # somebody flushed the scripts
+            self._nothing_came()
             self._load_script()
             raise Empty from None
         except self.connection_errors:
@@ -224,10 +240,15 @@ class OwnedChannel(_Base):
         finally:
             self._found = False
         if not reply:
+            self._nothing_came()
             raise Empty
         self._found = True
         queue, item = reply
         return text(queue), text(item)
+
+    def _nothing_came(self) -> None:
+        self.held.nothing_came(self._tag_in_flight)
+        self._tag_in_flight = ""
 
     @cached_property
     def _is_able(self) -> bool:
@@ -255,13 +276,13 @@ class OwnedChannel(_Base):
 
 
 def owned_channel(
-    base: type[redis.Channel], boot_id: str, opened: Channels, owner_is_alive: OwnerIsAlive
+    base: type[redis.Channel], boot_id: str, holdings: Holdings, owner_is_alive: OwnerIsAlive
 ) -> type[redis.Channel]:
     """Return the channel class of one worker process."""
     own = {
         "boot_id": boot_id,
         "numbers": count(1),
-        "opened": opened,
+        "holdings": holdings,
         "owner_is_alive": staticmethod(owner_is_alive),
     }
     return type("OwnedChannel", (OwnedChannel, base), own)

@@ -1,33 +1,31 @@
-"""Keeps the visibility timeout away from what this worker holds, however long that takes (TP1-8)."""
+"""Keeps what this worker holds its own, and tells the broker what it has not heard yet."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from celery_poison.broker.channels import Channels
+from celery_poison.broker.held import Holdings
 from celery_poison.forking import no_fork
 
 
 class Renewal:
-    """Renews the scores of the messages that this process has not acknowledged yet.
+    """Keeps the visibility timeout away from what is held; flushes what Redis has not heard (NEW-9, TP1-8).
 
     In a thread of its own: the event loop is blocked by a task under solo, and a broker that does not answer
-    must not keep the heartbeat waiting. When the consumer reconnects, its closing the old connections frees
-    the thread.
+    must not keep the heartbeat waiting.
 
     Args:
-        channels: returns the open channels of this process, see :func:`~.transport.guarded_connection`.
-        interval: seconds between two renewals at most. A quarter of the visibility timeout, if less.
+        holdings: of this process.
+        interval: seconds between two rounds at most. A quarter of the visibility timeout, if less.
         complain: is told what went wrong; the next round tries again.
     """
 
-    def __init__(
-        self, channels: Callable[[], Channels], interval: float, complain: Callable[[Exception], None]
-    ) -> None:
-        self._channels = channels
+    def __init__(self, holdings: Holdings, interval: float, complain: Callable[[Exception], None]) -> None:
+        self._holdings = holdings
         self._interval = interval
         self._complain = complain
+        self._due = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -36,24 +34,27 @@ class Renewal:
             self._thread = threading.Thread(target=self._work, name="poison-renewal", daemon=True)
             self._thread.start()
 
+    def soon(self) -> None:
+        """Let the next round begin at once: there is a new connection."""
+        self._due.set()
+
     def _work(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(self.interval):
+        while True:
+            self._due.wait(self.interval)
+            self._due.clear()
             with no_fork():
-                self.renew()
+                self.round()
 
     @property
     def interval(self) -> float:
-        """Seconds until the next renewal."""
-        shares = [float(channel.visibility_timeout) / 4 for channel in self._channels().snapshot()]
-        return max(0.05, min([self._interval, *shares]))
+        """Seconds until the next round."""
+        return max(0.05, min(self._interval, self._holdings.visibility_timeout / 4))
 
-    def renew(self) -> None:
-        """Renew everything that is held at this moment."""
-        for channel in self._channels().snapshot():
+    def round(self) -> None:
+        """Renew everything that is held at this moment, and tell Redis what it has not heard."""
+        for held in self._holdings.all():
             try:
-                if channel.acknowledges:
-                    channel.qos.renew()
+                held.renew()
+                held.flush()
             except Exception as error:
-                if not channel.closed:  # else there is nothing to renew any more
-                    self._complain(error)
+                self._complain(error)

@@ -15,11 +15,14 @@ class Sealed(Message):
         received: the body as received.
         queue_name: the queue it was consumed from, if known.
         poison: the worker's notes about this delivery.
+        went_back: whether it had been put back when it was done: a copy of it comes. None: nobody here can
+            know.
     """
 
     queue_name: str | None = None
     poison: Any = None
     to_front = False
+    went_back: bool | None = None
     _body: Any = None
 
     def __init__(self, body: Any = None, headers: Any = None, **kwargs: Any) -> None:
@@ -31,6 +34,14 @@ class Sealed(Message):
             super().__init__(body=body, headers=bare, **kwargs)
             self.headers = headers
         self.received = self._body
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it may begin: it was not put back, as it is when its connection is lost."""
+        return True
+
+    def is_done(self) -> None:
+        """Its task has ended, and it will be acknowledged: Celery may do that later, when it is connected."""
 
     @property
     def sealed(self) -> bool:

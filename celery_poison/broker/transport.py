@@ -11,7 +11,7 @@ from typing import Any
 from kombu import Connection
 from kombu.transport import pyamqp, redis
 
-from celery_poison.broker.channels import Channels
+from celery_poison.broker.held import Holdings
 from celery_poison.broker.qos import OwnerIsAlive
 from celery_poison.broker.redis_transport import owned_channel
 from celery_poison.broker.sealed import Sealed
@@ -46,10 +46,10 @@ class GuardedConnection(Connection):
     """A connection on our channels.
 
     Attributes:
-        channels: the open Redis channels of this process.
+        holdings: what this process holds of its Redis brokers' messages.
     """
 
-    channels: Channels
+    holdings: Holdings
     guarded: Callable[[Any], Any]
     _broken_off: Exception | None = None
 
@@ -77,24 +77,25 @@ def _nobody_can_say(boot_id: str) -> None:
 
 @cache
 def guarded_connection(
-    boot_id: str, owner_is_alive: OwnerIsAlive = _nobody_can_say
+    boot_id: str, owner_is_alive: OwnerIsAlive = _nobody_can_say, holdings: Holdings | None = None
 ) -> type[GuardedConnection]:
     """Return the connection class for one worker process; the user's broker URL stays as it is.
 
     Args:
         owner_is_alive: is asked about the boot ids of other workers, in the event loop's thread. Whatever is
             not known to be dead keeps its messages.
+        holdings: of this process; None: its first.
     """
-    channels = Channels()
+    holdings = holdings or Holdings()
 
     @cache
     def guarded(transport: Any) -> Any:
         if issubclass(transport, redis.Transport):
-            channel = owned_channel(transport.Channel, boot_id, channels, owner_is_alive)
+            channel = owned_channel(transport.Channel, boot_id, holdings, owner_is_alive)
             return type("Transport", (transport,), {"Channel": channel})
         if issubclass(transport, pyamqp.Transport):
             return type("Transport", (transport,), {"Connection": AmqpConnection})
         return transport
 
-    own = {"channels": channels, "guarded": staticmethod(guarded)}
+    own = {"holdings": holdings, "guarded": staticmethod(guarded)}
     return type("GuardedConnection", (GuardedConnection,), own)

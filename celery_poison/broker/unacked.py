@@ -80,25 +80,24 @@ class Unacked:
     """The unacknowledged messages that a kombu Redis channel sees.
 
     Args:
-        channel: its options say how the keys are called; its connections are used.
+        channel: its options say how the keys are called.
+        client: writes keys in full, as kombu's own does not; None: one on the channel's connections.
     """
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, client: Redis | None = None) -> None:
         self._channel = channel
-        self._prefix = channel.global_keyprefix or ""
-        self.key = self._prefix + channel.unacked_key
-        self.index = self._prefix + channel.unacked_index_key
+        self.client = client or Redis(connection_pool=channel.pool)
+        self.prefix = channel.global_keyprefix or ""
+        self.key = self.prefix + channel.unacked_key
+        self.index = self.prefix + channel.unacked_index_key
 
-    @property
-    def client(self) -> Redis:
-        """A client that writes keys in full: kombu's own prefixes those of some commands only."""
-        return Redis(connection_pool=self._channel.pool)
+    def tags(self, match: str = "*") -> set[str]:
+        """Return the tags of all messages, whoever received them."""
+        return {text(tag) for tag, _ in self.client.zscan_iter(self.index, match=match, count=1000)}
 
     def tags_of(self, boot_id: str) -> list[str]:
         """Return the tags of all messages that ``boot_id`` received, the newest first."""
-        found = self.client.zscan_iter(self.index, match=f"{boot_id}-*", count=1000)
-        mine = {text(tag) for tag, _ in found}
-        return sorted(mine, key=_number, reverse=True)
+        return sorted(self.tags(f"{boot_id}-*"), key=_number, reverse=True)
 
     def expired(self, before: float) -> list[str]:
         """Return the tags whose score is older than ``before`` (seconds since 1970), the newest first."""
@@ -150,7 +149,7 @@ class Unacked:
 
     def returned(self, boot_id: str) -> list[tuple[str | None, list[str]]]:
         """Return mid and queues of every message that came back from ``boot_id``, whoever did it."""
-        rows: Any = self.client.hvals(self._prefix + returned_key(boot_id))
+        rows: Any = self.client.hvals(self.prefix + returned_key(boot_id))
         return [tuple(json.loads(row)) for row in rows]
 
     def _batches(self, tags: Iterable[str]) -> Iterator[list[str]]:
@@ -183,7 +182,7 @@ class Unacked:
         if queues is None:
             queues = routes[exchange, routing_key] = self._queues(exchange, routing_key)
         priority = self._channel._get_message_priority(message, reverse=False)
-        keys = [self._prefix + self._channel._q_for_pri(queue, priority) for queue in queues]
+        keys = [self.prefix + self._channel._q_for_pri(queue, priority) for queue in queues]
         payloads = []
         for _ in queues:
             properties["delivery_tag"] = str(uuid4())
@@ -217,7 +216,7 @@ class Unacked:
 
     def _memory(self, move: _Move, record: bool) -> tuple[str, str]:
         owner = owner_of(move.tag) if record else None
-        return self._prefix + returned_key(owner or ""), move.note if owner else ""
+        return self.prefix + returned_key(owner or ""), move.note if owner else ""
 
     def _by_watching(self, move: _Move, push: str, record: bool) -> None:
         """kombu's way, where scripts are not allowed."""

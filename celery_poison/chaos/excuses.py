@@ -101,10 +101,13 @@ def _was_cut_short(case: Case, blow: Blow) -> bool:
 
 
 def _was_away(case: Case, blow: Blow) -> bool:
-    """Whether one of its runs was, or began too late, in a worker that was out of reach."""
+    """Whether one of its runs was, or began too late, in a worker that was out of reach.
+
+    It is a run until it can have been acknowledged.
+    """
     return any(
-        run.life in blow.lives and run.begin <= blow.ended + SLACK and blow.began <= run.last
-        for run in case.runs
+        run.life in blow.lives and run.begin <= blow.ended + SLACK and blow.began <= max(run.last, until)
+        for run, until in zip(case.runs, (case.settled, *[0.0] * len(case.runs)), strict=False)
     )
 
 
@@ -154,8 +157,8 @@ EXCUSES = (
            "it was sent in the seconds that Redis lost"),
     Excuse((Wrong.FREE,), ("redis-lost-second", *SWITCHES), _came_together,
            "it went to quarantine in the seconds that Redis lost"),
-    Excuse((Wrong.TWICE,), (DEATH, "kill-child", *SILENCES), _was_cut_short,
-           "its worker died or fell silent before the acknowledgement was out"),
+    Excuse((Wrong.TWICE,), (DEATH, "kill-child"), _was_cut_short,
+           "its worker died before the acknowledgement was out"),
     Excuse((Wrong.TWICE, Wrong.OVERLAP), SILENCES, _was_away,
            "its worker was out of reach, and taken for dead"),
     Excuse((Wrong.TWICE, Wrong.OVERLAP), SWITCHES, _came_together,

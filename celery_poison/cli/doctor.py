@@ -77,6 +77,7 @@ def examine(app: Celery) -> Iterator[Finding]:
         with clear_errors("examining Redis"):
             yield server.reachability(ledger.client, url)
             yield from _ledger(app, ledger, plugin.settings.durability)
+            yield surroundings.stuck(app)
             if plugin.settings.trial == "queue":
                 yield surroundings.trials(plugin.settings, Queries(ledger))
     except LedgerUnavailable as error:

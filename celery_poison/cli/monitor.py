@@ -17,7 +17,6 @@ from celery_poison.cli.output import json_option
 from celery_poison.cli.session import app_of, plainly
 from celery_poison.failover.standalone import StandaloneMonitor
 from celery_poison.metrics import register
-from celery_poison.worker import standby
 
 #: Signal -> how it is told.
 _STORIES: dict[str, str] = {
@@ -37,59 +36,32 @@ _STORIES: dict[str, str] = {
     help="Serve metrics for Prometheus at this port; 0: any that is free.",
 )
 @click.option("--metrics-address", default="127.0.0.1", show_default=True, help="At this address.")
-@click.option(
-    "--trials", is_flag=True, help="Try the suspects of dead workers here if no worker serves their queues."
-)
 @json_option
 @click.pass_context
 @handle_preload_options
 @plainly
 def monitor(
-    ctx: click.Context,
-    metrics_port: int | None,
-    metrics_address: str,
-    trials: bool,
-    as_json: bool,
-    **kwargs: Any,
+    ctx: click.Context, metrics_port: int | None, metrics_address: str, as_json: bool, **kwargs: Any
 ) -> None:
     """Watch the workers from a process of its own, until SIGTERM or Ctrl-C.
 
     Every worker carries a monitor already; one of them is active, the others stand by. A fleet of one worker
     has no standby: this is one. Any number of them may run.
 
-    With --trials it is a worker that consumes no queue. When it puts back the messages of a dead worker on
-    Redis, and no living worker consumes their queue, it keeps the suspects among them and tries one after the
-    other in a cell. RabbitMQ puts messages back itself, so that a suspect waits there for a worker.
-
     \b
-    celery -A proj poison monitor --trials
     celery -A proj poison monitor
     celery -A proj poison monitor --json | tee -a incidents.jsonl
     celery -A proj poison monitor --metrics-port 9808
     """
-    app = app_of(ctx)
-    if trials and (why := standby.why_it_tries_nothing(app)):
-        click.echo(f"celery poison: --trials has no effect: {why}", err=True)
-        trials = False
+    standalone = StandaloneMonitor(app_of(ctx))
     tellers = [_tell(name, story, as_json) for name, story in _STORIES.items()]
-    with _metrics(app, metrics_port, metrics_address):
-        status = standby.run(app, _greet) if trials else _watch(app)
-    del tellers  # signals hold them weakly
-    click.echo("celery poison: the monitor has left", err=True)
-    ctx.exit(status)
-
-
-def _watch(app: Celery) -> int:
-    standalone = StandaloneMonitor(app)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: standalone.stop())
-    _greet(standalone.name)
-    standalone.run()
-    return 0
-
-
-def _greet(name: str) -> None:
-    click.echo(f"celery poison: {name} watches", err=True)
+    with _metrics(app_of(ctx), metrics_port, metrics_address):
+        click.echo(f"celery poison: {standalone.name} watches", err=True)
+        standalone.run()
+    del tellers  # signals hold them weakly
+    click.echo("celery poison: the monitor has left", err=True)
 
 
 @contextmanager

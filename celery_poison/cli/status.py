@@ -12,6 +12,7 @@ from celery_poison.cli.output import clean, count_of, json_option, print_json, w
 from celery_poison.cli.session import app_of, plainly
 from celery_poison.proposals import Proposal
 from celery_poison.quarantine.overview import Overview, overview
+from celery_poison.stuck import Stranded
 
 
 @click.command(cls=CeleryCommand)
@@ -55,6 +56,7 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         ("candidates", str(seen.candidates)),
         ("running", f"{seen.running} (DLNG)"),
         ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
+        *([("stuck", _stuck(seen.stranded))] if seen.stranded.total else []),
         ("blocked", count_of(seen.blocked, "rule")),
         *([("proposal", _told(seen.proposal))] if seen.proposal else []),
         ("gate", told_of(seen.gate)),
@@ -63,6 +65,11 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         ("unguarded", unguarded),
         ("journal", f"{seen.journal} entries"),
     ]
+
+
+def _stuck(stranded: Stranded) -> str:
+    kinds = ", ".join(f"{number} {kind}" for kind, number in stranded.counts.items() if number)
+    return f"nobody works on {count_of(stranded.total, 'message')}: {kinds}"
 
 
 def _told(proposal: Proposal) -> str:

@@ -11,9 +11,8 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import signals
-from celery_poison.broker.putback import Adopt
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.failover import witness
+from celery_poison.failover.host_evidence import last_heard
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
@@ -47,7 +46,6 @@ class Monitor:
         took_over: called when this monitor becomes the active one (EMS-9).
         gate_moved: is told how many workers died, of how many, when it closes the fleet gate; 0 of 0 when it
             lifts it.
-        adopt: takes over messages of dead workers that are to be tried here; the others are put back.
     """
 
     def __init__(
@@ -59,14 +57,13 @@ class Monitor:
         flagged: Flagged,
         took_over: Callable[[], object] = lambda: None,
         gate_moved: Callable[[int, int], object] = lambda deaths, fleet: None,
-        adopt: Adopt | None = None,
     ) -> None:
         self._ledger = ledger
         self._queries = Queries(ledger)
         self._identity = identity
         self._activation = settings.activation_interval
         self._activation_ms = int(settings.activation_interval * 1000)
-        self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials, adopt=adopt)
+        self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials)
         self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
         self._took_over = took_over
@@ -133,6 +130,7 @@ class Monitor:
         if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2
             self._recovery.sweep_orphans(self._activation, fence)
+            self._recovery.sweep_unacknowledged()
 
     def _listened(self, now: float) -> bool:
         return now - self._listening_since >= self._activation
@@ -182,7 +180,7 @@ class Monitor:
     def _bury(self, worker: str, how: Silence, fence: int) -> None:
         incident = uuid4().hex[:12]
         earlier = [*self._recovery.earlier_deaths(worker)] if self._gate else []
-        seen = witness.testify(self._ledger, worker, how)
+        evidence = last_heard(self._ledger, worker, how)
         dead = self._ledger.bury(
             worker,
             incident,
@@ -191,8 +189,7 @@ class Monitor:
             fence,
             self._gate,
             earlier,
-            evidence=seen.evidence,
-            processes=seen.processes,
+            evidence=evidence.encode(),
         )
         if dead is None:
             return

@@ -9,21 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.broker.putback import Adopt, put_back
+from celery_poison.broker.putback import owners, put_back
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.attempts import Known
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import ALONE, Incident, Start
+from celery_poison.records import ALONE, IN_CELL, Incident, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase, may_be_chance, smaller_group
+from celery_poison.verdict import Ended, Phase, may_be_chance
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -70,13 +70,12 @@ class _Death:
         """Whether only the main process may be lost; else the connections of all processes were gone."""
         return self.incident.how != Silence.GONE
 
-    def known(self, start: Start) -> Known:
-        told = (
-            self.incident.evidence if self.incident.evidence.noticed else Evidence(noticed=self.incident.how)
-        )
-        evidence = replace(told, rss_kb=self.incident.processes.get(str(start.pid)))
-        memory = str(evidence.rss_kb or "")
-        return {"release": self.incident.release, "evidence": evidence.encode(), "memory_kb": memory}
+    @property
+    def known(self) -> Known:
+        evidence = self.incident.evidence
+        if not evidence.noticed:
+            evidence = Evidence(noticed=self.incident.how)
+        return {"release": self.incident.release, "evidence": evidence.encode()}
 
     @property
     def is_nobodys_fault(self) -> bool:
@@ -86,23 +85,16 @@ class _Death:
 class Recovery:
     """Recovers from the deaths of workers, on one app's broker and ledger."""
 
-    def __init__(
-        self,
-        app: Celery,
-        ledger: Ledger,
-        flagged: Flagged,
-        *,
-        trials: bool = True,
-        adopt: Adopt | None = None,
-    ) -> None:
+    def __init__(self, app: Celery, ledger: Ledger, flagged: Flagged, *, trials: bool = True) -> None:
         self._app = app
-        self._adopt = adopt
         self._trials = trials
         self._flagged = flagged
         self._ledger = ledger
         self._queries = Queries(ledger)
         #: Starts of workers that nobody knows, and when they were first seen here.
         self._orphans: dict[str, float] = {}
+        #: Boot ids that nobody knows, and under which messages lay unacknowledged, at the last sweep.
+        self._ownerless: set[str] = set()
         #: Ends on record without a start, at the last sweep.
         self._strays: set[str] = set()
 
@@ -139,10 +131,9 @@ class Recovery:
             else:
                 flagged += self._end(mid, start, raw, ended, death)
         queues = known.queues.split(",") if known.queues else []
-        returned = put_back(self._app, worker.rpartition("/")[2], queues, self._adopt)
-        if returned.mids is not None and not known.reconnected:
-            # What finished and did not come back was acknowledged: nobody will ask for it again. Not so if
-            # the worker had lost its broker once: then a copy may be on its way.
+        returned = put_back(self._app, worker.rpartition("/")[2], queues)
+        if returned.mids is not None:
+            # What finished and did not come back was acknowledged: nobody will ask for it again.
             self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
         return Recovered(flagged, returned.count, returned.queues, unfinished)
 
@@ -161,9 +152,7 @@ class Recovery:
         noticed = incident.noticed_at
         return noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE
 
-    def _interrupt(
-        self, mid: str, start: Start, death: _Death, *, spoilt: bool = False, group: int = 0
-    ) -> None:
+    def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
             self._ledger.interrupt(
@@ -175,8 +164,7 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
-                known=death.known(start),
-                group=group,
+                known=death.known,
             )
 
     def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
@@ -185,17 +173,13 @@ class Recovery:
             if start.phase == Phase.CLAIMED:
                 self._ledger.claim(mid, raw, None)
             elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(
-                    mid, start, cause="rejected", fence=death.fence, known=death.known(start)
-                )
+                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
                 self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
-            elif start.companions:
-                # The same, of one of many: alone, beside an idle worker, they would take long.
-                fewer = smaller_group(1 + start.companions, cost_a_worker=True)
-                self._interrupt(mid, start, death, group=fewer)
+            elif start.alone > IN_CELL:
+                self._interrupt(mid, start, death)
             elif start.is_in_cell:
                 # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
                 self._interrupt(mid, start, death, spoilt=True)
@@ -232,7 +216,7 @@ class Recovery:
             shared=shared,
             incident=incident,
             fence=death.fence,
-            known=death.known(start),
+            known=death.known,
         )
         if recorded.finished:
             return False
@@ -269,6 +253,19 @@ class Recovery:
                     self._ledger.settle([(mid, start.token)])
             elif now - since > patience and not self._queries.child_lives(start):
                 self._interrupt(mid, start, unknown)
+
+    def sweep_unacknowledged(self) -> None:
+        """Put back what lies under the name of a worker that nobody knows any more (NEW-9).
+
+        It got there after that worker had been recovered from: by a write that was long on its way, or by
+        a Redis that has lost its last moments.
+        """
+        found = owners(self._app)  # before the workers: whoever receives has a lease
+        known = {*self._queries.leases(), *self._queries.open_incidents()}
+        ownerless = found - {worker.rpartition("/")[2] for worker in known}
+        for boot_id in ownerless & self._ownerless:
+            put_back(self._app, boot_id, ())
+        self._ownerless = ownerless
 
     def _forget_strays(self, strays: set[str]) -> None:
         """Forget ends without a start that were there in the last sweep too: nobody asks for them."""

@@ -58,31 +58,29 @@ class Attempts(Caller):
         incident: str = "",
         fence: int | None = None,
         known: Known = NOTHING_KNOWN,
-        group: int = 0,
     ) -> Recorded:
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
 
         Args:
             known: what else is known about the start.
             fence: of the monitor that tells it; None when the start's own worker does.
-            group: it died in a cell together with others, which is no strike: with how many at most it may be
-                tried next. 0: it did not.
 
         Raises:
             StaleDelivery: the message has a newer start.
             Fenced: another monitor took over.
         """
-        told = {"failure": int(failure), "incident": incident, "fence": fence_of(fence), "group": group or ""}
-        death = _death(mid, start, cause, known, shared)
-        return _recorded(self._call("crash", self._of(mid, start.id), **death, **told))
-
-    def testimony(self, mid: str, start: Start, *, cause: str, known: Known = NOTHING_KNOWN) -> bytes:
-        """Return the command by which a witness tells that ``start`` died alone, if its worker cannot.
-
-        It counts as :meth:`crash` does, but only while the start is on record (NEW-1).
-        """
-        told = {"failure": 0, "incident": "", "fence": "witness", "group": ""}
-        return self._spelled("crash", self._of(mid, start.id), **_death(mid, start, cause, known), **told)
+        arguments: dict[str, Any] = {
+            "mid": mid,
+            "start": start.encode(),
+            "cause": cause,
+            "blame": "shared" if shared else "exact",
+            "failure": int(failure),
+            "incident": incident,
+            "observe": int(not start.diverts),
+            "fence": fence_of(fence),
+            "known": _packed(known),
+        }
+        return _recorded(self._call("crash", self._of(mid, start.id), **arguments))
 
     def interrupt(
         self,
@@ -95,7 +93,6 @@ class Attempts(Caller):
         fence: int | None = None,
         spoilt: bool = False,
         known: Known = NOTHING_KNOWN,
-        group: int = 0,
     ) -> bool:
         """Take back a start that ended through nobody's fault; adds no strike.
 
@@ -106,8 +103,6 @@ class Attempts(Caller):
             failure: count it as a failure, so that it cannot go on for ever.
             fence: of the monitor that tells it; None when the start's own worker does.
             known: what else is known about the start.
-            group: it was in a cell together with others: with how many at most it may be tried next. 0: it
-                was not.
 
         Raises:
             StaleDelivery: the message has no such start any more.
@@ -122,7 +117,6 @@ class Attempts(Caller):
             "fence": fence_of(fence),
             "spoilt": int(spoilt),
             "known": _packed(known),
-            "group": group or "",
         }
         reply = self._call("interrupt", self._of(mid, start.id), **arguments)
         return bool(reply[0] is Code.DONE)
@@ -261,17 +255,6 @@ class Attempts(Caller):
     def forget(self, mid: str, seen: bytes) -> None:
         """Take a parking off the books that ended long ago, unless it has changed."""
         self._call("forget", {}, mid=mid, seen=seen)
-
-
-def _death(mid: str, start: Start, cause: str, known: Known, shared: bool = False) -> dict[str, Any]:
-    return {
-        "mid": mid,
-        "start": start.encode(),
-        "cause": cause,
-        "blame": "shared" if shared else "exact",
-        "observe": int(not start.diverts),
-        "known": _packed(known),
-    }
 
 
 def _packed(known: Known) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from celery_poison.ledger.keys import Keys
-from celery_poison.ledger.scripts import Runner, script
+from celery_poison.ledger.scripts import Runner
 
 
 class Caller:
@@ -30,11 +30,6 @@ class Caller:
     def _call(self, name: str, keys: Mapping[str, str], /, *, rest: Any = (), **arguments: Any) -> Any:
         arguments["maxlen"] = self._maxlen
         return self._run(name, {**self._fixed, **keys}, arguments, rest)
-
-    def _spelled(self, name: str, keys: Mapping[str, str], /, **arguments: Any) -> bytes:
-        """Return the same call, for somebody else to send."""
-        arguments["maxlen"] = self._maxlen
-        return script(name).spelled({**self._fixed, **keys}, arguments)
 
     def _of(self, mid: str, id: str) -> dict[str, str]:
         return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}

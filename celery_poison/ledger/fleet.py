@@ -119,15 +119,13 @@ class FleetBook(Caller):
         earlier: Sequence[str] = (),
         *,
         evidence: str = "",
-        processes: str = "",
     ) -> Burial | None:
         """Declare a worker dead; return None when it lives or is gone already.
 
         Args:
             gate: what closes the fleet gate; None: nothing.
             earlier: workers with whose deaths it has a message in common: they count once.
-            evidence: what is known about its death, and
-            processes: of the peak memory of its processes, as JSON.
+            evidence: what is known about its death, as JSON.
 
         Raises:
             Fenced: another monitor took over.
@@ -146,7 +144,6 @@ class FleetBook(Caller):
             "gate_workers": gate.workers if gate else 0,
             "window_ms": gate.window_ms if gate else 0,
             "evidence": evidence,
-            "processes": processes,
             "earlier": "",
         }
         code, *told = self._call("bury", keys, rest=earlier, **arguments)

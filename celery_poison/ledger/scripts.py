@@ -13,7 +13,6 @@ import redis
 
 from celery_poison.errors import DecisionPending, Fenced, IllegalTransition, MessageNotFound, StaleDelivery
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.wire import command
 
 
 class Code(StrEnum):
@@ -60,12 +59,6 @@ class Script:
         """Return its arguments, in their order; ``rest`` is a list that stands for the last one."""
         fixed = self.arguments[:-1] if rest else self.arguments
         return [*(known[word] for word in fixed), *rest]
-
-    def spelled(self, keys: Mapping[str, str], arguments: Mapping[str, Any]) -> bytes:
-        """Return the whole call as one command of Redis' protocol, for whoever can only send it."""
-        names = self.keys_of(keys)
-        words = [self.text, len(names), *names, *self.values_of(arguments)]
-        return command(b"EVAL", *(word if isinstance(word, bytes) else str(word).encode() for word in words))
 
     def _declared(self, text: str, kind: str) -> list[str]:
         rows = [(int(n), word) for k, n, word in _HEADER.findall(text) if k == kind]

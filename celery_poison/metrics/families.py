@@ -129,6 +129,13 @@ FAMILIES = (
         (),
         lambda s: _one(s.totals["parked"]),
     ),
+    Family(
+        "stuck_messages",
+        Kind.GAUGE,
+        "Messages that nobody works on, and that should have gone on by now; of each kind at most 1000",
+        ("kind",),
+        lambda s: [((kind,), number) for kind, number in s.stuck.items()],
+    ),
     Family("workers", Kind.GAUGE, "Workers that guard messages, by state", ("state",), _workers),
     Family(
         "open_incidents",

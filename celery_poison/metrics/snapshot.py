@@ -13,7 +13,9 @@ from celery import Celery
 from celery_poison.ledger.census import Census, Headcount, Inmate
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.records import MessageRecord, WorkerRecord
+from celery_poison.stuck import Kind
 from celery_poison.verdict import Ended, Phase
 
 #: (task, cause, queue)
@@ -41,6 +43,7 @@ class Snapshot:
         open_incidents: dead workers that are still being cleaned up after.
         gate_closed: whether only a death on trial convicts, since too many workers died at once.
         counts: see ``Queries.counts``.
+        stuck: messages that nobody works on, by kind.
         journal_age: seconds since the oldest entry of the journal; 0 when it is empty.
     """
 
@@ -54,6 +57,7 @@ class Snapshot:
     open_incidents: int
     gate_closed: bool
     counts: Mapping[str, int]
+    stuck: Mapping[Kind, int]
     journal_age: float
 
 
@@ -67,6 +71,7 @@ class Observer:
     def __init__(self, app: Celery, census: Headcount | None = None) -> None:
         plugin = plugin_of(app)
         ledger = plugin.open_ledger()
+        self._app = app
         self._queries = Queries(ledger)
         self._census = census or Census(ledger)
         self._activation_ms = int(plugin.settings.activation_interval * 1000)
@@ -91,6 +96,7 @@ class Observer:
             open_incidents=len(queries.open_incidents()),
             gate_closed=queries.gate().closed,
             counts=queries.counts(),
+            stuck=find_stranded(self._app).counts,
             journal_age=queries.journal_age(),
         )
         return seen(took=time.monotonic() - begun)

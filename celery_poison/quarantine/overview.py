@@ -17,8 +17,14 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.proposals import Proposal
 from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.records import GateRecord, WorkerRecord
 from celery_poison.settings import Settings
+from celery_poison.stuck import Stranded
+from celery_poison.text import count_of, duration, when
+
+#: Messages that nobody works on, each with a warning of its own.
+_STUCK_TOLD = 3
 
 _SECRETS = re.compile(r"//[^;?]*@|\?[^;]*")
 
@@ -43,6 +49,7 @@ class Overview:
         would_quarantine: cause -> messages that would have been quarantined while it did.
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
+        stranded: messages that nobody works on.
         inactive_settings: set, and without effect in this version.
         warnings: what is wrong, in sentences, the gravest first.
     """
@@ -63,6 +70,7 @@ class Overview:
     workers: list[WorkerRecord]
     monitor: str
     open_incidents: dict[str, str]
+    stranded: Stranded
     inactive_settings: list[str]
     warnings: list[str] = field(default_factory=list)
 
@@ -95,10 +103,13 @@ class Overview:
     def as_dict(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""
         told = asdict(self)
+        del told["stranded"]
         told["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
         return {
             **told,
             "proposal": self.proposal and self.proposal.summary(),
+            "stuck": [stuck.as_dict() for stuck in self.stranded.oldest],
+            "stuck_messages": self.stranded.counts,
             "states": self.states,
             "unguarded": self.unguarded,
             "ledger_errors": self.ledger_errors,
@@ -119,11 +130,13 @@ def overview(app: Celery) -> Overview:
     totals = queries.totals()
     workers = queries.workers(int(settings.activation_interval * 1000))
     monitor, incidents, gate = queries.monitor(), queries.open_incidents(), queries.gate()
+    stranded = find_stranded(app)
     _, raw, now = blocks.read(ledger)
     warnings = [
         *_gate_warnings(gate),
         *_complaints(app, queries),
         *_worker_warnings(workers, monitor, incidents),
+        *_stuck_warnings(stranded),
         *_trial_warnings(settings, workers),
         *(f"{name} is set, but this version does not act on it yet" for name in settings.inactive()),
     ]
@@ -144,6 +157,7 @@ def overview(app: Celery) -> Overview:
         workers=workers,
         monitor=monitor,
         open_incidents=incidents,
+        stranded=stranded,
         inactive_settings=settings.inactive(),
         warnings=warnings,
     )
@@ -166,6 +180,16 @@ def _gate_warnings(gate: GateRecord) -> Iterator[str]:
             f"the fleet gate is closed: {gate.story} in a short time, so that only a death on trial convicts;"
             " it opens by itself, or by `celery poison gate lift`"
         )
+
+
+def _stuck_warnings(stranded: Stranded) -> Iterator[str]:
+    for stuck in stranded.oldest[:_STUCK_TOLD]:
+        which = f"{stuck.id} of queue {stuck.queue or '?'} since {when(stuck.since)} ({duration(stuck.age)})"
+        yield f"nobody works on {which}: {stuck.why}; cure: {stuck.cure}"
+    if (more := stranded.total - _STUCK_TOLD) > 0:
+        yield f"nobody works on {count_of(more, 'more message')}: celery -A proj poison status --json"
+    if stranded.unread:
+        yield stranded.unread
 
 
 def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_poison.errors import LedgerUnavailable
+from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.forking import no_fork
 
 logger = get_logger(__name__)
@@ -53,8 +53,8 @@ class Clerk:
         """Do ``job`` in the clerk's thread.
 
         Args:
-            unavailable: asked when Redis is away; False gives the job up, True (and no function at
-                all) tries again after a growing pause.
+            unavailable: asked when Redis is away, or the job fails otherwise; False gives the job up, True
+                (and no function at all) tries again after a growing pause: a message may depend on it.
         """
         self._put(0.0, job, unavailable, FIRST_PAUSE)
 
@@ -84,13 +84,15 @@ class Clerk:
                 job()
         except Again as again:
             self._put(again.pause, job, unavailable, FIRST_PAUSE)
-        except LedgerUnavailable as error:
+        except Exception as error:
+            is_away = isinstance(error, LedgerUnavailable)
+            if not is_away and pause == FIRST_PAUSE:
+                logger.exception("celery_poison: a job for the ledger failed")
             self._complain(error)
+            if not is_away and isinstance(error, PoisonError):
+                return  # it was refused, and would be again
             if unavailable is None or unavailable():
                 self._put(pause, job, unavailable, min(2 * pause, LONGEST_PAUSE))
-        except Exception as error:
-            logger.exception("celery_poison: a job for the ledger failed")
-            self._complain(error)
 
     def finish(self, patience: float) -> bool:
         """Wait until no job is due any more, at most ``patience`` seconds; stop the thread."""

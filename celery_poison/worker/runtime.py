@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from celery import Celery
 
+from celery_poison.broker.held import Holdings
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
@@ -61,7 +63,7 @@ class Runtime:
         observes: nothing may become of a message but what Celery makes of it (``poison_observe_only``).
         policies: task name -> (policy, whether it diverts); updated in place, since others hold it too.
         contained: whether tasks share this process.
-        epoch: number of the present broker connection.
+        epoch: number of the present broker connection; changes when it is lost, too.
         run_id: of the Redis at which this process is subscribed to its channel; empty while it is not.
         ended: it said farewell, and must not beat any more.
     """
@@ -85,7 +87,7 @@ class Runtime:
         self.policies = self.plugin.policies
         self.contained = contained
         self.activation_ms = int(settings.activation_interval * 1000)
-        self.epoch = 0
+        self.epoch = self._connections = 0
         self.run_id = ""
         self.stopping = self.ended = self._begun = False
 
@@ -103,7 +105,7 @@ class Runtime:
         self.deathbed = make_deathbed(self.complain)
         self.exits = Exits(self.deathbed)
         self.vitals = Vitals(self.complain)
-        self.cells = Cells(self, limits)
+        self.cells = Cells(self, limits, concurrency)
         attempt.configure(
             self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
         )
@@ -156,7 +158,14 @@ class Runtime:
         self.amnesia = Amnesia(self.settings.activation_interval, tell_again)
         self._settler = Settler(self.ledger)
         self.memory = Memory(
-            self.ledger, self.me.node, self.amnesia, self._settler, self.whereabouts, self.clerk
+            self.ledger,
+            self.me,
+            beat,
+            self.amnesia,
+            self._settler,
+            self.whereabouts,
+            self.clerk,
+            lambda: self.holdings.owes_acknowledgements,
         )
         self.following = Following(self.wire, self.memory, self.health, self.bridge, beat)
         self.ownership = Ownership(self.ledger, self.lease, self.recorder)
@@ -173,13 +182,10 @@ class Runtime:
 
     def _prepare_for_losses(self) -> None:
         """What is done when a broker connection is lost, and when this worker was taken for dead."""
-        self._leftovers = Leftovers(
-            self.ledger, self.whereabouts, self.clerk, self.complain, contained=self.contained
-        )
+        self._leftovers = Leftovers(self.ledger, self.whereabouts, self.clerk, contained=self.contained)
         self._owners = Owners(self.ledger)
-        self._renewal = Renewal(
-            lambda: self.app.amqp.Connection.channels, self.settings.heartbeat_interval, self.complain
-        )
+        self.holdings = Holdings(self.whereabouts.tags_in_use, self._channel_closes)
+        self._renewal = Renewal(self.holdings, self.settings.heartbeat_interval, self.complain)
         self.rebirth = Rebirth(
             self.me,
             self._connect_as_myself,
@@ -196,7 +202,7 @@ class Runtime:
         """Let every broker connection from now on carry this incarnation's boot id."""
         if self.observes:
             return  # Celery's own transport
-        self.app.amqp.Connection = guarded_connection(self.me.boot_id, self._owners.is_alive)
+        self.app.amqp.Connection = guarded_connection(self.me.boot_id, self._owners.is_alive, self.holdings)
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -237,7 +243,7 @@ class Runtime:
         """Return what a heartbeat tells about this worker."""
         return self._about.now(
             stopping=self.stopping,
-            reconnected=self.epoch > 1,
+            reconnected=self._connections > 1,
             unguarded=self._settler.missing,
             ledger_errors=self.complain.count,
             vitals=self.vitals.tell(),
@@ -247,11 +253,12 @@ class Runtime:
 
     def connected(self, consumer: Any) -> None:
         """A broker connection begins; deliveries of earlier ones are void."""
-        self.epoch += 1
+        self.disconnected()
+        self._connections += 1
         self.rebirth.is_fenced = False
         self.exits.watch(consumer.pool)
         self.amnesia.broker_forgets = consumer.connection.transport.driver_type == "redis"
-        if self.epoch > 1:
+        if self._connections > 1:
             self.amnesia.reconnected()
         self._leftovers.drop()
         self.memory.connection_lost()
@@ -259,7 +266,17 @@ class Runtime:
         self.bridge.attach(consumer)
         if not self.observes:
             self._renewal.start()
-            self._leftovers.put_back(consumer.connection)
+            self._renewal.soon()
+
+    def disconnected(self) -> None:
+        """The broker connection is gone: what came by it and has not begun is void, and delivered again."""
+        self.epoch += 1
+        self._leftovers.refuse()
+
+    def _channel_closes(self, channel: Any) -> None:
+        consumer = getattr(self.consumer, "task_consumer", None)
+        if consumer is not None and consumer.channel is channel:
+            self.disconnected()
 
     def begin(self) -> None:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
@@ -279,10 +296,14 @@ class Runtime:
         if self.wire.open():
             self.following.heard_from(self.wire.run_id)
             self.memory.settle()
+            self.memory.recheck()
         raise Again(TIDY_PAUSE)
 
     def farewell(self) -> None:
-        """Leave the books clean: what still runs was interrupted by the shutdown, nobody is to blame."""
+        """Leave the books clean: what still runs was interrupted by the shutdown, nobody is to blame.
+
+        Whoever still holds messages says none: others declare it dead, and put them back.
+        """
         self.cells.end()
         self.clerk.finish(FAREWELL)
         self.bridge.drain()
@@ -290,10 +311,19 @@ class Runtime:
         try:
             self._settler.settle(everything=True)
             self.endings.take_back_all()
-            self.ledger.retire(self.worker)
-            if self.me.births:
-                self.ledger.retire(self.me.first_worker)
+            if self._gives_everything_back():
+                self.ledger.retire(self.worker)
+                if self.me.births:
+                    self.ledger.retire(self.me.first_worker)
         except LedgerUnavailable as error:
             self.complain(error)
         if self.deathbed is not None:
             self.deathbed.remove()
+
+    def _gives_everything_back(self) -> bool:
+        over = time.monotonic() + FAREWELL
+        while not self.holdings.leave_for_good():
+            if time.monotonic() > over:
+                return False
+            time.sleep(TIDY_PAUSE)
+        return True

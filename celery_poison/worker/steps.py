@@ -17,7 +17,6 @@ from celery.worker import state
 from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
-from celery_poison.worker.adopter import Adopter
 from celery_poison.worker.arrival.door import Door
 from celery_poison.worker.arrival.gate import Gate
 from celery_poison.worker.presence.pulse import Pulse, keep_child_alive
@@ -123,6 +122,7 @@ class GuardStep(bootsteps.ConsumerStep):
             lambda seconds, call: consumer.timer.call_after(seconds, call),
             lambda: consumer.pool.maintain_pool(),
             runtime.cells,
+            self._received,
         )
         consumer.on_task_request = self._gate
         create = consumer.create_task_handler
@@ -136,8 +136,11 @@ class GuardStep(bootsteps.ConsumerStep):
             self._announce_candidate,
             runtime.refresher.policies,
             self._announce_gate,
-            Adopter(runtime).adopt if plugin_of(consumer.app).is_standby else None,
         )
+
+    def _received(self, request: Any) -> None:
+        if (delivery := getattr(request, "poison", None)) is not None:
+            self._runtime.marks.close(delivery)
 
     def _announce_candidate(self, *facts: Any) -> None:
         self._runtime.bridge.call(partial(self._runtime.announce.candidate, *facts))
@@ -157,6 +160,7 @@ class GuardStep(bootsteps.ConsumerStep):
 
     def stop(self, consumer: Any) -> None:
         self._runtime.memory.broker_is_away = True
+        self._runtime.disconnected()
         self._gate.clear()
 
     def shutdown(self, consumer: Any) -> None:

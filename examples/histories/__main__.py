@@ -17,6 +17,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--days", type=int, default=30, help="four or more: a deploy every third")
     given = parser.parse_args()
+    if given.target.exists():
+        parser.error(f"{given.target} exists already, and nothing of it shall be overwritten")
     began = time.monotonic()
     try:
         world = World(attempts=given.attempts, seed=given.seed, days=given.days)

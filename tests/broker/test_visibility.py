@@ -23,7 +23,7 @@ def _renewal(receiver: Receiver, interval: float = 3.0) -> Renewal:
     def complain(error: Exception) -> None:
         raise error
 
-    return Renewal(lambda: receiver.kind.channels, interval, complain)
+    return Renewal(receiver.kind.holdings, interval, complain)
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def _renewing(receiver: Receiver) -> Iterator[None]:
 
     def work() -> None:
         while not enough.wait(renewal.interval):
-            renewal.renew()
+            renewal.round()
 
     thread = Thread(target=work)
     thread.start()
@@ -170,7 +170,7 @@ def test_our_sweep_gives_back_what_this_worker_registered_and_never_received(new
     receiver = site.receiver()
     lost, held = receiver.receive(2)
     receiver.consumer.cancel()
-    receiver.channel.qos._delivered.pop(lost.delivery_tag)
+    receiver.channel.held.nothing_came(lost.delivery_tag)
     for message in (lost, held):
         _age(site, message.delivery_tag)
     receiver.channel.qos.restore_visible()
@@ -187,8 +187,8 @@ def test_renewal_covers_thousands_and_leaves_out_what_was_acknowledged(site: Sit
     for tag in list(site.scores()):
         _age(site, tag)
     before = time()
-    _renewal(receiver).renew()
-    assert len(receiver.channel.qos.held()) == len(site.scores()) == 2400
+    _renewal(receiver).round()
+    assert len(receiver.channel.held.tags()) == len(site.scores()) == 2400
     assert min(site.scores().values()) >= before - 1
 
 
@@ -197,8 +197,8 @@ def test_EMS_8_renewal_revives_nothing_that_was_put_back(site: Site) -> None:
     zombie = site.receiver()
     (message,) = zombie.receive(1)
     site.put_back(zombie.boot_id)
-    assert zombie.channel.qos.held() == {message.delivery_tag}, "it does not know yet"
-    _renewal(zombie).renew()
+    assert zombie.channel.held.tags() == {message.delivery_tag}, "it does not know yet"
+    _renewal(zombie).round()
     assert site.keys() == {"a"}
 
 
@@ -210,7 +210,7 @@ def test_a_clock_that_is_behind_gives_nothing_away(
     receiver = site.receiver()
     (message,) = receiver.receive(1)
     monkeypatch.setattr(unacked, "time", lambda: time() + wrong)
-    _renewal(receiver).renew()
+    _renewal(receiver).round()
     assert site.scores()[message.delivery_tag] >= time() + max(0.0, wrong) - 10
 
 
@@ -220,18 +220,15 @@ def test_the_interval_follows_the_shortest_visibility_timeout(new_site: NewSite)
         assert _renewal(site.receiver()).interval == interval
 
 
-def test_renewal_survives_a_channel_that_is_closed_meanwhile(site: Site) -> None:
+def test_NEW_9_what_a_closed_channel_held_is_put_back_and_not_renewed(site: Site) -> None:
     site.send(0)
     receiver = site.receiver()
     receiver.receive(1)
     told: list[Exception] = []
-    renewal = Renewal(lambda: receiver.kind.channels, 3.0, told.append)
-    channel = receiver.channel
     receiver.connection.close()
-    assert not receiver.kind.channels.snapshot()
-    receiver.kind.channels.add(channel)
-    renewal.renew()
-    assert not told
+    Renewal(receiver.kind.holdings, 3.0, told.append).round()
+    assert not told and not site.entries()
+    assert site.everything() == ["m0"]
 
 
 def test_renewal_tells_of_a_broker_that_is_away_and_goes_on(
@@ -245,6 +242,6 @@ def test_renewal_tells_of_a_broker_that_is_away_and_goes_on(
     def away() -> None:
         raise ConnectionResetError("away")
 
-    monkeypatch.setattr(receiver.channel.qos, "renew", away)
-    Renewal(lambda: receiver.kind.channels, 3.0, told.append).renew()
+    monkeypatch.setattr(receiver.channel.held, "renew", away)
+    Renewal(receiver.kind.holdings, 3.0, told.append).round()
     assert [type(error) for error in told] == [ConnectionResetError]

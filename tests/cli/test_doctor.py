@@ -34,6 +34,7 @@ OK_EVERYWHERE += [
     "presence",
     "clock",
     "owner",
+    "stuck",
     "tasks",
     "broker",
     "results",

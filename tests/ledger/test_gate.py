@@ -13,7 +13,6 @@ from celery_poison.ledger.fleet import Burial, GateLimits, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.sight import Recorded
 from celery_poison.records import Start
-from tests.ledger.witness import bear_witness
 
 HALF = GateLimits(share=0.5, workers=3, window_ms=60_000)
 
@@ -172,17 +171,6 @@ def test_NEW_1_what_a_worker_saw_die_is_proof_all_the_same(cemetery: Cemetery, a
     _close(cemetery)
     history = cemetery.crash("a.1", shared=False, alone=alone, told_by_monitor=False).history
     assert (history.proven, history.tried, history.doubted) == (1, int(alone > 0), False)
-
-
-def test_NEW_1_what_the_watcher_of_a_cell_saw_die_is_proof_as_well(cemetery: Cemetery) -> None:
-    """Its worker has died too, but of that it says nothing."""
-    _close(cemetery)
-    assert cemetery.crash("a.1", shared=True).history.doubted
-    start = Start("R", "a.2", "w1/b", 7, 1, 2, 2, "t1", "shop.convert", "celery", 2, 5, 10, 1)
-    assert cemetery.ledger.claim("m1", b"", start)
-    bear_witness(cemetery.ledger, "m1", start)
-    known = cemetery.queries.history("t1")
-    assert (known.crashes, known.proven, known.tried) == (2, 1, 1)
 
 
 def test_NEW_1_a_look_tells_how_the_gate_stands(cemetery: Cemetery) -> None:

@@ -26,9 +26,8 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.fleet import Burial, Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import IN_CELL, Start
+from celery_poison.records import Start
 from celery_poison.states import Event, State
-from tests.ledger.witness import bear_witness
 
 MIDS = ("m1", "m2", "m3")
 
@@ -104,18 +103,6 @@ class LedgerMachine(RuleBasedStateMachine):
         book.failures += failure
         book.candidate, book.state = True, State.TBDL
         self.events["crashed"] += 1
-
-    @rule(mid=mids, which=clients, late=st.booleans())
-    def testify(self, mid: str, which: int, late: bool) -> None:
-        """The watcher of a cell tells of a death, maybe long after others have decided."""
-        book, ledger = self.books[mid], self.ledger(which)
-        token = "t0" if late else book.token
-        bear_witness(ledger, mid, start_of(mid, token))
-        if book.state is State.DLNG and token == book.token:
-            book.crashes += 1
-            book.strikes += 1
-            book.candidate, book.state = True, State.TBDL
-            self.events["crashed"] += 1
 
     @rule(mid=mids, which=clients)
     def rollback(self, mid: str, which: int) -> None:
@@ -301,43 +288,6 @@ def test_SAP_2_a_death_reported_by_many_at_once_is_one_strike(ledgers: list[Ledg
             [lambda ledger=ledger: ledger.crash(mid, start, cause="x", shared=True) for ledger in ledgers]  # noqa: B023
         )
         assert {result.history.strikes for result in seen} == {1}
-
-
-def test_NEW_1_a_death_in_a_group_is_on_record_and_no_strike(ledgers: list[Ledger]) -> None:
-    ledger, queries = ledgers[0], Queries(ledgers[0])
-    ledger.claim("m1", b"", start_of("m1", "t1"))
-    ledger.crash("m1", start_of("m1", "t1"), cause="worker_lost", shared=True)
-    for number, size in enumerate((32, 16)):
-        start = start_of("m1", f"g{number}", 2)._replace(alone=IN_CELL + size)
-        ledger.claim("m1", b"", start)
-        died = ledger.crash("m1", start, cause="signal:9", shared=True, group=size)
-    history = died.history
-    assert (history.crashes, history.strikes, history.proven, history.group) == (3, 1, 0, 16)
-    assert history.candidate and history.may_be_grouped
-    entry = next(iter(queries.journal()))
-    assert (entry["event"], entry["strikes"], entry["outcome"]) == ("crashed", "1", "shared")
-    ledger.claim("m1", b"", start_of("m1", "t2", 4))
-    ledger.acquit("m1", start_of("m1", "t2", 4), final=False)
-    assert queries.history(start.id).group == 0
-
-
-def test_NEW_1_who_had_not_begun_when_its_group_died_has_not_died(ledgers: list[Ledger]) -> None:
-    ledger, queries = ledgers[0], Queries(ledgers[0])
-    ledger.claim("m1", b"", start_of("m1", "t1")._replace(phase="C"))
-    recorded = ledger.crash("m1", start_of("m1", "t1"), cause="signal:9", shared=True, group=8)
-    assert (recorded.history.crashes, recorded.history.group) == (0, 8)
-    assert not list(queries.journal()) and not list(queries.running())
-
-
-def test_NEW_1_a_group_whose_worker_ended_is_smaller_next_time_and_spoilt_for_nobody(
-    ledgers: list[Ledger],
-) -> None:
-    ledger, queries = ledgers[0], Queries(ledgers[0])
-    start = start_of("m1", "t1")._replace(alone=IN_CELL + 19)
-    ledger.claim("m1", b"", start)
-    ledger.interrupt("m1", start, cause="worker_lost", group=5)
-    history = queries.history(start.id)
-    assert (history.group, history.spoilt, history.strikes, history.failures) == (5, 0, 0, 0)
 
 
 def test_SAP_7_of_two_operators_deciding_at_once_exactly_one_decides(ledgers: list[Ledger]) -> None:

@@ -44,8 +44,10 @@ def test_NEW_1_a_suspect_knows_that_it_is_on_trial_and_all_ends_reach_their_call
     assert [event["event"] for event in court.events("rolled_back")] == ["rolled_back"]
 
 
-def test_NEW_1_a_cell_is_used_again_unless_something_was_left_in_it(court: Court) -> None:
-    with court.worker():
+@pytest.mark.parametrize("pool", ["prefork", "gevent", pytest.param("eventlet", marks=pytest.mark.matrix)])
+def test_NEW_1_a_cell_is_used_again_unless_something_was_left_in_it(court: Court, pool: str) -> None:
+    """A thread, or a greenlet where the cell is patched for such."""
+    with court.worker(pool=pool):
         first = court.suspect("trial.tells").get(timeout=30)["pid"]
         assert court.suspect("trial.tells").get(timeout=30)["pid"] == first
         assert court.suspect("trial.leaves_a_thread").get(timeout=30) == first

@@ -48,8 +48,7 @@ def test_what_nobody_understands_is_no_evidence(text: str) -> None:
         (Evidence(noticed="gone"), "unknown", False, "What ended it is not known."),
         (Evidence(noticed="silent"), "unknown", False, "What became of it is not known."),
         (Evidence(noticed="gone", near_limit=True), "unknown", False, "It may be the want of memory."),
-        (Evidence(noticed="gone", near_limit=True, oom=False), "unknown", False, "has killed nobody there"),
-        (Evidence(noticed="frozen", process="stopped"), "unknown", False, "stopped by a signal."),
+        (Evidence(noticed="frozen"), "unknown", False, "did not answer any more."),
     ],
 )
 def test_NEW_2_unknown_is_said_to_be_unknown(
@@ -109,15 +108,6 @@ def test_a_signal_that_asks_to_end_is_noted(deathbed: Deathbed) -> None:
 def test_a_signal_that_a_task_has_outlived_is_not_held_for_the_next_ones(deathbed: Deathbed) -> None:
     how = "os.kill(os.getpid(), 15); assert not deathbed.is_armed; deathbed.arm(); os._exit(1)"
     assert _last_words(deathbed, how).signal is None
-
-
-def test_what_a_killed_worker_left_is_removed_by_the_next_and_nobody_elses(deathbed: Deathbed) -> None:
-    own, foreign = Path(deathbed.path), Path(deathbed.path).with_name("celery-poison-left")
-    foreign.mkdir()
-    Deathbed().remove()
-    assert own.is_dir() and not foreign.exists()
-    deathbed.remove()
-    assert not own.exists()
 
 
 # --- the kernel's count ------------------------------------------------------------------------------

@@ -109,15 +109,6 @@ def _is_as_in_the_docs(facts: Facts, limits: Limits) -> None:
         assert verdict is None, (facts, limits)
 
 
-def test_NEW_1_a_death_together_with_others_in_a_cell_changes_no_verdict() -> None:
-    died = table.counts()["it died in a cell together with others"]
-    for history in (each for each in _every_history(4) if each.may_be_grouped):
-        again = replace(died.add(history), shared_blame=True, cause="signal:11", group=2)
-        for limits in (limits for limits in LIMITS if limits.trials):
-            assert (convict(again, limits) is None) == (convict(history, limits) is None)
-            assert judge(Facts(history=again), limits).action is judge(Facts(history=history), limits).action
-
-
 def test_NEW_1_deaths_that_were_shared_never_convict_where_there_are_trials() -> None:
     for deaths in range(1, 100):
         suspect = History(strikes=deaths, crashes=deaths, shared_blame=True, candidate=True)

@@ -17,7 +17,9 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin
 from celery_poison.quarantine.overview import untried, without_secrets
 from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.settings import Settings
+from celery_poison.text import count_of, duration, when
 
 
 def settings(plugin: Plugin) -> Finding:
@@ -65,6 +67,17 @@ def trials(settings: Settings, queries: Queries) -> Finding:
     if wrong := untried(settings, workers):
         return Finding("trials", "warn", *wrong)
     return Finding("trials", "ok", f"in the queue {settings.trial_queue}")
+
+
+def stuck(app: Celery) -> Finding:
+    """Check that no message waits which nobody works on."""
+    stranded = find_stranded(app)
+    if not stranded.total:
+        return Finding("stuck", "ok", "no message that nobody works on")
+    oldest = stranded.oldest[0]
+    whole = f"nobody works on {count_of(stranded.total, 'message')}"
+    said = f"{whole}, on {oldest.id} since {when(oldest.since)} ({duration(oldest.age)}): {oldest.why}"
+    return Finding("stuck", "warn", said, oldest.cure)
 
 
 def broker(app: Celery) -> Finding:

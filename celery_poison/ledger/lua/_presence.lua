@@ -34,15 +34,14 @@ local function child_lives(children, entry)
   return redis.call('EXISTS', children .. life_of(entry[3]) .. '#' .. string.format('%d', entry[4])) == 1
 end
 
--- Whether a start may not be ended any more: the message has a newer one, or, for a monitor or a witness, none
--- that still belongs to the dead worker.
+-- Whether a start may not be ended any more: the message has a newer one, or, for a monitor, none that still
+-- belongs to the dead worker.
 local function is_stale(current, e, fence)
   if fence == '' then return current and current[2] ~= e[2] end
   return not current or current[2] ~= e[2] or current[3] ~= e[3]
 end
 
--- Whether the monitor that acts has lost its lock meanwhile; '' stands for a worker's own doing, 'witness' for
--- what the watcher of its cell saw.
+-- Whether the monitor that acts has lost its lock meanwhile; '' stands for a worker's own doing.
 local function fenced(key, fence)
-  return fence ~= '' and fence ~= 'witness' and redis.call('GET', key) ~= fence
+  return fence ~= '' and redis.call('GET', key) ~= fence
 end

@@ -37,6 +37,6 @@ if ARGV[4] == '1' then
   redis.call('DEL', KEYS[3])
 else
   redis.call('HSET', KEYS[3], 'candidate', '0', 'probation', '0', 'strikes', '0',
-    'proven', '0', 'tried', '0', 'spoilt', '0', 'doubted', '0', 'group', '0')
+    'proven', '0', 'tried', '0', 'spoilt', '0', 'doubted', '0')
 end
 return {'OK'}

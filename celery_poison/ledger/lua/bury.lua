@@ -25,8 +25,7 @@
 -- ARGV[11] gate_workers that must have died at least
 -- ARGV[12] window_ms    within which they died; for as long the gate stays closed
 -- ARGV[13] evidence     what is known about the death, as JSON
--- ARGV[14] processes    peak memory of its processes, as JSON
--- ARGV[15] earlier      workers that died while they ran what this one was running, from here on
+-- ARGV[14] earlier      workers that died while they ran what this one was running, from here on
 -- RETURNS OK, cause (worker_lost | frozen | eviction), 1 if this closed the gate, nodes that died, of how many
 --   | FENCED | ALIVE (or gone already)
 -- JOURNALS worker_lost, gate_closed
@@ -57,13 +56,13 @@ redis.call('ZADD', KEYS[7], now, ARGV[3])
 redis.call('ZREMRANGEBYRANK', KEYS[7], 0, -1001)
 redis.call('HSET', KEYS[8], 'incident', ARGV[3], 'worker', worker, 'cause', cause, 'how', ARGV[4],
   'died_at', math.floor(died_at), 'noticed_at', now, 'last_beat', math.floor(beat), 'queues', told[1] or '',
-  'reconnected', told[2] or '0', 'release', told[3] or '', 'evidence', ARGV[13], 'processes', ARGV[14])
+  'reconnected', told[2] or '0', 'release', told[3] or '', 'evidence', ARGV[13])
 redis.call('EXPIRE', KEYS[8], 2592000)
 journal(KEYS[12], ARGV[1], {event = 'worker_lost', worker = worker, cause = cause, incident = ARGV[3],
   note = ARGV[4], release = told[3], evidence = ARGV[13]})
 if ARGV[10] == '' or cause == 'eviction' then return {'OK', cause, 0, 0, 0} end
 local window = tonumber(ARGV[12])
-local died, fleet = count_death(KEYS[10], KEYS[1], ARGV[9], worker, died_at, window, {unpack(ARGV, 15)})
+local died, fleet = count_death(KEYS[10], KEYS[1], ARGV[9], worker, died_at, window, {unpack(ARGV, 14)})
 if died < tonumber(ARGV[11]) or died < tonumber(ARGV[10]) * fleet then return {'OK', cause, 0, died, fleet} end
 local closed = redis.call('HEXISTS', KEYS[11], 'until') == 0
 if closed then redis.call('HSET', KEYS[11], 'closed_at', now) end

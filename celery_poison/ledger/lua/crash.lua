@@ -15,13 +15,11 @@
 -- ARGV[6] failure    1 when the death also counts as a failure (time limit)
 -- ARGV[7] incident
 -- ARGV[8] observe    1 when the message is gone anyway and is only journalled
--- ARGV[9] fence      of the monitor that tells it, '' when its own worker does, 'witness' when that has died
---   too, and the watcher of its cell tells it
+-- ARGV[9] fence      of the monitor that tells it, '' when its own worker does
 -- ARGV[10] known    what else is known, see _journal.lua
--- ARGV[11] group    how many suspects may be tried together next, '' if it did not die in a group
 -- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has
---   a newer start; for a monitor or witness: or none) | FENCED
--- JOURNALS crashed (unless its group died before it began)
+--   a newer start; for a monitor: or none) | FENCED
+-- JOURNALS crashed
 local e = cjson.decode(ARGV[3])
 local token, id = e[2], e[8]
 if fenced(KEYS[5], ARGV[9]) then return {'FENCED'} end
@@ -35,13 +33,6 @@ if is_stale(current, e, ARGV[9]) then return {'STALE'} end
 if redis.call('HGET', KEYS[2], token) == 'D' then return {'DONE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], token)
-if ARGV[11] ~= '' then
-  redis.call('HSET', KEYS[3], 'group', ARGV[11])
-  if current and current[1] ~= 'R' then  -- its cell died before its turn came
-    redis.call('HSET', KEYS[3], 'last_token', token, 'charged', '')
-    return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0}
-  end
-end
 local blame = ARGV[5]
 count(KEYS[8], 'crashed', ARGV[4])
 local ran_ms = e[5] > 0 and math.max(0, now - e[5]) or ''
@@ -55,7 +46,7 @@ if ARGV[8] == '1' then
   journal(KEYS[7], ARGV[1], line)
   return {'OK', {}, closed and 1 or 0}
 end
-if closed and ARGV[9] ~= '' and ARGV[9] ~= 'witness' then
+if closed and ARGV[9] ~= '' then
   -- Among many others its whole worker died: by chance once, even if it ran alone, and not twice.
   local doubted = redis.call('HGET', KEYS[3], 'doubted')
   if doubted ~= '2' then
@@ -65,18 +56,15 @@ if closed and ARGV[9] ~= '' and ARGV[9] ~= 'witness' then
   end
 end
 line.crashes = redis.call('HINCRBY', KEYS[3], 'crashes', 1)
--- In a group any other one may be to blame.
-local strike = ARGV[11] == '' and 1 or 0
-line.strikes = redis.call('HINCRBY', KEYS[3], 'strikes', strike)
+line.strikes = redis.call('HINCRBY', KEYS[3], 'strikes', 1)
 line.failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
 redis.call('HINCRBY', KEYS[3], 'proven', blame == 'exact' and 1 or 0)
 redis.call('HINCRBY', KEYS[3], 'tried', blame == 'exact' and e[7] > 0 and 1 or 0)
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'candidate', '1',
   'cause', ARGV[4], 'blame', blame, 'worker', e[3], 'incident', ARGV[7], 'last_seen', now,
-  'last_token', token, 'charged', strike == 1 and 'strike' or '', 'deliveries', e[6], 'payload_bytes', e[13],
+  'last_token', token, 'charged', 'strike', 'deliveries', e[6], 'payload_bytes', e[13],
   'pid', e[4], 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
-if strike == 0 then line.note = 'on trial together with others' end
 redis.call('ZADD', KEYS[4], 'NX', now, id)
 journal(KEYS[7], ARGV[1], line)
 return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0}

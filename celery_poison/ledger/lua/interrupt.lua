@@ -13,7 +13,6 @@
 -- ARGV[7] fence    of the monitor that tells it, '' when its own worker does
 -- ARGV[8] spoilt   1 when it was on trial, and the worker beside it ended: the next trial is at an idle one
 -- ARGV[9] known    what else is known, see _journal.lua
--- ARGV[10] group   how many suspects may be tried together next, '' if it was not in a group
 -- RETURNS OK | DONE (it had finished) | STALE (the message has a newer start, or none) | FENCED
 -- JOURNALS interrupted
 if fenced(KEYS[4], ARGV[7]) then return {'FENCED'} end
@@ -30,7 +29,6 @@ redis.call('HSET', KEYS[3], 'id', e[8], 'mid', ARGV[2], 'task', e[9], 'queue', e
   'deliveries', e[6], 'last_seen', now, 'worker', e[3], 'last_token', e[2],
   'charged', ARGV[6] == '1' and 'failure' or '')
 redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[8])
-if ARGV[10] ~= '' then redis.call('HSET', KEYS[3], 'group', ARGV[10]) end
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
 local line = {event = 'interrupted', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
   queue = e[10], worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], deliveries = e[6],

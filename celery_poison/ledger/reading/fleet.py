@@ -37,6 +37,12 @@ class Fleet(Reader):
             raw: Any = self._client.zrange(self._keys.leases, 0, -1, withscores=True)
         return {worker.decode(): int(beat) for worker, beat in raw}
 
+    def buried(self, limit: int = 1000) -> dict[str, int]:
+        """Return the newest workers that ended or were declared dead, and when, in ms of Redis' clock."""
+        with clear_errors("reading who is gone"):
+            raw: Any = self._client.zrange(self._keys.buried, 0, limit - 1, desc=True, withscores=True)
+        return {worker.decode(): int(at) for worker, at in raw}
+
     def monitor(self) -> str:
         """Return the incarnation that holds the monitor's lock, or the empty string."""
         with clear_errors("reading the monitor"):
@@ -113,5 +119,4 @@ def _incident(raw: dict[str, str]) -> Incident:
         release=raw.get("release", ""),
         queues=raw.get("queues", ""),
         evidence=Evidence.decode(raw.get("evidence", "")),
-        processes=json.loads(raw.get("processes") or "{}"),
     )

@@ -26,6 +26,13 @@ class Starts(Reader):
             found: Any = self._client.hget(self._keys.running, mid)
         return found if found is None else bytes(found)
 
+    def starts(self, mids: Iterable[str]) -> Iterator[Start | None]:
+        """Yield the start on record of each of these messages, many in one exchange with Redis."""
+        for page in batches(iter(mids)):
+            with clear_errors("reading starts"):
+                raws: Any = self._client.hmget(self._keys.running, page)
+            yield from (Start.decode(raw) if raw else None for raw in raws)
+
     def under_way(self, mids: Iterable[str]) -> set[str]:
         """Return those of ``mids`` whose newest start is being received, or runs, and has not finished."""
         found: set[str] = set()

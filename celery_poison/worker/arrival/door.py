@@ -259,13 +259,7 @@ class Door:
             self._refuse(delivery, causes.PAYLOAD, f"its body cannot be unpacked: {error!r}")
             return
         self._handler(message)
-        self._received(delivery)
-
-    def _received(self, delivery: Delivery) -> None:
-        """Close the admit mark: the message was received and harmed nobody. Its request may run already."""
-        if delivery.start.phase == Phase.ADMITTING:
-            delivery.start = delivery.start.in_phase(Phase.CLAIMED)
-            self._runtime.marks.put(delivery.mid, delivery.start)
+        self._runtime.marks.close(delivery)  # it did not go to the pool: it waits for its time
 
     def _rule_under_mark(self, delivery: Delivery) -> str:
         checker, about = self._runtime.checker, (delivery.message, delivery.start.task, delivery.policy)

@@ -30,6 +30,7 @@ class Gate:
         bury: lets the pool notice processes that died. It does so by itself, but only every five
             seconds in the worst case, and here everybody may be waiting for it.
         cells: where a candidate is tried while the pool goes on with other work.
+        received: is told of every request that comes: its message was received and decoded.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Gate:
         later: Callable[[float, Callable[[], None]], Any],
         bury: Callable[[], Any],
         cells: Cells,
+        received: Callable[[Any], object],
     ) -> None:
         self._dispatch = dispatch
         self._is_alone = is_alone
@@ -47,12 +49,14 @@ class Gate:
         self._later = later
         self._bury = bury
         self._cells = cells
+        self._received = received
         self._waiting: deque[Any] = deque()
         self._alone: Any = None
         self._is_in_pool = False  # he who runs alone
         self._looking = False
 
     def __call__(self, request: Any) -> None:
+        self._received(request)
         if self._waiting or self._alone is not None or self._is_alone(request) or not self._may_start():
             self._waiting.append(request)
             self.look()

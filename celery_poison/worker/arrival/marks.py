@@ -5,6 +5,8 @@ from __future__ import annotations
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.wire import Wire, command
 from celery_poison.records import Start
+from celery_poison.verdict import Phase
+from celery_poison.worker.arrival.delivery import Delivery
 
 
 class Marks:
@@ -17,6 +19,15 @@ class Marks:
     def put(self, mid: str, start: Start) -> None:
         """Overwrite the entry of a delivery that this process is letting in."""
         self._wire.send(command(b"HSET", self._running, mid.encode(), start.encode()))
+
+    def close(self, delivery: Delivery) -> None:
+        """Close the admit mark of a delivery, which was received and decoded, and harmed nobody.
+
+        Before it goes anywhere: where a pool of greenlets is full, that takes as long as somebody's task.
+        """
+        if delivery.start.phase == Phase.ADMITTING:
+            delivery.start = delivery.start.in_phase(Phase.CLAIMED)
+            self.put(delivery.mid, delivery.start)
 
     def remove(self, mid: str) -> None:
         """Take that entry away again, in the same way."""

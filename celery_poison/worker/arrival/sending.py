@@ -32,11 +32,9 @@ class SentRequest(Request):
     Attributes:
         poison: notes about a delivery that needed care, or None.
         epoch: number of the broker connection by which it was sent to the pool.
-        companions: how many others are on trial in its cell.
     """
 
     epoch = -1
-    companions = 0
     _ticket: Ticket | None = None
     _cells: Cells | None = None
 
@@ -62,7 +60,7 @@ class SentRequest(Request):
         """What its entry in the ledger says about what runs beside it."""
         if not self.runs_alone:
             return 0
-        return IN_CELL + self.companions if self._cells and not self.needs_idle_worker else ALONE
+        return IN_CELL if self._cells and not self.needs_idle_worker else ALONE
 
     @property
     def needs_idle_worker(self) -> bool:
@@ -85,15 +83,14 @@ class SentRequest(Request):
             return super().execute_using_pool(pool, **kwargs)
         if self.revoked():
             raise TaskRevokedError(self.id)
+        if not getattr(self._message, "is_mine", True):
+            return self._drop()
         ticket = self._ticket = self._make_ticket()
         self._stop_if_blocked()
         self.epoch = self.runtime.epoch
         self._cells = pool if pool is self.runtime.cells else None
         if self.runtime.rebirth.is_fenced:
-            # It waited for a place in the pool when this worker was taken for dead, and its message was put
-            # back. The places are counted anew with the next broker connection, in a moment.
-            state.task_ready(self)
-            return None
+            return self._drop()
         self.runtime.whereabouts.went_to_pool(ticket.token, self)
         task, (hard, soft) = self._task, self.time_limits
         result = pool.apply_async(
@@ -117,6 +114,14 @@ class SentRequest(Request):
         )
         self._apply_result = ref(result) if result is not None else None
         return result
+
+    def _drop(self) -> None:
+        """Do nothing: it waited for a place in the pool when its message was put back.
+
+        Its connection was lost, or its worker taken for dead. The places are counted anew with the next
+        connection, in a moment.
+        """
+        state.task_ready(self)
 
     def _stop_if_blocked(self) -> None:
         """Raise TaskRevokedError to Celery if it may not go to the pool after all."""

@@ -55,13 +55,13 @@ class Endings:
 
         Args:
             final: nothing more comes of its task.
-            copy: it was told on a lost connection: the copy to come is recognised by this start.
+            copy: a copy of the message comes, or may: it is recognised by this start.
         """
         if birth_of(ticket.token) < self._me.births:
             self._clerk.do(partial(self._ownership.ended_too_late, request))
             return
         if copy:
-            self._memory.keep([Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type)])
+            self._memory.keep(Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type))
         if request.poison is not None and not request.poison.is_ordinary:
             acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
             over = time.monotonic() + 3 * self._settings.activation_interval

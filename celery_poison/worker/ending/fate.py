@@ -42,9 +42,14 @@ class Fate:
         self._evidence = NO_EVIDENCE
 
     def _open(self) -> Start:
+        self._runtime.whereabouts.undecided.add(self._request)
         state.task_ready(self._request)
         self.is_open = self._request.is_on_record = True
         return self._request.start()
+
+    def _close(self) -> None:
+        self.is_open = False
+        self._runtime.whereabouts.undecided.discard(self._request)
 
     # --- on the event loop (or a pool thread) --------------------------------------------------
 
@@ -57,7 +62,7 @@ class Fate:
         else:
             # Acknowledged long ago: journalled if the ledger is there, and failed as Celery would.
             self._runtime.clerk.do(partial(self._observe_death, start, cause), lambda: False)
-            self.is_open = False
+            self._close()
             self._request.fail_as_celery_does(error)
 
     def wants_quarantine(self, cause: str, reason: str) -> None:
@@ -71,16 +76,11 @@ class Fate:
         start = self._open()
         self._runtime.clerk.do(partial(self._record_rollback, start, cause))
 
-    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE, group: int = 0) -> None:
-        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever.
-
-        Args:
-            group: it was on trial together with others, who may be to blame for its end: that is no failure.
-                At most so many may be tried together next.
-        """
+    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE) -> None:
+        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever."""
         start = self._open()
         self._evidence = evidence
-        self._runtime.clerk.do(partial(self._record_interruption, start, cause, group))
+        self._runtime.clerk.do(partial(self._record_interruption, start, cause))
 
     # --- in the clerk's thread -----------------------------------------------------------------
 
@@ -91,16 +91,14 @@ class Fate:
         if success_was_stored(request.task, request.id, ignored=request.ignore_result):
             runtime.bridge.call(self._finished_after_all)
             return
-        timed_out, group = cause == causes.TIME_LIMIT, getattr(error, "group", 0)
         try:
             recorded = runtime.ledger.crash(
                 request.mid,
                 start,
                 cause=cause,
-                shared=group > 0,
-                failure=timed_out,
+                shared=False,
+                failure=cause == causes.TIME_LIMIT,
                 known=self._known(),
-                group=group,
             )
         except StaleDelivery:
             runtime.bridge.call(self._put_back)
@@ -132,7 +130,7 @@ class Fate:
             logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
         self._runtime.bridge.call(self._put_back)
 
-    def _record_interruption(self, start: Start, cause: str, group: int) -> None:
+    def _record_interruption(self, start: Start, cause: str) -> None:
         if self._has_new_owner(start):
             return
         request, runtime = self._request, self._runtime
@@ -144,9 +142,8 @@ class Fate:
                     request.mid,
                     start,
                     cause=causes.SHUTDOWN if leaving else cause,
-                    failure=not leaving and not group,
+                    failure=not leaving,
                     known=self._known(),
-                    group=group,
                 )
         runtime.bridge.call(self._finished_after_all if finished else self._put_back)
 
@@ -163,6 +160,7 @@ class Fate:
         if self._runtime.ownership.is_mine(self._request.mid, start):
             return False
         self._runtime.ownership.ended_too_late(self._request, lost=True)
+        self._runtime.whereabouts.undecided.discard(self._request)
         return True
 
     def _store(self, verdict: Verdict, start: Start) -> None:
@@ -178,11 +176,11 @@ class Fate:
     # --- back on the event loop ----------------------------------------------------------------
 
     def _acknowledge(self) -> None:
-        self.is_open = False
+        self._close()
         self._request.acknowledge()
 
     def _put_back(self) -> None:
-        self.is_open = False
+        self._close()
         self._request.put_back_first()
 
     def _finished_after_all(self) -> None:
@@ -192,7 +190,7 @@ class Fate:
 
     def _give_another_try(self, cause: str, crashes: int, error: BaseException) -> None:
         request = self._request
-        self.is_open = False
+        self._close()
         self._runtime.announce.candidate(request.id, request.type, cause, crashes)
         if not request.retry_as_celery_does(error):
             self._put_back()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from celery.exceptions import Reject, TaskRevokedError
 from celery.worker import state
 
 from celery_poison import causes
+from celery_poison.broker.sealed import Sealed
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.plugin import marking
@@ -30,13 +32,11 @@ class GuardedRequest(SentRequest):
         is_on_record: its end is in the ledger already; nothing is left to settle.
         is_refused_by_cells: it could not be tried in a cell.
         is_stale: another start owns the message by now; nothing of this one counts.
-        was_ended: somebody wanted it to end: it was revoked, or its connection or its message was lost.
     """
 
     is_on_record = False
     is_refused_by_cells = False
     is_stale = False
-    was_ended = False
     _ended_well = False
     _goes_on = False
     _put_back_by: str | None = None
@@ -64,7 +64,12 @@ class GuardedRequest(SentRequest):
     # --- how it ended --------------------------------------------------------------------------
 
     def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> None:
-        failed = failed__retval__runtime[0]
+        failed, _, runtime = failed__retval__runtime
+        if not failed and runtime is None:
+            # A greenlet that was killed, by a cold shutdown for one: its pool takes that for a success.
+            self.reject(requeue=True)
+            self._left_pool()
+            return
         self._ended_well = not failed
         super().on_success(failed__retval__runtime, **kwargs)
         if not failed:
@@ -107,7 +112,7 @@ class GuardedRequest(SentRequest):
             return True
         self._ended_well = not isinstance(error, (TimeLimitExceeded, Terminated))
         if isinstance(error, TrialSpoilt):
-            self._open_fate().interrupted(error.cause, error.evidence, error.group)
+            self._open_fate().interrupted(error.cause, error.evidence)
             return True
         if isinstance(error, TimeLimitExceeded):  # reported here before on_timeout hears of it
             self._put_back_by = causes.TIME_LIMIT
@@ -142,19 +147,20 @@ class GuardedRequest(SentRequest):
             self._settle()
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
-        self.was_ended = True  # before its cell is told, which others may share
-        super().terminate(self._cells or pool, signal)
+        with suppress(NotImplementedError):  # solo and threads: it can only be waited for
+            super().terminate(self._cells or pool, signal)
 
     def cancel(self, pool: Any, signal: Any = None, **options: Any) -> None:
-        self.was_ended = True
-        super().cancel(self._cells or pool, signal, **options)
+        # In solo the signal's handler runs within the task, and would fail it with Celery's error.
+        with suppress(NotImplementedError):
+            super().cancel(self._cells or pool, signal, **options)
 
     def end_stale(self) -> None:
         """Stop running: the message has a new owner, and nothing of this start would be kept (EMS-8)."""
         assert self._ticket is not None
         if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
-        self.is_stale = self.is_on_record = self.was_ended = True
+        self.is_stale = self.is_on_record = True
         pool = self._cells or self.runtime.consumer.pool
         if self._cells or (hasattr(pool, "terminate_job") and not self.runtime.contained):
             pool.terminate_job(self.worker_pid, signal.SIGKILL)
@@ -205,6 +211,8 @@ class GuardedRequest(SentRequest):
     def acknowledge(self) -> None:
         if self._is_open or self.acknowledged:
             return
+        if isinstance(self._message, Sealed):
+            self._message.is_done()
         super().acknowledge()
         if self.diverts:
             self._settle()
@@ -236,9 +244,9 @@ class GuardedRequest(SentRequest):
         else:
             if not self._ended_well:
                 self.runtime.recorder.finish(self._ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
-            self.runtime.endings.acknowledged(
-                self, self._ticket, final=not self._goes_on, copy=self.epoch != self.runtime.epoch
-            )
+            went_back = getattr(self._message, "went_back", None)
+            copy = self.epoch != self.runtime.epoch if went_back is None else went_back
+            self.runtime.endings.acknowledged(self, self._ticket, final=not self._goes_on, copy=copy)
 
 
 def _info_of(error: Exception) -> ExceptionInfo:

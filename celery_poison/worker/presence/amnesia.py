@@ -22,7 +22,7 @@ class Amnesia:
     """
 
     def __init__(self, grace: float, tell_again: float = TELL_AGAIN) -> None:
-        self._grace = grace
+        self.grace = grace
         self._tell_again = tell_again
         self._run_id: str | None = None
         self._whole_at = self._until = 0.0
@@ -41,12 +41,12 @@ class Amnesia:
         self._run_id = run_id
         since = time.monotonic() - up
         self._whole_at = since + self._tell_again
-        self._until = max(self._until, since + self._grace)
+        self._until = max(self._until, since + self.grace)
         return True
 
     def reconnected(self) -> None:
         """The broker's connection was lost, perhaps because it was restarted."""
-        self._until = time.monotonic() + self._grace
+        self._until = time.monotonic() + self.grace
 
     @property
     def is_suspected(self) -> bool:

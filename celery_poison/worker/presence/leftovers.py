@@ -1,18 +1,15 @@
-"""What an earlier broker connection left in a worker, and in the broker, is void or put back."""
+"""What an earlier broker connection left in a worker is void."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from celery.worker.state import active_requests
 
-from celery_poison.broker.putback import put_back_lost
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.verdict import Phase
 from celery_poison.worker.clerk import Clerk
-from celery_poison.worker.complaints import Complaints
 from celery_poison.worker.presence.whereabouts import Whereabouts
 from celery_poison.worker.running import attempt
 
@@ -29,33 +26,28 @@ class Leftovers:
         ledger: Ledger,
         whereabouts: Whereabouts,
         clerk: Clerk,
-        complain: Complaints,
         *,
         contained: bool,
     ) -> None:
         self._ledger = ledger
         self._whereabouts = whereabouts
         self._clerk = clerk
-        self._complain = complain
         self._contained = contained
+
+    def refuse(self) -> None:
+        """Let nothing begin any more that has not: it goes back to the broker now."""
+        if self._contained:  # Celery empties the queue of a prefork pool only
+            attempt.refuse(self._whereabouts.tokens_in_pool())
 
     def drop(self) -> None:
         """Drop what had not begun: the broker delivers it again."""
-        if self._contained:
-            # Celery empties the queue of a prefork pool only. All are refused first: one that begins at this
-            # moment may be refused for nothing, but none begins that was delivered again.
-            attempt.refuse(self._whereabouts.tokens_in_pool())
+        # All are refused first: one that begins at this moment may be refused for nothing, but none begins
+        # that was delivered again.
+        self.refuse()
         if void := self._whereabouts.connection_lost(active_requests):
             self._clerk.do(partial(take_back_claims, self._ledger, void))
         if self._contained:
             attempt.admit(self._whereabouts.tokens_in_pool())
-
-    def put_back(self, connection: Any) -> None:
-        """Put back what the broker takes for delivered by a connection that is gone."""
-        try:
-            put_back_lost(connection, {request.message.delivery_tag for request in active_requests})
-        except Exception as error:
-            self._complain(error)
 
 
 def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:

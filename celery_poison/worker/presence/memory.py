@@ -6,28 +6,38 @@ What has ended is told here.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 from celery.utils.log import get_logger
 
+from celery_poison import causes
+from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.records import Start
 from celery_poison.verdict import Ended, Phase
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.presence.amnesia import Amnesia
-from celery_poison.worker.presence.settler import BATCH, Acknowledged, Settler
+from celery_poison.worker.presence.incarnation import Incarnation
+from celery_poison.worker.presence.settler import BATCH, FOR_A_COPY, Acknowledged, Settler
 from celery_poison.worker.presence.whereabouts import Whereabouts
 
 logger = get_logger("celery_poison")
+
+#: Seconds after a disturbance in which the ledger is compared with what is known here.
+RECHECK_FOR = 30.0
 
 
 class Memory:
     """Tells Redis again how starts of this worker ended.
 
     Args:
-        node: the worker's node name.
+        me: the worker.
+        pause: seconds between two looks at the ledger after a disturbance.
+        owes: tells whether the broker has not heard of an acknowledgement.
 
     Attributes:
         broker_is_away: its connection was lost, and there is no other yet.
@@ -36,19 +46,27 @@ class Memory:
     def __init__(
         self,
         ledger: Ledger,
-        node: str,
+        me: Incarnation,
+        pause: float,
         amnesia: Amnesia,
         settler: Settler,
         whereabouts: Whereabouts,
         clerk: Clerk,
+        owes: Callable[[], bool],
     ) -> None:
         self._ledger = ledger
-        self._node = node
+        self._me = me
+        self._pause = pause
         self._amnesia = amnesia
         self._settler = settler
         self._whereabouts = whereabouts
         self._clerk = clerk
+        self._owes = owes
         self.broker_is_away = False
+        self._recheck_until = self._next_recheck = 0.0
+        self._missing = 0
+        #: Tokens on record that nobody here knew at the last look.
+        self._unknown: set[str] = set()
 
     def heard_from(self, run_id: str, forgetful: Callable[[], object]) -> None:
         """Note which Redis answered; if it is another one, call ``forgetful`` and tell it everything."""
@@ -60,37 +78,78 @@ class Memory:
         )
         forgetful()
         if self._amnesia.broker_forgets:
-            self.keep(self._settler.recent())
-        self._clerk.do(self._correct)
+            self._remind(self._settler.recent())
+        self.disturbed()
 
     def connection_lost(self) -> None:
         """Keep what ended just now on record: nobody knows which acknowledgements the broker heard."""
-        self.keep(self._settler.connection_lost())
+        self.disturbed()
+        keep_for = self._amnesia.grace if self._amnesia.broker_forgets else FOR_A_COPY
+        self._remind(self._settler.connection_lost(keep_for))
 
     def settle(self) -> None:
-        """Forget what was acknowledged, while there is a broker that can have heard of it."""
-        if not self.broker_is_away:
+        """Forget what was acknowledged, while there is a broker that has heard of it."""
+        if not self.broker_is_away and not self._owes():
             self._settler.settle()
 
-    def keep(self, ended: Iterable[Acknowledged]) -> None:
-        """Have it on record that these starts ended."""
-        starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended]
-        if starts:
-            self._clerk.do(partial(self._tell, starts))
+    def keep(self, end: Acknowledged) -> None:
+        """Have it on record that a start ended, for the copy of its message that comes."""
+        self._settler.keep([end], FOR_A_COPY)
+        self._remind([end])
 
-    def _tell(self, starts: list[tuple[str, Start, Ended]]) -> None:
+    def _remind(self, ended: Iterable[Acknowledged]) -> None:
+        if told := list(ended):
+            self._clerk.do(partial(self._tell, told))
+
+    def _tell(self, ended: list[Acknowledged]) -> None:
+        # Redis may have been away until now: what has been forgotten meanwhile is not put on record again.
+        known = self._settler.tokens()
+        starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended if end.token in known]
         for first in range(0, len(starts), BATCH):
             self._settler.missing += self._ledger.remind(starts[first : first + BATCH])
 
     def _start_of(self, end: Acknowledged) -> Start:
-        worker = f"{self._node}/{end.token.partition('.')[0]}"
+        worker = f"{self._me.node}/{end.token.partition('.')[0]}"
         return Start(Phase.RUNNING.value, end.token, worker, 0, 0, 1, 0, end.id, end.task, "", 0, 0, 0, 1)
 
-    def _correct(self) -> None:
-        """End the starts that Redis takes for running, since it has forgotten their end."""
-        for mid, start, raw in Queries(self._ledger).running():
-            ended_well = self._whereabouts.how_ended(start.token)
-            if ended_well:
-                self._ledger.remind([(mid, start, Ended.DONE)])
-            elif ended_well is not None:
-                self._ledger.claim(mid, raw, None)
+    def recheck(self) -> None:
+        """Take what is over off the ledger, for a while after a disturbance (NEW-9).
+
+        Raises:
+            LedgerUnavailable: the next call tries again.
+        """
+        now = time.monotonic()
+        if self._settler.missing != self._missing:
+            self._missing = self._settler.missing
+            self.disturbed()
+        if self._next_recheck <= now < self._recheck_until:
+            self._next_recheck = now + self._pause
+            self._compare()
+
+    def disturbed(self) -> None:
+        """Something may have been lost, or come late, on its way to the ledger."""
+        self._recheck_until = time.monotonic() + RECHECK_FOR
+
+    def _compare(self) -> None:
+        """End the starts that the ledger takes for running, and nobody here knows of for two looks."""
+        kept = self._settler.tokens()
+        rows = Queries(self._ledger).running()
+        mine = [row for row in rows if row[1].worker == self._me.worker and row[1].token not in kept]
+        unknown = {start.token for _, start, _ in mine if not self._whereabouts.is_known(start)}
+        for mid, start, raw in mine:
+            if start.token in unknown & self._unknown:
+                self._end(mid, start, raw)
+        self._unknown = unknown
+
+    def _end(self, mid: str, start: Start, raw: bytes) -> None:
+        well = self._whereabouts.how_ended(start.token)
+        if well:
+            self._ledger.remind([(mid, start, Ended.DONE)])
+            self._settler.keep(
+                [Acknowledged(0.0, mid, start.token, start.id, start.task)], self._amnesia.grace
+            )
+        elif well is None and start.phase == Phase.RUNNING:
+            with suppress(StaleDelivery):
+                self._ledger.interrupt(mid, start, cause=causes.UNKNOWN)
+        else:
+            self._ledger.claim(mid, raw, None)

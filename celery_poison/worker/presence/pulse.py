@@ -66,7 +66,7 @@ class Pulse:
         # A shutdown is told at once: dying under its tombstone is no crash.
         tombstone = self._runtime.stopping and not self._told_stopping
         moved = self._wire.run_id != self._told_run_id
-        return tombstone or moved or clock() >= self._due or self._runtime.vitals.is_news
+        return tombstone or moved or clock() >= self._due
 
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Container
+from contextlib import suppress
 from typing import Any
+
+from celery.worker.state import active_requests
 
 from celery_poison.records import Start
 from celery_poison.verdict import Ended, Phase
@@ -19,9 +22,14 @@ MEMORY = 20_000
 
 
 class Whereabouts:
-    """Starts of one worker process: let in, in the pool, or ended."""
+    """Starts of one worker process: let in, in the pool, or ended.
+
+    Attributes:
+        undecided: requests that have ended, and whose message is kept until its fate is on record.
+    """
 
     def __init__(self) -> None:
+        self.undecided: set[Any] = set()
         self._let_in: set[str] = set()
         self._in_pool: dict[str, Any] = {}
         self._ended: OrderedDict[str, bool] = OrderedDict()
@@ -37,6 +45,12 @@ class Whereabouts:
     def went_to_pool(self, token: str, request: Any) -> None:
         self._let_in.discard(token)
         self._in_pool[token] = request
+
+    def tags_in_use(self) -> set[str]:
+        """Return the delivery tags of what has begun, or whose fate is being decided; from any thread."""
+        while True:
+            with suppress(RuntimeError):  # another thread changed them meanwhile
+                return {str(request.message.delivery_tag) for request in (*active_requests, *self.undecided)}
 
     def is_in_pool(self, token: str) -> bool:
         return token in self._in_pool
@@ -66,6 +80,15 @@ class Whereabouts:
         void, self._let_in = self._let_in, set()
         self._in_pool = {token: request for token, request in self._in_pool.items() if request in active}
         return void
+
+    def is_known(self, start: Start) -> bool:
+        """Whether a start is on its way here, runs, or has an end that is being put on record."""
+        if start.token in self._in_pool or start.token in self._let_in:
+            return True
+        if any(request.start().token == start.token for request in list(self.undecided)):
+            return True
+        # It may have begun although it was thought dropped: only its process knows.
+        return start.phase == Phase.RUNNING and start.token not in self._ended and _exists(start.pid)
 
     def how_ended(self, token: str) -> bool | None:
         """Return whether a start ended well here; None if it did not end, or that is long ago."""

@@ -1,7 +1,7 @@
 """What a process can still say when it dies: its Python stack, and that it was asked to end.
 
-Each pool process and each cell has a file of its own in a private directory of its worker. The worker reads
-it when the process has ended, and removes it.
+Each pool process and each cell has a file of its own in a directory of its worker. The worker reads it when
+the process has ended, and removes it. All these directories are in a private one of the user.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import faulthandler
 import fcntl
 import os
 import re
-import shutil
 import signal
+import stat
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from celery_poison.errors import ConfigurationError
 from celery_poison.evidence import REQUESTS_TO_END
 
-_PREFIX = "celery-poison-"
 #: Bytes that are read of a file; frames that are told of a stack, and characters of each name.
 _READ, _FRAMES, _LENGTH = 64 * 1024, 20, 200
 #: So deep a stack of so few functions has been used up by a recursion.
@@ -52,11 +51,14 @@ class Deathbed:
     """
 
     def __init__(self) -> None:
-        _remove_left_overs()
-        self.path = tempfile.mkdtemp(prefix=_PREFIX)
+        home = _private_directory()
+        for left in home.iterdir():
+            with suppress(OSError):
+                _remove_unused(left)
+        self.path = tempfile.mkdtemp(dir=home)
         # Held as long as a process of this worker lives: so others know that it is still in use.
         self._lock = os.open(self.path, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def read(self, pid: int) -> LastWords:
         """Return what the process said that has ended, and forget it."""
@@ -78,7 +80,7 @@ class Deathbed:
     def remove(self) -> None:
         with suppress(OSError):
             os.close(self._lock)
-        shutil.rmtree(self.path, ignore_errors=True)
+            _remove(Path(self.path))
 
 
 def make_deathbed(complain: Callable[[Exception], object]) -> Deathbed | None:
@@ -90,18 +92,36 @@ def make_deathbed(complain: Callable[[Exception], object]) -> Deathbed | None:
         return None
 
 
-def _remove_left_overs() -> None:
-    """Remove what workers left that were killed."""
-    for path in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
-        with suppress(OSError):
-            if path.stat().st_uid != os.getuid():
-                continue
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(lock)
+def _private_directory() -> Path:
+    """Return the one directory of this user that holds those of workers, and nothing else."""
+    user = os.geteuid()
+    path = Path(tempfile.gettempdir(), f"celery_poison-{user}")
+    with suppress(FileExistsError):
+        path.mkdir(0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
+        is_it = f"{path} is {stat.filemode(found.st_mode)} of user {found.st_uid}"
+        raise PermissionError(f"{is_it}, not a private directory of user {user}: remove it, or set TMPDIR")
+    return path
+
+
+def _remove_unused(directory: Path) -> None:
+    """Remove what a worker left that was killed."""
+    lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(directory)
+    finally:
+        os.close(lock)
+
+
+def _remove(directory: Path) -> None:
+    """Remove the directory of a worker; nothing if it holds anything but files of processes."""
+    files = list(directory.iterdir())
+    if all(file.name.isdigit() for file in files):
+        for file in files:
+            file.unlink()
+        directory.rmdir()
 
 
 # --- in the process that may die ---------------------------------------------------------------------

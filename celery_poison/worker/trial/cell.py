@@ -1,23 +1,17 @@
 """A cell: a fresh process with the user's app, which runs one suspect after the other until one kills it.
 
-Very many suspects come in groups: those run together, as they do in their worker's pool, each in a thread, or
-in a greenlet where the cell is patched for such.
-
 ``host.py`` opens it, through ``watcher.py``; it lives as long as those two, and says what it does on one
-socket: ``("ready", tasks)``, ``("accepted", pid, time)``, and for each suspect
-``("result", number, ok, pickled value, stays)``.
+socket: ``("ready", pid, tasks)``, and for each suspect ``("accepted", pid, time)`` and
+``("result", ok, pickled value, stays)``.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import queue
 import signal
 import socket
 import time
-from collections.abc import Iterator
-from threading import Thread
 from typing import Any
 
 from billiard import current_process
@@ -39,13 +33,13 @@ from celery_poison.worker.running.lease import Lease
 from celery_poison.worker.running.recorder import Recorder, open_recorder
 from celery_poison.worker.trial import frames
 from celery_poison.worker.trial.loading import Cellmate, load
-from celery_poison.worker.trial.remains import remains
+from celery_poison.worker.trial.remains import LeakCheck
 
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.
 FIRST_BEAT = 1.0
 
-#: The suspect's number, whether it ran, and what a pool process would return or raise.
-End = tuple[int, bool, Any]
+#: Whether it ran, and what a pool process would return or raise.
+End = tuple[bool, Any]
 
 
 def main(sock: int, lease: int) -> None:
@@ -119,77 +113,43 @@ def _say_that_a_worker_begins(app: Celery, node: str) -> None:
 
 
 def _serve(host: socket.socket, recorder: Recorder) -> None:
-    before = remains()
+    check = LeakCheck()
     stays = True
     while stays:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         try:
-            suspects, recorder.alone = frames.receive(host)
+            arguments, recorder.alone = frames.receive(host)
         except (EOFError, OSError):
             return
         frames.send(host, ("accepted", os.getpid(), time.monotonic()))
-        left = len(suspects)
-        for number, ok, value in _run_together(suspects) if left > 1 else _run_alone(suspects[0]):
-            left -= 1
-            stays = stays and not _is_death(value) and (left > 0 or remains().is_no_more_than(before))
-            try:
-                data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-            except Exception as error:
-                ok, data = False, pickle.dumps(frames.info_of(MaybeEncodingError(error, value)))
-            try:
-                frames.send(host, ("result", number, ok, data, stays))
-            except OSError:
-                return
+        ok, value = _run(arguments)
+        stays = not _is_death(value) and check.finds_nothing()
+        try:
+            data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            ok, data = False, pickle.dumps(frames.info_of(MaybeEncodingError(error, value)))
+        try:
+            frames.send(host, ("result", ok, data, stays))
+        except OSError:
+            return
 
 
-def _run_alone(arguments: tuple[Any, ...]) -> Iterator[End]:
-    """Run one suspect; tell what a pool process would tell about it."""
+def _run(arguments: tuple[Any, ...]) -> End:
+    """Run one suspect; return what a pool process would tell about it."""
     try:
         signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
         try:
-            end = _attempt(0, arguments)
+            return True, attempt.run_fast(*arguments)
+        except Exception as error:
+            return False, frames.info_of(error)
         finally:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     except SoftTimeLimitExceeded as error:  # it came when the task had just ended
-        end = 0, False, frames.info_of(error)
-    yield end
-
-
-def _run_together(group: list[tuple[Any, ...]]) -> Iterator[End]:
-    """Run a group of suspects, each in a thread of its own; tell of each as soon as it has ended."""
-    ends: queue.Queue[End | BaseException] = queue.Queue()  # one that gevent and eventlet replace
-
-    def run(number: int, arguments: tuple[Any, ...]) -> None:
-        try:
-            ends.put(_attempt(number, arguments))
-        except BaseException as error:  # it wants this process to end
-            ends.put(error)
-
-    threads = [
-        Thread(target=run, args=each, name=f"suspect-{each[0]}", daemon=True) for each in enumerate(group)
-    ]
-    for thread in threads:
-        thread.start()
-    for _ in threads:
-        end = ends.get()
-        if isinstance(end, BaseException):
-            raise end
-        threads[end[0]].join()
-        if _is_death(end[2]):
-            _bare(end[2][1].exception).group = 1  # another may have taken the memory: let it be tried alone
-        yield end
-
-
-def _attempt(number: int, arguments: tuple[Any, ...]) -> End:
-    try:
-        return number, True, attempt.run_fast(*arguments)
-    except Exception as error:
-        return number, False, frames.info_of(error)
+        return False, frames.info_of(error)
 
 
 def _is_death(value: Any) -> bool:
-    return isinstance(value, tuple) and bool(value[0]) and isinstance(_bare(value[1].exception), TaskDied)
-
-
-def _bare(error: Any) -> Any:
-    return getattr(error, "exc", error)
+    if not isinstance(value, tuple) or not value[0]:
+        return False
+    error = value[1].exception
+    return isinstance(getattr(error, "exc", error), TaskDied)

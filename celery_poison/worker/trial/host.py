@@ -1,7 +1,7 @@
-"""Where a worker tries its suspects: beside its pool, in a cell, one at a time or very many in groups.
+"""Where a worker tries its suspects: beside its pool, each in a cell, some cells side by side.
 
-To a request it looks like the pool. The event loop hands suspects over (``group.py`` says who is tried
-together), and the thread of ``runner.py`` tries them.
+To a request it looks like the pool. The event loop hands suspects over, and the threads of ``runner.py`` try
+them, one for each cell.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
-from celery_poison.worker.trial.group import Group, Trial, how_many
-from celery_poison.worker.trial.loading import origin_of
+from celery_poison.errors import ConfigurationError
+from celery_poison.forking import real_thread_starter
+from celery_poison.worker.trial.loading import Cellmate, Origin, origin_of
+from celery_poison.worker.trial.opened import CannotOpen, OpenCell
 from celery_poison.worker.trial.runner import Runner
+from celery_poison.worker.trial.trial import Trial
 
 if TYPE_CHECKING:
     from celery_poison.worker.ending.request import GuardedRequest
     from celery_poison.worker.runtime import Runtime
+
+#: Slots of a worker for which it opens a cell, and the most that it opens.
+SLOTS_FOR_A_CELL, MOST_CELLS = 4, 4
+#: Seconds in which no cell is opened after one could not be.
+DOUBT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +51,29 @@ class TimeLimits:
 
 
 class Cells:
-    """The cells of one worker."""
+    """The cells of one worker.
 
-    def __init__(self, runtime: Runtime, limits: TimeLimits) -> None:
+    Args:
+        slots: tasks that the worker runs at once.
+    """
+
+    def __init__(self, runtime: Runtime, limits: TimeLimits, slots: int) -> None:
         self._runtime = runtime
         self._limits = limits
         self._give_back: Callable[[GuardedRequest], Any] = lambda request: None
-        self._runner = Runner(runtime, limits.pool, lambda request: self._give_back(request), self._finished)
-        self._looked_for_origin = False
-        #: Suspects that wait, the numbers of their connections, and whether they gave their credit back.
+        count = runtime.settings.trial_cells or how_many(slots)
+        self._free = [Runner(runtime, self._open, self._refused, self._finished) for _ in range(count)]
+        #: Those that are at a trial: its request, the number of its connection, and whether it gave its
+        #: credit back.
+        self._running: dict[Runner, tuple[GuardedRequest, int, bool]] = {}
         self._waiting: deque[tuple[GuardedRequest, int, bool]] = deque()
-        self._running: list[tuple[GuardedRequest, int, bool]] = []
+        self._origin: Origin | None = None
+        self._looked_for_origin = False
+        #: No cell could be had, and none should be tried before (``time.monotonic``).
+        self._doubts_until = 0.0
         self._beginning: GuardedRequest | None = None
-        self._trials: list[Trial] = []
-        self._is_held = False
+        self._trial: Trial | None = None
+        self._is_held = self._is_choosing = False
 
     def attach(self, give_back: Callable[[GuardedRequest], Any]) -> None:
         """Serve the present consumer; ``give_back`` takes a request that no cell can try."""
@@ -66,18 +83,22 @@ class Cells:
     @property
     def are_usable(self) -> bool:
         """Whether suspects can be tried in cells at all, as far as it is known."""
-        runner = self._runner
-        if self._runtime.settings.trial != "cell" or time.monotonic() < runner.doubts_until:
+        if self._runtime.settings.trial != "cell" or time.monotonic() < self._doubts_until:
             return False
         if not self._looked_for_origin:
             self._looked_for_origin = True
             if sys.platform == "linux" and sys.executable:
-                runner.origin = origin_of(self._runtime.app)
-            if runner.origin is None:
-                runner.complain(
+                self._origin = origin_of(self._runtime.app)
+            if self._origin is None:
+                self._complain(
                     "no other process could load this app: it is in no module, or this is not Linux"
                 )
-        return runner.origin is not None
+        return self._origin is not None
+
+    def _complain(self, why: str) -> None:
+        self._runtime.complain(
+            ConfigurationError(f"suspects cannot be tried in cells and run alone in the pool instead: {why}")
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -111,32 +132,62 @@ class Cells:
         return [request for request, _, _ in self._waiting]
 
     def _next(self) -> None:
-        while self._may_begin():
-            count = how_many(self.waiting(), self._limits.pool, self._runtime.settings.trial_group)
-            self._running = [self._waiting.popleft() for _ in range(count)]
-            self._trials = []
-            for request, epoch, _ in self._running:
-                if epoch != self._runtime.epoch or request not in state.reserved_requests:
-                    continue  # revoked, or its connection was lost
-                self._beginning = request
+        """Begin what can begin. With greenlets one may end meanwhile, and come here too."""
+        if self._is_choosing:
+            return
+        self._is_choosing = True
+        try:
+            self._begin_trials()
+        finally:
+            self._is_choosing = False
+
+    def _begin_trials(self) -> None:
+        while self._waiting and self._free and not self._is_held and not self._runtime.stopping:
+            request, epoch, is_credited = self._waiting.popleft()
+            if epoch == self._runtime.epoch and request in state.reserved_requests:
+                self._beginning, self._trial = request, None
                 with suppress(TaskRevokedError):
                     request.execute_using_pool(self)
-            if self._trials:
-                self._runner.take(Group(self._trials))
-            else:
-                self._finished()
+                if self._trial is not None:
+                    runner = self._free.pop()
+                    self._running[runner] = request, epoch, is_credited
+                    runner.take(self._trial)
+                    continue
+            # It was revoked, or its connection was lost.
+            self._take_credit(epoch, is_credited=is_credited)
 
-    def _may_begin(self) -> bool:
-        is_free = not self._running and not self._is_held and not self._runtime.stopping
-        return is_free and bool(self._waiting)
+    def _take_credit(self, epoch: int, *, is_credited: bool) -> None:
+        if is_credited and epoch == self._runtime.epoch:
+            with suppress(AttributeError):
+                self._runtime.consumer.qos.decrement_eventually()
 
-    def _finished(self) -> None:
-        ended, self._running = self._running, []
-        for _, epoch, is_credited in ended:
-            if is_credited and epoch == self._runtime.epoch:
-                with suppress(AttributeError):
-                    self._runtime.consumer.qos.decrement_eventually()
+    def _finished(self, runner: Runner) -> None:
+        _, epoch, is_credited = self._running.pop(runner)
+        self._free.append(runner)
+        self._take_credit(epoch, is_credited=is_credited)
         self._next()
+
+    def _refused(self, trial: Trial, error: Exception) -> None:
+        if isinstance(error, CannotOpen):
+            self._doubts_until = time.monotonic() + DOUBT
+        self._complain(str(error) if isinstance(error, CannotOpen) else repr(error))
+        trial.request.is_refused_by_cells = True
+        self._give_back(trial.request)
+
+    def _open(self) -> OpenCell:
+        """Open a cell (in the thread of its runner)."""
+        runtime = self._runtime
+        assert self._origin is not None
+        about = Cellmate(
+            self._origin,
+            runtime.worker,
+            runtime.plugin.ledger_url,
+            runtime.settings.namespace,
+            runtime.secret,
+            runtime.deathbed.path if runtime.deathbed else "",
+            self._limits.pool if real_thread_starter() is not None else "",
+        )
+        return OpenCell(about, runtime.settings.trial_memory_limit or 0, runtime.lease.fd)
 
     def apply_async(
         self,
@@ -153,24 +204,32 @@ class Cells:
         """As the pool's, for the request whose turn it is."""
         assert self._beginning is not None
         limits = self._limits
-        self._trials.append(
-            Trial(
-                self._beginning,
-                args,
-                accept_callback,
-                timeout_callback,
-                callback,
-                error_callback,
-                (soft_timeout or limits.soft) if limits.enforces_soft else None,
-                (timeout or limits.hard) if limits.enforces_hard else None,
-            )
+        self._trial = Trial(
+            self._beginning,
+            args,
+            accept_callback,
+            timeout_callback,
+            callback,
+            error_callback,
+            (soft_timeout or limits.soft) if limits.enforces_soft else None,
+            (timeout or limits.hard) if limits.enforces_hard else None,
         )
 
     def terminate_job(self, pid: int, signum: int | None = None) -> None:
-        """End what runs in the cell; SIGUSR1 interrupts it, as in a pool process."""
-        self._runner.terminate(pid, signum)
+        """End what runs in the cell ``pid``; SIGUSR1 interrupts it, as in a pool process."""
+        for runner in list(self._running):
+            runner.terminate(pid, signum)
 
     def end(self) -> None:
-        """End cell and trials, now. Nothing is reported any more."""
+        """End cells and trials, now. Nothing is reported any more."""
         self._waiting.clear()
-        self._runner.end()
+        runners = [*self._free, *self._running]
+        for runner in runners:
+            runner.stop()
+        for runner in runners:
+            runner.join()
+
+
+def how_many(slots: int) -> int:
+    """Return how many cells a worker opens at most, where nobody has said it."""
+    return max(1, min(MOST_CELLS, slots // SLOTS_FOR_A_CELL))

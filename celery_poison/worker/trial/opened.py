@@ -171,26 +171,19 @@ class OpenCell:
                 return
         raise CannotOpen(f"the app was not loaded in {LOADING:g} s")
 
-    def run(self, suspects: list[tuple[Any, ...]], alone: int) -> None:
-        """Let the cell run one suspect, or a group of them.
+    def run(self, arguments: tuple[Any, ...], alone: int) -> None:
+        """Let the cell run a suspect.
 
         Raises:
             OSError: it is gone.
             Exception: what the arguments raise when they are pickled.
         """
-        frames.send(self._data, (suspects, alone))
+        frames.send(self._data, (arguments, alone))
 
     def order(self, word: bytes) -> None:
-        """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does. ``b"f"``: forget what
-        was deposited."""
+        """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
         with suppress(OSError):
             self._control.sendall(word)
-
-    def deposit(self, fds: tuple[int, ...]) -> None:
-        """Leave this with the watcher, in the place of what it has: see ``deposition``."""
-        if fds:
-            with suppress(OSError):
-                socket.send_fds(self._control, [b"d"], fds)
 
     def kill(self) -> None:
         """Kill the cell, if need be with a watcher that does not obey: a suspect may have stopped it."""
@@ -230,11 +223,11 @@ class OpenCell:
             return None
         if said[0] != "result":
             return said
-        _, number, ok, value, stays = said
+        _, ok, value, stays = said
         try:
-            return "result", number, ok, pickle.loads(value), stays
+            return "result", ok, pickle.loads(value), stays
         except Exception as error:  # it cannot be read here: an exception's class that is not to be found
-            return "result", number, False, frames.info_of(error), stays
+            return "result", False, frames.info_of(error), stays
 
     def _hear_watcher(self) -> None:
         try:

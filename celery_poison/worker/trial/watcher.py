@@ -2,7 +2,7 @@
 
 A poison may kill its parent, or its whole process group: that is this process, never the worker. It tells
 the worker how the cell died, stops a cell that is about to take the container's memory, and ends it when
-the worker ends. If that dies just after a cell that was killed, it tells the ledger instead (deposition.py).
+the worker ends.
 
 Arguments: the worker's process id, the descriptors of the control socket and of those that the cell inherits
 (joined by commas), the cell's memory limit in bytes (0: none), then the command of the cell.
@@ -19,14 +19,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import typing
 
 #: Seconds between two looks at the cell's memory, and how many of them what the kernel did counts as recent.
 LOOK, RECENT = 0.05, 20
-#: Seconds for which a worker must outlive its cell and its watcher, or a watcher its cell and its worker, to
-#: be believed. A busy machine may interrupt somebody who kills all of them for nearly as long.
-OUTLIVE = 0.5
 #: Share of the container's memory that must stay free, or so many bytes, whichever is less.
 FREE_SHARE, FREE_BYTES = 0.05, 256 * 1024 * 1024
 
@@ -53,17 +49,13 @@ def main() -> None:
     for fd in inherited:
         os.close(fd)
     _tell(control, pid=cell.pid)
-    orders = Orders(control)
-    peak, why = _watch(orders, worker, cell, limit, group)
+    peak, why = _watch(control, worker, cell, limit, group)
     # Whatever the cell has started goes with it.
     with contextlib.suppress(OSError):
         os.killpg(cell.pid, signal.SIGKILL)
     if not why and cell.returncode == -signal.SIGKILL and group.has_killed():
         why = "oom" if group.is_filled_by(peak) else "pressed"
     _tell(control, status=cell.returncode, peak=peak, why="" if why == "ordered" else why)
-    # Who cannot see what the kernel kills cannot know that it was not the kernel.
-    if cell.returncode == -signal.SIGKILL and not why and group.counts_kills and _outlives(orders, worker):
-        orders.testify()
 
 
 def _make_first_choice(watcher: int) -> None:
@@ -82,21 +74,21 @@ def _tell(control: socket.socket, **facts: object) -> None:
 
 
 def _watch(
-    orders: "Orders", worker: int, cell: "subprocess.Popen[bytes]", limit: int, group: "MemoryGroup"
+    control: socket.socket, worker: int, cell: "subprocess.Popen[bytes]", limit: int, group: "MemoryGroup"
 ) -> tuple[int, str]:
     """Return the cell's peak memory in bytes, and why it was stopped.
 
     ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
     """
     peak, why = 0, ""
-    watched: list[typing.Any] = [orders.control, *_ends_of(cell.pid)]
+    watched: list[typing.Any] = [control, *_ends_of(cell.pid)]
     for look in itertools.count(1):
         if look % RECENT == 0:
             group.forget_old_kills()
         ready, _, _ = select.select(watched, [], [], LOOK)
-        order = orders.next() if orders.control in ready else None
+        order = _next_order(control) if control in ready else None
         if order == b"":
-            watched.remove(orders.control)
+            watched.remove(control)
         if os.getppid() != worker or order in (b"", b"k"):
             why = why or "ordered"
             cell.kill()
@@ -119,54 +111,18 @@ def _ends_of(pid: int) -> list[int]:
     return []
 
 
-def _outlives(orders: "Orders", worker: int) -> bool:
-    """Wait until the worker has heard of the death; whether it has died instead, and we live on."""
-    over = time.monotonic() + OUTLIVE
-    while (order := orders.next()) not in (b"", b"k"):
-        pass
-    if order:
-        return False
-    time.sleep(max(0.0, over - time.monotonic()))
-    return os.getppid() != worker
+def _next_order(control: socket.socket) -> bytes:
+    """Return k (kill the cell) or s (interrupt it); nothing when there will be no more."""
+    with contextlib.suppress(OSError):
+        orders = control.recv(64)
+        return b"k" if b"k" in orders else orders[:1]
+    return b""
 
 
 def _resident(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * _PAGE
     return 0
-
-
-class Orders:
-    """What the worker orders, and what it has left to be told to the ledger if it cannot."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
-        self._deposition: list[int] = []
-
-    def next(self) -> bytes:
-        """Return k (kill the cell), s (interrupt it), d or f, or nothing when there will be no more.
-
-        With d comes a deposition: memory with what is to be sent, and a connection for it. f: forget it.
-        """
-        orders = b""
-        deposition: list[int] = []
-        with contextlib.suppress(OSError):
-            orders, deposition, _, _ = socket.recv_fds(self.control, 64, 2)
-        if deposition or b"f" in orders:
-            for fd in self._deposition:
-                os.close(fd)
-            self._deposition = deposition
-        return next((bytes([order]) for order in b"ks" if order in orders), orders[:1])
-
-    def testify(self) -> None:
-        """Send the deposition, if there is one, and wait until it was read."""
-        if not self._deposition:
-            return
-        memory, line = self._deposition
-        with contextlib.suppress(OSError), socket.socket(fileno=line) as ledger:
-            ledger.settimeout(OUTLIVE)
-            ledger.sendall(os.pread(memory, os.fstat(memory).st_size, 0))
-            ledger.recv(64)
 
 
 class MemoryGroup:
@@ -186,7 +142,7 @@ class MemoryGroup:
         """Whether so little is left that the kernel is about to kill somebody."""
         self._used = self.used()
         self._most = max(self._most, self._used)
-        allowed = self._read_allowed() or 1 << 62
+        allowed = self.allowed() or 1 << 62
         return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
 
     def is_filled_by(self, cell: int) -> bool:
@@ -207,8 +163,9 @@ class MemoryGroup:
         """Take what was killed before the last call for the past: it has nothing to do with a death now."""
         self._kills, self._newer_kills = self._newer_kills, self.kills()
 
-    def _read_allowed(self) -> "int | None":
-        return _machine("MemTotal") if self._files is None else _number(self._files.allowed)
+    def allowed(self) -> int:
+        """Return the bytes that the group may use, or the machine has where there is no limit; 0: unknown."""
+        return _machine("MemTotal") if self._files is None else _number(self._files.allowed) or 0
 
     def used(self) -> int:
         """Return the bytes that the group uses, or the machine where there is no limit."""
@@ -226,11 +183,6 @@ class MemoryGroup:
     def kills(self) -> int:
         """Return how many processes of the group the kernel has killed so far."""
         return sum(count for name, count in _table(self.events) if name == "oom_kill")
-
-    @property
-    def counts_kills(self) -> bool:
-        """Whether the kernel says how many."""
-        return any(name == "oom_kill" for name, _ in _table(self.events))
 
     @property
     def events(self) -> str:

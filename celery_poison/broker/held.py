@@ -1,0 +1,318 @@
+"""What this process holds of a Redis broker's messages: one book, whatever becomes of its connections.
+
+kombu forgets what a channel received when the channel closes, and can neither acknowledge nor put back what
+came by a connection that is lost. Here every delivery tag is in the book before Redis can put a message under
+it, and stays there until Redis has confirmed that nothing lies under it any more. So, in every pool (NEW-9):
+
+* what had begun when its connection was lost stays this worker's, and is acknowledged when it ends;
+* everything else goes back at once, or as soon as Redis is there again;
+* an acknowledgement that Redis did not hear is told again;
+* what lies in Redis under this worker's name and is not in the book is put back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from celery.utils.log import get_logger
+from redis import Redis
+from redis.exceptions import RedisError
+
+from celery_poison.broker.arriving import put_back_arriving
+from celery_poison.broker.unacked import Unacked
+
+logger = get_logger("celery_poison")
+
+#: What can go wrong while Redis is away, or takes nothing at the moment.
+AWAY = (RedisError, OSError)
+#: Seconds after which Redis counts as away, where the transport options set no time.
+ANSWER_TIMEOUT = 10.0
+#: Seconds within which Redis hears of an acknowledgement, if it is there.
+PROMPT = 1.0
+#: Acknowledged tags that are remembered, for a Redis that comes back without its last moments.
+MEMORY = 20_000
+
+#: Seconds after a lost connection in which Redis is compared with the book: what was on its way to Redis when
+#: the connection broke may get there late.
+RECHECK_FOR = 30.0
+
+#: Returns the delivery tags of what has begun, or whose fate is being decided: it is not put back.
+InUse = Callable[[], set[str]]
+
+
+_NOBODY = object()
+
+
+class Held:
+    """What one process holds of one Redis broker; safe to use from any thread.
+
+    Args:
+        channel: of that broker; its options say how the keys are called.
+        in_use: is asked before anything goes back that was received.
+    """
+
+    def __init__(self, channel: Any, in_use: InUse) -> None:
+        pool = channel._get_pool()  # of its own: that of a channel ends with the channel
+        if pool.connection_kwargs.get("socket_timeout") is None:
+            pool.connection_kwargs["socket_timeout"] = ANSWER_TIMEOUT
+        self._client = Redis(connection_pool=pool)
+        self._unacked = Unacked(channel, self._client)
+        self._in_use = in_use
+        self._lock = threading.Lock()
+        #: Held by whoever tells Redis. Others wait for it, and find that it has told theirs too.
+        self._telling = threading.Lock()
+        #: Tag -> the open channel that received it; None when that is closed. The oldest first.
+        self._holders: OrderedDict[str, Any] = OrderedDict()
+        #: Tags that Redis must hear of: acknowledged; put back (and whether behind all that waits).
+        self._acks: OrderedDict[str, float] = OrderedDict()  # and since when
+        self._returns: OrderedDict[str, bool] = OrderedDict()
+        self._acknowledged: OrderedDict[str, None] = OrderedDict()
+        self._boot_ids: set[str] = set()
+        #: Boot ids under which something may be on its way from a queue, and nobody waits for it.
+        self._arriving: set[str] = set()
+        #: In no channel and not in use at the last look.
+        self._stray: set[str] = set()
+        self._is_away = False
+        self._recheck_until = 0.0
+
+    # --- what is in the book -------------------------------------------------------------------
+
+    def take(self, tag: str, channel: Any) -> None:
+        """Note that ``channel`` is about to receive something under ``tag``."""
+        with self._lock:
+            self._holders[tag] = channel
+            self._boot_ids.add(channel.boot_id)
+
+    def nothing_came(self, tag: str) -> None:
+        """Forget a tag under which Redis had nothing to give."""
+        with self._lock:
+            self._holders.pop(tag, None)
+
+    def lost_sight_of(self, tag: str) -> None:
+        """Put back what may lie under ``tag``, or may yet: the answer was lost with its connection."""
+        with self._lock:
+            if self._holders.pop(tag, None) is not None:
+                self._returns[tag] = False
+                self._recheck_until = time.monotonic() + RECHECK_FOR
+
+    def holds(self, tag: str) -> bool:
+        """Whether a message is still this process's, and neither done nor put back."""
+        return tag in self._holders
+
+    def tags(self) -> set[str]:
+        """Return the tags of everything that is held, or not yet told to Redis."""
+        with self._lock:
+            return {*self._holders, *self._acks, *self._returns}
+
+    @property
+    def owes_acknowledgements(self) -> bool:
+        """Whether Redis has not heard of an acknowledgement for longer than it takes."""
+        with self._lock:
+            since = next(iter(self._acks.values()), None)
+        return since is not None and time.monotonic() - since > PROMPT
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is held, and Redis has confirmed everything that it was told."""
+        with self._lock:
+            return not (self._holders or self._acks or self._returns)
+
+    # --- giving it away ------------------------------------------------------------------------
+
+    def note_done(self, tag: str) -> bool:
+        """Note that a message is done, and will be acknowledged soon; return whether it had been put back."""
+        with self._lock:
+            if self._holders.pop(tag, _NOBODY) is _NOBODY:
+                return True
+            self._acks[tag] = time.monotonic()
+            return False
+
+    def acknowledge(self, tag: str) -> None:
+        """Tell Redis that a message is done, now or as soon as it is there."""
+        with self._lock:
+            self._holders.pop(tag, None)
+            self._returns.pop(tag, None)
+            self._acks.setdefault(tag, time.monotonic())
+        self._attempt(self._tell_acks)
+
+    def put_back(self, tag: str, *, leftmost: bool = False) -> None:
+        """Put a message back to the front of its queue, now or as soon as Redis is there.
+
+        Args:
+            leftmost: behind everything that waits, instead.
+        """
+        with self._lock:
+            self._holders.pop(tag, None)
+            self._returns[tag] = leftmost
+        self._attempt(self._tell_returns)
+
+    def leave(self, channel: Any) -> None:
+        """Put back what ``channel``, which closes, has received and nobody has begun."""
+        in_use = self._in_use()
+        with self._lock:
+            for tag in [tag for tag, holder in self._holders.items() if holder is channel]:
+                if tag in in_use:
+                    self._holders[tag] = None
+                else:
+                    del self._holders[tag]
+                    self._returns[tag] = False
+            self._recheck_until = time.monotonic() + RECHECK_FOR
+            self._arriving.add(channel.boot_id)
+        self._attempt(self._tell_returns)
+
+    def leave_for_good(self) -> bool:
+        """Put back everything, in use or not; return whether Redis has heard it all."""
+        with self._lock:
+            self._returns.update(dict.fromkeys(self._holders, False))
+            self._holders.clear()
+        try:
+            self.flush()
+        except AWAY as error:
+            logger.warning("celery_poison: what this worker holds cannot be put back now: %s", error)
+        return self.is_empty
+
+    # --- in a round of its own -----------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Tell Redis everything that it has not heard yet, and put back what nobody works on.
+
+        Raises:
+            redis.exceptions.RedisError, OSError: Redis is away; nothing is lost, the next call tries again.
+        """
+        self._find_strays()
+        try:
+            self._tell_acks()
+            self._tell_returns()
+            if time.monotonic() < self._recheck_until:
+                self._recheck()
+        except AWAY:
+            self._gone_away()
+            raise
+        self._is_away = False
+
+    def renew(self) -> None:
+        """Let the visibility timeout of everything that is held begin anew (TP1-8)."""
+        with self._lock:
+            tags = list(self._holders)
+        if tags:
+            self._unacked.renew(tags)
+
+    def _find_strays(self) -> None:
+        """What is in no channel and not in use for two looks running is nobody's: it goes back."""
+        in_use = self._in_use()
+        with self._lock:
+            homeless = {tag for tag, holder in self._holders.items() if holder is None or holder.closed}
+            stray = homeless - in_use
+            for tag in stray & self._stray:
+                del self._holders[tag]
+                self._returns[tag] = False
+            self._stray = stray
+
+    def _recheck(self) -> None:
+        """Compare with what lies in Redis: it may have lost its last moments, or an answer may be lost."""
+        for boot_id in list(self._boot_ids):
+            lying = self._unacked.tags_of(boot_id)
+            with self._lock:
+                for tag in lying:
+                    if tag in self._holders or tag in self._acks or tag in self._returns:
+                        continue
+                    if tag in self._acknowledged:
+                        self._acks[tag] = time.monotonic()
+                    else:
+                        self._returns[tag] = False
+        self._tell_acks()
+        self._tell_returns()
+
+    def _attempt(self, tell: Callable[[], None]) -> None:
+        """Tell it now, unless Redis is known to be away: what it does not hear, it is told later."""
+        if self._is_away:
+            return
+        try:
+            tell()
+        except AWAY as error:
+            self._gone_away()
+            logger.warning(
+                "celery_poison: the broker does not hear this worker now, and is told later: %s", error
+            )
+
+    def _gone_away(self) -> None:
+        self._is_away = True
+        self._recheck_until = time.monotonic() + RECHECK_FOR
+
+    def _tell_acks(self) -> None:
+        with self._telling:
+            if not (tags := list(self._acks)):
+                return
+            with self._client.pipeline(transaction=False) as pipe:
+                # In this order: an entry without its place in the index would never be found again.
+                pipe.hdel(self._unacked.key, *tags)
+                pipe.zrem(self._unacked.index, *tags)
+                pipe.execute()
+            with self._lock:
+                for tag in tags:
+                    self._acks.pop(tag, None)
+                    self._acknowledged[tag] = None
+                while len(self._acknowledged) > MEMORY:
+                    self._acknowledged.popitem(last=False)
+
+    def _tell_returns(self) -> None:
+        with self._telling:
+            with self._lock:
+                returns, arriving = dict(self._returns), set(self._arriving)
+            for leftmost in (True, False):
+                # The newest first, so that the oldest is the first in line.
+                tags = [tag for tag in reversed(returns) if returns[tag] is leftmost]
+                self._unacked.restore(tags, leftmost=leftmost)
+            for boot_id in arriving:
+                put_back_arriving(self._unacked, boot_id)
+            with self._lock:
+                self._arriving -= arriving
+                for tag in returns:
+                    self._returns.pop(tag, None)
+
+
+class Holdings:
+    """Everything that one process holds, by broker.
+
+    Args:
+        in_use: see :class:`Held`.
+        before_return: is told of a channel that closes, before what it holds goes back: from now on nothing
+            of that may begin.
+    """
+
+    def __init__(self, in_use: InUse = set, before_return: Callable[[Any], object] = lambda _: None) -> None:
+        self._in_use = in_use
+        self.before_return = before_return
+        self._books: dict[tuple[str, ...], Held] = {}
+        self._lock = threading.Lock()
+        #: Seconds of the shortest visibility timeout.
+        self.visibility_timeout = float("inf")
+
+    def of(self, channel: Any) -> Held:
+        """Return the book for the broker of ``channel``."""
+        uri = channel.connection.client.as_uri(include_password=True)
+        key = (uri, channel.unacked_key, channel.unacked_index_key, channel.global_keyprefix or "")
+        with self._lock:
+            held = self._books.get(key)
+            if held is None:
+                held = self._books[key] = Held(channel, self._in_use)
+            self.visibility_timeout = min(self.visibility_timeout, float(channel.visibility_timeout))
+        return held
+
+    def all(self) -> list[Held]:
+        with self._lock:
+            return list(self._books.values())
+
+    @property
+    def owes_acknowledgements(self) -> bool:
+        """Whether a broker has not heard of an acknowledgement for longer than it takes."""
+        return any(held.owes_acknowledgements for held in self.all())
+
+    def leave_for_good(self) -> bool:
+        """Put everything back; return whether every broker has heard it."""
+        heard = [held.leave_for_good() for held in self.all()]
+        return all(heard)

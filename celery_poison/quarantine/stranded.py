@@ -1,0 +1,152 @@
+"""Finds the messages that nobody works on, in the ledger and on a Redis broker. Changes nothing.
+
+Which those are is decided in :mod:`celery_poison.stuck`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from celery import Celery
+
+from celery_poison.broker.aged import LOOKED_AT, AgedEntry, aged_entries
+from celery_poison.ledger.queries import Queries
+from celery_poison.plugin import plugin_of
+from celery_poison.records import Start
+from celery_poison.states import State
+from celery_poison.stuck import RECOVERED, Kind, Stranded, Stuck, is_stuck
+from celery_poison.text import when
+
+#: So many are told, of all kinds together.
+TOLD = 20
+
+
+class _Owner(NamedTuple):
+    """The worker that has, or had, a message in hand; ``heard``: when it was last, if it is gone."""
+
+    lives: bool | None = None
+    name: str = ""
+    heard: float = 0.0
+
+
+def find_stranded(app: Celery) -> Stranded:
+    """Look at the ledger and the broker of ``app``; of each kind at the 1000 oldest messages.
+
+    Raises:
+        ConfigurationError: a setting is wrong, so that nobody knows where to look.
+        LedgerUnavailable: Redis is away. A broker that is away is told of in ``unread``.
+    """
+    look = _Look(app)
+    found = {Kind.CANDIDATE: list(look.candidates()), Kind.PARKED: list(look.parked())}
+    unread = ""
+    try:
+        entries = aged_entries(app, look.recovery)
+    except Exception as error:  # each transport has errors of its own
+        unread = f"the broker cannot be read ({type(error).__name__}): what is unacknowledged is not known"
+    else:
+        if entries is not None:
+            found[Kind.UNACKED] = list(look.unacked(entries))
+    elsewhere = {stuck.id for kind in (Kind.PARKED, Kind.UNACKED) for stuck in found.get(kind, ())}
+    found[Kind.CANDIDATE] = [stuck for stuck in found[Kind.CANDIDATE] if stuck.id not in elsewhere]
+    oldest = sorted((stuck for kind in found.values() for stuck in kind), key=lambda stuck: stuck.since)
+    return Stranded({kind: len(stuck) for kind, stuck in found.items()}, oldest[:TOLD], unread)
+
+
+class _Look:
+    """One look at what waits, and at who lives.
+
+    Attributes:
+        recovery: seconds after which what a dead worker held should be back.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        plugin = plugin_of(app)
+        self._activation = plugin.settings.activation_interval
+        self.recovery = RECOVERED * self._activation
+        self._queries = Queries(plugin.open_ledger())
+        self._now = self._queries.now_ms() / 1000
+        self._monitor = self._queries.monitor()
+        workers = self._queries.workers(int(self._activation * 1000))
+        self._consumed = {queue for worker in workers if worker.alive for queue in worker.queues.split(",")}
+        buried = self._queries.buried().items()
+        self._owners = {_boot_id(name): _Owner(False, name, at / 1000) for name, at in buried}
+        for worker in workers:
+            heard = 0.0 if worker.alive else worker.last_beat or 0.0
+            self._owners[_boot_id(worker.worker)] = _Owner(worker.alive, worker.worker, heard)
+
+    def candidates(self) -> Iterator[Stuck]:
+        """Yield the candidates that do not run, and should."""
+        records = list(islice(self._queries.candidates(), LOOKED_AT))
+        starts = self._queries.starts([record.mid for record in records])
+        for record, start in zip(records, starts, strict=True):
+            owner = self._owner_of(start)
+            age = self._age(owner, record.last_seen)
+            runs = record.state == State.DLNG and owner.lives
+            if not runs and is_stuck(Kind.CANDIDATE, age, owner.lives, activation=self._activation):
+                why = "flagged as a candidate, and not run since" + _said(owner)
+                cure = self._cure(record.queue, f"celery -A proj poison show {record.id}")
+                yield Stuck(Kind.CANDIDATE, record.id, record.queue, self._now - age, age, why, cure)
+
+    def parked(self) -> Iterator[Stuck]:
+        """Yield the parked messages that nothing is in the way of."""
+        waiting = list(islice(self._queries.parked_now(), LOOKED_AT))
+        starts = self._queries.starts([mid for mid, _ in waiting])
+        for (_, (_, number, copy)), start in zip(waiting, starts, strict=True):
+            owner = self._owner_of(start)
+            earlier = None if owner.lives else self._queries.lineage(copy.id)
+            age = self._age(owner, number / 1000, earlier.last_seen if earlier else None)
+            if is_stuck(Kind.PARKED, age, owner.lives, activation=self._activation):
+                why = "parked, and nothing is left that it has to wait for" + _said(owner)
+                cure = self._cure(copy.queue, f"look why it cannot be published: log of {self._monitor}")
+                yield Stuck(Kind.PARKED, copy.id, copy.queue, self._now - age, age, why, cure)
+
+    def unacked(self, entries: list[AgedEntry]) -> Iterator[Stuck]:
+        """Yield what is unacknowledged, and in nobody's hands."""
+        for entry in entries:
+            # Another app on this broker has a ledger of its own.
+            owner = self._owners.get(entry.boot_id or "", _Owner())
+            age, patience = self._age(owner, self._now - entry.age), entry.visibility
+            if is_stuck(Kind.UNACKED, age, owner.lives, activation=self._activation, visibility=patience):
+                why = f"received, and not acknowledged; {_HELD[owner.lives].format(owner.name)}"
+                cure = self._cure(entry.queue, _by_itself(patience - entry.age, self._now))
+                yield Stuck(Kind.UNACKED, entry.id, entry.queue, self._now - age, age, why, cure)
+
+    def _owner_of(self, start: Start | None) -> _Owner:
+        if start is None:
+            return _Owner()
+        owner = self._owners.get(_boot_id(start.worker), _Owner(False, start.worker))
+        return owner if owner.lives or not self._queries.child_lives(start) else owner._replace(lives=True)
+
+    def _age(self, owner: _Owner, *heard: float | None) -> float:
+        return self._now - max(owner.heard, *(moment or 0.0 for moment in heard))
+
+    def _cure(self, queue: str, else_: str) -> str:
+        """Return what to type: a worker brings a monitor along."""
+        if queue and queue not in self._consumed:
+            return f"celery -A proj worker -Q {queue}"
+        return else_ if self._monitor else "celery -A proj poison monitor"
+
+
+_HELD = {
+    None: "by a worker that this ledger does not know",
+    True: "{} lives, and knows nothing of it any more",
+    False: "{} is gone, and nobody has put it back",
+}
+
+
+def _said(owner: _Owner) -> str:
+    if owner.lives is None:
+        return ""
+    return f"; {owner.name} has it in hand" if owner.lives else f"; {owner.name} is gone"
+
+
+def _by_itself(seconds: float, now: float) -> str:
+    if seconds < 0:
+        return "look for its delivery tag in the workers' logs: it cannot be put back"
+    return f"none needed: it is put back when its visibility timeout ends, at {when(now + seconds)}"
+
+
+def _boot_id(worker: str) -> str:
+    return worker.rpartition("/")[2]
