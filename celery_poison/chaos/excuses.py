@@ -131,6 +131,14 @@ def _came_together(case: Case, blow: Blow) -> bool:
     )
 
 
+#: What is left of runs whose acknowledgement may be lost: RabbitMQ may deliver a copy.
+ENDS = "ends that wait for a copy"
+
+
+def _waits_for_a_copy(case: Case, blow: Blow) -> bool:
+    return case.text.startswith(ENDS)
+
+
 #: Not a fault but what comes of many: the end of a worker, whatever ended it.
 DEATH = "death"
 #: The fleet gate is closed, as the journal tells.
@@ -169,6 +177,8 @@ EXCUSES = (
            _came_together, "a fault came at the same time"),
     Excuse((Wrong.KILLED,), (GATE,), _came_together,
            "the fleet gate was closed: many workers had died at once"),
+    Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
+           "on RabbitMQ they stay for ten minutes"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
            "it was killed, or asked to leave"),
 )  # fmt: skip

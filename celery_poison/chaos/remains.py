@@ -8,6 +8,7 @@ from typing import Any
 
 import redis
 
+from celery_poison.chaos.excuses import ENDS
 from celery_poison.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 from celery_poison.ledger.keys import Keys
 
@@ -45,7 +46,7 @@ def unfinished(stage: Stage) -> dict[str, int]:
     with stage.redis.client() as client:
         found = dict(_of_broker(stage, client))
         if not stage.options.plain:
-            found |= dict(_of_ledger(client))
+            found |= dict(_of_ledger(client, ends_stay=stage.rabbit is not None))
     return {name: count for name, count in found.items() if count}
 
 
@@ -60,8 +61,14 @@ def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
     yield "arriving", sum(client.type(key) == "list" for key in client.scan_iter("poison.arriving.*"))
 
 
-def _of_ledger(client: redis.Redis) -> Iterator[tuple[str, int]]:
-    for name in ("running", "done", "parcels", "gone", "open"):
+def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, int]]:
+    ends: Any = client.hkeys(_KEYS.done)
+    starts: Any = [json.loads(raw)[1] for raw in client.hvals(_KEYS.running)]
+    ended = len({*ends} & {*starts})
+    yield ENDS if ends_stay else "ended", ended
+    yield "running", len(starts) - ended
+    yield "done", len(ends) - ended
+    for name in ("parcels", "gone", "open"):
         yield name, _number(client.hlen(getattr(_KEYS, name)))
     yield "candidates", _number(client.zcard(_KEYS.candidates))
     parked: Any = client.hvals(_KEYS.parked)

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from celery_poison import Quarantine
-from celery_poison.chaos.excuses import DEATH, GATE, Wrong
+from celery_poison.chaos.excuses import DEATH, ENDS, GATE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
@@ -140,7 +140,8 @@ class Program:
 def _open(stage: Stage, load: Load) -> dict[str, int]:
     try:
         missing = len(_not_done(stage, load) - _recorded(stage, with_journal=False)[0])
-        return unfinished(stage) | ({"not done": missing} if missing else {})
+        left = unfinished(stage) | ({"not done": missing} if missing else {})
+        return {name: count for name, count in left.items() if name != ENDS}
     except (redis.RedisError, OSError):
         return {"server": 1}
 

@@ -169,6 +169,15 @@ def test_what_celery_cannot_recover_from_and_what_is_left_over_fails() -> None:
     assert found(given) == [(Wrong.ENDED, ""), (Wrong.LEFT, "")]
 
 
+def test_ends_may_wait_for_a_copy_where_something_was_lost() -> None:
+    given = facts(left={"ends that wait for a copy": 3})
+    assert found(given) == [(Wrong.LEFT, "")]
+    assert excused(replace(given, blows=[Blow("rabbit-close", 1, 2)])) == [Wrong.LEFT]
+    assert found(replace(given, left={"running": 3}, blows=[Blow("rabbit-close", 1, 2)])) == [
+        (Wrong.LEFT, "")
+    ]
+
+
 # --- plain Celery ----------------------------------------------------------------------------------
 
 
