@@ -23,7 +23,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from celery_poison.broker.arriving import put_back_arriving
-from celery_poison.broker.unacked import Unacked
+from celery_poison.broker.unacked import Unacked, number_of
 
 logger = get_logger("celery_poison")
 
@@ -263,12 +263,13 @@ class Held:
         with self._telling:
             with self._lock:
                 returns, arriving = dict(self._returns), set(self._arriving)
-            for leftmost in (True, False):
-                # The newest first, so that the oldest is the first in line.
-                tags = [tag for tag in reversed(returns) if returns[tag] is leftmost]
-                self._unacked.restore(tags, leftmost=leftmost)
-            for boot_id in arriving:
+            for boot_id in arriving:  # it is younger than all that had arrived, and behind it then
                 put_back_arriving(self._unacked, boot_id)
+            for leftmost in (True, False):
+                tags = [tag for tag in returns if returns[tag] is leftmost]
+                if not leftmost:  # the newest first, so that the oldest is the first in line
+                    tags.sort(key=number_of, reverse=True)
+                self._unacked.restore(tags, leftmost=leftmost)
             with self._lock:
                 self._arriving -= arriving
                 for tag in returns:

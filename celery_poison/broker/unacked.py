@@ -97,7 +97,7 @@ class Unacked:
 
     def tags_of(self, boot_id: str) -> list[str]:
         """Return the tags of all messages that ``boot_id`` received, the newest first."""
-        return sorted(self.tags(f"{boot_id}-*"), key=_number, reverse=True)
+        return sorted(self.tags(f"{boot_id}-*"), key=number_of, reverse=True)
 
     def expired(self, before: float) -> list[str]:
         """Return the tags whose score is older than ``before`` (seconds since 1970), the newest first."""
@@ -244,7 +244,8 @@ def text(word: Any) -> str:
     return word.decode("utf-8") if isinstance(word, bytes) else word
 
 
-def _number(tag: str) -> int:
+def number_of(tag: str) -> int:
+    """Return the place of a tag among those of its worker process: the older, the smaller."""
     number = tag.rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
 

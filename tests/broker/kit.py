@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 from unittest import mock
 from uuid import uuid4
@@ -15,6 +16,7 @@ import kombu
 import redis
 from celery import Celery
 
+from celery_poison.broker.held import Held, Holdings
 from celery_poison.broker.putback import PutBack, put_back
 from celery_poison.broker.transport import guarded_connection
 
@@ -23,13 +25,19 @@ def new_boot_id() -> str:
     return uuid4().hex[:16]
 
 
+def _nobody_can_say(boot_id: str) -> None:
+    return None
+
+
 class Receiver:
     """One worker's receiving side, on a connection of ours or (``boot_id=""``) of plain kombu."""
 
     def __init__(self, site: Site, boot_id: str, queues: list[str], **kwargs: Any) -> None:
         self.boot_id = boot_id
-        owner_is_alive = kwargs.pop("owner_is_alive", None)
-        asked = (boot_id, owner_is_alive) if owner_is_alive else (boot_id,)
+        owner_is_alive, holdings = kwargs.pop("owner_is_alive", None), kwargs.pop("holdings", None)
+        asked: tuple[Any, ...] = (boot_id, owner_is_alive) if owner_is_alive else (boot_id,)
+        if holdings is not None:
+            asked = boot_id, owner_is_alive or _nobody_can_say, holdings
         self.kind: Any = guarded_connection(*asked) if boot_id else kombu.Connection
         self.connection = self.kind(site.url, transport_options=site.options)
         self.messages: list[Any] = []
@@ -150,42 +158,95 @@ class Site:
         return sorted(message["headers"]["poison_mid"] for message in raw)
 
 
+class Process:
+    """One worker process on a broker: its connections come and go, its book stays.
+
+    Attributes:
+        in_use: the tags of what has begun.
+        closed: the channels of which it was told that they close, before anything of theirs went back.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self.boot_id = new_boot_id()
+        self.in_use: set[str] = set()
+        self.closed: list[Any] = []
+        self.holdings = Holdings(lambda: set(self.in_use), self.closed.append)
+
+    def connect(self, queues: list[str] | None = None) -> Receiver:
+        return self._site.receiver(self.boot_id, queues, holdings=self.holdings)
+
+    @property
+    def held(self) -> Held:
+        (held,) = self.holdings.all()
+        return held
+
+    def begin(self, *messages: Any) -> None:
+        self.in_use |= {message.delivery_tag for message in messages}
+
+    def finish(self, message: Any) -> None:
+        """Its task has ended, and it is acknowledged."""
+        message.ack()
+        self.in_use.discard(message.delivery_tag)
+
+
 class Killed(BaseException):
     """The process is gone: nothing catches it."""
 
 
-@contextmanager
-def killed_after(commands: int) -> Iterator[None]:
-    """Let this many commands reach Redis, pipelined ones counted singly, then end whoever sends the next."""
-    left = commands
-    connection = redis.connection.AbstractConnection
-    send = connection.send_packed_command
-    pack_many, pack_one = connection.pack_commands, connection.send_command
+class Fuse:
+    """Ends whoever sends another command when so many have reached Redis.
 
-    def allowed(wanted: int) -> int:
-        nonlocal left
-        now = min(left, wanted)
-        left -= now
+    Attributes:
+        left: the commands that may still reach it; pipelined ones are counted singly.
+        end: how whoever sends the next is ended.
+    """
+
+    def __init__(self, left: float = inf, end: type[BaseException] = Killed) -> None:
+        self.left = left
+        self.end = end
+
+    def _allowed(self, wanted: int) -> int:
+        now = int(min(self.left, wanted))
+        self.left -= now
         return now
 
-    def pack_commands(self: Any, rows: Any) -> Any:
-        rows = list(rows)
-        granted = allowed(len(rows))
-        if granted == len(rows):
-            return pack_many(self, rows)
-        if granted:
-            send(self, pack_many(self, rows[:granted]))
-            for _ in range(granted):
-                self.read_response()  # Redis has done it; nobody is told
-        raise Killed
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Put it into all connections of this process."""
+        fuse, connection = self, redis.connection.AbstractConnection
+        send = connection.send_packed_command
+        pack_many, pack_one = connection.pack_commands, connection.send_command
 
-    def send_command(self: Any, *words: Any, **options: Any) -> Any:
-        if self._sock is not None and not allowed(1):
-            raise Killed
-        return pack_one(self, *words, **options)
+        def pack_commands(self: Any, rows: Any) -> Any:
+            rows = list(rows)
+            granted = fuse._allowed(len(rows))
+            if granted == len(rows):
+                return pack_many(self, rows)
+            if granted:
+                send(self, pack_many(self, rows[:granted]))
+                for _ in range(granted):
+                    self.read_response()  # Redis has done it; nobody is told
+            raise fuse.end("cut")
 
-    with (
-        mock.patch.object(connection, "pack_commands", pack_commands),
-        mock.patch.object(connection, "send_command", send_command),
-    ):
+        def send_command(self: Any, *words: Any, **options: Any) -> Any:
+            if self._sock is not None and not fuse._allowed(1):
+                raise fuse.end("cut")
+            return pack_one(self, *words, **options)
+
+        with (
+            mock.patch.object(connection, "pack_commands", pack_commands),
+            mock.patch.object(connection, "send_command", send_command),
+        ):
+            yield
+
+
+@contextmanager
+def killed_after(commands: int, end: type[BaseException] = Killed) -> Iterator[None]:
+    """Let so many commands reach Redis, then end whoever sends the next.
+
+    Args:
+        end: how. By a connection error: Redis is away, and nobody is told what the last commands did.
+    """
+    with Fuse(commands, end).installed():
         yield
