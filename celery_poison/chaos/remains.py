@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -96,11 +97,13 @@ def left_behind(stage: Stage) -> dict[str, int]:
                 size += _number(client.memory_usage(key, samples=0))
     if size > SMALL:
         found["bytes in Redis"] = size
-    for path in stage.temporary.rglob("*"):
-        # billiard's own, of processes that were killed
-        if path.name != "ballast" and not path.relative_to(stage.temporary).parts[0].startswith("pymp-"):
-            found[f"file {path.relative_to(stage.temporary)}"] = 1
-    return found
+    files = (path.relative_to(stage.temporary) for path in stage.temporary.rglob("*"))
+    return found | {f"file {path}": 1 for path in files if not _may_stay(path)}
+
+
+def _may_stay(path: Path) -> bool:
+    """The directory of all workers of a user, what fills the disk, and what billiard leaves of the killed."""
+    return path.match("celery_poison-*") or path.name == "ballast" or path.parts[0].startswith("pymp-")
 
 
 def traces(stage: Stage, ids: Iterable[str]) -> dict[str, list[str]]:

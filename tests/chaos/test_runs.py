@@ -16,8 +16,10 @@ from tests.conftest import need
 
 Start = Callable[..., ChaosProcess]
 
+pytestmark = pytest.mark.timeout(600)
+
 #: Seconds that a run may take beyond the time in which faults strike, on a busy machine.
-REST = 230
+REST = 400
 
 
 @pytest.fixture
