@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import subprocess
@@ -46,9 +47,11 @@ class Disk:
     def fill(self) -> None:
         """Leave no byte."""
         with (self._path / "ballast").open("wb", buffering=0) as file:
-            there_is = os.statvfs(self._path)
-            if there_is.f_bavail:
-                os.posix_fallocate(file.fileno(), 0, there_is.f_bavail * there_is.f_bsize)
+            size = 0
+            while (room := os.statvfs(self._path)).f_bavail:
+                with contextlib.suppress(OSError):  # somebody else has taken some of it
+                    os.posix_fallocate(file.fileno(), size, room.f_bavail * room.f_bsize)
+                    size += room.f_bavail * room.f_bsize
 
     def clear(self) -> None:
         (self._path / "ballast").unlink(missing_ok=True)
