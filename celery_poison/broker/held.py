@@ -189,8 +189,8 @@ class Held:
             self._tell_returns()
             if time.monotonic() < self._recheck_until:
                 self._recheck()
-        except AWAY:
-            self._gone_away()
+        except AWAY as error:
+            self._gone_away(error)
             raise
         self._is_away = False
 
@@ -234,12 +234,13 @@ class Held:
         try:
             tell()
         except AWAY as error:
-            self._gone_away()
-            logger.warning(
-                "celery_poison: the broker does not hear this worker now, and is told later: %s", error
-            )
+            self._gone_away(error)
 
-    def _gone_away(self) -> None:
+    def _gone_away(self, error: Exception) -> None:
+        if not self._is_away:
+            logger.warning(
+                "celery_poison: the broker does not hear this worker, and is told later: %s", error
+            )
         self._is_away = True
         self._recheck_until = time.monotonic() + RECHECK_FOR
 

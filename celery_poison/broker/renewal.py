@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from celery_poison.broker.held import Holdings
+from celery_poison.broker.held import AWAY, Holdings
 from celery_poison.forking import no_fork
 
 
@@ -53,8 +53,10 @@ class Renewal:
     def round(self) -> None:
         """Renew everything that is held at this moment, and tell Redis what it has not heard."""
         for held in self._holdings.all():
-            try:
-                held.renew()
-                held.flush()
-            except Exception as error:
-                self._complain(error)
+            for step in (held.flush, held.renew):
+                try:
+                    step()
+                except AWAY:
+                    continue  # a log line of its own tells of it; the next round tries again
+                except Exception as error:
+                    self._complain(error)

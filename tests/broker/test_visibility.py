@@ -231,17 +231,22 @@ def test_NEW_9_what_a_closed_channel_held_is_put_back_and_not_renewed(site: Site
     assert site.everything() == ["m0"]
 
 
-def test_renewal_tells_of_a_broker_that_is_away_and_goes_on(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "is_told"), [(ConnectionResetError("away"), False), (KeyError("?"), True)])
+def test_NEW_9_a_round_that_fails_keeps_the_next_step_from_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception, is_told: bool
 ) -> None:
+    """That Redis is away has a log line of its own."""
     site.send(0)
     receiver = site.receiver()
     receiver.receive(1)
     told: list[Exception] = []
+    renewed: list[bool] = []
 
-    def away() -> None:
-        raise ConnectionResetError("away")
+    def fails() -> None:
+        raise error
 
-    monkeypatch.setattr(receiver.channel.held, "renew", away)
+    monkeypatch.setattr(receiver.channel.held, "flush", fails)
+    monkeypatch.setattr(receiver.channel.held, "renew", lambda: renewed.append(True))
     Renewal(receiver.kind.holdings, 3.0, told.append).round()
-    assert [type(error) for error in told] == [ConnectionResetError]
+    assert (told == [error]) is is_told
+    assert renewed == [True]
