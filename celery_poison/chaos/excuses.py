@@ -89,6 +89,11 @@ def _was_there(case: Case, blow: Blow) -> bool:
     return case.at <= blow.ended and last >= blow.began - BACKLOG
 
 
+def _went_with_it(case: Case, blow: Blow) -> bool:
+    """Whether what is remembered is gone, so that nobody will ever clear or convict it."""
+    return bool(case.id) and _was_there(case, blow) and all(run.end is None for run in case.runs)
+
+
 def _was_sent_just_before(case: Case, blow: Blow) -> bool:
     return blow.began - CUT_SHORT <= case.at <= blow.ended
 
@@ -177,6 +182,8 @@ EXCUSES = (
            _came_together, "a fault came at the same time"),
     Excuse((Wrong.KILLED,), (GATE,), _came_together,
            "the fleet gate was closed: many workers had died at once"),
+    Excuse((Wrong.LEFT,), ("redis-empty",), _went_with_it,
+           "its message was in Redis when that was emptied"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
            "on RabbitMQ they stay for ten minutes"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,

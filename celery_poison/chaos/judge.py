@@ -125,3 +125,6 @@ def _ended(facts: Facts) -> Iterator[Case]:
 def _left(facts: Facts) -> Iterator[Case]:
     for name, count in facts.left.items():
         yield Case(Wrong.LEFT, "", f"{name}: {count}")
+    for id in sorted(facts.flagged):
+        sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
+        yield Case(Wrong.LEFT, id, "is remembered", sent.at if sent else 0.0, runs)

@@ -14,6 +14,7 @@ from celery_poison.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 from celery_poison.ledger.keys import Keys
 
 QUEUES = (QUEUE, TRIAL_QUEUE)
+FLAGGED = "candidates"
 #: States of a parking that may stay on record.
 OVER = ("finished", "kept")
 #: Bytes that may be left in Redis apart from the journal and what is kept on purpose.
@@ -71,10 +72,9 @@ def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, i
     yield "done", len(ends) - ended
     for name in ("parcels", "gone", "open"):
         yield name, _number(client.hlen(getattr(_KEYS, name)))
-    yield "candidates", _number(client.zcard(_KEYS.candidates))
+    yield FLAGGED, _number(client.zcard(_KEYS.candidates))
     parked: Any = client.hvals(_KEYS.parked)
     yield "parked", sum(json.loads(raw)[0] not in OVER for raw in parked)
-    yield "lineages", sum(key.startswith(_KEYS.lineage("")) for key in client.scan_iter(count=1000))
 
 
 def _length(channel: Any, queue: str) -> int:
@@ -83,6 +83,14 @@ def _length(channel: Any, queue: str) -> int:
 
 def _number(answer: Any) -> int:
     return int(answer or 0)
+
+
+def flagged(stage: Stage) -> set[str]:
+    """Return the task ids that the ledger takes for candidates, or remembers."""
+    with stage.redis.client() as client:
+        ids: Any = client.zrange(_KEYS.candidates, 0, -1)
+        lineages = (key for key in client.scan_iter(count=1000) if key.startswith(_KEYS.lineage("")))
+        return {*ids, *(key.removeprefix(_KEYS.lineage("")) for key in lineages)}
 
 
 def left_behind(stage: Stage) -> dict[str, int]:

@@ -18,7 +18,7 @@ from celery_poison.chaos.excuses import DEATH, ENDS, GATE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
-from celery_poison.chaos.remains import left_behind, traces, unfinished
+from celery_poison.chaos.remains import FLAGGED, flagged, left_behind, traces, unfinished
 from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
 from celery_poison.chaos.story import recorded_at, story
@@ -106,11 +106,12 @@ class Program:
         self._say(f"after {time.monotonic() - began:.0f} s {left or 'nothing'} is left to do")
 
     def _judge(self, stage: Stage, load: Load, torment: Torment, quiet: float) -> Outcome:
-        left = unfinished(stage)
+        left = {name: count for name, count in unfinished(stage).items() if name != FLAGGED}
         convicted, journal = _recorded(stage)
         traced = traces(stage, _not_done(stage, load) - convicted)
+        remembered = set() if stage.options.plain else flagged(stage)
         stage.stop_fleet()
-        after = {name: count for name, count in unfinished(stage).items() if name not in left}
+        after = {name: count for name, count in unfinished(stage).items() if name not in (FLAGGED, *left)}
         left |= {f"{name}, when all have left": count for name, count in after.items()}
         if not stage.options.plain:
             left |= left_behind(stage)
@@ -124,6 +125,7 @@ class Program:
             runs=runs_of(stage.log.lines),
             blows=sorted([*torment.blows, *deaths, *_gates(journal, ahead)], key=lambda blow: blow.began),
             convicted=convicted,
+            flagged=frozenset(remembered),
             left=left,
             complaints=[*_complaints(stage), *torment.broken],
             traces=traced,

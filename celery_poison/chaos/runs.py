@@ -65,6 +65,7 @@ class Facts:
         blows: faults, and the deaths of workers (``death``).
         convicted: task ids in quarantine.
         left: what is left when all is quiet, and after the last worker has left.
+        flagged: task ids that the ledger still remembers then.
         complaints: what workers said before they ended for no reason of ours, and faults that failed.
         traces: where Redis still knew a message that was not done, when all was quiet.
     """
@@ -74,6 +75,7 @@ class Facts:
     blows: list[Blow]
     convicted: frozenset[str] = frozenset()
     left: Mapping[str, int] = field(default_factory=dict)
+    flagged: frozenset[str] = frozenset()
     complaints: list[str] = field(default_factory=list)
     traces: Mapping[str, list[str]] = field(default_factory=dict)
 
