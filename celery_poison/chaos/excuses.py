@@ -18,6 +18,10 @@ RECONNECT = 5.0
 BACKLOG = 60.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
+#: Seconds until a busy worker notices that RabbitMQ has closed its connection.
+NOTICE = 6.0
+#: How plain Celery ends, too, when it is asked for a cold shutdown: with gevent, and while it starts.
+CELERYS_OWN = ("BlockingSwitchOutError", "did_start_ok")
 
 
 class Wrong(Enum):
@@ -94,6 +98,22 @@ def _went_with_it(case: Case, blow: Blow) -> bool:
     return bool(case.id) and _was_there(case, blow) and all(run.end is None for run in case.runs)
 
 
+def _its_end_was_refused(case: Case, blow: Blow) -> bool:
+    """Whether it was done when Redis took no note of that; whoever looked later found it unfinished."""
+    return bool(case.id) and any(
+        run.end is not None and blow.began - TOGETHER <= run.end <= blow.ended + TOGETHER for run in case.runs
+    )
+
+
+def _had_not_noticed(case: Case, blow: Blow) -> bool:
+    """Whether one of its runs began when the broker had given its message to others."""
+    return any(blow.began <= run.begin <= blow.ended + NOTICE for run in case.runs)
+
+
+def _ended_as_celerys_do(case: Case, blow: Blow) -> bool:
+    return case.life in blow.lives and any(error in case.text for error in CELERYS_OWN)
+
+
 def _was_sent_just_before(case: Case, blow: Blow) -> bool:
     return blow.began - CUT_SHORT <= case.at <= blow.ended
 
@@ -124,6 +144,8 @@ def _was_on_trial_there(case: Case, blow: Blow) -> bool:
 
 
 def _struck_its_worker(case: Case, blow: Blow) -> bool:
+    if "Unrecoverable" in case.text:
+        return False
     return case.life in blow.lives and blow.began - SLACK <= case.at <= blow.ended + 2 * SLACK
 
 
@@ -176,6 +198,10 @@ EXCUSES = (
            "its worker was out of reach, and taken for dead"),
     Excuse((Wrong.TWICE, Wrong.OVERLAP), SWITCHES, _came_together,
            "it was received from the old master"),
+    Excuse((Wrong.TWICE, Wrong.OVERLAP), ("redis-lost-second",), _came_together,
+           "Redis lost the seconds in which it began or ended"),
+    Excuse((Wrong.TWICE, Wrong.OVERLAP), ("rabbit-kill", "rabbit-pause", "rabbit-close"), _had_not_noticed,
+           "RabbitMQ had closed its worker's connection, which had not noticed yet"),
     Excuse((Wrong.CONVICTED,), OF_CELLS, _was_on_trial_there,
            "somebody killed its cell from outside"),
     Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15"),
@@ -184,8 +210,12 @@ EXCUSES = (
            "the fleet gate was closed: many workers had died at once"),
     Excuse((Wrong.LEFT,), ("redis-empty",), _went_with_it,
            "its message was in Redis when that was emptied"),
+    Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
+           "Redis did not keep the note of its end"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
            "on RabbitMQ they stay for ten minutes"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
            "it was killed, or asked to leave"),
+    Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,
+           "plain Celery ends like that, too"),
 )  # fmt: skip
