@@ -16,6 +16,8 @@ CUT_SHORT = 2.0
 RECONNECT = 5.0
 #: Seconds that a message waits in its queue, at most.
 BACKLOG = 60.0
+#: Seconds until a busy worker notices that a connection is closed.
+NOTICE = 6.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
 #: Seconds until a busy worker notices that RabbitMQ has closed its connection.
@@ -58,20 +60,22 @@ Test = Callable[[Case, Blow], bool]
 
 @dataclass(frozen=True)
 class Excuse:
-    """Faults that excuse a wrong if the test says so."""
+    """Faults that excuse a wrong if the test says so, with one broker or (empty) with each."""
 
     wrong: tuple[Wrong, ...]
     faults: tuple[str, ...]
     test: Test
     why: str
+    broker: str = ""
 
-    def holds(self, case: Case, blow: Blow) -> bool:
-        return case.wrong in self.wrong and blow.name in self.faults and self.test(case, blow)
+    def holds(self, case: Case, blow: Blow, broker: str) -> bool:
+        known = case.wrong in self.wrong and blow.name in self.faults and self.broker in ("", broker)
+        return known and self.test(case, blow)
 
 
-def find_excuse(case: Case, blows: list[Blow]) -> str:
+def find_excuse(case: Case, blows: list[Blow], broker: str = "redis") -> str:
     """Return why something wrong is nobody's fault; the empty string if it is somebody's."""
-    return next((row.why for row in EXCUSES for blow in blows if row.holds(case, blow)), "")
+    return next((row.why for row in EXCUSES for blow in blows if row.holds(case, blow, broker)), "")
 
 
 def settled(end: float, blows: Iterable[Blow]) -> float:
@@ -136,6 +140,23 @@ def _was_away(case: Case, blow: Blow) -> bool:
     )
 
 
+def _was_forgotten(case: Case, blow: Blow) -> bool:
+    """Whether the first run was received, begun or ended in what Redis lost."""
+    first = case.runs[0]
+    return any(
+        blow.began - SLACK <= at <= blow.ended + RECONNECT
+        for at in (first.begin, first.end)
+        if at is not None
+    )
+
+
+def _was_given_to_another(case: Case, blow: Blow) -> bool:
+    """Whether the second run began before the first's worker can have noticed anything."""
+    first, second = sorted(case.runs, key=lambda run: run.begin)[:2]
+    struck = not blow.lives or {first.life, second.life} & {*blow.lives}
+    return bool(struck) and blow.began <= second.begin <= blow.ended + NOTICE
+
+
 def _was_on_trial_there(case: Case, blow: Blow) -> bool:
     return any(
         run.on_trial and run.life in blow.lives and run.begin - SLACK <= blow.began <= run.last + SLACK
@@ -147,6 +168,10 @@ def _struck_its_worker(case: Case, blow: Blow) -> bool:
     if "Unrecoverable" in case.text:
         return False
     return case.life in blow.lives and blow.began - SLACK <= case.at <= blow.ended + 2 * SLACK
+
+
+def _was_a_cold_shutdown_of_gevent(case: Case, blow: Blow) -> bool:
+    return "BlockingSwitchOutError" in case.text and case.text.startswith(tuple(blow.lives))
 
 
 def _came_together(case: Case, blow: Blow) -> bool:
@@ -176,6 +201,10 @@ LEAVES = ("warm", "cold", "deploy")
 SILENCES = ("stop-15", "net-freeze-15", "net-cut-5", "net-cut-15")
 SWITCHES = ("redis-failover", "redis-switch")
 
+OF_CONNECTIONS = (
+    "rabbit-kill", "rabbit-pause", "rabbit-close", "net-drop", "net-cut-5", "net-cut-15", "net-freeze-4",
+    "net-freeze-15",
+)  # fmt: skip
 #: What keeps an acknowledgement from getting out.
 OUTAGES = (
     *SWITCHES, "redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "rabbit-kill",
@@ -198,10 +227,10 @@ EXCUSES = (
            "its worker was out of reach, and taken for dead"),
     Excuse((Wrong.TWICE, Wrong.OVERLAP), SWITCHES, _came_together,
            "it was received from the old master"),
-    Excuse((Wrong.TWICE, Wrong.OVERLAP), ("redis-lost-second",), _came_together,
-           "Redis lost the seconds in which it began or ended"),
-    Excuse((Wrong.TWICE, Wrong.OVERLAP), ("rabbit-kill", "rabbit-pause", "rabbit-close"), _had_not_noticed,
-           "RabbitMQ had closed its worker's connection, which had not noticed yet"),
+    Excuse((Wrong.TWICE, Wrong.OVERLAP), ("redis-lost-second",), _was_forgotten,
+           "it was received in the second that Redis lost"),
+    Excuse((Wrong.TWICE, Wrong.OVERLAP), OF_CONNECTIONS, _was_given_to_another,
+           "its worker had not noticed yet that RabbitMQ had closed its connection", "rabbitmq"),
     Excuse((Wrong.CONVICTED,), OF_CELLS, _was_on_trial_there,
            "somebody killed its cell from outside"),
     Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15"),
@@ -214,6 +243,8 @@ EXCUSES = (
            "Redis did not keep the note of its end"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
            "on RabbitMQ they stay for ten minutes"),
+    Excuse((Wrong.ENDED,), ("cold",), _was_a_cold_shutdown_of_gevent,
+           "Celery itself ends so after a cold shutdown with gevent"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
            "it was killed, or asked to leave"),
     Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,

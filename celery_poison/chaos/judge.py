@@ -27,7 +27,7 @@ def judge(facts: Facts) -> list[Finding]:
     """Return everything that is not as it should be."""
     cases = [*_lost(facts), *_twice(facts), *_overlapping(facts), *_free(facts)]
     cases += [*_convicted(facts), *_ended(facts), *_left(facts)]
-    found = [Finding(case, find_excuse(case, facts.blows)) for case in cases]
+    found = [Finding(case, find_excuse(case, facts.blows, facts.broker)) for case in cases]
     return [*found, *_killed_too_often(facts, facts.blows)]
 
 

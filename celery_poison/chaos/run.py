@@ -124,6 +124,7 @@ class Program:
             sent=load.sent,
             runs=runs_of(stage.log.lines),
             blows=sorted([*torment.blows, *deaths, *_gates(journal, ahead)], key=lambda blow: blow.began),
+            broker=stage.options.broker,
             convicted=convicted,
             flagged=frozenset(remembered),
             left=left,

@@ -63,6 +63,7 @@ class Facts:
         sent: by task id.
         runs: by task id, in the order of their beginnings.
         blows: faults, and the deaths of workers (``death``).
+        broker: of the fleet.
         convicted: task ids in quarantine.
         left: what is left when all is quiet, and after the last worker has left.
         flagged: task ids that the ledger still remembers then.
@@ -73,6 +74,7 @@ class Facts:
     sent: Mapping[str, Sent]
     runs: Mapping[str, list[Run]]
     blows: list[Blow]
+    broker: str = "redis"
     convicted: frozenset[str] = frozenset()
     left: Mapping[str, int] = field(default_factory=dict)
     flagged: frozenset[str] = frozenset()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from celery_poison.chaos.excuses import DEATH, Wrong
 from celery_poison.chaos.judge import judge, judge_plain
 from celery_poison.chaos.runs import Blow, Facts, Sent
-from tests.chaos.world import facts, from_log, kill, lines_of, run
+from tests.chaos.world import calmly, facts, from_log, kill, lines_of, run
 
 
 def found(given: Facts) -> list[tuple[Wrong, str]]:
@@ -110,6 +110,32 @@ def test_who_was_taken_for_dead_may_overlap_with_the_new_owner(name: str) -> Non
     assert found(facts(*runs, blows=(replace(away, name="net-freeze-4"),)))
 
 
+def test_what_redis_forgets_may_run_beside_what_is_still_running() -> None:
+    for begin, excuses in ((8.9, False), (9.1, True), (16.0, True), (16.2, False)):
+        given = facts(
+            run("a", begin, begin + 30),
+            run("a", begin + 1, None, "w2/1"),
+            blows=(Blow("redis-lost-second", 10, 11),),
+        )
+        assert bool(found(given)) != excuses
+    ended = facts(run("a", 1, 10.5), run("a", 12, 13, "w2/1"), blows=(Blow("redis-lost-second", 10, 11),))
+    assert excused(ended) == [Wrong.TWICE]
+    assert found(replace(ended, blows=[Blow("redis-kill", 10, 11)])) == [(Wrong.TWICE, "a")]
+
+
+@pytest.mark.parametrize(("name", "lives"), [("rabbit-close", ()), ("net-drop", ("w1/1",))])
+def test_what_rabbitmq_gives_to_another_may_run_until_the_first_notices(
+    name: str, lives: tuple[str, ...]
+) -> None:
+    given = facts(run("a", 10.5, 12.5), run("a", 11.5, 13, "w2/1"), blows=(Blow(name, 10, 10.2, lives),))
+    assert {*excused(replace(given, broker="rabbitmq"))} == {Wrong.TWICE, Wrong.OVERLAP}
+    assert found(given), "on Redis nobody gets it before the failover"
+    late = facts(run("a", 10.5, 19), run("a", 16.3, 18, "w2/1"), blows=(Blow(name, 10, 10.2, lives),))
+    assert found(replace(late, broker="rabbitmq"))
+    elsewhere = replace(given, blows=[Blow("net-drop", 10, 10.2, ("w3/1",))])
+    assert found(replace(elsewhere, broker="rabbitmq"))
+
+
 def test_emptying_redis_loses_what_was_there_and_not_what_was_forgotten_before_or_came_after() -> None:
     sent = {
         "old": Sent("healthy", 0, True),
@@ -186,6 +212,12 @@ def test_what_is_remembered_of_a_message_that_is_gone_is_excused_and_of_one_that
     assert (Wrong.LEFT, "a") in found(replace(given, flagged=frozenset("a"), blows=[]))
 
 
+def test_how_celery_ends_a_cold_gevent_is_excused_for_the_worker_that_was_asked_to() -> None:
+    given = facts(complaints=["w1/1: Unrecoverable error: BlockingSwitchOutError()"])
+    assert excused(replace(given, blows=[Blow("cold", 1, 2, ("w1/1",))])) == [Wrong.ENDED]
+    assert found(replace(given, blows=[Blow("cold", 1, 2, ("w2/1",))])) == [(Wrong.ENDED, "")]
+
+
 # --- plain Celery ----------------------------------------------------------------------------------
 
 
@@ -207,6 +239,7 @@ def test_of_plain_celery_only_losses_doubles_and_loops_are_counted_and_nothing_i
 _spans = st.lists(st.tuples(st.floats(0, 50), st.floats(0.01, 10), st.booleans()), min_size=1, max_size=6)
 
 
+@calmly
 @given(_spans)
 def test_any_log_without_faults_is_judged_as_counted_by_hand(spans: list[tuple[float, float, bool]]) -> None:
     runs = [

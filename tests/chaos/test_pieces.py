@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.chaos import excuses, tasklog
@@ -24,12 +24,12 @@ from celery_poison.chaos.plan import PAUSE, PEACE, make_plan
 from celery_poison.chaos.runs import Blow
 from celery_poison.chaos.story import story
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock
-from tests.chaos.world import facts, run
+from tests.chaos.world import calmly, facts, run
 
 _names = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, unique=True)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@calmly
 @given(_names, st.floats(1, 600), st.integers(), st.integers(1, 5))
 def test_a_seed_gives_one_plan_in_which_every_fault_comes_up_before_one_comes_again(
     names: list[str], seconds: float, seed: int, workers: int
@@ -119,11 +119,13 @@ def test_a_story_tells_in_order_what_happened_to_a_message_and_around_it() -> No
 # --- the bisection ---------------------------------------------------------------------------------
 
 
+@calmly
 @given(st.sets(st.integers(0, 19), min_size=1, max_size=4))
 def test_the_shortest_list_that_fails_is_found(guilty: set[int]) -> None:
     assert shortest(range(20), lambda part: guilty <= {*part}, 1000) == sorted(guilty)
 
 
+@calmly
 @given(st.sets(st.integers(0, 19), min_size=1, max_size=4), st.integers(0, 12))
 def test_when_no_more_may_be_asked_the_shortest_so_far_is_the_answer(guilty: set[int], runs: int) -> None:
     asked = []

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
+from hypothesis import HealthCheck, settings
+
 from celery_poison.chaos.runs import Blow, Facts, Run, Sent, runs_of
 from celery_poison.chaos.tasklog import Line
 
 _names = count(1)
+#: For examples that are drawn beside fleets which take all there is of the machine.
+calmly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run(id: str, begin: float, end: float | None, life: str = "w1/1", **more: object) -> Run:
@@ -34,7 +38,7 @@ def facts(*runs: Run, blows: tuple[Blow, ...] = (), **more: object) -> Facts:
         id: Sent("segv" if id in deadly else "healthy", of_it[0].begin - 1, True)
         for id, of_it in made.items()
     }
-    found = Facts(sent, made, list(blows), frozenset(deadly))
+    found = Facts(sent, made, list(blows), convicted=frozenset(deadly))
     return replace(found, **more)  # type: ignore[arg-type]
 
 
