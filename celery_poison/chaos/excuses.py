@@ -20,9 +20,7 @@ BACKLOG = 60.0
 NOTICE = 6.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
-#: Seconds until a busy worker notices that RabbitMQ has closed its connection.
-NOTICE = 6.0
-#: How plain Celery ends, too, when it is asked for a cold shutdown: with gevent, and while it starts.
+#: How Celery itself ends after a cold shutdown: with gevent, and while it starts.
 CELERYS_OWN = ("BlockingSwitchOutError", "did_start_ok")
 
 
@@ -109,15 +107,6 @@ def _its_end_was_refused(case: Case, blow: Blow) -> bool:
     )
 
 
-def _had_not_noticed(case: Case, blow: Blow) -> bool:
-    """Whether one of its runs began when the broker had given its message to others."""
-    return any(blow.began <= run.begin <= blow.ended + NOTICE for run in case.runs)
-
-
-def _ended_as_celerys_do(case: Case, blow: Blow) -> bool:
-    return case.life in blow.lives and any(error in case.text for error in CELERYS_OWN)
-
-
 def _was_sent_just_before(case: Case, blow: Blow) -> bool:
     return blow.began - CUT_SHORT <= case.at <= blow.ended
 
@@ -165,13 +154,11 @@ def _was_on_trial_there(case: Case, blow: Blow) -> bool:
 
 
 def _struck_its_worker(case: Case, blow: Blow) -> bool:
-    if "Unrecoverable" in case.text:
-        return False
     return case.life in blow.lives and blow.began - SLACK <= case.at <= blow.ended + 2 * SLACK
 
 
-def _was_a_cold_shutdown_of_gevent(case: Case, blow: Blow) -> bool:
-    return "BlockingSwitchOutError" in case.text and case.text.startswith(tuple(blow.lives))
+def _ended_as_celerys_do(case: Case, blow: Blow) -> bool:
+    return any(error in case.text for error in CELERYS_OWN) and case.text.startswith(tuple(blow.lives))
 
 
 def _came_together(case: Case, blow: Blow) -> bool:
@@ -243,10 +230,8 @@ EXCUSES = (
            "Redis did not keep the note of its end"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
            "on RabbitMQ they stay for ten minutes"),
-    Excuse((Wrong.ENDED,), ("cold",), _was_a_cold_shutdown_of_gevent,
-           "Celery itself ends so after a cold shutdown with gevent"),
+    Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,
+           "Celery itself ends so after a cold shutdown"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
            "it was killed, or asked to leave"),
-    Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,
-           "plain Celery ends like that, too"),
 )  # fmt: skip

@@ -119,7 +119,7 @@ def _ended(facts: Facts) -> Iterator[Case]:
         if not by_poison:
             yield Case(Wrong.ENDED, "", f"{blow.lives[0]}: {blow.note}", blow.began, life=blow.lives[0])
     for text in facts.complaints:
-        yield Case(Wrong.ENDED, "", text, life=text.partition(":")[0])
+        yield Case(Wrong.ENDED, "", text)
 
 
 def _left(facts: Facts) -> Iterator[Case]:

@@ -263,25 +263,3 @@ def test_what_ended_while_redis_took_no_note_may_be_remembered() -> None:
     for name in ("redis-full", "redis-lost-second"):
         assert excused(facts(done, blows=(Blow(name, 3, 5),), flagged=frozenset("b"))) == [Wrong.LEFT]
         assert found(facts(done, blows=(Blow(name, 13, 15),), flagged=frozenset("b"))) == [(Wrong.LEFT, "b")]
-
-
-def test_a_lost_second_excuses_what_ran_in_it_and_nothing_later() -> None:
-    twice = (run("a", 1, 2), run("a", 3, 4, "w2/1"))
-    assert excused(facts(*twice, blows=(Blow("redis-lost-second", 2, 3),))) == [Wrong.TWICE]
-    assert found(facts(*twice, blows=(Blow("redis-lost-second", 12, 13),))) == [(Wrong.TWICE, "a")]
-
-
-def test_a_worker_may_begin_what_rabbitmq_has_just_given_to_another() -> None:
-    both = (run("a", 5, 8), run("a", 6, 9, "w2/1"))
-    for name in ("rabbit-kill", "rabbit-pause", "rabbit-close"):
-        assert not found(facts(*both, blows=(Blow(name, 1, 3),)))
-        assert found(facts(*both, blows=(Blow(name, 11, 12),)))
-
-
-def test_a_cold_shutdown_excuses_the_errors_with_which_celery_itself_ends_then_and_no_others() -> None:
-    cold = (Blow("cold", 1, 2, ("w1/1",)),)
-    for error, excuses in (("BlockingSwitchOutError()", True), ("KeyError()", False)):
-        given = facts(blows=cold, complaints=[f"w1/1: Unrecoverable error: {error}"])
-        assert bool(found(given)) != excuses
-    elsewhere = facts(blows=cold, complaints=["w2/1: Unrecoverable error: BlockingSwitchOutError()"])
-    assert found(elsewhere) == [(Wrong.ENDED, "")]
