@@ -119,7 +119,7 @@ class Held:
     def is_empty(self) -> bool:
         """Whether nothing is held, and Redis has confirmed everything that it was told."""
         with self._lock:
-            return not (self._holders or self._acks or self._returns)
+            return not (self._holders or self._acks or self._returns or self._arriving)
 
     # --- giving it away ------------------------------------------------------------------------
 

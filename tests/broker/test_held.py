@@ -351,6 +351,22 @@ def test_NEW_9_what_was_arriving_when_the_connection_was_lost_goes_back_with_the
     assert site.keys() == {"a"} and process.held.is_empty
 
 
+def test_NEW_9_what_was_arriving_keeps_a_worker_from_leaving_in_peace(
+    site: Site, process: Process, line: TcpProxy
+) -> None:
+    """Even where that is all: somebody flushed the scripts between the two steps of receiving."""
+    receiver = process.connect(["a"])
+    receiver.drain(lambda: receiver.channel._announced)
+    receiver.channel._finish_receiving()
+    site.send(0, queue="c")
+    site.raw.lmove("c", arriving_key(receiver.boot_id, "a"), "RIGHT", "LEFT")
+    _cut(line, receiver)
+    assert process.holdings.leave_for_good() is False
+    line.heal()
+    assert process.holdings.leave_for_good() is True
+    assert mids(site) == ["m0"] and site.keys() == {"a"}
+
+
 def test_NEW_9_nothing_of_a_channel_may_begin_any_more_before_its_messages_go_back(
     site: Site, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -231,7 +231,7 @@ class Book(RuleBasedStateMachine):
             for delivery in heard[-count:]:
                 self.site.raw.hset("unacked", delivery.tag, delivery.raw)
                 self.site.raw.zadd("unacked_index", {delivery.tag: 1.0})
-        self.held._gone_away()
+        self.held._gone_away(ConnectionError("restarted"))
 
     @rule()
     def renew_and_flush(self) -> None:
