@@ -106,7 +106,7 @@ def test_TP1_8_when_the_run_dies_a_message_with_a_parked_copy_runs_once_more_and
     assert crew.starts("waits_for_repair") == 2
 
 
-@BOTH
+@pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
 @pytest.mark.parametrize("dies", [False, True])
 def test_TP1_8_after_a_reconnect_the_only_copy_left_is_parked_and_runs_if_the_run_dies(
     crew: Crew, dies: bool, request: pytest.FixtureRequest
@@ -132,6 +132,33 @@ def test_TP1_8_after_a_reconnect_the_only_copy_left_is_parked_and_runs_if_the_ru
     assert crew.starts("waits_for_repair") == 1 + dies
     assert len(crew.events("unparked")) == dies
     assert not crew.quarantine.list(state="TBDL")
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_NEW_9_after_a_reconnect_to_redis_no_copy_comes_of_what_runs_and_it_runs_again_if_the_run_dies(
+    crew: Crew, dies: bool, request: pytest.FixtureRequest
+) -> None:
+    crew.send("waits_for_repair", 1)
+    with crew.worker() as first:
+        crew.await_that(lambda: crew.starts("waits_for_repair") == 1, "runs")
+        _cut_broker_connections(crew, request)
+        crew.send("healthy", 2)
+        crew.await_that(lambda: crew.marks.count("healthy", "end"), "it is connected again")
+        if dies:
+            first.kill_group()
+            first.wait()
+        else:
+            crew.marks.repair()
+            crew.await_that(crew.nothing_runs, "acknowledged and forgotten")
+    with crew.worker("w2"):
+        if dies:
+            crew.await_that(lambda: crew.starts("waits_for_repair") == 2, "put back, and run")
+            crew.marks.repair()
+        crew.await_that(lambda: crew.marks.count("waits_for_repair", "end"), "ended")
+        crew.await_that(crew.nothing_runs, "forgotten")
+    assert crew.marks.count("waits_for_repair", "end") == {1: 1}
+    assert crew.starts("waits_for_repair") == 1 + dies
+    assert not crew.events("parked", "duplicate")
 
 
 @BOTH
