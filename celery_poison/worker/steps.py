@@ -159,8 +159,9 @@ class GuardStep(bootsteps.ConsumerStep):
         self._monitor.start()
 
     def stop(self, consumer: Any) -> None:
-        self._runtime.memory.broker_is_away = True
-        self._runtime.disconnected()
+        if consumer.blueprint.state == bootsteps.RUN:  # its connection is lost; else the worker leaves
+            self._runtime.memory.broker_is_away = True
+            self._runtime.disconnected()
         self._gate.clear()
 
     def shutdown(self, consumer: Any) -> None:
