@@ -50,7 +50,7 @@ def holds(process: ChaosProcess, minutes: float) -> None:
 
 @pytest.mark.parametrize(
     ("pool", "broker", "seed"),
-    [("prefork", "redis", 11), ("threads", "redis", 12), ("prefork", "rabbitmq", 13)],
+    [("prefork", "redis", 567), ("threads", "redis", 87), ("prefork", "rabbitmq", 142)],
 )
 def test_EMS_8_nothing_is_lost_and_nobody_innocent_convicted_in_a_minute_of_everything(
     start: Start, pool: str, broker: str, seed: int
