@@ -20,6 +20,8 @@ BACKLOG = 60.0
 NOTICE = 6.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
+#: How Celery itself ends after a cold shutdown: with gevent, and while it starts.
+CELERYS_OWN = ("BlockingSwitchOutError", "did_start_ok")
 
 
 class Wrong(Enum):
@@ -98,6 +100,13 @@ def _went_with_it(case: Case, blow: Blow) -> bool:
     return bool(case.id) and _was_there(case, blow) and all(run.end is None for run in case.runs)
 
 
+def _its_end_was_refused(case: Case, blow: Blow) -> bool:
+    """Whether it was done when Redis took no note of that; whoever looked later found it unfinished."""
+    return bool(case.id) and any(
+        run.end is not None and blow.began - TOGETHER <= run.end <= blow.ended + TOGETHER for run in case.runs
+    )
+
+
 def _was_sent_just_before(case: Case, blow: Blow) -> bool:
     return blow.began - CUT_SHORT <= case.at <= blow.ended
 
@@ -148,8 +157,8 @@ def _struck_its_worker(case: Case, blow: Blow) -> bool:
     return case.life in blow.lives and blow.began - SLACK <= case.at <= blow.ended + 2 * SLACK
 
 
-def _was_a_cold_shutdown_of_gevent(case: Case, blow: Blow) -> bool:
-    return "BlockingSwitchOutError" in case.text and case.text.startswith(tuple(blow.lives))
+def _ended_as_celerys_do(case: Case, blow: Blow) -> bool:
+    return any(error in case.text for error in CELERYS_OWN) and case.text.startswith(tuple(blow.lives))
 
 
 def _came_together(case: Case, blow: Blow) -> bool:
@@ -217,10 +226,12 @@ EXCUSES = (
            "the fleet gate was closed: many workers had died at once"),
     Excuse((Wrong.LEFT,), ("redis-empty",), _went_with_it,
            "its message was in Redis when that was emptied"),
+    Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
+           "Redis did not keep the note of its end"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
            "on RabbitMQ they stay for ten minutes"),
-    Excuse((Wrong.ENDED,), ("cold",), _was_a_cold_shutdown_of_gevent,
-           "Celery itself ends so after a cold shutdown with gevent"),
+    Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,
+           "Celery itself ends so after a cold shutdown"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
            "it was killed, or asked to leave"),
 )  # fmt: skip

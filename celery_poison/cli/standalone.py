@@ -30,7 +30,7 @@ def _load(name: str) -> click.Command:
     try:
         found: click.Command = getattr(import_module(module), name)
     except ModuleNotFoundError as error:
-        if error.name not in (module, module.rpartition(".")[0]):
+        if error.name not in (module, module.rpartition(".")[0], "rich", "rich.text"):
             raise
         return _absent(name)
     return found
@@ -39,7 +39,7 @@ def _load(name: str) -> click.Command:
 def _absent(name: str) -> click.Command:
     @click.command(name=name, help="Not part of this installation.")
     def absent() -> None:
-        raise click.ClickException(f"the {name} is not part of this installation")
+        raise click.ClickException(f"the {name} is not installed: pip install 'celery-poison[demo]'")
 
     return absent
 

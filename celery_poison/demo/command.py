@@ -10,17 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from rich.text import Text
 
 from celery_poison import Quarantine
-from celery_poison.demo import load, plain
-from celery_poison.demo.ink import Line
-from celery_poison.demo.interrupt import Interrupted, Interruptions
 from celery_poison.demo.poisons import POISONS
-from celery_poison.demo.promises import judge
 from celery_poison.demo.report import Report
-from celery_poison.demo.screen import Screen, open_screen
-from celery_poison.demo.stage import SLOTS, WORKERS, Stage, open_stage
-from celery_poison.demo.story import Story
+from celery_poison.demo.screen import Screen
+from celery_poison.demo.stage import SLOTS, WORKERS, Interrupted, Interruptions, Stage, open_stage, plan
+from celery_poison.demo.story import Story, judge, play_plain
 
 EXIT_BROKEN, EXIT_NO_REDIS = 1, 3
 
@@ -73,12 +70,12 @@ def demo(
     released, one is given up. Needs nothing that runs already, and leaves nothing behind.
     """
     options = Options(healthy, seed, plain_, seconds, as_json, keep, logs)
-    screen = open_screen(sys.stderr if as_json else sys.stdout, guarded=not plain_)
+    screen = Screen(sys.stderr if as_json else sys.stdout, guarded=not plain_)
     try:
         status = _run(options, screen)
     except Interrupted as interrupted:
         screen.close()
-        screen.say((("\n  Stopped; nothing is left behind.", "faint"),))
+        screen.say(Text("\n  Stopped; nothing is left behind.", "dim"))
         status = interrupted.exit_status
     except FileNotFoundError as error:
         click.echo(f"Error: {error}", err=True)
@@ -89,8 +86,12 @@ def demo(
 
 
 def _run(options: Options, screen: Screen) -> int:
-    _hush()
-    with Interruptions() as interruptions, open_stage(plain=options.plain, logs=_made(options.logs)) as stage:
+    # Else the last resort of logging prints their warnings into the panel when Redis stops.
+    for name in ("celery", "celery_poison", "kombu"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    if options.logs is not None:
+        options.logs.mkdir(parents=True, exist_ok=True)
+    with Interruptions() as interruptions, open_stage(plain=options.plain, logs=options.logs) as stage:
         try:
             return _play(options, screen, stage, interruptions)
         except (Interrupted, OSError):
@@ -99,34 +100,37 @@ def _run(options: Options, screen: Screen) -> int:
 
 
 def _play(options: Options, screen: Screen, stage: Stage, interruptions: Interruptions) -> int:
-    screen.say(*_title(options))
-    interruptions.check()
-    sent = load.send(stage.app, load.plan(options.healthy, options.seed))
+    kind = ", without the plugin" if options.plain else ""
+    sent = f"{options.healthy} healthy tasks with {len(POISONS)} poison messages among them"
+    fleet = f"{WORKERS} workers of {SLOTS} processes"
+    screen.say(Text(f"celery-poison demo{kind}", "bold"), Text(f"{sent}; {fleet}\n", "dim"))
+    interruptions.pause()
+    load = stage.send(plan(options.healthy, options.seed))
     stage.workers.start()
     if options.plain:
-        last = plain.play(stage, sent, screen, interruptions, options.seconds)
-        report = Report(seed=options.seed, last=last, load=sent, starts=stage.tally.starts())
+        last = play_plain(stage, load, screen, interruptions, options.seconds)
+        report = Report(seed=options.seed, last=last, load=load, starts=stage.tally.starts())
     else:
-        report = _told(Story(stage, sent, screen, interruptions), options.seed)
+        report = _judged(Story(stage, load, screen, interruptions), options.seed)
     _tell(report, options, screen, stage)
-    interruptions.check()
+    interruptions.pause()
     if options.logs is not None and not options.plain:
-        _save_journal(stage, options.logs / "journal.jsonl")
+        entries = Quarantine(stage.app).queries.journal(count=1_000_000)
+        (options.logs / "journal.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
     if options.keep:
         _keep(screen, stage, interruptions)
     return 0 if report.ok else EXIT_BROKEN
 
 
-def _told(story: Story, seed: int) -> Report:
+def _judged(story: Story, seed: int) -> Report:
     findings = story.play()
-    promises = tuple(judge(findings))
     return Report(
         seed=seed,
         last=story.watch.look(),
         load=story.load,
         starts=dict(findings.starts),
         findings=findings,
-        promises=promises,
+        promises=tuple(judge(findings)),
     )
 
 
@@ -137,48 +141,20 @@ def _tell(report: Report, options: Options, screen: Screen, stage: Stage) -> Non
     else:
         screen.say(*report.lines())
     if not report.ok:
-        screen.say(
-            (),
-            (("  The workers' last words:", "bad"),),
-            *((("  " + w, "faint"),) for w in stage.last_words()),
-        )
-
-
-def _save_journal(stage: Stage, path: Path) -> None:
-    entries = Quarantine(stage.app).queries.journal(count=1_000_000)
-    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+        complaints = (Text(f"  {line}", "dim") for line in stage.complaints())
+        screen.say(Text("\n  The workers' last complaints:", "red"), *complaints)
 
 
 def _keep(screen: Screen, stage: Stage, interruptions: Interruptions) -> None:
     environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in stage.environment.items())
     screen.say(
-        (),
-        (("  Everything goes on running until Ctrl-C. To look around:", "bold"),),
-        ((f"  redis-cli -u {stage.redis_url}", ""),),
-        ((f"  {environment} celery -A celery_poison.demo.app poison list", ""),),
-        ((f"  {environment} celery -A celery_poison.demo.app inspect active", ""),),
+        Text("\n  Everything goes on running until Ctrl-C. To look around:", "bold"),
+        f"  redis-cli -u {stage.redis_url}",
+        f"  {environment} celery -A celery_poison.demo.app poison list",
+        f"  {environment} celery -A celery_poison.demo.app inspect active",
     )
     try:
         while True:
             interruptions.pause(0.2)
     except Interrupted:
         return
-
-
-def _title(options: Options) -> list[Line]:
-    kind = ", without the plugin" if options.plain else ""
-    sent = f"{options.healthy} healthy tasks with {len(POISONS)} poison messages among them"
-    fleet = f"{WORKERS} workers of {SLOTS} processes"
-    return [((f"celery-poison demo{kind}", "bold"),), ((f"{sent}; {fleet}", "faint"),), ()]
-
-
-def _made(directory: Path | None) -> Path | None:
-    if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-    return directory
-
-
-def _hush() -> None:
-    # Else the last resort of logging prints their warnings into the panel when Redis stops.
-    for name in ("celery", "celery_poison", "kombu"):
-        logging.getLogger(name).addHandler(logging.NullHandler())

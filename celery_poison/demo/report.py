@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from celery_poison.demo.drawing import counted, deaths
-from celery_poison.demo.ink import Line
-from celery_poison.demo.load import Load
-from celery_poison.demo.promises import Decision, Findings, Promise
+from rich.text import Text
+
+from celery_poison.demo.screen import counted, deaths
+from celery_poison.demo.stage import Load
+from celery_poison.demo.story import Findings, Promise
 from celery_poison.demo.watch import Row, Snapshot
 
 _WIDTH = 53
@@ -30,65 +31,66 @@ class Report:
     def ok(self) -> bool:
         return all(promise.held for promise in self.promises)
 
-    # --- in words ------------------------------------------------------------------------------
+    @property
+    def ran_twice(self) -> list[int]:
+        """Healthy tasks that were started more than once."""
+        return sorted(n for n, times in self.starts.items() if times > 1)
 
-    def lines(self) -> list[Line]:
-        return [(), *(self._told() if self.findings else self._compared())]
+    def lines(self) -> list[Text]:
+        return [Text(), *(self._guarded() if self.findings else self._compared())]
 
-    def _told(self) -> list[Line]:
-        assert self.findings is not None
-        lines: list[Line] = [_promise(promise) for promise in self.promises]
-        again = len(self.findings.ran_twice)
-        if again:
+    def _guarded(self) -> list[Text]:
+        lines = [_line(promise) for promise in self.promises]
+        if again := len(self.ran_twice):
             why = "ran twice: a poison took their worker along"
-            lines += [(), ((f"  {counted(again, 'healthy task')} {why}.", "faint"),)]
+            lines += [Text(), Text(f"  {counted(again, 'healthy task')} {why}.", "dim")]
         broken = sum(not promise.held for promise in self.promises)
         verdict = f"{broken} of {len(self.promises)} promises were broken" if broken else "Every promise held"
-        lines += [(), ((f"  {verdict}, after {self.last.seconds:.0f} s.", "bad" if broken else "good"),)]
-        return lines
+        told = f"  {verdict}, after {self.last.seconds:.0f} s."
+        return [*lines, Text(), Text(told, "red" if broken else "green")]
 
-    def _compared(self) -> list[Line]:
+    def _compared(self) -> list[Text]:
         last = self.last
         kills = sum(row.kills for row in last.rows)
         killed = f"{counted(len(last.rows), 'poison message')} killed {kills} times"
         left = f"{last.waiting} of {counted(last.sent, 'healthy task')} still wait" if last.waiting else ""
         return [
-            ((f"  After {last.seconds:.0f} s without the plugin: {deaths(last)} died.", "bold"),),
-            ((f"  {killed}, and would be for ever; {left or 'the healthy tasks slipped through'}.", ""),),
-            ((_RETURN, ""),),
-            (("  With it, each of them kills twice at most: run the demo without --plain.", "faint"),),
+            Text(f"  After {last.seconds:.0f} s without the plugin: {deaths(last)} died.", "bold"),
+            Text(f"  {killed}, and would be for ever; {left or 'the healthy tasks slipped through'}."),
+            Text(_RETURN),
+            Text("  With it, each of them kills twice at most: run the demo without --plain.", "dim"),
         ]
 
-    # --- as JSON -------------------------------------------------------------------------------
-
     def as_dict(self) -> dict[str, Any]:
+        """Return what ``demo --json`` prints."""
+        last, found = self.last, self.findings
         told: dict[str, Any] = {
-            "mode": "guarded" if self.findings else "plain",
+            "mode": "guarded" if found else "plain",
             "ok": self.ok,
             "seed": self.seed,
-            "seconds": round(self.last.seconds, 1),
+            "seconds": round(last.seconds, 1),
             "healthy": {
-                "sent": self.last.sent,
-                "done": self.last.done,
-                "waiting": self.last.waiting,
-                "ran_twice": sorted(n for n, times in self.starts.items() if times > 1),
+                "sent": last.sent,
+                "done": last.done,
+                "waiting": last.waiting,
+                "ran_twice": self.ran_twice,
             },
-            "deaths": {"workers": self.last.worker_deaths, "pool_processes": self.last.pool_deaths},
-            "poison": [self._poison(row) for row in self.last.rows],
+            "deaths": {"workers": last.worker_deaths, "pool_processes": last.pool_deaths},
+            "poison": [self._poison(row) for row in last.rows],
         }
-        if self.findings is not None:
-            told["release"] = _decision(self.findings.released)
-            told["fail"] = _decision(self.findings.failed)
+        if found is not None:
+            told["release"] = asdict(found.released) if found.released else None
+            told["fail"] = asdict(found.failed) if found.failed else None
             told["promises"] = [asdict(promise) for promise in self.promises]
         return told
 
     def _poison(self, row: Row) -> dict[str, Any]:
         name = row.poison.name
         told = {"name": name, "what": row.poison.what, "id": self.load.poison[name], "kills": row.kills}
-        record = self.findings.kept(name) if self.findings else None
         if self.findings is not None:
+            record = self.findings.kept(name)
             told |= {
-                "fate": row.fate.value,
+                "fate": row.fate,
                 "cause": record.cause if record else "",
                 "expected": sorted(row.poison.causes),
                 "reason": record.story if record else "",
@@ -98,16 +100,7 @@ class Report:
         return told
 
 
-def _promise(promise: Promise) -> Line:
-    symbol, style = ("✓", "good") if promise.held else ("✗", "bad")
-    evidence_style = "faint" if promise.held else "bad"
-    return (
-        ("  ", ""),
-        (symbol, style),
-        (f" {promise.promise:<{_WIDTH}}", ""),
-        (promise.evidence, evidence_style),
-    )
-
-
-def _decision(decision: Decision | None) -> dict[str, Any] | None:
-    return asdict(decision) if decision is not None else None
+def _line(promise: Promise) -> Text:
+    mark = ("✓", "green") if promise.held else ("✗", "red")
+    evidence = (promise.evidence, "dim" if promise.held else "red")
+    return Text.assemble("  ", mark, f" {promise.promise:<{_WIDTH}}", evidence)

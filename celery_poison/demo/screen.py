@@ -2,117 +2,143 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import os
+from collections.abc import Iterable
 from typing import TextIO
 
-from celery_poison.demo import drawing
-from celery_poison.demo.ink import Ink, Line
-from celery_poison.demo.watch import Fate, Row, Snapshot
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
+from celery_poison.demo.watch import DECIDED, Row, Snapshot
+
 #: Seconds between two lines in a pipe.
 PAUSE = 3.0
+#: Lines of the panel with its notes, and the prompt below it.
+_ROOM = 24
+_MARKS = {
+    "waiting": ("·", "dim"),
+    "killing": ("✗", "red"),
+    "candidate": ("●", "yellow"),
+    "quarantined": ("✓", "green"),
+    "released": ("→", "green"),
+    "failed": ("→", "dim"),
+}
+_SENTENCES = {"waiting": "dim", "candidate": "yellow", "killing": "red"}
 
 
-class Screen(ABC):
-    """Where the demo is shown."""
+class Screen:
+    """Where the demo is shown: a terminal that is high enough gets a panel, all else lines.
 
-    def __init__(self, stream: TextIO, ink: Ink, *, guarded: bool) -> None:
-        self._stream, self._ink, self._guarded = stream, ink, guarded
+    Colours need a terminal and no ``NO_COLOR``.
+    """
 
-    @abstractmethod
-    def show(self, snapshot: Snapshot) -> None:
-        """Show how things stand; called several times a second."""
-
-    @abstractmethod
-    def note(self, text: str) -> None:
-        """Tell of something that the demo itself did."""
-
-    def settle(self, snapshot: Snapshot) -> None:
-        """Show how things stand at the end."""
-        self.show(snapshot)
-
-    def say(self, *lines: Line) -> None:
-        """Print lines for good."""
-        self._write("".join(f"{self._ink.render(line)}\n" for line in lines))
-
-    def close(self) -> None:  # noqa: B027 - only a terminal has something to restore
-        """Leave the terminal as it was found."""
-
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-
-
-class LiveScreen(Screen):
-    """A panel that is drawn over and over in the same place."""
-
-    def __init__(self, stream: TextIO, ink: Ink, *, guarded: bool) -> None:
-        super().__init__(stream, ink, guarded=guarded)
+    def __init__(self, stream: TextIO, *, guarded: bool) -> None:
+        if "utf" not in (stream.encoding or "").lower() and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # symbols beyond ASCII become question marks
+        terminal = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        colours = terminal and not os.environ.get("NO_COLOR")
+        self._console = Console(
+            file=stream,
+            force_terminal=terminal,
+            color_system="standard" if colours else None,
+            highlight=False,
+            markup=False,
+            soft_wrap=not terminal,
+        )
+        self._guarded = guarded
         self._notes: list[str] = []
-        self._drawn: list[str] = []
-        self._hidden = False
+        self._known: dict[str, str] = {}
+        self._seconds = self._due = 0.0
+        self._live = self._open() if terminal and self._console.height >= _ROOM else None
 
-    def show(self, snapshot: Snapshot) -> None:
-        lines = drawing.panel(snapshot, self._notes, guarded=self._guarded)
-        drawn = [self._ink.render(line, self._ink.width) for line in lines]
-        if drawn == self._drawn:
+    def _open(self) -> Live:
+        # Refreshed by hand: no thread of its own, nothing redirected.
+        return Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+    def show(self, snapshot: Snapshot, *, last: bool = False) -> None:
+        """Show how things stand; called several times a second, and once with ``last`` at the end."""
+        if self._live:
+            self._live.start()
+            self._live.update(panel(snapshot, self._notes, guarded=self._guarded), refresh=True)
             return
-        back = f"\x1b[{len(self._drawn)}A\r" if self._drawn else _HIDE
-        self._hidden = True
-        self._write(back + "".join(f"{line}\x1b[K\n" for line in drawn))
-        self._drawn = drawn
-
-    def note(self, text: str) -> None:
-        self._notes.append(text)
-
-    def close(self) -> None:
-        if self._hidden:
-            self._hidden = False
-            self._write(_SHOW)
-
-
-class LineScreen(Screen):
-    """One line every few seconds, and one for each thing that happens to a poison."""
-
-    def __init__(self, stream: TextIO, ink: Ink, *, guarded: bool) -> None:
-        super().__init__(stream, ink, guarded=guarded)
-        self._due = 0.0
-        self._known: dict[str, Row] = {}
-        self._seconds = 0.0
-
-    def show(self, snapshot: Snapshot) -> None:
         self._seconds = snapshot.seconds
         for row in snapshot.rows:
             self._tell_change(row)
-        if snapshot.seconds >= self._due:
+        if last or snapshot.seconds >= self._due:
             self._due = snapshot.seconds + PAUSE
-            self._line(drawing.progress(snapshot, guarded=self._guarded))
-
-    def settle(self, snapshot: Snapshot) -> None:
-        self._due = 0.0
-        self.show(snapshot)
+            self._line(progress(snapshot, guarded=self._guarded))
 
     def note(self, text: str) -> None:
-        self._line(f"{drawing.clock(self._seconds)}  {text}")
+        """Tell of something that the demo itself did."""
+        if self._live:
+            self._notes.append(text)
+        else:
+            self._line(text)
+
+    def say(self, *lines: RenderableType) -> None:
+        """Print lines for good."""
+        for line in lines:
+            self._console.print(line)
+
+    def close(self) -> None:
+        """Leave the terminal as it was found."""
+        if self._live:
+            self._live.stop()
 
     def _tell_change(self, row: Row) -> None:
-        former = self._known.get(row.poison.name)
-        self._known[row.poison.name] = row
-        news = row.loops or row.fate in (Fate.QUARANTINED, Fate.RELEASED, Fate.FAILED)
-        if news and (not former or former.sentence != row.sentence):
-            self._line(drawing.change(row, self._seconds))
+        former, self._known[row.poison.name] = self._known.get(row.poison.name), row.sentence
+        if (row.loops or row.fate in DECIDED) and former != row.sentence:
+            self._line(f"{row.poison.name}: {row.sentence}")
 
     def _line(self, text: str) -> None:
-        self.say(((text, ""),))
+        self.say(f"{self._seconds:4.0f} s  {text}")
 
 
-#: Lines of the panel with its notes, and the prompt below it.
-_ROOM = 24
+def panel(snapshot: Snapshot, notes: Iterable[str], *, guarded: bool) -> Group:
+    """Return everything that the terminal shows while the demo runs."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row(Text("  healthy", "dim"), *_measure(snapshot.done, snapshot.sent, "done"))
+    if guarded:
+        kept = _measure(snapshot.kept, len(snapshot.rows), "poison messages")
+        facts.add_row(Text("  quarantine", "dim"), *kept)
+    workers = [
+        (f"{'●' if up else '○'} {name} {'consumes' if up else 'starts'}  ", "green" if up else "yellow")
+        for name, up in snapshot.workers.items()
+    ]
+    lines = [
+        Text.assemble(("  workers     ", "dim"), *workers),
+        Text.assemble(("  deaths      ", "dim"), (deaths(snapshot), "red" if snapshot.worker_deaths else "")),
+    ]
+    rows = Table.grid(padding=(0, 2))
+    rows.add_row("", Text("poison", "dim"), Text("kills", "dim"), "")
+    for row in snapshot.rows:
+        sentence = Text(row.sentence, _SENTENCES.get(row.fate, ""), no_wrap=True, overflow="ellipsis")
+        kills = f"{row.kills}×" if row.kills else ""
+        mark = Text.assemble("  ", _MARKS[row.fate])
+        rows.add_row(mark, Text(row.poison.name, "bold"), Text(kills, justify="right"), sentence)
+    return Group(facts, *lines, "", rows, "", *(f"  {note}" for note in notes))
 
 
-def open_screen(stream: TextIO, *, guarded: bool) -> Screen:
-    """Return the screen that suits the stream."""
-    ink = Ink(stream)
-    kind = LiveScreen if ink.is_terminal and ink.height >= _ROOM else LineScreen
-    return kind(stream, ink, guarded=guarded)
+def _measure(part: int, whole: int, what: str) -> tuple[RenderableType, str]:
+    return ProgressBar(
+        total=whole or 1, completed=part if whole else 1, width=30
+    ), f"{part} of {whole} {what}"
+
+
+def progress(snapshot: Snapshot, *, guarded: bool) -> str:
+    """Return the same in one line."""
+    kept = f", quarantine {snapshot.kept} of {len(snapshot.rows)}" if guarded else ""
+    return f"healthy {snapshot.done} of {snapshot.sent} done{kept}, died: {deaths(snapshot)}"
+
+
+def deaths(snapshot: Snapshot) -> str:
+    return f"{counted(snapshot.worker_deaths, 'worker')}, {counted(snapshot.pool_deaths, 'pool process')}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return number and noun, in the plural where it is due."""
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{number} {noun if number == 1 else plural}"

@@ -1,60 +1,129 @@
-"""The play: poison among healthy work, and then one release and one fail."""
+"""The play: poison among healthy work, one release, one fail; and what was promised, held against it."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
-from celery import Celery, states
-from celery.exceptions import TimeoutError as NoResult
+from celery import states
 from celery.result import AsyncResult
 
 from celery_poison import Quarantine
-from celery_poison.demo.interrupt import Interruptions
-from celery_poison.demo.load import Load
-from celery_poison.demo.poisons import POISONS, Poison
-from celery_poison.demo.promises import Decision, Findings
+from celery_poison.demo.poisons import HANG, POISONS, SEGFAULT, SIGKILL, Poison, expected
 from celery_poison.demo.screen import Screen
-from celery_poison.demo.stage import Stage
+from celery_poison.demo.stage import Interrupted, Interruptions, Load, Stage
 from celery_poison.demo.watch import Snapshot, Watch
+from celery_poison.records import MessageRecord
 
-#: Seconds after which a promise that has not come true counts as broken.
-PATIENCE = 90.0
-#: Seconds in which a suspicion should be closed whose message has ended.
-CLEARING = 5.0
-DECISION_PATIENCE = 30.0
+#: Seconds after which a promise that has not come true counts as broken: that everything is settled, that a
+#: decision is carried out, that a suspicion is closed whose message has ended.
+PATIENCE, DECISION_PATIENCE, CLEARING = 90.0, 30.0, 5.0
 TICK = 0.15
-
-TO_RELEASE = POISONS[1]
-TO_FAIL = POISONS[0]
 ACTOR = "demo"
+MAX_CRASHES = 2
+#: Names that a sentence lists; the others are counted.
+_SHOWN = 8
 
 
-class Caller:
-    """Somebody who waits for the result of a task from the moment it was sent."""
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision about a poison, and what its caller saw.
 
-    def __init__(self, app: Celery, id: str) -> None:
-        self.heard = self.details = ""
-        self.raised = False
-        self._app, self._id = app, id
-        self._thread = threading.Thread(target=self._wait, name="demo-caller", daemon=True)
-        self._thread.start()
+    Attributes:
+        accepted: the quarantine did as it was told.
+        came: what should reach the caller did.
+        told: what that was, or what went wrong, in a few words; ``details``: in full.
+    """
 
-    @property
-    def waits(self) -> bool:
-        return self._thread.is_alive()
+    poison: str
+    accepted: bool
+    came: bool
+    told: str
+    details: str = ""
 
-    def _wait(self) -> None:
-        try:
-            value = AsyncResult(self._id, app=self._app).get(timeout=PATIENCE + DECISION_PATIENCE)
-        except NoResult:
-            self.heard = "waited in vain"
-        except Exception as error:
-            self.raised = True
-            self.heard, self.details = type(error).__name__, str(error)
-        else:
-            self.heard = repr(value)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """Everything that the promises are judged by.
+
+    Attributes:
+        results: what the result backend holds for each healthy task, by number; None if nothing.
+        starts: how often each healthy task was started, by its own count.
+        kills: how often each poison killed, by its own count and name.
+        quarantined: the records in quarantine before anybody decided, by task id.
+        candidates: task ids of the candidates, at the end.
+        poison_ids: task id of each poison, by name.
+        released, failed: what the two decisions came to; None where they were not reached.
+    """
+
+    results: Mapping[int, Any]
+    starts: Mapping[int, int]
+    kills: Mapping[str, int]
+    quarantined: Mapping[str, MessageRecord]
+    candidates: tuple[str, ...]
+    poison_ids: Mapping[str, str]
+    released: Decision | None = None
+    failed: Decision | None = None
+
+    def kept(self, name: str) -> MessageRecord | None:
+        return self.quarantined.get(self.poison_ids[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    promise: str
+    held: bool
+    evidence: str
+
+
+def judge(findings: Findings) -> Iterator[Promise]:
+    """Hold every promise against the findings: facts in, verdicts out."""
+    missing = sorted(n for n, result in findings.results.items() if result != expected(n))
+    done = f"{len(findings.results) - len(missing)} of {len(findings.results)}"
+    lost = f"; missing or wrong: {_some(missing)}" if missing else ""
+    yield Promise("every healthy task was done, as it was sent", not missing, done + lost)
+    wrong = [*_not_kept(findings)]
+    every = f"{len(POISONS)} of {len(POISONS)}"
+    yield Promise("every poison is in quarantine, with the right cause", not wrong, "; ".join(wrong) or every)
+    strangers = sorted(findings.quarantined.keys() - set(findings.poison_ids.values()))
+    yield Promise("no healthy task is in quarantine", not strangers, _some(strangers) or "none")
+    open_ = findings.candidates
+    yield Promise("no suspicion is left open", not open_, _some(open_) or "none")
+    kills = {name: _kills(findings, name) for name in findings.poison_ids}
+    many = "; ".join(f"{name} {times} times" for name, times in kills.items() if times > MAX_CRASHES)
+    yield Promise("no poison killed more than twice", not many, many or f"{max(kills.values())} at most")
+    yield _decided("a released message, repaired, runs and answers", findings.released)
+    yield _decided("a message given up raises where its caller waits", findings.failed)
+
+
+def _not_kept(findings: Findings) -> Iterator[str]:
+    for poison in POISONS:
+        record = findings.kept(poison.name)
+        if record is None:
+            yield f"{poison.name} is not there"
+        elif record.cause not in poison.causes:
+            yield f"{poison.name} is there for {record.cause}"
+
+
+def _kills(findings: Findings, name: str) -> int:
+    """What the ledger or the poison itself says; the time limit counts for the one that only hangs."""
+    record = findings.kept(name)
+    own = 0 if name == HANG.name else findings.kills.get(name, 0)
+    return max(own, record.crashes, record.failures) if record else own
+
+
+def _decided(promise: str, decision: Decision | None) -> Promise:
+    if decision is None:
+        return Promise(promise, False, "not reached")
+    return Promise(promise, decision.accepted and decision.came, f"{decision.poison}: {decision.told}")
+
+
+def _some(items: Iterable[Any]) -> str:
+    shown = [str(item) for item in items]
+    rest = len(shown) - _SHOWN
+    return ", ".join(shown[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 class Story:
@@ -65,27 +134,24 @@ class Story:
         self._interruptions = interruptions
         self._quarantine = Quarantine(stage.app)
         self.watch = Watch(stage, load, self._quarantine)
-        self._caller = Caller(stage.app, load.poison[TO_FAIL.name])
 
     def play(self) -> Findings:
         self._wait(self._is_settled, PATIENCE)
         before = self._gather()
-        released = self._release(TO_RELEASE, before)
-        failed = self._fail(TO_FAIL, before)
+        released = self._release(SEGFAULT, before)
+        failed = self._fail(SIGKILL, before)
         # What was released is cleared a moment after its caller has the result.
         self._wait(lambda _: not self._candidates(), CLEARING)
-        self._screen.settle(self.watch.look())
+        self._screen.show(self.watch.look(), last=True)
         return replace(before, released=released, failed=failed, candidates=self._candidates())
 
     def _wait(self, over: Callable[[Snapshot], bool], patience: float) -> bool:
         deadline = self.watch.seconds + patience
-        while self.watch.seconds < deadline:
+        while self.watch.seconds < deadline and not self._stage.workers.gave_up:
             snapshot = self.watch.look()
             self._screen.show(snapshot)
             if over(snapshot):
                 return True
-            if self._stage.workers.gave_up:
-                return False
             self._interruptions.pause(TICK)
         return False
 
@@ -99,46 +165,59 @@ class Story:
 
     def _gather(self) -> Findings:
         results = {n: AsyncResult(id, app=self._stage.app) for n, id in self.load.healthy.items()}
-        tally = self._stage.tally
         return Findings(
-            results={
-                n: found.result if found.state == states.SUCCESS else None for n, found in results.items()
-            },
-            starts=tally.starts(),
-            kills=tally.kills(self.load.poison),
+            results={n: found.result if found.successful() else None for n, found in results.items()},
+            starts=self._stage.tally.starts(),
+            kills=self._stage.tally.counts("killed"),
             quarantined={record.id: record for record in self._quarantine.list()},
             candidates=self._candidates(),
             poison_ids=self.load.poison,
-            released=None,
-            failed=None,
         )
-
-    # --- the two decisions ---------------------------------------------------------------------
 
     def _release(self, poison: Poison, before: Findings) -> Decision | None:
         record = before.kept(poison.name)
         if record is None:
             return None
-        self._stage.tally.repair(poison.name)
+        self._stage.tally.repair(poison)
         self._screen.note(f"{poison.name} was repaired and is released: it runs once more")
         (outcome,) = self._quarantine.release([record.mid], actor=ACTOR, note="the task was repaired")
         if not outcome.done:
             return Decision(poison.name, False, False, outcome.error)
         result = AsyncResult(record.id, app=self._stage.app)
-        came = self._wait(lambda _: result.state == states.SUCCESS, DECISION_PATIENCE)
-        if not came:
+        if not self._wait(lambda _: result.state == states.SUCCESS, DECISION_PATIENCE):
             return Decision(poison.name, True, False, "no result arrived")
-        self.watch.mark_released(poison)
+        self.watch.released.add(poison.name)
         self._screen.show(self.watch.look())
         return Decision(poison.name, True, True, repr(result.result))
 
     def _fail(self, poison: Poison, before: Findings) -> Decision | None:
         record = before.kept(poison.name)
-        if record is None or not self._caller.waits:
+        result = AsyncResult(self.load.poison[poison.name], app=self._stage.app)
+        if record is None or result.ready():
             return None
         self._screen.note(f"{poison.name} is given up: somebody waits for its result and must hear of it")
         (outcome,) = self._quarantine.fail([record.mid], actor=ACTOR, note="nobody needs it")
         if not outcome.done:
             return Decision(poison.name, False, False, outcome.error)
-        self._wait(lambda _: not self._caller.waits, DECISION_PATIENCE)
-        return Decision(poison.name, True, self._caller.raised, self._caller.heard, self._caller.details)
+        if not self._wait(lambda _: result.ready(), DECISION_PATIENCE):
+            return Decision(poison.name, True, False, "waited in vain")
+        try:
+            return Decision(poison.name, True, False, repr(result.get()))
+        except Exception as error:
+            return Decision(poison.name, True, True, type(error).__name__, str(error))
+
+
+def play_plain(
+    stage: Stage, load: Load, screen: Screen, interruptions: Interruptions, seconds: float
+) -> Snapshot:
+    """Watch the same load without the plugin for ``seconds``, or until somebody has seen enough."""
+    watch = Watch(stage, load, None)
+    with suppress(Interrupted):
+        while watch.seconds < seconds:
+            screen.show(watch.look())
+            interruptions.pause(TICK)
+    last = watch.look()
+    screen.show(last, last=True)
+    # Waiting for these workers to finish their tasks would only let them be killed again.
+    stage.grace = 0.0
+    return last

@@ -256,3 +256,10 @@ def test_any_log_without_faults_is_judged_as_counted_by_hand(spans: list[tuple[f
     assert wrongs.count(Wrong.LOST) == (ends == 0)
     assert wrongs.count(Wrong.TWICE) == max(0, ends - 1)
     assert wrongs.count(Wrong.OVERLAP) == overlapping
+
+
+def test_what_ended_while_redis_took_no_note_may_be_remembered() -> None:
+    done = run("b", 1, 4)
+    for name in ("redis-full", "redis-lost-second"):
+        assert excused(facts(done, blows=(Blow(name, 3, 5),), flagged=frozenset("b"))) == [Wrong.LEFT]
+        assert found(facts(done, blows=(Blow(name, 13, 15),), flagged=frozenset("b"))) == [(Wrong.LEFT, "b")]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import sys
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from rich.text import Text
 
-from celery_poison.demo import command, load
-from celery_poison.demo.ink import Ink
-from celery_poison.demo.poisons import POISONS
-from celery_poison.demo.promises import Decision, Findings, judge
-from celery_poison.demo.tasks import expected
+from celery_poison.cli.standalone import main
+from celery_poison.demo import command
+from celery_poison.demo.poisons import POISONS, expected
+from celery_poison.demo.screen import Screen
+from celery_poison.demo.stage import plan
+from celery_poison.demo.story import Decision, Findings, judge
 from celery_poison.records import MessageRecord
 from celery_poison.testing import servers
 
@@ -69,25 +72,29 @@ def test_a_broken_promise_is_noticed(changes: dict[str, object], told: str) -> N
 
 
 def test_a_seed_decides_the_order_and_everything_is_sent_once() -> None:
-    order = load.plan(50, seed=1)
-    assert order == load.plan(50, seed=1) != load.plan(50, seed=2)
+    order = plan(50, seed=1)
+    assert order == plan(50, seed=1) != plan(50, seed=2)
     healthy = [item for item in order if isinstance(item, int)]
     assert healthy == list(range(50))
     assert {item.name for item in order if not isinstance(item, int)} == set(NAMES)
     assert len(order) == 50 + len(POISONS)
 
 
-def test_a_stream_without_these_symbols_gets_others() -> None:
-    line = (("✓", "good"), (" done", ""))
-    assert Ink(io.TextIOWrapper(io.BytesIO(), "ascii")).render(line) == "+ done"
-    assert Ink(io.TextIOWrapper(io.BytesIO(), "utf-8")).render(line) == "✓ done"
+def test_a_stream_without_these_symbols_gets_others_and_no_colours() -> None:
+    written = io.BytesIO()
+    stream = io.TextIOWrapper(written, "ascii")
+    Screen(stream, guarded=True).say(Text.assemble(("✓", "green"), " done"))
+    stream.flush()
+    assert written.getvalue() == b"? done\n"
 
 
-def test_a_line_is_cut_to_the_width() -> None:
-    ink = Ink(io.TextIOWrapper(io.BytesIO(), "utf-8"))
-    assert ink.render((("healthy", ""), (" and well", "")), 10) == "healthy a…"
-    assert ink.render((("healthy", ""), (" and well", "")), 7) == "healthy"
-    assert ink.render((("healthy", ""),), 10) == "healthy"
+def test_without_rich_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setitem(sys.modules, "rich.text", None)
+    monkeypatch.delitem(sys.modules, "celery_poison.demo.command", raising=False)
+    result = CliRunner().invoke(main, ["demo"])
+    assert result.exit_code == 1
+    assert "pip install 'celery-poison[demo]'" in result.output
 
 
 def test_without_a_redis_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
