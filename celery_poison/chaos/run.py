@@ -128,7 +128,7 @@ class Program:
             convicted=convicted,
             flagged=frozenset(remembered),
             left=left,
-            complaints=[*_complaints(stage), *torment.broken],
+            complaints=[*_complaints(stage), *(("", text) for text in torment.broken)],
             traces=traced,
         )
         outcome = Outcome(torment.plan, facts, (judge_plain if stage.options.plain else judge)(facts), quiet)
@@ -182,9 +182,9 @@ def _worst(failures: list[Finding]) -> list[str]:
     return list(dict.fromkeys(finding.case.id for finding in found if finding.case.id))[:STORIES]
 
 
-def _complaints(stage: Stage) -> list[str]:
+def _complaints(stage: Stage) -> list[tuple[str, str]]:
     return [
-        f"{life}: {found}"
+        (life, found)
         for life, worker in stage.lives.items()
         for found in UNRECOVERABLE.findall(worker.log_text())
     ]

@@ -64,10 +64,11 @@ class Facts:
         runs: by task id, in the order of their beginnings.
         blows: faults, and the deaths of workers (``death``).
         broker: of the fleet.
-        convicted: task ids in quarantine.
+        convicted: task ids that were in quarantine at any time.
         left: what is left when all is quiet, and after the last worker has left.
         flagged: task ids that the ledger still remembers then.
-        complaints: what workers said before they ended for no reason of ours, and faults that failed.
+        complaints: lives of workers, and what Celery said when it gave up; or no life, and a fault that
+            could not be done.
         traces: where Redis still knew a message that was not done, when all was quiet.
     """
 
@@ -78,7 +79,7 @@ class Facts:
     convicted: frozenset[str] = frozenset()
     left: Mapping[str, int] = field(default_factory=dict)
     flagged: frozenset[str] = frozenset()
-    complaints: list[str] = field(default_factory=list)
+    complaints: list[tuple[str, str]] = field(default_factory=list)
     traces: Mapping[str, list[str]] = field(default_factory=dict)
 
 
