@@ -41,7 +41,7 @@ class Wrong(Enum):
 class Case:
     """One wrong: of which message, when it was sent, and the runs it is about.
 
-    ``settled`` is when the first of them must have been acknowledged.
+    ``settled`` is when the first of them must have been acknowledged, ``seen`` the last sign of the message.
     """
 
     wrong: Wrong
@@ -51,6 +51,7 @@ class Case:
     runs: tuple[Run, ...] = ()
     life: str = ""
     settled: float = 0.0
+    seen: float = 0.0
 
 
 Test = Callable[[Case, Blow], bool]
@@ -93,8 +94,7 @@ def _was_sent_before(case: Case, blow: Blow) -> bool:
 
 def _was_there(case: Case, blow: Blow) -> bool:
     """Whether it was in Redis, and had not been forgotten there long before."""
-    last = max([case.at, *(run.last for run in case.runs)])
-    return case.at <= blow.ended and last >= blow.began - BACKLOG
+    return case.at <= blow.ended and case.seen >= blow.began - BACKLOG
 
 
 def _went_with_it(case: Case, blow: Blow) -> bool:

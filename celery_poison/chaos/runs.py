@@ -62,6 +62,7 @@ class Facts:
     Attributes:
         sent: by task id.
         runs: by task id, in the order of their beginnings.
+        seen: by task id, the last line about it.
         blows: faults, and the deaths of workers (``death``).
         broker: of the fleet.
         convicted: task ids that were in quarantine at any time.
@@ -75,6 +76,7 @@ class Facts:
     sent: Mapping[str, Sent]
     runs: Mapping[str, list[Run]]
     blows: list[Blow]
+    seen: Mapping[str, float] = field(default_factory=dict)
     broker: str = "redis"
     convicted: frozenset[str] = frozenset()
     left: Mapping[str, int] = field(default_factory=dict)
@@ -87,6 +89,8 @@ def runs_of(lines: Iterable[Line]) -> dict[str, list[Run]]:
     """Put the lines of the task log together."""
     runs: dict[str, Run] = {}
     for line in lines:
+        if line.event == "received":
+            continue
         run = runs.setdefault(line.run, Run(line.id, line.life, line.pid, line.on_trial, line.at, line.at))
         run.last = line.at
         if line.event == "end":
