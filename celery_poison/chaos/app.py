@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from celery import Celery, Task, current_task
+from celery import Celery, Task, current_task, signals
 
 from celery_poison import guarded
 from celery_poison.chaos import poisons, tasklog
@@ -95,6 +95,11 @@ def _unpickled(self: Task, argument: object) -> None:
 
 def _is_on_trial() -> bool:
     return bool(getattr(getattr(current_task.request, "poison", None), "on_trial", False))
+
+
+@signals.task_received.connect
+def _received(request: Any, **_: Any) -> None:
+    tasklog.write("received", request.id, "")
 
 
 if SETUP in os.environ:

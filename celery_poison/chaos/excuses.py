@@ -41,7 +41,7 @@ class Wrong(Enum):
 class Case:
     """One wrong: of which message, when it was sent, and the runs it is about.
 
-    ``settled`` is when the first of them must have been acknowledged.
+    ``settled`` is when the first of them must have been acknowledged, ``seen`` the last sign of the message.
     """
 
     wrong: Wrong
@@ -51,6 +51,7 @@ class Case:
     runs: tuple[Run, ...] = ()
     life: str = ""
     settled: float = 0.0
+    seen: float = 0.0
 
 
 Test = Callable[[Case, Blow], bool]
@@ -76,11 +77,13 @@ def find_excuse(case: Case, blows: list[Blow], broker: str = "redis") -> str:
     return next((row.why for row in EXCUSES for blow in blows if row.holds(case, blow, broker)), "")
 
 
-def settled(end: float, blows: Iterable[Blow]) -> float:
-    """Return when a run that ended then must have been acknowledged, whatever was away meanwhile."""
+def settled(run: Run, blows: Iterable[Blow]) -> float:
+    """Return when a run that has ended must have been acknowledged, whatever was away meanwhile."""
+    end = run.end or run.last
     at = end + CUT_SHORT
     for blow in sorted(blows, key=lambda blow: blow.began):
-        if blow.name in OUTAGES and blow.began <= at and blow.ended >= end - RECONNECT:
+        struck = blow.name in OUTAGES and (not blow.lives or run.life in blow.lives)
+        if struck and blow.began <= at and blow.ended >= end - RECONNECT:
             at = max(at, blow.ended + RECONNECT)
     return at
 
@@ -91,8 +94,7 @@ def _was_sent_before(case: Case, blow: Blow) -> bool:
 
 def _was_there(case: Case, blow: Blow) -> bool:
     """Whether it was in Redis, and had not been forgotten there long before."""
-    last = max([case.at, *(run.last for run in case.runs)])
-    return case.at <= blow.ended and last >= blow.began - BACKLOG
+    return case.at <= blow.ended and case.seen >= blow.began - BACKLOG
 
 
 def _went_with_it(case: Case, blow: Blow) -> bool:
@@ -130,13 +132,11 @@ def _was_away(case: Case, blow: Blow) -> bool:
 
 
 def _was_forgotten(case: Case, blow: Blow) -> bool:
-    """Whether the first run was received, begun or ended in what Redis lost."""
+    """Whether the first run was received, begun or acknowledged in what Redis lost."""
     first = case.runs[0]
-    return any(
-        blow.began - SLACK <= at <= blow.ended + RECONNECT
-        for at in (first.begin, first.end)
-        if at is not None
-    )
+    since, until = blow.began - SLACK, blow.ended + RECONNECT
+    was_acknowledged = first.end is not None and first.end <= until and since <= case.settled
+    return since <= first.begin <= until or was_acknowledged
 
 
 def _was_given_to_another(case: Case, blow: Blow) -> bool:
@@ -154,7 +154,14 @@ def _was_on_trial_there(case: Case, blow: Blow) -> bool:
 
 
 def _struck_its_worker(case: Case, blow: Blow) -> bool:
-    return case.life in blow.lives and blow.began - SLACK <= case.at <= blow.ended + 2 * SLACK
+    return case.life in blow.lives and blow.began - SLACK <= case.at <= blow.ended + NOTICE
+
+
+def _could_not_start(case: Case, blow: Blow) -> bool:
+    """Whether Celery itself could not: without a disk, or when a pool process dies before it works."""
+    if blow.name == "kill-child":
+        return case.life in blow.lives and "Could not start worker processes" in case.text
+    return "No space left on device" in case.text
 
 
 def _ended_as_celerys_do(case: Case, blow: Blow) -> bool:
@@ -232,6 +239,8 @@ EXCUSES = (
            "on RabbitMQ they stay for ten minutes"),
     Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,
            "Celery itself ends so after a cold shutdown"),
+    Excuse((Wrong.ENDED,), ("disk-full", "kill-child"), _could_not_start,
+           "Celery itself could not start"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
            "it was killed, or asked to leave"),
 )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from celery_poison.chaos.excuses import DEATH, Case, Wrong, find_excuse, settled
+from celery_poison.chaos.excuses import DEATH, NOTICE, Case, Wrong, find_excuse, settled
 from celery_poison.chaos.runs import Blow, Facts, Run
 
 #: Deaths until a poison is convicted: ``max(2, max_crashes)``.
@@ -42,14 +42,15 @@ def _lost(facts: Facts) -> Iterator[Case]:
         runs = tuple(facts.runs.get(id, ()))
         is_done = any(run.end is not None for run in runs)
         if sent.kind == HEALTHY and sent.sure and not is_done and id not in facts.convicted:
-            yield Case(Wrong.LOST, id, f"begun {len(runs)} times", sent.at, runs)
+            text, seen = f"begun {len(runs)} times", facts.seen.get(id, sent.at)
+            yield Case(Wrong.LOST, id, text, sent.at, runs, seen=seen)
 
 
 def _twice(facts: Facts) -> Iterator[Case]:
     for id, runs in facts.runs.items():
         ended = sorted((run for run in runs if run.end is not None), key=lambda run: run.end or 0.0)
         for first, second in pairwise(ended):
-            text, by = f"in {first.life} and {second.life}", settled(first.end or 0.0, facts.blows)
+            text, by = f"in {first.life} and {second.life}", settled(first, facts.blows)
             yield Case(Wrong.TWICE, id, text, first.begin, (first, second), settled=by)
 
 
@@ -111,15 +112,15 @@ def _convicted(facts: Facts) -> Iterator[Case]:
 
 
 def _ended(facts: Facts) -> Iterator[Case]:
+    gave_up = {life for life, _ in facts.complaints}
     kills = [run for runs in facts.runs.values() for run in runs if run.kill is not None]
     for blow in facts.blows:
-        if blow.name != DEATH:
-            continue
-        by_poison = any(run.life in blow.lives and 0 <= blow.began - (run.kill or 0) < 5 for run in kills)
-        if not by_poison:
-            yield Case(Wrong.ENDED, "", f"{blow.lives[0]}: {blow.note}", blow.began, life=blow.lives[0])
-    for text in facts.complaints:
-        yield Case(Wrong.ENDED, "", text)
+        if blow.name == DEATH and not gave_up & {*blow.lives}:
+            life = blow.lives[0]
+            if not any(run.life == life and 0 <= blow.began - (run.kill or 0) < NOTICE for run in kills):
+                yield Case(Wrong.ENDED, "", f"{life}: {blow.note}", blow.began, life=life)
+    for life, text in facts.complaints:
+        yield Case(Wrong.ENDED, "", f"{life}: {text}", life=life)
 
 
 def _left(facts: Facts) -> Iterator[Case]:
@@ -127,4 +128,5 @@ def _left(facts: Facts) -> Iterator[Case]:
         yield Case(Wrong.LEFT, "", f"{name}: {count}")
     for id in sorted(facts.flagged):
         sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
-        yield Case(Wrong.LEFT, id, "is remembered", sent.at if sent else 0.0, runs)
+        at = sent.at if sent else 0.0
+        yield Case(Wrong.LEFT, id, "is remembered", at, runs, seen=facts.seen.get(id, at))

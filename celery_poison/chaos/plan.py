@@ -29,13 +29,17 @@ class Fault:
 
 
 def make_plan(names: Sequence[str], seconds: float, seed: int, workers: int) -> list[Fault]:
-    """Return faults for so many seconds; every name comes up before one of them comes again."""
+    """Return faults for so many seconds; every name comes up before one of them comes again.
+
+    The order of the names makes no difference.
+    """
+    names = sorted(names)
     dice = random.Random(f"{seed}/{','.join(names)}/{workers}")
     plan: list[Fault] = []
     deck: list[str] = []
     at = PEACE
     while names and at < seconds:
-        deck = deck or dice.sample(list(names), len(names))
+        deck = deck or dice.sample(names, len(names))
         plan.append(Fault(round(at, 2), deck.pop(), dice.randint(1, workers), round(dice.random(), 4)))
         at += dice.uniform(*PAUSE)
     return plan

@@ -23,7 +23,7 @@ from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
 from celery_poison.chaos.story import recorded_at, story
 from celery_poison.chaos.torment import Torment
-from celery_poison.states import State
+from celery_poison.chaos.watch import Watch
 
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
 #: looks only every hundred seconds for what a dead worker held.
@@ -84,30 +84,33 @@ class Program:
             stage.start_fleet()
             load = Load(stage, self._seed)
             torment = Torment(stage, load, self._say)
-            with load:
-                torment.play(plan, self._seconds)
-            began = time.monotonic()
-            self._await_quiet(stage, load)
+            with Watch(stage) as watch:
+                with load:
+                    torment.play(plan, self._seconds)
+                began = time.monotonic()
+                self._await_quiet(stage, load, watch)
             if self._stopping.is_set():
                 raise Interrupted
-            return self._judge(stage, load, torment, time.monotonic() - began)
+            return self._judge(stage, load, torment, watch.convicted, time.monotonic() - began)
 
-    def _await_quiet(self, stage: Stage, load: Load) -> None:
+    def _await_quiet(self, stage: Stage, load: Load, watch: Watch) -> None:
         """Wait until nothing is left to do, or patience ends."""
         began = changed = time.monotonic()
         standstill = PLAIN_STANDSTILL if self._options.plain else STANDSTILL
-        left = _open(stage, load)
+        left = _open(stage, load, watch.convicted)
         while left and time.monotonic() < min(began + PATIENCE, changed + standstill):
             stage.wait(0.5)
             if self._stopping.is_set():
                 return
-            before, left = left, _open(stage, load)
+            before, left = left, _open(stage, load, watch.convicted)
             changed = changed if left == before else time.monotonic()
         self._say(f"after {time.monotonic() - began:.0f} s {left or 'nothing'} is left to do")
 
-    def _judge(self, stage: Stage, load: Load, torment: Torment, quiet: float) -> Outcome:
+    def _judge(
+        self, stage: Stage, load: Load, torment: Torment, convicted: set[str], quiet: float
+    ) -> Outcome:
         left = {name: count for name, count in unfinished(stage).items() if name != FLAGGED}
-        convicted, journal = _recorded(stage)
+        journal = _journal(stage)
         traced = traces(stage, _not_done(stage, load) - convicted)
         remembered = set() if stage.options.plain else flagged(stage)
         stage.stop_fleet()
@@ -124,11 +127,12 @@ class Program:
             sent=load.sent,
             runs=runs_of(stage.log.lines),
             blows=sorted([*torment.blows, *deaths, *_gates(journal, ahead)], key=lambda blow: blow.began),
+            seen={line.id: line.at for line in stage.log.lines},
             broker=stage.options.broker,
-            convicted=convicted,
+            convicted=frozenset(convicted),
             flagged=frozenset(remembered),
             left=left,
-            complaints=[*_complaints(stage), *torment.broken],
+            complaints=[*_complaints(stage), *(("", text) for text in torment.broken)],
             traces=traced,
         )
         outcome = Outcome(torment.plan, facts, (judge_plain if stage.options.plain else judge)(facts), quiet)
@@ -140,9 +144,9 @@ class Program:
         return outcome
 
 
-def _open(stage: Stage, load: Load) -> dict[str, int]:
+def _open(stage: Stage, load: Load, convicted: set[str]) -> dict[str, int]:
     try:
-        missing = len(_not_done(stage, load) - _recorded(stage, with_journal=False)[0])
+        missing = len(_not_done(stage, load) - convicted)
         left = unfinished(stage) | ({"not done": missing} if missing else {})
         return {name: count for name, count in left.items() if name != ENDS}
     except (redis.RedisError, OSError):
@@ -155,13 +159,8 @@ def _not_done(stage: Stage, load: Load) -> set[str]:
     return sure - stage.log.ended
 
 
-def _recorded(stage: Stage, with_journal: bool = True) -> tuple[frozenset[str], list[dict[str, str]]]:
-    """Return the task ids in quarantine, and the journal."""
-    if stage.options.plain:
-        return frozenset(), []
-    queries = Quarantine(stage.app).queries
-    convicted = frozenset(id for _, id in queries.kept_ids(State.NDLV))
-    return convicted, queries.journal(count=1_000_000) if with_journal else []
+def _journal(stage: Stage) -> list[dict[str, str]]:
+    return [] if stage.options.plain else Quarantine(stage.app).queries.journal(count=1_000_000)
 
 
 def _gates(journal: Iterable[dict[str, str]], ahead: float) -> list[Blow]:
@@ -182,9 +181,9 @@ def _worst(failures: list[Finding]) -> list[str]:
     return list(dict.fromkeys(finding.case.id for finding in found if finding.case.id))[:STORIES]
 
 
-def _complaints(stage: Stage) -> list[str]:
+def _complaints(stage: Stage) -> list[tuple[str, str]]:
     return [
-        f"{life}: {found}"
+        (life, found)
         for life, worker in stage.lives.items()
         for found in UNRECOVERABLE.findall(worker.log_text())
     ]

@@ -62,23 +62,26 @@ class Facts:
     Attributes:
         sent: by task id.
         runs: by task id, in the order of their beginnings.
+        seen: by task id, the last line about it.
         blows: faults, and the deaths of workers (``death``).
         broker: of the fleet.
-        convicted: task ids in quarantine.
+        convicted: task ids that were in quarantine at any time.
         left: what is left when all is quiet, and after the last worker has left.
         flagged: task ids that the ledger still remembers then.
-        complaints: what workers said before they ended for no reason of ours, and faults that failed.
+        complaints: lives of workers, and what Celery said when it gave up; or no life, and a fault that
+            could not be done.
         traces: where Redis still knew a message that was not done, when all was quiet.
     """
 
     sent: Mapping[str, Sent]
     runs: Mapping[str, list[Run]]
     blows: list[Blow]
+    seen: Mapping[str, float] = field(default_factory=dict)
     broker: str = "redis"
     convicted: frozenset[str] = frozenset()
     left: Mapping[str, int] = field(default_factory=dict)
     flagged: frozenset[str] = frozenset()
-    complaints: list[str] = field(default_factory=list)
+    complaints: list[tuple[str, str]] = field(default_factory=list)
     traces: Mapping[str, list[str]] = field(default_factory=dict)
 
 
@@ -86,6 +89,8 @@ def runs_of(lines: Iterable[Line]) -> dict[str, list[Run]]:
     """Put the lines of the task log together."""
     runs: dict[str, Run] = {}
     for line in lines:
+        if line.event == "received":
+            continue
         run = runs.setdefault(line.run, Run(line.id, line.life, line.pid, line.on_trial, line.at, line.at))
         run.last = line.at
         if line.event == "end":

@@ -191,7 +191,7 @@ def test_a_worker_may_end_when_it_was_killed_asked_to_or_ran_a_poison() -> None:
 
 
 def test_what_celery_cannot_recover_from_and_what_is_left_over_fails() -> None:
-    given = facts(complaints=["w1/1: Unrecoverable error: AttributeError"], left={"unacked": 3})
+    given = facts(complaints=[("w1/1", "Unrecoverable error: AttributeError")], left={"unacked": 3})
     assert found(given) == [(Wrong.ENDED, ""), (Wrong.LEFT, "")]
 
 
@@ -212,8 +212,20 @@ def test_what_is_remembered_of_a_message_that_is_gone_is_excused_and_of_one_that
     assert (Wrong.LEFT, "a") in found(replace(given, flagged=frozenset("a"), blows=[]))
 
 
+def test_a_worker_that_celery_could_not_start_is_judged_once_and_excused_by_what_kept_it_from_that() -> None:
+    death = Blow(DEATH, 9, 9, ("w1/1",), note="status 1")
+    for name, text in (
+        ("disk-full", "OSError(28, 'No space left on device')"),
+        ("kill-child", "WorkerLostError('Could not start worker processes')"),
+    ):
+        blows = (Blow(name, 5, 6, ("w1/1",)), death)
+        assert excused(facts(blows=blows, complaints=[("w1/1", text)])) == [Wrong.ENDED]
+        assert found(facts(blows=blows, complaints=[("w1/1", "KeyError('a')")])) == [(Wrong.ENDED, "")]
+        assert found(facts(blows=(death,), complaints=[("w1/1", text)])) == [(Wrong.ENDED, "")]
+
+
 def test_how_celery_ends_a_cold_gevent_is_excused_for_the_worker_that_was_asked_to() -> None:
-    given = facts(complaints=["w1/1: Unrecoverable error: BlockingSwitchOutError()"])
+    given = facts(complaints=[("w1/1", "Unrecoverable error: BlockingSwitchOutError()")])
     assert excused(replace(given, blows=[Blow("cold", 1, 2, ("w1/1",))])) == [Wrong.ENDED]
     assert found(replace(given, blows=[Blow("cold", 1, 2, ("w2/1",))])) == [(Wrong.ENDED, "")]
 

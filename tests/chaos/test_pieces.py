@@ -21,7 +21,7 @@ from celery_poison.chaos.bisect import shortest
 from celery_poison.chaos.faults import KINDS, possible
 from celery_poison.chaos.faults.kind import EVERY_BROKER, EVERY_POOL
 from celery_poison.chaos.plan import PAUSE, PEACE, make_plan
-from celery_poison.chaos.runs import Blow
+from celery_poison.chaos.runs import Blow, runs_of
 from celery_poison.chaos.story import story
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock
 from tests.chaos.world import calmly, facts, run
@@ -35,7 +35,7 @@ def test_a_seed_gives_one_plan_in_which_every_fault_comes_up_before_one_comes_ag
     names: list[str], seconds: float, seed: int, workers: int
 ) -> None:
     plan = make_plan(names, seconds, seed, workers)
-    assert plan == make_plan(names, seconds, seed, workers)
+    assert plan == make_plan(names[::-1], seconds, seed, workers)
     assert all(PEACE <= fault.at < seconds and 1 <= fault.worker <= workers for fault in plan)
     pauses = [later.at - fault.at for fault, later in pairwise(plan)]
     assert all(PAUSE[0] - 0.02 <= pause <= PAUSE[1] + 0.02 for pause in pauses)
@@ -91,6 +91,12 @@ def test_processes_that_write_at_one_time_and_die_leave_whole_lines(tmp_path: Pa
     log = tasklog.TaskLog(path)
     log.update()
     assert Counter(line.event for line in log.lines) == {"step": 2000, "kill": 4}
+
+
+def test_a_message_that_a_worker_has_received_is_no_run() -> None:
+    line = tasklog.Line("received", "a", "", "w1/1", 1, False, 2.0, 3.0)
+    assert runs_of([line, line._replace(event="begin", run="r")]).keys() == {"a"}
+    assert runs_of([line]) == {}
 
 
 # --- the story -------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ FORGETFUL = {"redis-empty", "redis-lost-second", "redis-full", "redis-failover",
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("pool", "broker", "seed"),
-    [("prefork", "redis", 11), ("threads", "redis", 12), ("prefork", "rabbitmq", 13)],
+    [("prefork", "redis", 567), ("threads", "redis", 87), ("prefork", "rabbitmq", 142)],
 )
 def test_NEW_9_nothing_is_lost_and_nobody_innocent_convicted_in_a_minute_of_faults(
     start: Start, pool: str, broker: str, seed: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from celery_poison.chaos.faults.kind import fault
@@ -86,24 +87,17 @@ def _stop(torment: Torment, fault: Fault, blow: Blow, seconds: float) -> None:
     torment.signal(blow, life, pids, signal.SIGCONT)
 
 
-@fault("stop-4", owns="w{worker}")
-def _stop_shortly(torment: Torment, fault: Fault, blow: Blow) -> None:
-    _stop(torment, fault, blow, 4.0)
+def _asked(torment: Torment, fault: Fault, blow: Blow, how: signal.Signals) -> None:
+    _leave(torment, fault.worker, blow, how)
 
 
-@fault("stop-15", owns="w{worker}")
-def _stop_for_long(torment: Torment, fault: Fault, blow: Blow) -> None:
-    _stop(torment, fault, blow, 15.0)
-
-
-@fault("warm", owns="w{worker}")
-def _warm(torment: Torment, fault: Fault, blow: Blow) -> None:
-    _leave(torment, fault.worker, blow, signal.SIGTERM)
-
-
-@fault("cold", owns="w{worker}")
-def _cold(torment: Torment, fault: Fault, blow: Blow) -> None:
-    _leave(torment, fault.worker, blow, signal.SIGQUIT)
+for _name, _do in (
+    ("stop-4", partial(_stop, seconds=4.0)),
+    ("stop-15", partial(_stop, seconds=15.0)),
+    ("warm", partial(_asked, how=signal.SIGTERM)),
+    ("cold", partial(_asked, how=signal.SIGQUIT)),
+):
+    fault(_name, owns="w{worker}")(_do)
 
 
 @fault("deploy", owns="deploy")
