@@ -20,7 +20,7 @@ LOG, LIFE = "POISON_CHAOS_LOG", "POISON_CHAOS_LIFE"
 class Line(NamedTuple):
     """One thing that a run did, or a worker that received a message.
 
-    ``event``: ``received``, which is no run yet; ``begin``, ``step`` (it still runs), ``end``, or ``kill`` (it
+    ``event``: ``received`` (no run yet), ``begin``, ``step`` (it still runs), ``end``, or ``kill`` (it
     is about to be deadly). ``run`` is a name that this start gave itself; ``at`` is in seconds, monotonic;
     ``wall`` is what the process took for the time.
     """
