@@ -115,15 +115,22 @@ def test_NEW_1_a_trial_whose_processes_are_paused_goes_on_and_is_not_begun_elsew
         court.await_start("waits")
         (start,) = court.on_trial()
         pids = {"worker": [host.main_pid], "cell": [start.pid], "everybody": court.survivors()}[who]
+
+        def begun() -> int:
+            return len(court.marks.all("waits", "start"))
+
         with court.worker("w2", pool="threads") as other:
             other.wait_ready()
             with frozen(*pids):
-                time.sleep(3 * ACTIVATION)  # nothing is to happen, or only the worker's death
-                begun = len(court.marks.all("waits", "start"))
+                if who == "everybody":
+                    wait_until(lambda: begun() == 2, timeout=60, what="the other worker tries it")
+                else:
+                    time.sleep(3 * ACTIVATION)  # nothing is to happen
+                tried = begun()
             court.marks.repair()
             assert suspect.get(timeout=30) == "repaired"
             court.await_acquittal()
-    assert begun == (2 if who == "everybody" else 1)
+    assert tried == (2 if who == "everybody" else 1)
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
     assert not court.quarantine.list()
 
