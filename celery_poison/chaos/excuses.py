@@ -14,8 +14,6 @@ SLACK = 1.0
 CUT_SHORT = 2.0
 #: Seconds until a client tries again whose server was away.
 RECONNECT = 5.0
-#: Seconds that a message waits in its queue, at most.
-BACKLOG = 60.0
 #: Seconds until a busy worker notices that a connection is closed.
 NOTICE = 6.0
 #: Seconds within which two deaths disturb each other.
@@ -41,7 +39,7 @@ class Wrong(Enum):
 class Case:
     """One wrong: of which message, when it was sent, and the runs it is about.
 
-    ``settled`` is when the first of them must have been acknowledged, ``seen`` the last sign of the message.
+    ``settled`` is when the first of them must have been acknowledged.
     """
 
     wrong: Wrong
@@ -51,7 +49,6 @@ class Case:
     runs: tuple[Run, ...] = ()
     life: str = ""
     settled: float = 0.0
-    seen: float = 0.0
 
 
 Test = Callable[[Case, Blow], bool]
@@ -93,13 +90,12 @@ def _was_sent_before(case: Case, blow: Blow) -> bool:
 
 
 def _was_there(case: Case, blow: Blow) -> bool:
-    """Whether it was in Redis, and had not been forgotten there long before."""
-    return case.at <= blow.ended and case.seen >= blow.began - BACKLOG
+    return case.id in blow.gone
 
 
 def _went_with_it(case: Case, blow: Blow) -> bool:
     """Whether what is remembered is gone, so that nobody will ever clear or convict it."""
-    return bool(case.id) and _was_there(case, blow) and all(run.end is None for run in case.runs)
+    return case.id in blow.gone and all(run.end is None for run in case.runs)
 
 
 def _its_end_was_refused(case: Case, blow: Blow) -> bool:

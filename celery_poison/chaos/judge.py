@@ -42,8 +42,7 @@ def _lost(facts: Facts) -> Iterator[Case]:
         runs = tuple(facts.runs.get(id, ()))
         is_done = any(run.end is not None for run in runs)
         if sent.kind == HEALTHY and sent.sure and not is_done and id not in facts.convicted:
-            text, seen = f"begun {len(runs)} times", facts.seen.get(id, sent.at)
-            yield Case(Wrong.LOST, id, text, sent.at, runs, seen=seen)
+            yield Case(Wrong.LOST, id, f"begun {len(runs)} times", sent.at, runs)
 
 
 def _twice(facts: Facts) -> Iterator[Case]:
@@ -129,4 +128,4 @@ def _left(facts: Facts) -> Iterator[Case]:
     for id in sorted(facts.flagged):
         sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
         at = sent.at if sent else 0.0
-        yield Case(Wrong.LEFT, id, "is remembered", at, runs, seen=facts.seen.get(id, at))
+        yield Case(Wrong.LEFT, id, "is remembered", at, runs)

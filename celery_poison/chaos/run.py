@@ -127,7 +127,6 @@ class Program:
             sent=load.sent,
             runs=runs_of(stage.log.lines),
             blows=sorted([*torment.blows, *deaths, *_gates(journal, ahead)], key=lambda blow: blow.began),
-            seen={line.id: line.at for line in stage.log.lines},
             broker=stage.options.broker,
             convicted=frozenset(convicted),
             flagged=frozenset(remembered),

@@ -11,13 +11,17 @@ from celery_poison.chaos.tasklog import Line
 
 @dataclass
 class Blow:
-    """A fault as it came, or a death: seconds, monotonic; the lives and processes that it struck."""
+    """A fault as it came, or a death: seconds, monotonic; the lives and processes that it struck.
+
+    ``gone`` are the ids of the messages that went with what it emptied.
+    """
 
     name: str
     began: float
     ended: float = float("inf")
     lives: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()
+    gone: tuple[str, ...] = ()
     note: str = ""
 
     @property
@@ -62,7 +66,6 @@ class Facts:
     Attributes:
         sent: by task id.
         runs: by task id, in the order of their beginnings.
-        seen: by task id, the last line about it.
         blows: faults, and the deaths of workers (``death``).
         broker: of the fleet.
         convicted: task ids that were in quarantine at any time.
@@ -76,7 +79,6 @@ class Facts:
     sent: Mapping[str, Sent]
     runs: Mapping[str, list[Run]]
     blows: list[Blow]
-    seen: Mapping[str, float] = field(default_factory=dict)
     broker: str = "redis"
     convicted: frozenset[str] = frozenset()
     left: Mapping[str, int] = field(default_factory=dict)

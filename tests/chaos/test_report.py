@@ -24,7 +24,7 @@ def test_many_failures_of_one_kind_are_counted_and_some_are_shown() -> None:
 
 
 def test_a_program_reads_what_failed_and_what_was_excused() -> None:
-    given = facts(run("a", 1, None), kill("p", 5), blows=(Blow("redis-empty", 1, 2),))
+    given = facts(run("a", 1, None), kill("p", 5), blows=(Blow("redis-empty", 1, 2, gone=("a",)),))
     told = report.as_dict(outcome(given), Options(), 7, 0.5)
     assert told["ok"] is True and told["failed"] == []
     assert told["excused"] == {"lost: it was in Redis when that was emptied": 1}

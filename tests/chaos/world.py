@@ -38,8 +38,7 @@ def facts(*runs: Run, blows: tuple[Blow, ...] = (), **more: object) -> Facts:
         id: Sent("segv" if id in deadly else "healthy", of_it[0].begin - 1, True)
         for id, of_it in made.items()
     }
-    seen = {id: max(one.last for one in of_it) for id, of_it in made.items()}
-    found = Facts(sent, made, list(blows), seen, convicted=frozenset(deadly))
+    found = Facts(sent, made, list(blows), convicted=frozenset(deadly))
     return replace(found, **more)  # type: ignore[arg-type]
 
 

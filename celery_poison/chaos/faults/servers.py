@@ -4,16 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_poison.chaos.faults.kind import ONE_REDIS, fault
 from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.runs import Blow
+from celery_poison.ledger.keys import Keys
 from celery_poison.testing import wait_until
 
 if TYPE_CHECKING:
     from celery_poison.chaos.torment import Torment
+
+#: Returns what carries messages, and empties Redis, in one step: what was there is exactly what is lost.
+_TAKE_AND_EMPTY = """
+local found = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+    local kind = redis.call('TYPE', key).ok
+    if kind == 'list' then
+        found[#found + 1] = table.concat(redis.call('LRANGE', key, 0, -1), ' ')
+    elseif kind == 'hash' and (key == 'unacked' or key == ARGV[1]) then
+        found[#found + 1] = table.concat(redis.call('HVALS', key), ' ')
+    end
+end
+redis.call('FLUSHALL')
+return table.concat(found, ' ')
+"""
+_TASK_ID = re.compile(r"[a-z_]+\d+\.\d+")
 
 
 @fault("redis-pause", owns="redis", brokers=ONE_REDIS)
@@ -52,7 +70,8 @@ def _lost_second(torment: Torment, fault: Fault, blow: Blow) -> None:
 @fault("redis-empty", owns="redis")
 def _empty(torment: Torment, fault: Fault, blow: Blow) -> None:
     with torment.stage.redis.client() as client:
-        client.flushall()
+        there = client.eval(_TAKE_AND_EMPTY, 0, Keys().parcels)
+    blow.gone = tuple(sorted({*_TASK_ID.findall(there)} & {*torment.load.sent}))
 
 
 @fault("redis-full", owns="redis", brokers=ONE_REDIS)
