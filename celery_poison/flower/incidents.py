@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from celery_poison.flower import words
-from celery_poison.flower.desk import Desk
+from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.flower.picture import Mark, draw
 from celery_poison.quarantine import story
 from celery_poison.records import Incident
@@ -81,13 +81,13 @@ def span(word: str) -> str:
     return word if word in SPANS else "24h"
 
 
-def read(desk: Desk, word: str) -> Seen:
+def read(ledger: AsyncLedger, word: str) -> Seen:
     """Read the newest incidents, and what the journal says of them.
 
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    queries = desk.quarantine.queries
+    queries = ledger.quarantine.queries
     now = queries.now_ms() / 1000
     journal = queries.journal(count=READ)
     told = [_told(incident, journal) for incident in queries.incidents(SHOWN)]

@@ -1,6 +1,5 @@
 """What Prometheus sees: one background thread looks at the ledger, everything that is scraped is what it saw.
 
-snapshot.py   what is looked at
 sampler.py    the thread that looks, every few seconds
 families.py   each metric: its name, its labels, and where in a snapshot it stands
 collector.py  gives them to prometheus_client

@@ -36,10 +36,10 @@ class SnapshotCollector(Collector):
             number = health.read(sample)
             if number is not None:
                 yield _filled(_metric(health.name, health.kind, health.says, ()), [((), number)])
-        if sample.snapshot is not None:
+        if sample.snapshot is not None and sample.snapshot.overview is not None:
             for family in FAMILIES:
                 metric = _metric(family.name, family.kind, family.says, family.labels)
-                yield _filled(metric, family.rows(sample.snapshot))
+                yield _filled(metric, family.rows(sample.snapshot, sample.snapshot.overview))
 
 
 _Fillable = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from celery.utils.log import get_logger
 
-from celery_poison.metrics.snapshot import Snapshot
+from celery_poison.quarantine.read_model import Snapshot
 
 logger = get_logger("celery_poison")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from celery_poison.metrics.snapshot import Observer
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.read_model import ReadModel
 from celery_poison.testing import RedisServer, wait_until
 from tests.failover.crew import Watched, frozen
 from tests.failover.standalone import MonitorProcess
@@ -118,7 +118,7 @@ def test_EMS_3_a_standalone_monitor_puts_back_what_a_fleet_of_one_held_and_leave
         assert {line["message"]["id"] for line in monitor.told("message_candidate")} == held
         assert [line["how"] for line in monitor.told("worker_lost")] == ["gone"]
         wait_until(lambda: "celery_poison_up 1.0" in monitor.metrics, what=monitor.log_text)
-        counts = Observer(crew.app).look().counts
+        counts = ReadModel(crew.app).look().counts
         assert counts["crashed:worker_lost"] == 2
         assert sum(number for name, number in counts.items() if name.startswith("recovered:")) == 1
         assert monitor.end() == 0, monitor.log_text()

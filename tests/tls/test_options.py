@@ -10,7 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
-from celery_poison.cli.checks.server import encryption
+from celery_poison.cli.redis_checks import encryption
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.tls import with_tls, without_tls

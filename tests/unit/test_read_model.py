@@ -1,4 +1,4 @@
-"""Flower's copy of the quarantine: one for pages, acts, groups and metrics."""
+"""The read model: one for Flower's pages, acts, groups and metrics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
-from celery_poison.flower.shelf import Shelf, View
+from celery_poison.quarantine.read_model import Kept, View
 from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
@@ -41,17 +41,17 @@ class Ledger:
 def test_a_page_shows_what_the_metrics_have_read_so_far() -> None:
     """Whoever begins to read, nobody waits for the end to see the newest, and nothing is read twice."""
     ledger: Any = Ledger()
-    shelf = Shelf(ledger, State.NDLV)
+    kept = Kept(ledger, State.NDLV)
     shown: list[tuple[int, bool]] = []
     with ThreadPoolExecutor() as threads:
-        metrics = threads.submit(shelf.take)
+        metrics = threads.submit(kept.refresh)
         assert ledger.is_stuck.wait(10)
 
         def show(view: View) -> None:
             shown.append((len(view.records), view.unread))
             ledger.go_on.set()
 
-        page = threads.submit(shelf.refresh, show)
-        assert len(metrics.result(10)) == len(page.result(10).records) == MANY
+        page = threads.submit(kept.refresh, show)
+        assert len(metrics.result(10).records) == len(page.result(10).records) == MANY
     assert shown[0] == (200, True) and shown[-1] == (MANY, False)
     assert ledger.reads == 2
