@@ -13,6 +13,7 @@ from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
+from celery_poison.sandbox.host import Cells, TimeLimits
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.arrival.blocklist import BlockList, Checker
 from celery_poison.worker.arrival.fingerprints import Fingerprints
@@ -43,7 +44,6 @@ from celery_poison.worker.running.deathbed import make_deathbed
 from celery_poison.worker.running.durable import open_durable
 from celery_poison.worker.running.lease import Lease
 from celery_poison.worker.running.recorder import open_recorder
-from celery_poison.worker.trial.host import Cells, TimeLimits
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0
