@@ -17,7 +17,7 @@ from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
 from celery_poison.headers import PARK, TRIAL
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.quarantine.parcel import parcel_of, unpack
+from celery_poison.quarantine.stored import stored_message, unpack
 from celery_poison.records import Parked, ParkingState
 from celery_poison.settings import Settings
 from celery_poison.verdict import Ended
@@ -102,7 +102,7 @@ class Parking:
         packed = self._queries.parcel(mid)
         if packed is None:
             return False  # it is over, since a moment ago
-        original = parcel_of(unpack(packed))
+        original = stored_message(unpack(packed))
         queue, trial = self._address(parked)
         foreign = {name: value for name, value in original.headers.items() if name != TRIAL}
         publisher.publish(original, queue, {**foreign, **trial, PARK: parked.number})

@@ -23,7 +23,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.policy import Policy
-from celery_poison.quarantine.parcel import pack
+from celery_poison.quarantine.stored import pack
 from celery_poison.records import Parked, Start
 from celery_poison.verdict import Action, Ended, judge
 from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery

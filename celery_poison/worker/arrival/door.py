@@ -17,7 +17,7 @@ from celery.utils.log import get_logger
 from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.messages import MessageState
-from celery_poison.quarantine.parcel import pack, parcel_fields
+from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.records import ALONE, ParkingState, Start
 from celery_poison.states import State
 from celery_poison.verdict import Action, Ended, Facts, Phase, Verdict, judge
@@ -204,7 +204,7 @@ class Door:
 
     def _park(self, delivery: Delivery, seen: bytes, start: Start) -> None:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
-        runtime, parcel = self._runtime, pack(parcel_fields(delivery.message))
+        runtime, parcel = self._runtime, pack(stored_fields(delivery.message))
         try:
             if not runtime.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=parcel):
                 raise Again(0.0)
