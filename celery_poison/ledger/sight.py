@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_poison.records import Parked, Start
+from celery_poison.model import Ended, History, Parked, Phase, Start
 from celery_poison.states import State
-from celery_poison.verdict import Ended, History, Phase
 
 
 @dataclass(frozen=True, slots=True)

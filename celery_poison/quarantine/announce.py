@@ -7,7 +7,7 @@ from celery.utils.log import get_logger
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.untold import Fact, News, tell_later
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 
 logger = get_logger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 from kombu.compression import get_decoder
 
 from celery_poison.errors import PoisonError
-from celery_poison.records import Parcel
+from celery_poison.model import Parcel
 
 #: Bytes; a body that unpacks to more than this is not opened in an operator's process.
 MAX_UNPACKED = 64 * 1024 * 1024

@@ -9,8 +9,8 @@ from typing import Any
 
 from kombu.utils import json as kombu_json
 
+from celery_poison.model import Parcel
 from celery_poison.quarantine.fingerprint import original_of
-from celery_poison.records import Parcel
 
 
 def parcel_fields(message: Any, fingerprint: str = "") -> dict[str, str | bytes | int]:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from celery_poison.model import Parcel
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of, unpacked
-from celery_poison.records import Parcel
 from celery_poison.text import clean
 
 #: Bytes that are unpacked and decoded for display at most.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from celery_poison.broker.publish import NoAnswer, NotPublished, Publisher
 from celery_poison.errors import PoisonError
 from celery_poison.headers import MARK, PARK, RELEASE, TRIAL
-from celery_poison.records import Parcel
+from celery_poison.model import Parcel
 
 
 class PublishRefused(PoisonError):

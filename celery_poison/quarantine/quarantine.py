@@ -15,6 +15,7 @@ from celery_poison.ledger.census import Census, Headcount
 from celery_poison.ledger.extract import Extent, extent, extract
 from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import MessageRecord, Parcel
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.acting import Acting, Case
 from celery_poison.quarantine.actor import default_actor
@@ -26,7 +27,6 @@ from celery_poison.quarantine.owner import check_owner
 from celery_poison.quarantine.parcel import canvas_of, parcel_of
 from celery_poison.quarantine.publish import publish_release
 from celery_poison.quarantine.result import store_failure
-from celery_poison.records import MessageRecord, Parcel
 from celery_poison.states import Event, State
 
 # The class has a method named list, which would stand before the type in its annotations.

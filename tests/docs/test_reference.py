@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from celery_poison import causes, headers, signals, verdict
+from celery_poison.decide import Action, Facts, judge
 from celery_poison.ledger import Keys, scripts
-from celery_poison.records import Start
+from celery_poison.model import Ended, History, Limits, Phase, Start
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.states import TRANSITIONS, Event, State
-from celery_poison.verdict import Action, Ended, Facts, History, Limits, Phase, judge
 from tests.docs import settings_table
 from tests.docs.pages import DOCS, PACKAGE, blocks, rows, section, text, words
 

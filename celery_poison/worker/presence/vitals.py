@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from celery_poison.worker.running.lease import clock
+from celery_poison.worker.lease import clock
 from celery_poison.worker.trial.watcher import MemoryGroup
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from celery_poison import causes
 from celery_poison.evidence import NATIVE, Evidence
 from celery_poison.forking import no_fork
-from celery_poison.worker.running.deathbed import LastWords
+from celery_poison.worker.crash_reports import LastWords
 from celery_poison.worker.trial import frames
 from celery_poison.worker.trial.loading import Cellmate, environment_for
 

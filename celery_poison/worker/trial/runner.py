@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_poison.evidence import Evidence
-from celery_poison.worker.running.deathbed import LastWords
+from celery_poison.worker.crash_reports import LastWords
 from celery_poison.worker.trial.ends import error_of
 from celery_poison.worker.trial.frames import info_of
 from celery_poison.worker.trial.opened import CannotOpen, Death, OpenCell
