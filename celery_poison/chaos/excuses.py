@@ -12,6 +12,8 @@ from celery_poison.chaos.runs import Blow, Run
 SLACK = 1.0
 #: Seconds between the end of a run, or of an outage after it, and the acknowledgement, at most.
 CUT_SHORT = 2.0
+#: Seconds between two heartbeats of a worker, on a busy machine.
+HEARTBEAT = 4.0
 #: Seconds until a client tries again whose server was away.
 RECONNECT = 5.0
 #: Seconds until a busy worker notices that a connection is closed.
@@ -94,8 +96,8 @@ def _was_there(case: Case, blow: Blow) -> bool:
 
 
 def _went_with_it(case: Case, blow: Blow) -> bool:
-    """Whether what is remembered is gone, so that nobody will ever clear or convict it."""
-    return case.id in blow.gone and all(run.end is None for run in case.runs)
+    """Whether the message is gone, and nothing has ended since that would clear what is remembered of it."""
+    return case.id in blow.gone and all(run.end is None or run.end < blow.began for run in case.runs)
 
 
 def _its_end_was_refused(case: Case, blow: Blow) -> bool:
@@ -119,10 +121,10 @@ def _was_cut_short(case: Case, blow: Blow) -> bool:
 def _was_away(case: Case, blow: Blow) -> bool:
     """Whether one of its runs was, or began too late, in a worker that was out of reach.
 
-    It is a run until it can have been acknowledged.
+    It is a run until it can have been acknowledged. The heartbeat tells the worker what it was taken for.
     """
     return any(
-        run.life in blow.lives and run.begin <= blow.ended + SLACK and blow.began <= max(run.last, until)
+        run.life in blow.lives and run.begin <= blow.ended + HEARTBEAT and blow.began <= max(run.last, until)
         for run, until in zip(case.runs, (case.settled, *[0.0] * len(case.runs)), strict=False)
     )
 

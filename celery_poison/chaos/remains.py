@@ -85,6 +85,13 @@ def _number(answer: Any) -> int:
     return int(answer or 0)
 
 
+def entries(stage: Stage) -> list[str]:
+    """Return the starts and ends that the ledger has on record, as they stand there."""
+    with stage.redis.client() as client:
+        rows: list[Any] = [*client.hgetall(_KEYS.running).items(), *client.hgetall(_KEYS.done).items()]
+    return [f"{name}: {value}" for name, value in rows]
+
+
 def flagged(stage: Stage) -> set[str]:
     """Return the task ids that the ledger takes for candidates, or remembers."""
     with stage.redis.client() as client:

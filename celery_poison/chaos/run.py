@@ -18,7 +18,7 @@ from celery_poison.chaos.excuses import DEATH, ENDS, GATE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
-from celery_poison.chaos.remains import FLAGGED, flagged, left_behind, traces, unfinished
+from celery_poison.chaos.remains import FLAGGED, entries, flagged, left_behind, traces, unfinished
 from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
 from celery_poison.chaos.story import recorded_at, story
@@ -113,6 +113,7 @@ class Program:
         journal = _journal(stage)
         traced = traces(stage, _not_done(stage, load) - convicted)
         remembered = set() if stage.options.plain else flagged(stage)
+        on_record = [] if stage.options.plain else entries(stage)
         stage.stop_fleet()
         after = {name: count for name, count in unfinished(stage).items() if name not in (FLAGGED, *left)}
         left |= {f"{name}, when all have left": count for name, count in after.items()}
@@ -139,6 +140,7 @@ class Program:
         outcome.stories = {
             id: story(id, facts, stage.log.lines, journal, ahead, logs) for id in _worst(outcome.failures)
         }
+        (stage.directory / "on-record.txt").write_text("".join(f"{entry}\n" for entry in on_record))
         _write_down(stage.directory, outcome, journal)
         return outcome
 

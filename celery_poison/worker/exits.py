@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from billiard.pool import Pool
 
 from celery_poison.evidence import NATIVE, NEAR, Evidence
+from celery_poison.sandbox.watcher import MemoryGroup
 from celery_poison.worker.crash_reports import Deathbed, LastWords
-from celery_poison.worker.trial.watcher import MemoryGroup
 
 #: Ended processes that are remembered until somebody asks for them.
 _REMEMBERED = 64

@@ -13,6 +13,7 @@ from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.wire import Wire
 from celery_poison.plugin import Plugin, plugin_of
+from celery_poison.sandbox.host import Cells, TimeLimits
 from celery_poison.worker import child
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.arrival.blocklist import BlockList, Checker
@@ -42,7 +43,6 @@ from celery_poison.worker.presence.settler import Settler
 from celery_poison.worker.presence.vitals import Vitals
 from celery_poison.worker.presence.whereabouts import Whereabouts
 from celery_poison.worker.recorder import open_recorder
-from celery_poison.worker.trial.host import Cells, TimeLimits
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0

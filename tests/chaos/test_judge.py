@@ -201,7 +201,7 @@ def test_ends_may_wait_for_a_copy_where_something_was_lost() -> None:
 
 
 def test_what_is_remembered_of_a_message_that_is_gone_is_excused_and_of_one_that_was_done_is_not() -> None:
-    gone, done = run("a", 1, None), run("b", 1, 2)
+    gone, done = run("a", 1, None), run("b", 1, 8)
     given = facts(gone, done, blows=(Blow("redis-empty", 5, 6, gone=("a", "b")),))
     assert Wrong.LEFT in excused(replace(given, flagged=frozenset("a")))
     assert found(replace(given, flagged=frozenset("b"))) == [(Wrong.LEFT, "b")]

@@ -10,8 +10,8 @@ from typing import Any
 from celery import Celery
 
 from celery_poison import guarded
+from celery_poison.sandbox.watcher import MemoryGroup
 from celery_poison.testing import proctable
-from celery_poison.worker.trial.watcher import MemoryGroup
 from tests.apps.marks import Marks, marks
 from tests.worker.apps import build as build_more
 

@@ -13,11 +13,11 @@ from billiard.exceptions import Terminated, TimeLimitExceeded
 
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.requests import TaskDied, TrialSpoilt
-from celery_poison.worker.trial import frames
-from celery_poison.worker.trial.ends import error_of
-from celery_poison.worker.trial.host import how_many
-from celery_poison.worker.trial.opened import Death, OpenCell
-from celery_poison.worker.trial.trial import Trial
+from celery_poison.sandbox import frames
+from celery_poison.sandbox.ends import error_of
+from celery_poison.sandbox.host import how_many
+from celery_poison.sandbox.opened import Death, OpenCell
+from celery_poison.sandbox.trial import Trial
 
 KILLED = Death(-9)
 

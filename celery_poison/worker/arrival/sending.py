@@ -12,11 +12,11 @@ from celery.worker.request import Request
 from celery_poison.headers import mid_of
 from celery_poison.model import ALONE, IN_CELL, Phase, Start
 from celery_poison.plugin import plugin_of
+from celery_poison.sandbox.host import Cells
 from celery_poison.task import FIRST
 from celery_poison.worker.arrival.delivery import Delivery, attempt_of, size_of
 from celery_poison.worker.child import run_fast, run_plain
 from celery_poison.worker.recorder import Ticket
-from celery_poison.worker.trial.host import Cells
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime

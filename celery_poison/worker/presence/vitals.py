@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from celery_poison.sandbox.watcher import MemoryGroup
 from celery_poison.worker.lease import clock
-from celery_poison.worker.trial.watcher import MemoryGroup
 
 
 class Vitals:

@@ -16,7 +16,7 @@ from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.testing import proctable
 from tests.apps.harness import Fleet
-from tests.trial.apps import build
+from tests.sandbox.apps import build
 
 POOLS, BROKERS = ("prefork", "threads", "gevent", "eventlet", "solo"), ("redis", "rabbitmq")
 
@@ -34,7 +34,7 @@ def every_pool_and_broker(*always: tuple[str, str]) -> Any:
 class Court(Fleet):
     """A fleet whose messages can be suspects before anybody has died."""
 
-    module = "tests.trial.app"
+    module = "tests.sandbox.app"
     build = staticmethod(build)
 
     @cached_property

@@ -19,9 +19,9 @@ from typing import Any
 from celery_poison import causes
 from celery_poison.evidence import NATIVE, Evidence
 from celery_poison.forking import no_fork
+from celery_poison.sandbox import frames
+from celery_poison.sandbox.loading import Cellmate, environment_for
 from celery_poison.worker.crash_reports import LastWords
-from celery_poison.worker.trial import frames
-from celery_poison.worker.trial.loading import Cellmate, environment_for
 
 #: Seconds in which an app must be loaded.
 LOADING = 120.0
@@ -33,7 +33,7 @@ EXITING = 1.0
 _WATCHER = str(Path(__file__).with_name("watcher.py"))
 _CELL = """import sys; sys.path[:] = {path!r}
 import celery; celery.maybe_patch_concurrency(["-P", {pool!r}])
-from celery_poison.worker.trial.cell import main; main({fds})"""
+from celery_poison.sandbox.cell import main; main({fds})"""
 
 
 class CannotOpen(Exception):

@@ -8,7 +8,7 @@ import pytest
 
 from celery_poison.quarantine.overview import overview
 from celery_poison.testing import Supervisor, Worker
-from tests.trial.conftest import Court
+from tests.sandbox.conftest import Court
 
 QUEUE = "celery.trial"
 BYSTANDERS = 2

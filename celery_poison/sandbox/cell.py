@@ -26,14 +26,14 @@ from celery_poison.forking import real_thread_starter
 from celery_poison.ledger.wire import Wire
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.requests import TaskDied
+from celery_poison.sandbox import frames
+from celery_poison.sandbox.loading import Cellmate, load
+from celery_poison.sandbox.remains import LeakCheck
 from celery_poison.worker import child, crash_reports
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.presence.pulse import keep_child_alive
 from celery_poison.worker.recorder import Recorder, open_recorder
-from celery_poison.worker.trial import frames
-from celery_poison.worker.trial.loading import Cellmate, load
-from celery_poison.worker.trial.remains import LeakCheck
 
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.
 FIRST_BEAT = 1.0

@@ -19,10 +19,10 @@ from celery.worker import state
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.forking import real_thread_starter
-from celery_poison.worker.trial.loading import Cellmate, Origin, origin_of
-from celery_poison.worker.trial.opened import CannotOpen, OpenCell
-from celery_poison.worker.trial.runner import Runner
-from celery_poison.worker.trial.trial import Trial
+from celery_poison.sandbox.loading import Cellmate, Origin, origin_of
+from celery_poison.sandbox.opened import CannotOpen, OpenCell
+from celery_poison.sandbox.runner import Runner
+from celery_poison.sandbox.trial import Trial
 
 if TYPE_CHECKING:
     from celery_poison.worker.request import GuardedRequest

@@ -1,4 +1,4 @@
-"""An app that is in no module: `python tests/trial/script.py worker ...`."""
+"""An app that is in no module: `python tests/sandbox/script.py worker ...`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 sys.path.insert(0, os.getcwd())
 
 from celery_poison import guarded
-from tests.trial.apps import build
+from tests.sandbox.apps import build
 
 app = build(os.environ, current=True)
 

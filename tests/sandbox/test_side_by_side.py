@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.trial.conftest import POOLS, Court
+from tests.sandbox.conftest import POOLS, Court
 
 matrix = pytest.mark.matrix
 

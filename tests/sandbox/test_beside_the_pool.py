@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
-from tests.trial.conftest import Court
+from tests.sandbox.conftest import Court
 
 POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from celery_poison.sandbox import loading
+from celery_poison.sandbox.loading import Origin, origin_of
 from celery_poison.testing import wait_until
-from celery_poison.worker.trial import loading
-from celery_poison.worker.trial.loading import Origin, origin_of
 from tests.apps.harness import ROOT
-from tests.trial.apps import LOADS_ONCE
-from tests.trial.conftest import Court
+from tests.sandbox.apps import LOADS_ONCE
+from tests.sandbox.conftest import Court
 
-SCRIPT = ROOT / "tests" / "trial" / "script.py"
+SCRIPT = ROOT / "tests" / "sandbox" / "script.py"
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_the_command_line_names_the_app(monkeypatch: Any, argv: list[str], name:
 def test_an_app_in_a_module_is_found_by_its_name(monkeypatch: Any) -> None:
     monkeypatch.setattr(sys, "argv", ["pytest"])
     app = Celery("x", set_as_current=False)
-    monkeypatch.setattr("tests.trial.apps.application", app, raising=False)
-    assert origin_of(app) == Origin(name="tests.trial.apps:application")
+    monkeypatch.setattr("tests.sandbox.apps.application", app, raising=False)
+    assert origin_of(app) == Origin(name="tests.sandbox.apps:application")
     assert origin_of(Celery("y", set_as_current=False)) is None
 
 

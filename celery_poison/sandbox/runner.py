@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_poison.evidence import Evidence
+from celery_poison.sandbox.ends import error_of
+from celery_poison.sandbox.frames import info_of
+from celery_poison.sandbox.opened import CannotOpen, Death, OpenCell
+from celery_poison.sandbox.trial import Trial
 from celery_poison.worker.crash_reports import LastWords
-from celery_poison.worker.trial.ends import error_of
-from celery_poison.worker.trial.frames import info_of
-from celery_poison.worker.trial.opened import CannotOpen, Death, OpenCell
-from celery_poison.worker.trial.trial import Trial
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime

@@ -10,7 +10,7 @@ import pytest
 
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
-from tests.trial.conftest import Court, every_pool_and_broker
+from tests.sandbox.conftest import Court, every_pool_and_broker
 
 BYSTANDERS = 7
 

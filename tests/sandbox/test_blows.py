@@ -14,8 +14,8 @@ from celery.exceptions import TimeLimitExceeded
 
 from celery_poison.testing import RedisServer, TcpProxy, proctable, wait_until
 from tests.failover.crew import frozen
-from tests.trial.apps import SLOW_TO_LOAD
-from tests.trial.conftest import Court
+from tests.sandbox.apps import SLOW_TO_LOAD
+from tests.sandbox.conftest import Court
 
 #: As tests/apps/factory.py sets it.
 ACTIVATION = 1.0

@@ -6,8 +6,8 @@ from billiard.exceptions import Terminated, TimeLimitExceeded
 
 from celery_poison.evidence import Evidence
 from celery_poison.requests import TaskDied, TrialSpoilt
-from celery_poison.worker.trial.opened import Death
-from celery_poison.worker.trial.trial import Trial
+from celery_poison.sandbox.opened import Death
+from celery_poison.sandbox.trial import Trial
 
 
 def error_of(trial: Trial, death: Death, evidence: Evidence) -> Exception:
