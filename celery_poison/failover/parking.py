@@ -18,7 +18,7 @@ from celery_poison.headers import PARK, TRIAL
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Parked, ParkingState
-from celery_poison.quarantine.parcel import parcel_of, unpack
+from celery_poison.quarantine.stored import stored_message, unpack
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -101,7 +101,7 @@ class Parking:
         packed = self._queries.parcel(mid)
         if packed is None:
             return False  # it is over, since a moment ago
-        original = parcel_of(unpack(packed))
+        original = stored_message(unpack(packed))
         queue, trial = self._address(parked)
         foreign = {name: value for name, value in original.headers.items() if name != TRIAL}
         publisher.publish(original, queue, {**foreign, **trial, PARK: parked.number})

@@ -12,8 +12,7 @@ from celery_poison.errors import MessageNotFound
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.actor import default_actor
-from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.owner import check_owner, default_actor
 
 
 class FleetGate:

@@ -25,7 +25,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Parked, Start
 from celery_poison.policy import Policy
-from celery_poison.quarantine.parcel import pack
+from celery_poison.quarantine.stored import pack
 from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery
 from celery_poison.worker.arrival.door import facts_of
 

@@ -19,7 +19,7 @@ from celery_poison.decide import Action, Facts, Verdict, judge
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.sight import Sight
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
-from celery_poison.quarantine.parcel import pack, parcel_fields
+from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.states import State
 from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery
 from celery_poison.worker.clerk import Again
@@ -201,7 +201,7 @@ class Door:
 
     def _park(self, delivery: Delivery, seen: bytes, start: Start) -> None:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
-        runtime, parcel = self._runtime, pack(parcel_fields(delivery.message))
+        runtime, parcel = self._runtime, pack(stored_fields(delivery.message))
         try:
             if not runtime.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=parcel):
                 raise Again(0.0)
