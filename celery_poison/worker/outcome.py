@@ -25,7 +25,7 @@ from celery_poison.decide import Action, Verdict, convict
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.attempts import Known
+from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Limits, Start
 from celery_poison.requests import MemoryExhausted, TaskDied

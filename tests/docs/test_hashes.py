@@ -107,7 +107,7 @@ def test_the_fields_of_an_incident_are_told(ledger: Ledger) -> None:
     ledger.beat(WORKER, {"node": "w1@host"}, first=True)
     led = ledger.lead("other", 1000)
     assert led is not None
-    ledger.bury(WORKER, INCIDENT, Silence.SILENT, 0, led[0])
+    ledger.declare_dead(WORKER, INCIDENT, Silence.SILENT, 0, led[0])
     ledger.close(WORKER, INCIDENT, flagged=0, put_back=0, returned={}, fence=led[0])
     assert _fields_of(ledger, ledger.keys.incident(INCIDENT)) == _documented("incident:IID")
 

@@ -12,7 +12,7 @@ from celery_poison import causes
 from celery_poison.errors import IllegalTransition
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.attempts import Known
+from celery_poison.ledger.messages import Known
 from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import stored_fields
