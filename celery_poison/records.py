@@ -87,7 +87,7 @@ class Parked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class StoredMessage:
     """The original message, byte for byte, as quarantine keeps it and release publishes it.
 
     Attributes:

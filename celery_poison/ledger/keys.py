@@ -33,7 +33,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:convictions:FP`` | string | convictions of one fingerprint | 30 days after the last |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
 | ``{ns}:counts`` | hash | totals since the ledger began | for ever |
-| ``{ns}:untold`` | hash | news for Flower (``untold.py``) | told, or a day |
+| ``{ns}:untold`` | hash | notices for Flower (``notices.py``) | taken, or a day |
 | ``{ns}:would`` | hash | cause -> messages (``poison_observe_only``) | for ever |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """

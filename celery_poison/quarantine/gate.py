@@ -11,8 +11,7 @@ from celery_poison import signals
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.actor import default_actor
-from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.owner import check_owner, default_actor
 from celery_poison.records import GateRecord
 
 

@@ -70,8 +70,8 @@ class _Look:
         self._monitor = self._queries.monitor()
         workers = self._queries.workers(int(self._activation * 1000))
         self._consumed = {queue for worker in workers if worker.alive for queue in worker.queues.split(",")}
-        buried = self._queries.buried().items()
-        self._owners = {_boot_id(name): _Owner(False, name, at / 1000) for name, at in buried}
+        dead = self._queries.declared_dead().items()
+        self._owners = {_boot_id(name): _Owner(False, name, at / 1000) for name, at in dead}
         for worker in workers:
             heard = 0.0 if worker.alive else worker.last_beat or 0.0
             self._owners[_boot_id(worker.worker)] = _Owner(worker.alive, worker.worker, heard)

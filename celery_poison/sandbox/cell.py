@@ -23,7 +23,7 @@ from celery.concurrency.prefork import process_initializer
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.forking import real_thread_starter
-from celery_poison.ledger.wire import Wire
+from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.requests import TaskDied
 from celery_poison.sandbox import frames
@@ -78,13 +78,13 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
     if about.deathbed:
         deathbed.lie_down(about.deathbed, notes_signals=False)
     ledger, settings = plugin.open_ledger(), plugin.settings
-    wire = Wire(ledger.client, ledger.keys.channel(about.worker), remind=attempt.still_running)
-    durable = open_durable(settings, ledger, wire)
-    recorder = open_recorder(settings, ledger, wire, node, plugin.policies, durable)
+    writer = Writer(ledger.client, ledger.keys.channel(about.worker), on_connect=attempt.still_running)
+    durable = open_durable(settings, ledger, writer)
+    recorder = open_recorder(settings, ledger, writer, node, plugin.policies, durable)
     recorder.secret = about.secret
     attempt.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
     # A thread may share no connection with greenlets.
-    own = wire if real_thread_starter() is None else Wire(plugin.open_ledger().client)
+    own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
     keep_child_alive(
         own,
         ledger.keys.child(about.worker, os.getpid()),
@@ -92,7 +92,7 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
         settings.activation_interval,
     )
     patience = time.monotonic() + FIRST_BEAT
-    while own is not wire and not own.connects and time.monotonic() < patience:
+    while own is not writer and not own.connects and time.monotonic() < patience:
         time.sleep(0.01)  # its thread has helpers of its own then, which no suspect has left behind
     return recorder
 

@@ -11,7 +11,7 @@ from celery_poison.broker.held import Holdings
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger.wire import Wire
+from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.sandbox.host import Cells, TimeLimits
 from celery_poison.worker.announce import Announcer
@@ -116,13 +116,13 @@ class Runtime:
         settings, self.ledger = self.settings, self.plugin.open_ledger()
         # One connection for all notes of a process: Redis must see them in the order they were made.
         channel = self.ledger.keys.channel(self.worker)
-        self.wire = Wire(self.ledger.client, channel, remind=attempt.still_running)
+        self.writer = Writer(self.ledger.client, channel, on_connect=attempt.still_running)
         self.lease = Lease(settings.activation_interval)
-        self._durable = open_durable(settings, self.ledger, self.wire)
+        self._durable = open_durable(settings, self.ledger, self.writer)
         self.recorder = open_recorder(
-            settings, self.ledger, self.wire, self.me.node, self.policies, self._durable
+            settings, self.ledger, self.writer, self.me.node, self.policies, self._durable
         )
-        self.marks = Marks(self.wire, self.ledger.keys)
+        self.marks = Marks(self.writer, self.ledger.keys)
         self.health = Health(self.app, settings, self.recorder, self.complain)
 
     def _prepare_keeping(self) -> None:
@@ -154,7 +154,7 @@ class Runtime:
     def _prepare_endings(self) -> None:
         """What takes starts off the ledger, and remembers them for a Redis that has forgotten."""
         beat = self.settings.heartbeat_interval
-        tell_again = TELL_AGAIN + (beat if self.wire.follows_master else 0.0)
+        tell_again = TELL_AGAIN + (beat if self.writer.follows_master else 0.0)
         self.amnesia = Amnesia(self.settings.activation_interval, tell_again)
         self._settler = Settler(self.ledger)
         self.memory = Memory(
@@ -167,7 +167,7 @@ class Runtime:
             self.clerk,
             lambda: self.holdings.owes_acknowledgements,
         )
-        self.following = Following(self.wire, self.memory, self.health, self.bridge, beat)
+        self.following = Following(self.writer, self.memory, self.health, self.bridge, beat)
         self.ownership = Ownership(self.ledger, self.lease, self.recorder)
         self.endings = Endings(
             self.me,
@@ -282,19 +282,19 @@ class Runtime:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
         if not self._begun:
             self._begun = True
-            self.wire.open()  # now, and not when the event loop has something to note
+            self.writer.open()  # now, and not when the event loop has something to note
             self.clerk.start()
             self.clerk.do(self._tidy_for_ever)
             self.clerk.do(self.refresher.go_on)
-            if self.wire.follows_master:
+            if self.writer.follows_master:
                 self.clerk.do(self.following.go_on)
 
     def _tidy_for_ever(self) -> None:
         self.rebirth.go_through()
         self._owners.read()
         # Nothing is forgotten here while Redis is away: it may come back having forgotten more than that.
-        if self.wire.open():
-            self.following.heard_from(self.wire.run_id)
+        if self.writer.open():
+            self.following.heard_from(self.writer.run_id)
             self.memory.settle()
             self.memory.recheck()
         raise Again(TIDY_PAUSE)

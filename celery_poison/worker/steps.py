@@ -80,7 +80,7 @@ class LifeStep(bootsteps.StartStopStep):
         if runtime.deathbed is not None:
             deathbed.lie_down(runtime.deathbed.path)
         keep_child_alive(
-            runtime.wire,
+            runtime.writer,
             runtime.ledger.keys.child(runtime.worker, os.getpid()),
             runtime.settings.heartbeat_interval,
             runtime.settings.activation_interval,

@@ -87,7 +87,7 @@ def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_e
     with counted() as exchanges:
         assert lot.round() == 0
     assert exchanges.count < MANY / 10
-    ledger.settle((mid, start.token) for mid, start in starts)
+    ledger.clean_up((mid, start.token) for mid, start in starts)
     with counted() as exchanges:
         assert lot.round() == 0
     assert exchanges.count == 1, "nothing is parked any more, and of what was only a memory is left"

@@ -17,7 +17,7 @@ from celery_poison.verdict import CHANCE
 from tests.failover.crew import Watched
 from tests.failover.standalone import MonitorProcess
 
-#: Seconds; short, since a test waits for its end, and longer than it takes to bury three workers.
+#: Seconds; short, since a test waits for its end, and longer than it takes to declare three workers dead.
 WINDOW = 3.0
 
 

@@ -94,7 +94,7 @@ def test_workers_what_they_missed_and_recoveries_from_their_deaths(scraper: Scra
     assert seen["monitor_present", ()] == 0
     led = ledger.lead("w2@h/b", 60_000)
     assert led is not None
-    ledger.bury("w1@h/b", "incident", Silence.SILENT, 0, led[0])
+    ledger.declare_dead("w1@h/b", "incident", Silence.SILENT, 0, led[0])
     seen = scraper.await_that("open_incidents", is_=1)
     assert seen["monitor_present", ()] == 1
     ledger.close("w1@h/b", "incident", flagged=0, put_back=0, returned={}, fence=led[0])

@@ -17,7 +17,7 @@ from celery.worker import state
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import NO_EVIDENCE, Evidence
-from celery_poison.ledger.attempts import Known
+from celery_poison.ledger.messages import Known
 from celery_poison.records import Start
 from celery_poison.results import success_was_stored
 from celery_poison.verdict import Action, Limits, Verdict, convict

@@ -106,7 +106,7 @@ class Memory:
         known = self._settler.tokens()
         starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended if end.token in known]
         for first in range(0, len(starts), BATCH):
-            self._settler.missing += self._ledger.remind(starts[first : first + BATCH])
+            self._settler.missing += self._ledger.resync(starts[first : first + BATCH])
 
     def _start_of(self, end: Acknowledged) -> Start:
         worker = f"{self._me.node}/{end.token.partition('.')[0]}"
@@ -144,7 +144,7 @@ class Memory:
     def _end(self, mid: str, start: Start, raw: bytes) -> None:
         well = self._whereabouts.how_ended(start.token)
         if well:
-            self._ledger.remind([(mid, start, Ended.DONE)])
+            self._ledger.resync([(mid, start, Ended.DONE)])
             self._settler.keep(
                 [Acknowledged(0.0, mid, start.token, start.id, start.task)], self._amnesia.grace
             )

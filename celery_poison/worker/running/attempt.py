@@ -96,7 +96,7 @@ def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
         _refused.discard(ticket.token)
         return True
     try:
-        return _lease.is_doubtful(ticket.token) and _ledger.is_buried(recorder.worker_of(ticket.token))
+        return _lease.is_doubtful(ticket.token) and _ledger.is_declared_dead(recorder.worker_of(ticket.token))
     except LedgerUnavailable:
         return False  # nobody can know
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
-from celery_poison.ledger.wire import bulk
+from celery_poison.ledger.writer import bulk
 
 #: The fields whose words differ, in the order of the journal.
 FILLED_IN = (

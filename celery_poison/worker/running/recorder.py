@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
-from celery_poison.ledger.wire import Wire, bulk, command
+from celery_poison.ledger.writer import Writer, bulk, command
 from celery_poison.policy import Policy
 from celery_poison.records import ALONE
 from celery_poison.settings import Settings
@@ -37,7 +37,7 @@ class Recorder:
 
     def __init__(
         self,
-        wire: Wire,
+        writer: Writer,
         keys: Keys,
         node: str,
         policies: Mapping[str, tuple[Policy, bool]],
@@ -47,12 +47,12 @@ class Recorder:
     ) -> None:
         self.alone = ALONE
         self.secret = b""
-        self._wire = wire
+        self._writer = writer
         self._durable = durable
         self._worker_key = keys.worker
         self._policies = policies
         self._node = node
-        self._remind = script("remind")
+        self._remind = script("resync")
         self._remind_keys = [vars(keys)[name].encode() for name in self._remind.keys]
         self._hset = b"*4\r\n" + bulk(b"HSET") + bulk(keys.running.encode())
         done = b"*4\r\n" + bulk(b"HSET") + bulk(keys.done.encode())
@@ -82,7 +82,7 @@ class Recorder:
         ).encode()
         write = self._hset + bulk(ticket.mid.encode()) + bulk(entry)
         if self._durable is None:
-            self._wire.send(write)
+            self._writer.send(write)
         else:
             worker_key = self._worker_key(self.worker_of(ticket.token))
             self._durable.write(write, worker_key, lambda: is_lost(self, ticket))
@@ -118,10 +118,10 @@ class Recorder:
         """
         mark = bulk(ticket.token.encode()) + bulk(how.value.encode())
         if how is not Ended.DONE:
-            return self._wire.send(self._done + mark)
+            return self._writer.send(self._done + mark)
         if self._end is None:
             count = self._tally + bulk(task.encode()) + bulk(b"1")
-            return self._wire.send(self._multi + mark + count + _EXEC)
+            return self._writer.send(self._multi + mark + count + _EXEC)
         traits, memory = UNKNOWN, b""
         if given is not None:
             asks_user = self._policies[task][0].fingerprint is not None
@@ -144,7 +144,7 @@ class Recorder:
             traits.fingerprint.encode(),
             traits.shape.encode(),
         )
-        return self._wire.send(self._multi + mark + entry + _EXEC)
+        return self._writer.send(self._multi + mark + entry + _EXEC)
 
     def _static(self, task: str, queue: str) -> tuple[str, str]:
         policy, diverts = self._policies[task]
@@ -156,14 +156,14 @@ class Recorder:
 def open_recorder(
     settings: Settings,
     ledger: Ledger,
-    wire: Wire,
+    writer: Writer,
     node: str,
     policies: Mapping[str, tuple[Policy, bool]],
     durable: Durable | None,
 ) -> Recorder:
     """Return the recorder of the worker on ``node``, as the app's settings want it."""
     maxlen = settings.journal_maxlen if settings.journal == "attempts" else None
-    return Recorder(wire, ledger.keys, node, policies, maxlen, durable, settings.release)
+    return Recorder(writer, ledger.keys, node, policies, maxlen, durable, settings.release)
 
 
 def _quoted(text: str) -> str:
