@@ -26,7 +26,7 @@ from celery_poison.sandbox.trial import Trial
 
 if TYPE_CHECKING:
     from celery_poison.worker.request import GuardedRequest
-    from celery_poison.worker.runtime import Runtime
+    from celery_poison.worker.worker import Worker
 
 #: Slots of a worker for which it opens a cell, and the most that it opens.
 SLOTS_FOR_A_CELL, MOST_CELLS = 4, 4
@@ -57,7 +57,7 @@ class Cells:
         slots: tasks that the worker runs at once.
     """
 
-    def __init__(self, runtime: Runtime, limits: TimeLimits, slots: int) -> None:
+    def __init__(self, runtime: Worker, limits: TimeLimits, slots: int) -> None:
         self._runtime = runtime
         self._limits = limits
         self._give_back: Callable[[GuardedRequest], Any] = lambda request: None

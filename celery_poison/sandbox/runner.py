@@ -23,7 +23,7 @@ from celery_poison.sandbox.trial import Trial
 from celery_poison.worker.crash_reports import LastWords
 
 if TYPE_CHECKING:
-    from celery_poison.worker.runtime import Runtime
+    from celery_poison.worker.worker import Worker
 
 logger = get_logger("celery_poison")
 
@@ -49,7 +49,7 @@ class Runner:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: Worker,
         open_cell: Callable[[], OpenCell],
         refused: Callable[[Trial, Exception], Any],
         finished: Callable[[Runner], Any],
@@ -123,7 +123,7 @@ class Runner:
 
     def _report(self, call: Callable[[], Any]) -> None:
         if not self._ending:
-            self._runtime.bridge.call(call)
+            self._runtime.loop.call_in_loop(call)
 
     def _try(self, trial: Trial) -> None:
         for last in (False, True):
