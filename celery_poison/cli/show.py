@@ -11,10 +11,10 @@ from kombu.utils.json import dumps
 
 from celery_poison.cli.output import clean, json_option, print_json, print_rows, when
 from celery_poison.cli.session import open_quarantine, plainly
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import story
 from celery_poison.quarantine.body import decoded, preview
 from celery_poison.quarantine.dossier import Entries, find, parcel_if_kept
-from celery_poison.records import MessageRecord, StoredMessage
 from celery_poison.states import State
 
 

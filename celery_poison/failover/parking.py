@@ -17,10 +17,9 @@ from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
 from celery_poison.headers import PARK, TRIAL
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, Parked, ParkingState
 from celery_poison.quarantine.stored import stored_message, unpack
-from celery_poison.records import Parked, ParkingState
 from celery_poison.settings import Settings
-from celery_poison.verdict import Ended
 
 logger = get_logger("celery_poison")
 

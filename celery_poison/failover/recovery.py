@@ -15,15 +15,15 @@ from celery import Celery
 
 from celery_poison import causes
 from celery_poison.broker.putback import owners, put_back
+from celery_poison.decide import may_be_chance
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import ALONE, IN_CELL, Incident, Start
+from celery_poison.model import ALONE, IN_CELL, Ended, Incident, Phase, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase, may_be_chance
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0

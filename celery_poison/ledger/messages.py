@@ -9,9 +9,8 @@ from typing import Any
 
 from celery_poison.ledger.calling import Caller, fence_of, pairs
 from celery_poison.ledger.scripts import Code
-from celery_poison.records import Parked, Start, history_of
+from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
-from celery_poison.verdict import Ended, History, Phase
 
 #: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
 REMEMBER_CONVICTIONS_MS = 30 * 86_400_000

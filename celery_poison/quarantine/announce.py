@@ -7,7 +7,7 @@ from celery.utils.log import get_logger
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.notices import Fact, Notice, leave_notice
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 
 logger = get_logger(__name__)
 

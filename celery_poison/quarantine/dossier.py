@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from celery_poison.errors import MessageNotFound
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.quarantine import Quarantine
-from celery_poison.records import MessageRecord, StoredMessage
 from celery_poison.states import State
 
 Entries = list[dict[str, str]]

@@ -15,6 +15,7 @@ from celery_poison.ledger.census import Census, Headcount
 from celery_poison.ledger.extract import Extent, extent, extract
 from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.acting import Acting, Case
 from celery_poison.quarantine.filters import Filter
@@ -24,7 +25,6 @@ from celery_poison.quarantine.outcome import Listener, Outcome
 from celery_poison.quarantine.owner import check_owner, default_actor
 from celery_poison.quarantine.result import store_failure
 from celery_poison.quarantine.stored import canvas_of, publish_release, stored_message
-from celery_poison.records import MessageRecord, StoredMessage
 from celery_poison.states import Event, State
 
 # The class has a method named list, which would stand before the type in its annotations.

@@ -13,8 +13,8 @@ from celery import Celery
 
 from celery_poison.broker.aged import LOOKED_AT, AgedEntry, aged_entries
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
-from celery_poison.records import Start
 from celery_poison.states import State
 from celery_poison.stuck import RECOVERED, Kind, Stranded, Stuck, is_stuck
 from celery_poison.text import when

@@ -29,11 +29,11 @@ from celery_poison.requests import TaskDied
 from celery_poison.sandbox import frames
 from celery_poison.sandbox.loading import Cellmate, load
 from celery_poison.sandbox.remains import LeakCheck
+from celery_poison.worker import child, crash_reports
+from celery_poison.worker.durable import open_durable
+from celery_poison.worker.lease import Lease
 from celery_poison.worker.presence.pulse import keep_child_alive
-from celery_poison.worker.running import attempt, deathbed
-from celery_poison.worker.running.durable import open_durable
-from celery_poison.worker.running.lease import Lease
-from celery_poison.worker.running.recorder import Recorder, open_recorder
+from celery_poison.worker.recorder import Recorder, open_recorder
 
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.
 FIRST_BEAT = 1.0
@@ -76,13 +76,13 @@ def _prepare(app: Celery, plugin: Plugin, about: Cellmate, lease: int) -> Record
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
     if about.deathbed:
-        deathbed.lie_down(about.deathbed, notes_signals=False)
+        crash_reports.lie_down(about.deathbed, notes_signals=False)
     ledger, settings = plugin.open_ledger(), plugin.settings
-    writer = Writer(ledger.client, ledger.keys.channel(about.worker), on_connect=attempt.still_running)
+    writer = Writer(ledger.client, ledger.keys.channel(about.worker), on_connect=child.still_running)
     durable = open_durable(settings, ledger, writer)
     recorder = open_recorder(settings, ledger, writer, node, plugin.policies, durable)
     recorder.secret = about.secret
-    attempt.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
+    child.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
     # A thread may share no connection with greenlets.
     own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
     keep_child_alive(
@@ -139,7 +139,7 @@ def _run(arguments: tuple[Any, ...]) -> End:
     try:
         signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
         try:
-            return True, attempt.run_fast(*arguments)
+            return True, child.run_fast(*arguments)
         except Exception as error:
             return False, frames.info_of(error)
         finally:

@@ -25,7 +25,7 @@ from celery_poison.sandbox.runner import Runner
 from celery_poison.sandbox.trial import Trial
 
 if TYPE_CHECKING:
-    from celery_poison.worker.ending.request import GuardedRequest
+    from celery_poison.worker.request import GuardedRequest
     from celery_poison.worker.runtime import Runtime
 
 #: Slots of a worker for which it opens a cell, and the most that it opens.

@@ -21,7 +21,7 @@ from celery_poison.evidence import NATIVE, Evidence
 from celery_poison.forking import no_fork
 from celery_poison.sandbox import frames
 from celery_poison.sandbox.loading import Cellmate, environment_for
-from celery_poison.worker.running.deathbed import LastWords
+from celery_poison.worker.crash_reports import LastWords
 
 #: Seconds in which an app must be loaded.
 LOADING = 120.0

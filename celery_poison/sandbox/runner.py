@@ -20,7 +20,7 @@ from celery_poison.sandbox.ends import error_of
 from celery_poison.sandbox.frames import info_of
 from celery_poison.sandbox.opened import CannotOpen, Death, OpenCell
 from celery_poison.sandbox.trial import Trial
-from celery_poison.worker.running.deathbed import LastWords
+from celery_poison.worker.crash_reports import LastWords
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime

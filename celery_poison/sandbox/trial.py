@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from billiard.einfo import ExceptionInfo
 
 if TYPE_CHECKING:
-    from celery_poison.worker.ending.request import GuardedRequest
+    from celery_poison.worker.request import GuardedRequest
 
 _NEVER = float("inf")
 

@@ -14,6 +14,7 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.sandbox.host import Cells, TimeLimits
+from celery_poison.worker import child
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.arrival.blocklist import BlockList, Checker
 from celery_poison.worker.arrival.fingerprints import Fingerprints
@@ -23,10 +24,12 @@ from celery_poison.worker.arrival.refreshing import Refresher
 from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.complaints import Complaints
-from celery_poison.worker.ending.endings import Endings
-from celery_poison.worker.ending.exits import Exits
-from celery_poison.worker.ending.observed import observe_tasks
-from celery_poison.worker.ending.ownership import Ownership
+from celery_poison.worker.crash_reports import make_deathbed
+from celery_poison.worker.durable import open_durable
+from celery_poison.worker.exits import Exits
+from celery_poison.worker.lease import Lease
+from celery_poison.worker.observed import observe_tasks
+from celery_poison.worker.outcome import Endings, Ownership
 from celery_poison.worker.presence.about import About
 from celery_poison.worker.presence.amnesia import TELL_AGAIN, Amnesia
 from celery_poison.worker.presence.following import Following
@@ -39,11 +42,7 @@ from celery_poison.worker.presence.rebirth import Rebirth
 from celery_poison.worker.presence.settler import Settler
 from celery_poison.worker.presence.vitals import Vitals
 from celery_poison.worker.presence.whereabouts import Whereabouts
-from celery_poison.worker.running import attempt
-from celery_poison.worker.running.deathbed import make_deathbed
-from celery_poison.worker.running.durable import open_durable
-from celery_poison.worker.running.lease import Lease
-from celery_poison.worker.running.recorder import open_recorder
+from celery_poison.worker.recorder import open_recorder
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0
@@ -106,9 +105,7 @@ class Runtime:
         self.exits = Exits(self.deathbed)
         self.vitals = Vitals(self.complain)
         self.cells = Cells(self, limits, concurrency)
-        attempt.configure(
-            self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
-        )
+        child.configure(self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes)
         self._connect_as_myself()
         self.health.check(self.ledger, self._durable, self.amnesia)
 
@@ -116,7 +113,7 @@ class Runtime:
         settings, self.ledger = self.settings, self.plugin.open_ledger()
         # One connection for all notes of a process: Redis must see them in the order they were made.
         channel = self.ledger.keys.channel(self.worker)
-        self.writer = Writer(self.ledger.client, channel, on_connect=attempt.still_running)
+        self.writer = Writer(self.ledger.client, channel, on_connect=child.still_running)
         self.lease = Lease(settings.activation_interval)
         self._durable = open_durable(settings, self.ledger, self.writer)
         self.recorder = open_recorder(

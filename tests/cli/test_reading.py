@@ -10,8 +10,8 @@ import pytest
 from kombu.compression import compress
 
 from celery_poison.ledger.fleet import Silence
+from celery_poison.model import MessageRecord
 from celery_poison.proposals import ProposedRule, sheet
-from celery_poison.records import MessageRecord
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.quarantine.keeping import Keeper

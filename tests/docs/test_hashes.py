@@ -13,8 +13,8 @@ from kombu.message import Message
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
+from celery_poison.model import Start
 from celery_poison.quarantine.stored import stored_fields
-from celery_poison.records import Start
 from celery_poison.states import Event
 from celery_poison.worker.presence.about import About
 from tests.docs.pages import rows, section, text, words

@@ -20,9 +20,9 @@ from celery_poison.headers import mid_of
 from celery_poison.ledger import meta
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import identity_of
-from celery_poison.records import Start
 from celery_poison.testing import wait_until
 from tests.failover.apps import build
 

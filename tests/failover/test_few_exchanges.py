@@ -14,9 +14,8 @@ from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, Start
 from celery_poison.plugin import plugin_of
-from celery_poison.records import Start
-from celery_poison.verdict import Ended
 from tests.apps.harness import Fleet
 
 MANY = 1_200

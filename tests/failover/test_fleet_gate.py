@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 
+from celery_poison.decide import CHANCE
+from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.quarantine.overview import overview
-from celery_poison.records import Start
 from celery_poison.testing import wait_until
-from celery_poison.verdict import CHANCE
 from tests.failover.crew import Watched
 from tests.failover.standalone import MonitorProcess
 

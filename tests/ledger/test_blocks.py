@@ -14,7 +14,7 @@ from celery_poison.ledger import Keys, Ledger, blocks
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.messages import REMEMBER_CONVICTIONS_MS
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.model import Start
 
 FP = "0123456789abcdef"
 

@@ -10,7 +10,7 @@ import redis
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.model import Start
 
 ID, MID, WORKER = "id", "mid", "w1@host/0a1b"
 

@@ -12,7 +12,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.fleet import DeclaredDead, GateLimits, Silence
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.model import Start
 
 HALF = GateLimits(share=0.5, workers=3, window_ms=60_000)
 

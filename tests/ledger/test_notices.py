@@ -9,7 +9,7 @@ import redis
 
 from celery_poison.ledger import Keys, Ledger, notices
 from celery_poison.ledger.notices import Fact, Notice, leave_notice, take
-from celery_poison.records import Start
+from celery_poison.model import Start
 from celery_poison.states import Event
 
 START = Start("R", "0a1b.1", "w1@host/0a1b", 7, 1, 1, 0, "id", "shop.charge", "celery", 2, 5, 10, 1)

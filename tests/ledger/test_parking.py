@@ -9,7 +9,7 @@ import pytest
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import ParkingState, Start
+from celery_poison.model import ParkingState, Start
 
 MID = "m1"
 

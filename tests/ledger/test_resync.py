@@ -10,8 +10,7 @@ import redis
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
-from celery_poison.verdict import Ended
+from celery_poison.model import Ended, Start
 
 WORKER = "w1@host/0a1b"
 

@@ -26,7 +26,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.fleet import DeclaredDead, Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.model import Start
 from celery_poison.states import Event, State
 
 MIDS = ("m1", "m2", "m3")

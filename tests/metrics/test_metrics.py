@@ -22,7 +22,7 @@ from celery_poison.metrics.collector import SnapshotCollector
 from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
 from celery_poison.metrics.sampler import Sampler
 from celery_poison.metrics.snapshot import MAX_NAME, MAX_SERIES, OTHERS, Observer, series
-from celery_poison.records import Start
+from celery_poison.model import Start
 from celery_poison.states import State
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet

@@ -13,7 +13,7 @@ from celery_poison.ledger.durability import EVERYSEC, REPLICA, find_means
 from celery_poison.ledger.writer import Writer, command
 from celery_poison.requests import NeverBegan
 from celery_poison.testing import RedisServer, wait_until
-from celery_poison.worker.running.durable import Durable
+from celery_poison.worker.durable import Durable
 from tests.worker.conftest import Crew
 
 Start = Callable[..., RedisServer]

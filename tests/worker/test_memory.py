@@ -13,9 +13,8 @@ from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, Phase, Start
 from celery_poison.quarantine.stored import pack, stored_fields
-from celery_poison.records import Start
-from celery_poison.verdict import Ended, Phase
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.presence import settler as settling
 from celery_poison.worker.presence.amnesia import Amnesia

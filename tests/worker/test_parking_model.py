@@ -16,16 +16,16 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
+from celery_poison.decide import Action, judge
 from celery_poison.errors import StaleDelivery
 from celery_poison.failover import parking
 from celery_poison.headers import MID, PARK, TRIAL
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, Parked, Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack
-from celery_poison.records import Parked, Start
-from celery_poison.verdict import Action, Ended, judge
 from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery
 from celery_poison.worker.arrival.door import facts_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.verdict import Phase
+from celery_poison.model import Phase
 from celery_poison.worker.arrival.delivery import note_delivery
 from celery_poison.worker.arrival.door import Door
 from celery_poison.worker.arrival.gate import Gate

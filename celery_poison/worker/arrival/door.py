@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.decide import Action, Facts, Verdict, judge
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.messages import MessageState
+from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
 from celery_poison.quarantine.stored import pack, stored_fields
-from celery_poison.records import ALONE, ParkingState, Start
 from celery_poison.states import State
-from celery_poison.verdict import Action, Ended, Facts, Phase, Verdict, judge
 from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery
 from celery_poison.worker.clerk import Again
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.writer import Writer, command
-from celery_poison.records import Start
-from celery_poison.verdict import Phase
+from celery_poison.model import Phase, Start
 from celery_poison.worker.arrival.delivery import Delivery
 
 

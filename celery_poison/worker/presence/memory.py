@@ -17,8 +17,7 @@ from celery_poison import causes
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
-from celery_poison.verdict import Ended, Phase
+from celery_poison.model import Ended, Phase, Start
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.presence.amnesia import Amnesia
 from celery_poison.worker.presence.incarnation import Incarnation

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.forking import no_fork
 from celery_poison.ledger.writer import Writer, command
-from celery_poison.worker.running import native
-from celery_poison.worker.running.lease import clock
+from celery_poison.worker import native
+from celery_poison.worker.lease import clock
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime

@@ -4,22 +4,89 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
 from celery_poison.ledger.writer import Writer, bulk, command
+from celery_poison.model import ALONE, Ended
 from celery_poison.policy import Policy
-from celery_poison.records import ALONE
 from celery_poison.settings import Settings
-from celery_poison.verdict import Ended
-from celery_poison.worker.running.durable import Durable
-from celery_poison.worker.running.end_entry import EndEntry
-from celery_poison.worker.running.memory_use import peak_memory_kb
-from celery_poison.worker.running.ticket import Ticket
-from celery_poison.worker.running.traits import UNKNOWN, Given, traits_of
+from celery_poison.task import FIRST, Attempt
+from celery_poison.worker.durable import Durable
+from celery_poison.worker.traits import UNKNOWN, Given, traits_of
+
+Told = tuple[str, str, str, int, tuple[Any, ...] | None]
+
+
+class Ticket(NamedTuple):
+    """A delivery that goes to the pool.
+
+    Attributes:
+        token: of this start.
+        attempt: what came before it.
+        payload_bytes: size of its body as the broker had it; 0 where nobody looked.
+    """
+
+    mid: str
+    token: str
+    queue: str
+    attempt: Attempt
+    payload_bytes: int = 0
+
+    def tell(self) -> Told:
+        """Return it as plain words, which are cheap to pickle; most have no history to tell of."""
+        history = None if self.attempt is FIRST else tuple(self.attempt)
+        return self.mid, self.token, self.queue, self.payload_bytes, history
+
+    @classmethod
+    def told(cls, words: Told) -> Ticket:
+        mid, token, queue, size, history = words
+        return cls(mid, token, queue, FIRST if history is None else Attempt(*history), size)
+
+
+#: Elsewhere than on macOS it is told in KiB already.
+_UNIT = 1024 if sys.platform == "darwin" else 1
+
+
+def peak_memory_kb() -> int:
+    """Return the most resident memory that this process has had so far, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // _UNIT
+
+
+#: The fields whose words differ, in the order of the journal.
+FILLED_IN = (
+    *("id", "mid", "token", "task", "queue", "worker", "pid", "outcome", "deliveries", "runtime_ms", "note"),
+    *("payload_bytes", "memory_kb", "fingerprint", "shape"),
+)
+
+
+class EndEntry:
+    """Writes such entries for one worker.
+
+    Args:
+        maxlen: ``poison_journal_maxlen``.
+        release: ``poison_release``.
+    """
+
+    def __init__(self, keys: Keys, maxlen: int, release: str) -> None:
+        fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD", "release": release}
+        words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % maxlen, b"*"]
+        self._template = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(bulk, words))
+        for name in FIELDS:
+            value = bulk(fixed.get(name, "").encode()).replace(b"%", b"%%")
+            self._template += bulk(name.encode()) + (b"%b" if name in FILLED_IN else value)
+
+    def command(self, *words: bytes) -> bytes:
+        """Return the command that adds an entry, given the words of ``FILLED_IN``."""
+        return self._template % tuple(map(bulk, words))
+
 
 _EXEC = command(b"EXEC")
 _SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:@/")
@@ -31,7 +98,7 @@ class Recorder:
     Both are unanswered, but for starts that must survive Redis itself (``durable``).
 
     Attributes:
-        alone: what the entry says of a suspect's start: ``records.ALONE`` or ``records.IN_CELL``.
+        alone: what the entry says of a suspect's start: ``model.ALONE`` or ``model.IN_CELL``.
         secret: the key of fingerprints; empty until it is known.
     """
 
