@@ -17,7 +17,7 @@ from celery.worker import state
 from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.host import TimeLimits
+from celery_poison.sandbox.trial import TimeLimits
 from celery_poison.worker.arrival.door import Door
 from celery_poison.worker.arrival.gate import Gate
 from celery_poison.worker.presence.pulse import Pulse, keep_child_alive
