@@ -123,7 +123,7 @@ class Monitor:
             signals.fleet_gate_lifted.send(sender=None, actor="", note="")
             self._gate_moved(0, 0)
         for worker, how in self._unwell(now).items():
-            self._bury(worker, how, fence)
+            self._declare_dead(worker, how, fence)
         for worker, incident in self._queries.open_incidents().items():
             self._recover(worker, incident, fence)
         self._parking.round()
@@ -177,11 +177,11 @@ class Monitor:
                 believed[worker] = Silence.SILENT if how is Silence.GONE else how
         return believed
 
-    def _bury(self, worker: str, how: Silence, fence: int) -> None:
+    def _declare_dead(self, worker: str, how: Silence, fence: int) -> None:
         incident = uuid4().hex[:12]
         earlier = [*self._recovery.earlier_deaths(worker)] if self._gate else []
         evidence = last_heard(self._ledger, worker, how)
-        dead = self._ledger.bury(
+        dead = self._ledger.declare_dead(
             worker,
             incident,
             how,

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
-from celery_poison.ledger.untold import Fact, News
+from celery_poison.ledger.notices import Fact, Notice
 
 logger = get_logger("celery_poison")
 
@@ -49,7 +49,7 @@ class Announcer:
     def candidate(self, id: str, task: str, cause: str, crashes: int) -> None:
         story = causes.describe(cause)
         logger.error("Task %s[%s] %s; it is a blacklist candidate now (death %d)", task, id, story, crashes)
-        self.news(News(id, Fact.CANDIDATE, story))
+        self.news(Notice(id, Fact.CANDIDATE, story))
         _send(signals.message_candidate, message={"id": id, "task": task}, cause=cause)
 
     def quarantined(self, id: str, task: str, cause: str, reason: str) -> None:
@@ -57,7 +57,7 @@ class Announcer:
         self._event("task-quarantined", id, reason, result=reason)
         _send(signals.message_quarantined, message={"id": id, "task": task}, cause=cause, reason=reason)
 
-    def news(self, news: News) -> None:
+    def news(self, news: Notice) -> None:
         """Tell Flower of what somebody else did or decided."""
         said = "released from quarantine" if news.fact is Fact.RELEASED else news.story
         self._event(_EVENTS[news.fact], news.id, said)

@@ -13,14 +13,14 @@ from celery.concurrency.prefork import process_initializer
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.forking import real_thread_starter
-from celery_poison.ledger.wire import Wire
+from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.sandbox.channel import Prepared
+from celery_poison.worker import child, crash_reports
+from celery_poison.worker.durable import open_durable
+from celery_poison.worker.lease import Lease
 from celery_poison.worker.presence.pulse import keep_child_alive
-from celery_poison.worker.running import attempt, deathbed
-from celery_poison.worker.running.durable import open_durable
-from celery_poison.worker.running.lease import Lease
-from celery_poison.worker.running.recorder import Recorder, open_recorder
+from celery_poison.worker.recorder import Recorder, open_recorder
 
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.
 FIRST_BEAT = 1.0
@@ -64,25 +64,25 @@ def prepare(facts: WorkerFacts, app: Celery, lease: int) -> Prepared:
     process_initializer(app, node)
     setup_worker_optimizations(app, node)
     if facts.crash_reports:
-        deathbed.lie_down(facts.crash_reports, notes_signals=False)
+        crash_reports.lie_down(facts.crash_reports, notes_signals=False)
     recorder = _open_recorder(plugin, facts, node, lease)
 
     def run(arguments: tuple[Any, ...], alone: int) -> Any:
         recorder.alone = alone
-        return attempt.run_fast(*arguments)
+        return child.run_fast(*arguments)
 
     return Prepared(run, tuple(plugin.policies))
 
 
 def _open_recorder(plugin: Plugin, facts: WorkerFacts, node: str, lease: int) -> Recorder:
     ledger, settings = plugin.open_ledger(), plugin.settings
-    wire = Wire(ledger.client, ledger.keys.channel(facts.worker), remind=attempt.still_running)
-    durable = open_durable(settings, ledger, wire)
-    recorder = open_recorder(settings, ledger, wire, node, plugin.policies, durable)
+    writer = Writer(ledger.client, ledger.keys.channel(facts.worker), on_connect=child.still_running)
+    durable = open_durable(settings, ledger, writer)
+    recorder = open_recorder(settings, ledger, writer, node, plugin.policies, durable)
     recorder.secret = facts.secret
-    attempt.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
+    child.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
     # A thread may share no connection with greenlets.
-    own = wire if real_thread_starter() is None else Wire(plugin.open_ledger().client)
+    own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
     keep_child_alive(
         own,
         ledger.keys.child(facts.worker, os.getpid()),
@@ -90,7 +90,7 @@ def _open_recorder(plugin: Plugin, facts: WorkerFacts, node: str, lease: int) ->
         settings.activation_interval,
     )
     patience = time.monotonic() + FIRST_BEAT
-    while own is not wire and not own.connects and time.monotonic() < patience:
+    while own is not writer and not own.connects and time.monotonic() < patience:
         time.sleep(0.01)  # its thread has helpers of its own then, which no suspect has left behind
     return recorder
 

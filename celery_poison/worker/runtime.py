@@ -14,12 +14,12 @@ from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.evidence import Evidence
-from celery_poison.ledger.wire import Wire
+from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.sandbox.channel import Prepare
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Death, TimeLimits
-from celery_poison.worker import in_cell
+from celery_poison.worker import child, in_cell
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.arrival.blocklist import BlockList, Checker
 from celery_poison.worker.arrival.fingerprints import Fingerprints
@@ -29,10 +29,12 @@ from celery_poison.worker.arrival.refreshing import Refresher
 from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Again, Clerk
 from celery_poison.worker.complaints import Complaints
-from celery_poison.worker.ending.endings import Endings
-from celery_poison.worker.ending.exits import Exits
-from celery_poison.worker.ending.observed import observe_tasks
-from celery_poison.worker.ending.ownership import Ownership
+from celery_poison.worker.crash_reports import make_deathbed
+from celery_poison.worker.durable import open_durable
+from celery_poison.worker.exits import Exits
+from celery_poison.worker.lease import Lease
+from celery_poison.worker.observed import observe_tasks
+from celery_poison.worker.outcome import Endings, Ownership
 from celery_poison.worker.presence.about import About
 from celery_poison.worker.presence.amnesia import TELL_AGAIN, Amnesia
 from celery_poison.worker.presence.following import Following
@@ -45,11 +47,7 @@ from celery_poison.worker.presence.rebirth import Rebirth
 from celery_poison.worker.presence.settler import Settler
 from celery_poison.worker.presence.vitals import Vitals
 from celery_poison.worker.presence.whereabouts import Whereabouts
-from celery_poison.worker.running import attempt
-from celery_poison.worker.running.deathbed import make_deathbed
-from celery_poison.worker.running.durable import open_durable
-from celery_poison.worker.running.lease import Lease
-from celery_poison.worker.running.recorder import open_recorder
+from celery_poison.worker.recorder import open_recorder
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0
@@ -112,9 +110,7 @@ class Runtime:
         self.exits = Exits(self.deathbed)
         self.vitals = Vitals(self.complain)
         self.cells = Cells(self, settings, limits, lease=self.lease.fd, slots=concurrency)
-        attempt.configure(
-            self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes
-        )
+        child.configure(self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes)
         self._connect_as_myself()
         self.health.check(self.ledger, self._durable, self.amnesia)
 
@@ -122,13 +118,13 @@ class Runtime:
         settings, self.ledger = self.settings, self.plugin.open_ledger()
         # One connection for all notes of a process: Redis must see them in the order they were made.
         channel = self.ledger.keys.channel(self.worker)
-        self.wire = Wire(self.ledger.client, channel, remind=attempt.still_running)
+        self.writer = Writer(self.ledger.client, channel, on_connect=child.still_running)
         self.lease = Lease(settings.activation_interval)
-        self._durable = open_durable(settings, self.ledger, self.wire)
+        self._durable = open_durable(settings, self.ledger, self.writer)
         self.recorder = open_recorder(
-            settings, self.ledger, self.wire, self.me.node, self.policies, self._durable
+            settings, self.ledger, self.writer, self.me.node, self.policies, self._durable
         )
-        self.marks = Marks(self.wire, self.ledger.keys)
+        self.marks = Marks(self.writer, self.ledger.keys)
         self.health = Health(self.app, settings, self.recorder, self.complain)
 
     def _prepare_keeping(self) -> None:
@@ -160,7 +156,7 @@ class Runtime:
     def _prepare_endings(self) -> None:
         """What takes starts off the ledger, and remembers them for a Redis that has forgotten."""
         beat = self.settings.heartbeat_interval
-        tell_again = TELL_AGAIN + (beat if self.wire.follows_master else 0.0)
+        tell_again = TELL_AGAIN + (beat if self.writer.follows_master else 0.0)
         self.amnesia = Amnesia(self.settings.activation_interval, tell_again)
         self._settler = Settler(self.ledger)
         self.memory = Memory(
@@ -173,7 +169,7 @@ class Runtime:
             self.clerk,
             lambda: self.holdings.owes_acknowledgements,
         )
-        self.following = Following(self.wire, self.memory, self.health, self.bridge, beat)
+        self.following = Following(self.writer, self.memory, self.health, self.bridge, beat)
         self.ownership = Ownership(self.ledger, self.lease, self.recorder)
         self.endings = Endings(
             self.me,
@@ -306,19 +302,19 @@ class Runtime:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
         if not self._begun:
             self._begun = True
-            self.wire.open()  # now, and not when the event loop has something to note
+            self.writer.open()  # now, and not when the event loop has something to note
             self.clerk.start()
             self.clerk.do(self._tidy_for_ever)
             self.clerk.do(self.refresher.go_on)
-            if self.wire.follows_master:
+            if self.writer.follows_master:
                 self.clerk.do(self.following.go_on)
 
     def _tidy_for_ever(self) -> None:
         self.rebirth.go_through()
         self._owners.read()
         # Nothing is forgotten here while Redis is away: it may come back having forgotten more than that.
-        if self.wire.open():
-            self.following.heard_from(self.wire.run_id)
+        if self.writer.open():
+            self.following.heard_from(self.writer.run_id)
             self.memory.settle()
             self.memory.recheck()
         raise Again(TIDY_PAUSE)

@@ -18,10 +18,10 @@ from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import TimeLimits
+from celery_poison.worker import crash_reports
 from celery_poison.worker.arrival.door import Door
 from celery_poison.worker.arrival.gate import Gate
 from celery_poison.worker.presence.pulse import Pulse, keep_child_alive
-from celery_poison.worker.running import deathbed
 from celery_poison.worker.runtime import Runtime
 
 logger = get_logger("celery_poison")
@@ -78,9 +78,9 @@ class LifeStep(bootsteps.StartStopStep):
     def _child_begins(self, **_: Any) -> None:
         runtime = self._runtime
         if runtime.deathbed is not None:
-            deathbed.lie_down(runtime.deathbed.path)
+            crash_reports.lie_down(runtime.deathbed.path)
         keep_child_alive(
-            runtime.wire,
+            runtime.writer,
             runtime.ledger.keys.child(runtime.worker, os.getpid()),
             runtime.settings.heartbeat_interval,
             runtime.settings.activation_interval,

@@ -49,13 +49,13 @@ def test_a_lost_broker_connection_makes_first_deliveries_suspect_only_where_the_
 def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_run() -> None:
     heard: list[str] = []
     amnesia = _amnesia()
-    sight = SimpleNamespace(run_id="b", kept=None)
+    recorded = SimpleNamespace(run_id="b", kept=None)
     runtime: Any = SimpleNamespace(
         amnesia=amnesia,
         epoch=1,
         activation_ms=1000,
         policies={},
-        ledger=SimpleNamespace(look=lambda *_: sight),
+        ledger=SimpleNamespace(look=lambda *_: recorded),
         following=SimpleNamespace(heard_from=lambda run_id: heard.append(run_id) or amnesia.met(run_id)),
     )
     delivery: Any = SimpleNamespace(epoch=1, mid="m", start=SimpleNamespace(id="id"))

@@ -13,9 +13,8 @@ from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
-from celery_poison.quarantine.parcel import pack, parcel_fields
-from celery_poison.records import Start
-from celery_poison.verdict import Ended, Phase
+from celery_poison.model import Ended, Phase, Start
+from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.presence import settler as settling
 from celery_poison.worker.presence.amnesia import Amnesia
@@ -225,7 +224,7 @@ def test_NEW_9_a_copy_that_was_parked_behind_a_dropped_claim_of_a_living_worker_
             body=b"[]",
             received=b"[]",
         )
-        parcel = pack(parcel_fields(message))
+        parcel = pack(stored_fields(message))
         assert here.ledger.park("m", raw, copy, number=0, parcel=parcel)
         broker.app.conf.task_create_missing_queues = True
         settings: Any = SimpleNamespace(activation_interval=3600.0, trial="cell", trial_queue="")

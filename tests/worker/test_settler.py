@@ -10,7 +10,7 @@ import redis
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.records import Start
+from celery_poison.model import Start
 from celery_poison.worker.presence import settler as module
 from celery_poison.worker.presence.settler import Settler
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.verdict import Phase
+from celery_poison.model import Phase
 from celery_poison.worker.arrival.delivery import note_delivery
 from celery_poison.worker.arrival.door import Door
 from celery_poison.worker.arrival.gate import Gate
@@ -66,11 +66,11 @@ def test_NEW_9_a_delivery_that_was_judged_while_its_channel_closed_is_not_let_in
 
 def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -> None:
     seen: list[Any] = []
-    wire: Any = SimpleNamespace(send=lambda command: seen.append("mark"))
+    writer: Any = SimpleNamespace(send=lambda command: seen.append("mark"))
     keys: Any = SimpleNamespace(running="running")
     delivery = _delivery(1)
     delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-    step: Any = SimpleNamespace(_runtime=SimpleNamespace(marks=Marks(wire, keys)))
+    step: Any = SimpleNamespace(_runtime=SimpleNamespace(marks=Marks(writer, keys)))
     cells: Any = SimpleNamespace(hold=lambda held: None)
     gate = Gate(
         lambda request: seen.append(request.poison.start.phase),

@@ -10,8 +10,7 @@ import redis
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
-from celery_poison.verdict import Ended
+from celery_poison.model import Ended, Start
 from celery_poison.worker.presence.leftovers import take_back_claims
 from celery_poison.worker.presence.whereabouts import MEMORY, Whereabouts
 

@@ -16,7 +16,7 @@ from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.ledger import Ledger, blocks
 from celery_poison.policy import Policy
 from celery_poison.worker.arrival.fingerprints import Fingerprints
-from celery_poison.worker.running.recorder import Recorder
+from celery_poison.worker.recorder import Recorder
 
 logger = get_logger("celery_poison")
 

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_poison.headers import MARK, MID, PARK, RELEASE, TRIAL, mid_of
+from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
 from celery_poison.policy import Policy
-from celery_poison.records import Start
 from celery_poison.task import Attempt
-from celery_poison.verdict import NO_HISTORY, History, Limits, Phase
 
 
 @dataclass(slots=True)

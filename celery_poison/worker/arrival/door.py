@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.decide import Action, Facts, Verdict, judge
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger.sight import Sight
-from celery_poison.quarantine.parcel import pack, parcel_fields
-from celery_poison.records import ALONE, ParkingState, Start
+from celery_poison.ledger.messages import MessageState
+from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
+from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.states import State
-from celery_poison.verdict import Action, Ended, Facts, Phase, Verdict, judge
 from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery
 from celery_poison.worker.clerk import Again
 
@@ -112,56 +112,59 @@ class Door:
     def _judge(self, delivery: Delivery) -> None:
         if delivery.epoch != self._runtime.epoch:
             return  # its connection is gone; the broker delivers it again
-        sight = self._look(delivery)
-        self._runtime.following.heard_from(sight.run_id)
+        recorded = self._look(delivery)
+        self._runtime.following.heard_from(recorded.run_id)
         if pause := self._runtime.amnesia.patience:
             raise Again(pause)  # somebody may be about to tell again that it runs there
-        foreign, ended = self._earlier_start(delivery, sight)
-        facts = facts_of(delivery, sight, foreign, ended)
+        foreign, ended = self._earlier_start(delivery, recorded)
+        facts = facts_of(delivery, recorded, foreign, ended)
         verdict = judge(facts, delivery.limits)
         if self._runtime.observes:
-            self._observe(delivery, sight, verdict)
+            self._observe(delivery, recorded, verdict)
         else:
-            self._carry_out(delivery, sight, verdict)
+            self._carry_out(delivery, recorded, verdict)
 
-    def _observe(self, delivery: Delivery, sight: Sight, verdict: Verdict) -> None:
+    def _observe(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> None:
         """Note what was judged; let it in as Celery would."""
         runtime, start = self._runtime, delivery.start
         if verdict.action is Action.QUARANTINE:
             runtime.keeper.would_keep(delivery.message, delivery.mid, start, verdict.cause, verdict.reason)
-        if sight.start is not None:
+        if recorded.start is not None:
             # Both stay on record, each under a name of its own, or the earlier death would be forgotten.
-            delivery.overtaken = delivery.mid, sight.raw
+            delivery.overtaken = delivery.mid, recorded.raw
             delivery.mid = f"{delivery.mid}:{start.token}"
-        delivery.history = sight.history
-        delivery.start = start._replace(deliveries=sight.history.deliveries + 1)
+        delivery.history = recorded.history
+        delivery.start = start._replace(deliveries=recorded.history.deliveries + 1)
         runtime.bridge.call(partial(self._let_in, delivery))
 
-    def _look(self, delivery: Delivery) -> Sight:
+    def _look(self, delivery: Delivery) -> MessageState:
         ledger, start = self._runtime.ledger, delivery.start
-        sight = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
-        if sight.kept is State.NDLV and delivery.release and delivery.release == sight.release:
+        recorded = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
+        if recorded.kept is State.NDLV and delivery.release and delivery.release == recorded.release:
             # Published, and its operator did not live to say so: the release is a fact all the same.
             ledger.released(delivery.mid, start.id, delivery.release)
-            sight = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
-        return sight
+            recorded = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
+        return recorded
 
-    def _earlier_start(self, delivery: Delivery, sight: Sight) -> tuple[bool, Ended]:
+    def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:
         """Return whether an earlier start stands in the way, and how it ended."""
-        start = sight.start
+        start = recorded.start
         if self._runtime.whereabouts.is_running(delivery.mid):
-            return True, sight.ended  # whatever is on record: this worker was taken for dead, or Redis forgot
+            return (
+                True,
+                recorded.ended,
+            )  # whatever is on record: this worker was taken for dead, or Redis forgot
         if start is None:
             return False, Ended.NOT
         if start.worker == self._runtime.worker:
-            return self._runtime.whereabouts.of(start, sight.ended)
-        return (True, sight.ended) if sight.is_in_the_way else (False, Ended.NOT)
+            return self._runtime.whereabouts.of(start, recorded.ended)
+        return (True, recorded.ended) if recorded.is_in_the_way else (False, Ended.NOT)
 
-    def _carry_out(self, delivery: Delivery, sight: Sight, verdict: Verdict) -> None:
+    def _carry_out(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> None:
         runtime = self._runtime
         match verdict.action:
             case Action.WAIT:
-                self._wait(delivery, sight)
+                self._wait(delivery, recorded)
             case Action.DROP:
                 runtime.ledger.duplicate(delivery.mid, delivery.start, reason=verdict.reason)
                 self._acknowledge(delivery)
@@ -176,32 +179,32 @@ class Door:
                         verdict.reason,
                     )
                 if verdict.action is Action.RUN_ALONE and self._is_tried_elsewhere(delivery):
-                    self._send_to_trial(delivery, sight)
+                    self._send_to_trial(delivery, recorded)
                 else:
-                    self._claim(delivery, sight, alone=verdict.action is Action.RUN_ALONE)
+                    self._claim(delivery, recorded, alone=verdict.action is Action.RUN_ALONE)
 
-    def _wait(self, delivery: Delivery, sight: Sight) -> None:
+    def _wait(self, delivery: Delivery, recorded: MessageState) -> None:
         """Hold the message for a moment, since most starts end soon; then park it."""
         now = time.monotonic()
         if delivery.waits_since is None:
             delivery.waits_since = now
         if now - delivery.waits_since < PARK_AFTER:
             raise Again(PATIENCE)
-        self._park(delivery, sight.raw, delivery.start)
+        self._park(delivery, recorded.raw, delivery.start)
 
     def _is_tried_elsewhere(self, delivery: Delivery) -> bool:
         settings = self._runtime.settings
         return settings.trial == "queue" and not delivery.is_from(settings.trial_queue)
 
-    def _send_to_trial(self, delivery: Delivery, sight: Sight) -> None:
+    def _send_to_trial(self, delivery: Delivery, recorded: MessageState) -> None:
         """Park it in nobody's way, marked for the trial queue: the active monitor publishes it there."""
-        if sight.raw and not self._runtime.ledger.claim(delivery.mid, sight.raw, None):
+        if recorded.raw and not self._runtime.ledger.claim(delivery.mid, recorded.raw, None):
             raise Again(0.0)
         self._park(delivery, b"", delivery.start._replace(alone=ALONE))
 
     def _park(self, delivery: Delivery, seen: bytes, start: Start) -> None:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
-        runtime, parcel = self._runtime, pack(parcel_fields(delivery.message))
+        runtime, parcel = self._runtime, pack(stored_fields(delivery.message))
         try:
             if not runtime.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=parcel):
                 raise Again(0.0)
@@ -219,11 +222,11 @@ class Door:
     def _acknowledge(self, delivery: Delivery) -> None:
         self._runtime.bridge.call(delivery.message.ack)
 
-    def _claim(self, delivery: Delivery, sight: Sight, *, alone: bool) -> None:
-        delivery.history, delivery.alone, delivery.released = sight.history, alone, sight.release > 0
-        delivery.start = delivery.start._replace(deliveries=sight.history.deliveries + 1, alone=int(alone))
+    def _claim(self, delivery: Delivery, recorded: MessageState, *, alone: bool) -> None:
+        delivery.history, delivery.alone, delivery.released = recorded.history, alone, recorded.release > 0
+        delivery.start = delivery.start._replace(deliveries=recorded.history.deliveries + 1, alone=int(alone))
         self._runtime.whereabouts.let_in(delivery.start.token)
-        if not self._runtime.ledger.claim(delivery.mid, sight.raw, delivery.start):
+        if not self._runtime.ledger.claim(delivery.mid, recorded.raw, delivery.start):
             raise Again(0.0)
         self._runtime.bridge.call(partial(self._let_in, delivery))
 
@@ -272,21 +275,21 @@ class Door:
         self._runtime.clerk.do(partial(self._quarantine, delivery, verdict))
 
 
-def facts_of(delivery: Delivery, sight: Sight, foreign_start: bool, ended: Ended) -> Facts:
+def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, ended: Ended) -> Facts:
     """Put together what the verdict is made on."""
-    parked = sight.parked
+    parked = recorded.parked
     return Facts(
-        history=sight.history,
+        history=recorded.history,
         foreign_start=foreign_start,
         ended=ended,
-        kept=sight.kept,
+        kept=recorded.kept,
         release=delivery.release,
-        last_release=sight.release,
+        last_release=recorded.release,
         park=delivery.park,
         last_park=parked.number if parked else 0,
         # A mid that was derived from the task id may come again, on another message.
         finished=delivery.stamped and parked is not None and parked.state is ParkingState.FINISHED,
         payload_bytes=delivery.start.payload_bytes,
         blocked=delivery.blocked,
-        gate_closed=sight.gate_closed,
+        gate_closed=recorded.gate_closed,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.quarantine.fingerprint import fingerprint_of, is_readable
-from celery_poison.worker.running import native
+from celery_poison.worker import native
 
 #: Seconds that a user's function may take; a function that needs longer is not asked again.
 PATIENCE = 1.0

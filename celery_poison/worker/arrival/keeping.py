@@ -12,16 +12,16 @@ from celery_poison import causes
 from celery_poison.errors import IllegalTransition
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.attempts import Known
+from celery_poison.ledger.messages import Known
+from celery_poison.model import Start
 from celery_poison.policy import Policy
-from celery_poison.quarantine.parcel import parcel_fields
-from celery_poison.records import Start
+from celery_poison.quarantine.stored import stored_fields
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.arrival.fingerprints import Fingerprints
 from celery_poison.worker.arrival.refreshing import Refresher
 from celery_poison.worker.bridge import Bridge
-from celery_poison.worker.running.recorder import Recorder
-from celery_poison.worker.running.traits import traits_of_message
+from celery_poison.worker.recorder import Recorder
+from celery_poison.worker.traits import traits_of_message
 
 logger = get_logger("celery_poison")
 
@@ -74,7 +74,7 @@ class Keeper:
                 start,
                 cause=cause,
                 reason=reason,
-                fields=parcel_fields(message, fingerprint),
+                fields=stored_fields(message, fingerprint),
                 block_after=block_after,
                 known=self.known(message, start.task),
             )

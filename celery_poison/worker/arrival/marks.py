@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from celery_poison.ledger.keys import Keys
-from celery_poison.ledger.wire import Wire, command
-from celery_poison.records import Start
-from celery_poison.verdict import Phase
+from celery_poison.ledger.writer import Writer, command
+from celery_poison.model import Phase, Start
 from celery_poison.worker.arrival.delivery import Delivery
 
 
 class Marks:
     """Writes them for one worker."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
-        self._wire = wire
+    def __init__(self, writer: Writer, keys: Keys) -> None:
+        self._writer = writer
         self._running = keys.running.encode()
 
     def put(self, mid: str, start: Start) -> None:
         """Overwrite the entry of a delivery that this process is letting in."""
-        self._wire.send(command(b"HSET", self._running, mid.encode(), start.encode()))
+        self._writer.send(command(b"HSET", self._running, mid.encode(), start.encode()))
 
     def close(self, delivery: Delivery) -> None:
         """Close the admit mark of a delivery, which was received and decoded, and harmed nobody.
@@ -31,4 +30,4 @@ class Marks:
 
     def remove(self, mid: str) -> None:
         """Take that entry away again, in the same way."""
-        self._wire.send(command(b"HDEL", self._running, mid.encode()))
+        self._writer.send(command(b"HDEL", self._running, mid.encode()))

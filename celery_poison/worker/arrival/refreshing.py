@@ -6,7 +6,7 @@ from functools import partial
 
 from celery.utils.log import get_logger
 
-from celery_poison.ledger import Ledger, untold
+from celery_poison.ledger import Ledger, notices
 from celery_poison.plugin import Plugin
 from celery_poison.policy import Policy
 from celery_poison.worker.announce import Announcer
@@ -85,7 +85,7 @@ class Refresher:
         if not (self._health.is_up and self._announce.is_heard):
             return
         try:
-            for news in untold.take(self._ledger):
+            for news in notices.take(self._ledger):
                 self._bridge.call(partial(self._announce.news, news))
         except Exception as error:
             self._complain(error)

@@ -10,14 +10,13 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from celery_poison.headers import mid_of
+from celery_poison.model import ALONE, IN_CELL, Phase, Start
 from celery_poison.plugin import plugin_of
-from celery_poison.records import ALONE, IN_CELL, Start
 from celery_poison.sandbox.pool import Cells
 from celery_poison.task import FIRST
-from celery_poison.verdict import Phase
 from celery_poison.worker.arrival.delivery import Delivery, attempt_of, size_of
-from celery_poison.worker.running.attempt import run_fast, run_plain
-from celery_poison.worker.running.ticket import Ticket
+from celery_poison.worker.child import run_fast, run_plain
+from celery_poison.worker.recorder import Ticket
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime

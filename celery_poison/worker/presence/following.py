@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from celery_poison.ledger.wire import Wire
+from celery_poison.ledger.writer import Writer
 from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.clerk import Again
 from celery_poison.worker.presence.health import Health
@@ -18,8 +18,10 @@ class Following:
         interval: seconds between two questions to Sentinel.
     """
 
-    def __init__(self, wire: Wire, memory: Memory, health: Health, bridge: Bridge, interval: float) -> None:
-        self._wire = wire
+    def __init__(
+        self, writer: Writer, memory: Memory, health: Health, bridge: Bridge, interval: float
+    ) -> None:
+        self._writer = writer
         self._memory = memory
         self._health = health
         self._bridge = bridge
@@ -40,7 +42,7 @@ class Following:
 
     def _follow_master(self) -> None:
         """Leave a master that Sentinel has replaced; what is written there is lost."""
-        left = self._wire.follow()
+        left = self._writer.follow()
         if left is not None:
             self._bridge.call(partial(self._leave_broker, left))
 

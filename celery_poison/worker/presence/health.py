@@ -12,11 +12,11 @@ from celery_poison.ledger import Ledger, connection, meta
 from celery_poison.ledger.queries import Queries
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.settings import Settings
+from celery_poison.worker import durable
 from celery_poison.worker.complaints import Complaints
+from celery_poison.worker.durable import Durable
 from celery_poison.worker.presence.amnesia import Amnesia
-from celery_poison.worker.running import durable
-from celery_poison.worker.running.durable import Durable
-from celery_poison.worker.running.recorder import Recorder
+from celery_poison.worker.recorder import Recorder
 
 logger = get_logger("celery_poison")
 

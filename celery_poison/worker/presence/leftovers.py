@@ -8,10 +8,10 @@ from celery.worker.state import active_requests
 
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.verdict import Phase
+from celery_poison.model import Phase
+from celery_poison.worker import child
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.presence.whereabouts import Whereabouts
-from celery_poison.worker.running import attempt
 
 
 class Leftovers:
@@ -37,7 +37,7 @@ class Leftovers:
     def refuse(self) -> None:
         """Let nothing begin any more that has not: it goes back to the broker now."""
         if self._contained:  # Celery empties the queue of a prefork pool only
-            attempt.refuse(self._whereabouts.tokens_in_pool())
+            child.refuse(self._whereabouts.tokens_in_pool())
 
     def drop(self) -> None:
         """Drop what had not begun: the broker delivers it again."""
@@ -47,7 +47,7 @@ class Leftovers:
         if void := self._whereabouts.connection_lost(active_requests):
             self._clerk.do(partial(take_back_claims, self._ledger, void))
         if self._contained:
-            attempt.admit(self._whereabouts.tokens_in_pool())
+            child.admit(self._whereabouts.tokens_in_pool())
 
 
 def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:

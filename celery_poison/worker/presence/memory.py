@@ -17,8 +17,7 @@ from celery_poison import causes
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
-from celery_poison.verdict import Ended, Phase
+from celery_poison.model import Ended, Phase, Start
 from celery_poison.worker.clerk import Clerk
 from celery_poison.worker.presence.amnesia import Amnesia
 from celery_poison.worker.presence.incarnation import Incarnation
@@ -106,7 +105,7 @@ class Memory:
         known = self._settler.tokens()
         starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended if end.token in known]
         for first in range(0, len(starts), BATCH):
-            self._settler.missing += self._ledger.remind(starts[first : first + BATCH])
+            self._settler.missing += self._ledger.resync(starts[first : first + BATCH])
 
     def _start_of(self, end: Acknowledged) -> Start:
         worker = f"{self._me.node}/{end.token.partition('.')[0]}"
@@ -144,7 +143,7 @@ class Memory:
     def _end(self, mid: str, start: Start, raw: bytes) -> None:
         well = self._whereabouts.how_ended(start.token)
         if well:
-            self._ledger.remind([(mid, start, Ended.DONE)])
+            self._ledger.resync([(mid, start, Ended.DONE)])
             self._settler.keep(
                 [Acknowledged(0.0, mid, start.token, start.id, start.task)], self._amnesia.grace
             )

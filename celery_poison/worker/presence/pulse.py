@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.forking import no_fork
-from celery_poison.ledger.wire import Wire, command
-from celery_poison.worker.running import native
-from celery_poison.worker.running.lease import clock
+from celery_poison.ledger.writer import Writer, command
+from celery_poison.worker import native
+from celery_poison.worker.lease import clock
 
 if TYPE_CHECKING:
     from celery_poison.worker.runtime import Runtime
@@ -29,7 +29,7 @@ class Pulse:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._ledger = runtime.plugin.open_ledger()
-        self._wire = Wire(self._ledger.client, self._ledger.keys.channel(runtime.worker))
+        self._writer = Writer(self._ledger.client, self._ledger.keys.channel(runtime.worker))
         self._interval = runtime.settings.heartbeat_interval
         self._first = True
         self._due = 0.0
@@ -56,24 +56,24 @@ class Pulse:
 
     def _live(self) -> None:
         with no_fork():
-            self._wire.open()  # at once when it broke: a connection that stays away means death
-            self._runtime.run_id = self._wire.run_id
+            self._writer.open()  # at once when it broke: a connection that stays away means death
+            self._runtime.run_id = self._writer.run_id
             if self._is_due():
                 self.beat()
-        self._wire.wait(min(TICK, max(0.0, self._due - clock())))
+        self._writer.wait(min(TICK, max(0.0, self._due - clock())))
 
     def _is_due(self) -> bool:
         # A shutdown is told at once: dying under its tombstone is no crash.
         tombstone = self._runtime.stopping and not self._told_stopping
-        moved = self._wire.run_id != self._told_run_id
+        moved = self._writer.run_id != self._told_run_id
         return tombstone or moved or clock() >= self._due
 
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""
         runtime = self._runtime
-        self._wire.follow()
+        self._writer.follow()
         runtime.exits.look()
-        began, stopping, run_id = clock(), runtime.stopping, self._wire.run_id
+        began, stopping, run_id = clock(), runtime.stopping, self._writer.run_id
         try:
             runtime.health.ensure_enrolled(self._ledger)
             self._ledger.beat(runtime.worker, runtime.about(), first=self._first, run_id=run_id)
@@ -95,7 +95,7 @@ class Pulse:
         self._due = began + self._interval
 
 
-def keep_child_alive(wire: Wire, lease_key: str, heartbeat: float, activation: float) -> None:
+def keep_child_alive(writer: Writer, lease_key: str, heartbeat: float, activation: float) -> None:
     """Start the thread of a pool process that keeps its own lease and its connection.
 
     Args:
@@ -107,8 +107,8 @@ def keep_child_alive(wire: Wire, lease_key: str, heartbeat: float, activation: f
     def work() -> None:
         while True:
             with no_fork():
-                wire.follow()
-                wire.send(renewal)
-            wire.wait(heartbeat)  # shorter when the connection breaks: then it is opened anew at once
+                writer.follow()
+                writer.send(renewal)
+            writer.wait(heartbeat)  # shorter when the connection breaks: then it is opened anew at once
 
     native.start(work, "poison-pulse")

@@ -15,9 +15,9 @@ from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.worker.bridge import Bridge
 from celery_poison.worker.complaints import Complaints
+from celery_poison.worker.lease import Lease
 from celery_poison.worker.presence.incarnation import Incarnation
 from celery_poison.worker.presence.whereabouts import Whereabouts
-from celery_poison.worker.running.lease import Lease
 
 logger = get_logger("celery_poison")
 

@@ -127,7 +127,7 @@ class Settler:
             while line and len(batch) < BATCH and line[0].due <= horizon:
                 batch.append(line.popleft())
             try:
-                missing = self._ledger.settle((end.mid, end.token) for end in batch)
+                missing = self._ledger.clean_up((end.mid, end.token) for end in batch)
             except BaseException:
                 line.extendleft(reversed(batch))
                 raise

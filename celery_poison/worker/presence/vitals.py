@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery_poison.sandbox.watcher import MemoryGroup
-from celery_poison.worker.running.lease import clock
+from celery_poison.worker.lease import clock
 
 
 class Vitals:

@@ -14,8 +14,7 @@ from typing import Any
 
 from celery.worker.state import active_requests
 
-from celery_poison.records import Start
-from celery_poison.verdict import Ended, Phase
+from celery_poison.model import Ended, Phase, Start
 
 #: Ended starts that are remembered; a copy comes back within seconds or not at all.
 MEMORY = 20_000

@@ -7,23 +7,201 @@ strike cannot be recorded is held back, or the crash loop would be back.
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
 from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_poison import causes
+from celery_poison.decide import Action, Verdict, convict
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import NO_EVIDENCE, Evidence
-from celery_poison.ledger.attempts import Known
-from celery_poison.records import Start
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.messages import Known
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import Limits, Start
+from celery_poison.requests import MemoryExhausted, TaskDied
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Action, Limits, Verdict, convict
+from celery_poison.settings import Settings
+from celery_poison.worker.arrival.delivery import Delivery
+from celery_poison.worker.clerk import Again, Clerk
+from celery_poison.worker.exits import Exits
+from celery_poison.worker.lease import Lease, birth_of
+from celery_poison.worker.presence.incarnation import Incarnation
+from celery_poison.worker.presence.memory import Memory
+from celery_poison.worker.presence.settler import Acknowledged, Settler
+from celery_poison.worker.presence.whereabouts import Whereabouts
+from celery_poison.worker.recorder import Recorder, Ticket
 
 if TYPE_CHECKING:
-    from celery_poison.worker.ending.request import GuardedRequest
+    from celery_poison.worker.request import GuardedRequest
+
+#: Ends that Celery handles itself, whatever the task says about acknowledging failures.
+_OTHER_ENDS = (Reject, Ignore, Retry, WorkerLostError, TimeLimitExceeded, Terminated)
+
+
+def cause_of_death(error: BaseException) -> str | None:
+    """Return what a pool process died of, or None when ``error`` is no death."""
+    match error:
+        case TaskDied():
+            return error.cause
+        case MemoryError() | MemoryExhausted():
+            return causes.MEMORY_ERROR
+        case SystemExit() | KeyboardInterrupt():
+            return causes.SYSTEM_EXIT
+        case WorkerLostError():
+            return causes.from_worker_lost(str(error))
+    return None
+
+
+def evidence_of(error: BaseException, pid: int | None, exits: Exits) -> Evidence:
+    """Return what is known about a death beside its cause.
+
+    Args:
+        pid: of the process that ran it, if it has begun.
+    """
+    if isinstance(error, TaskDied) and error.evidence is not None:
+        return replace(error.evidence, limit_kb=exits.limit_kb)
+    if not pid or pid == os.getpid():
+        return NO_EVIDENCE
+    return (isinstance(error, WorkerLostError) and exits.evidence(pid)) or exits.so_far(pid)
+
+
+def is_unacknowledged_failure(error: BaseException, task: object) -> bool:
+    """Whether Celery would reject the message for good: its task does not acknowledge failures."""
+    acks = getattr(task, "acks_on_failure", None)
+    if acks is None:  # before Celery 5.7
+        acks = getattr(task, "acks_on_failure_or_timeout", True) is not False
+    return not acks and not isinstance(error, _OTHER_ENDS)
+
+
+logger = get_logger("celery_poison")
+
+
+class Ownership:
+    """Answers for one worker; everything here waits for Redis, in the clerk's thread."""
+
+    def __init__(self, ledger: Ledger, lease: Lease, recorder: Recorder) -> None:
+        self._ledger = ledger
+        self._lease = lease
+        self._recorder = recorder
+
+    def is_mine(self, mid: str, start: Start) -> bool:
+        """Whether the message of a start that has ended is still this worker's."""
+        if not self._lease.is_doubtful(start.token):
+            return True
+        try:
+            self._ledger.reclaim(mid, start)
+        except StaleDelivery:
+            return False
+        return True
+
+    def ended_too_late(self, request: Any, *, lost: bool = False) -> None:
+        """A start ended after its worker was taken for dead.
+
+        Args:
+            lost: it is known to have lost its message, which may have ended elsewhere by now.
+        """
+        start = request.start()
+        start = start._replace(worker=self._recorder.worker_of(start.token))
+        try:
+            self._ledger.survived(request.mid, start.token, request.id, start if lost else None)
+        except StaleDelivery as error:
+            logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
+
+
+#: Seconds between two looks at what must be judged first.
+PAUSE = 0.25
+
+
+class Endings:
+    """Takes the starts of one worker off the ledger, or has the clerk do it."""
+
+    def __init__(
+        self,
+        me: Incarnation,
+        settings: Settings,
+        ledger: Ledger,
+        ownership: Ownership,
+        clerk: Clerk,
+        settler: Settler,
+        memory: Memory,
+        whereabouts: Whereabouts,
+    ) -> None:
+        self._me = me
+        self._settings = settings
+        self._ledger = ledger
+        self._ownership = ownership
+        self._clerk = clerk
+        self._settler = settler
+        self._memory = memory
+        self._whereabouts = whereabouts
+
+    def acknowledged(self, request: Any, ticket: Ticket, *, final: bool, copy: bool) -> None:
+        """The broker was told that a delivery is done: forget its start.
+
+        Args:
+            final: nothing more comes of its task.
+            copy: a copy of the message comes, or may: it is recognised by this start.
+        """
+        if birth_of(ticket.token) < self._me.births:
+            self._clerk.do(partial(self._ownership.ended_too_late, request))
+            return
+        if copy:
+            self._memory.keep(Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type))
+        if request.poison is not None and not request.poison.is_ordinary:
+            acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
+            over = time.monotonic() + 3 * self._settings.activation_interval
+            self._clerk.do(partial(self._acquit, request.poison, acquit, over))
+        elif not copy:
+            self._settler.add(ticket.mid, ticket.token, request.id, request.type)
+
+    def _acquit(self, delivery: Delivery, acquit: Callable[[], None], over: float) -> None:
+        """What was overtaken must be judged first, or its death would flag a message that has ended."""
+        if delivery.overtaken is not None and time.monotonic() < over:
+            mid, raw = delivery.overtaken
+            if Queries(self._ledger).entry(mid) == raw:
+                raise Again(PAUSE)
+        acquit()
+
+    def interrupted(self, mid: str, start: Start) -> None:
+        """A start ended through nobody's fault and its message goes back."""
+        self._clerk.do(partial(self.interrupt, mid, start))
+
+    def interrupt(self, mid: str, start: Start) -> None:
+        """The same at once, by the caller's own thread."""
+        known = {"release": self._settings.release}
+        try:
+            self._ledger.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
+        except StaleDelivery:
+            return
+
+    def take_back_all(self) -> None:
+        """Interrupt whatever this worker still has on record, now that it leaves.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        for mid, start, _ in Queries(self._ledger).running():
+            if start.worker == self._me.worker:
+                self.interrupt(mid, start)
+
+    def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
+        """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
+        self._whereabouts.dropped(delivery.start.token)
+        if put_back:
+            self.interrupted(delivery.mid, delivery.start)
+        else:
+            self._clerk.do(partial(self._ledger.acquit, delivery.mid, delivery.start, final=True))
+
 
 logger = get_logger(__name__)
 

@@ -1,4 +1,4 @@
--- bury: declare one worker dead, for good: this incarnation never comes back. Re-checks the evidence and
+-- declare_dead: declare one worker dead, for good: this incarnation never comes back. Re-checks the evidence and
 -- the monitor's fencing number. Closes the fleet gate when too many have died.
 -- KEYS[1] leases        zset
 -- KEYS[2] presence      hash

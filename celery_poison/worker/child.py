@@ -10,26 +10,66 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from billiard.einfo import ExceptionInfo
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery.app.task import Task
 from celery.app.trace import fast_trace_task, trace_task_ret
-from celery.exceptions import Reject, WorkerShutdown, WorkerTerminate
+from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 
 from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.records import Start
-from celery_poison.requests import MemoryExhausted, NeverBegan, StaleCompletion, TaskDied
+from celery_poison.model import Ended, Start
+from celery_poison.requests import (
+    DiscardRequested,
+    MemoryExhausted,
+    NeverBegan,
+    QuarantineRequested,
+    StaleCompletion,
+    TaskDied,
+)
 from celery_poison.task import PoisonTask, attempts
-from celery_poison.verdict import Ended
-from celery_poison.worker.running import deathbed
-from celery_poison.worker.running.lease import Lease
-from celery_poison.worker.running.memory_use import peak_memory_kb
-from celery_poison.worker.running.outcomes import outcome_of_result
-from celery_poison.worker.running.recorder import Recorder
-from celery_poison.worker.running.ticket import Ticket, Told
-from celery_poison.worker.running.traits import Given
+from celery_poison.worker import crash_reports
+from celery_poison.worker.lease import Lease
+from celery_poison.worker.recorder import Recorder, Ticket, Told, peak_memory_kb
+from celery_poison.worker.traits import Given
+
+#: Characters of a task's own words that the journal keeps.
+NOTE_LENGTH = 500
+
+
+def outcome_of_result(result: Any) -> tuple[Ended, str, str]:
+    """Return how a start ended whose tracer returned ``result``, the journal's word, and the task's own."""
+    failed, info, _ = result
+    if not failed:
+        return Ended.DONE, "success", ""
+    error = info.exception
+    if isinstance(error, ExceptionWithTraceback):
+        error = error.exc
+    note = str(error)[:NOTE_LENGTH] if isinstance(error, DiscardRequested) else ""
+    return *outcome_of(error), note
+
+
+def outcome_of(error: BaseException) -> tuple[Ended, str]:
+    """Return how a start ended that raised ``error``, and the journal's word for it."""
+    match error:
+        case StaleDelivery():
+            return Ended.NOT, "stale"
+        case QuarantineRequested():
+            return Ended.INTERRUPTED, "quarantined"
+        case DiscardRequested():
+            return Ended.DONE, "discarded"
+        case Retry():
+            return Ended.DONE, "retry"
+        case Reject(requeue=True):
+            return Ended.ROLLED_BACK, "rejected"
+        case Reject():
+            return Ended.DONE, "rejected"
+        case Ignore():
+            return Ended.DONE, "ignored"
+        case _:
+            return Ended.DONE, "failure"
+
 
 #: Set once in the worker's main process, before its pool forks.
 _recorder: Recorder | None = None
@@ -96,14 +136,14 @@ def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
         _refused.discard(ticket.token)
         return True
     try:
-        return _lease.is_doubtful(ticket.token) and _ledger.is_buried(recorder.worker_of(ticket.token))
+        return _lease.is_doubtful(ticket.token) and _ledger.is_declared_dead(recorder.worker_of(ticket.token))
     except LedgerUnavailable:
         return False  # nobody can know
 
 
 def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str) -> bytes:
-    if not deathbed.is_armed:
-        deathbed.arm()
+    if not crash_reports.is_armed:
+        crash_reports.arm()
     if _is_lost(recorder, ticket):
         raise NeverBegan("its message was put back before it began")
     return recorder.start(ticket, id, task, _is_lost)

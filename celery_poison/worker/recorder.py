@@ -4,22 +4,89 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
-from celery_poison.ledger.wire import Wire, bulk, command
+from celery_poison.ledger.writer import Writer, bulk, command
+from celery_poison.model import ALONE, Ended
 from celery_poison.policy import Policy
-from celery_poison.records import ALONE
 from celery_poison.settings import Settings
-from celery_poison.verdict import Ended
-from celery_poison.worker.running.durable import Durable
-from celery_poison.worker.running.end_entry import EndEntry
-from celery_poison.worker.running.memory_use import peak_memory_kb
-from celery_poison.worker.running.ticket import Ticket
-from celery_poison.worker.running.traits import UNKNOWN, Given, traits_of
+from celery_poison.task import FIRST, Attempt
+from celery_poison.worker.durable import Durable
+from celery_poison.worker.traits import UNKNOWN, Given, traits_of
+
+Told = tuple[str, str, str, int, tuple[Any, ...] | None]
+
+
+class Ticket(NamedTuple):
+    """A delivery that goes to the pool.
+
+    Attributes:
+        token: of this start.
+        attempt: what came before it.
+        payload_bytes: size of its body as the broker had it; 0 where nobody looked.
+    """
+
+    mid: str
+    token: str
+    queue: str
+    attempt: Attempt
+    payload_bytes: int = 0
+
+    def tell(self) -> Told:
+        """Return it as plain words, which are cheap to pickle; most have no history to tell of."""
+        history = None if self.attempt is FIRST else tuple(self.attempt)
+        return self.mid, self.token, self.queue, self.payload_bytes, history
+
+    @classmethod
+    def told(cls, words: Told) -> Ticket:
+        mid, token, queue, size, history = words
+        return cls(mid, token, queue, FIRST if history is None else Attempt(*history), size)
+
+
+#: Elsewhere than on macOS it is told in KiB already.
+_UNIT = 1024 if sys.platform == "darwin" else 1
+
+
+def peak_memory_kb() -> int:
+    """Return the most resident memory that this process has had so far, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // _UNIT
+
+
+#: The fields whose words differ, in the order of the journal.
+FILLED_IN = (
+    *("id", "mid", "token", "task", "queue", "worker", "pid", "outcome", "deliveries", "runtime_ms", "note"),
+    *("payload_bytes", "memory_kb", "fingerprint", "shape"),
+)
+
+
+class EndEntry:
+    """Writes such entries for one worker.
+
+    Args:
+        maxlen: ``poison_journal_maxlen``.
+        release: ``poison_release``.
+    """
+
+    def __init__(self, keys: Keys, maxlen: int, release: str) -> None:
+        fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD", "release": release}
+        words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % maxlen, b"*"]
+        self._template = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(bulk, words))
+        for name in FIELDS:
+            value = bulk(fixed.get(name, "").encode()).replace(b"%", b"%%")
+            self._template += bulk(name.encode()) + (b"%b" if name in FILLED_IN else value)
+
+    def command(self, *words: bytes) -> bytes:
+        """Return the command that adds an entry, given the words of ``FILLED_IN``."""
+        return self._template % tuple(map(bulk, words))
+
 
 _EXEC = command(b"EXEC")
 _SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:@/")
@@ -31,13 +98,13 @@ class Recorder:
     Both are unanswered, but for starts that must survive Redis itself (``durable``).
 
     Attributes:
-        alone: what the entry says of a suspect's start: ``records.ALONE`` or ``records.IN_CELL``.
+        alone: what the entry says of a suspect's start: ``model.ALONE`` or ``model.IN_CELL``.
         secret: the key of fingerprints; empty until it is known.
     """
 
     def __init__(
         self,
-        wire: Wire,
+        writer: Writer,
         keys: Keys,
         node: str,
         policies: Mapping[str, tuple[Policy, bool]],
@@ -47,12 +114,12 @@ class Recorder:
     ) -> None:
         self.alone = ALONE
         self.secret = b""
-        self._wire = wire
+        self._writer = writer
         self._durable = durable
         self._worker_key = keys.worker
         self._policies = policies
         self._node = node
-        self._remind = script("remind")
+        self._remind = script("resync")
         self._remind_keys = [vars(keys)[name].encode() for name in self._remind.keys]
         self._hset = b"*4\r\n" + bulk(b"HSET") + bulk(keys.running.encode())
         done = b"*4\r\n" + bulk(b"HSET") + bulk(keys.done.encode())
@@ -82,7 +149,7 @@ class Recorder:
         ).encode()
         write = self._hset + bulk(ticket.mid.encode()) + bulk(entry)
         if self._durable is None:
-            self._wire.send(write)
+            self._writer.send(write)
         else:
             worker_key = self._worker_key(self.worker_of(ticket.token))
             self._durable.write(write, worker_key, lambda: is_lost(self, ticket))
@@ -118,10 +185,10 @@ class Recorder:
         """
         mark = bulk(ticket.token.encode()) + bulk(how.value.encode())
         if how is not Ended.DONE:
-            return self._wire.send(self._done + mark)
+            return self._writer.send(self._done + mark)
         if self._end is None:
             count = self._tally + bulk(task.encode()) + bulk(b"1")
-            return self._wire.send(self._multi + mark + count + _EXEC)
+            return self._writer.send(self._multi + mark + count + _EXEC)
         traits, memory = UNKNOWN, b""
         if given is not None:
             asks_user = self._policies[task][0].fingerprint is not None
@@ -144,7 +211,7 @@ class Recorder:
             traits.fingerprint.encode(),
             traits.shape.encode(),
         )
-        return self._wire.send(self._multi + mark + entry + _EXEC)
+        return self._writer.send(self._multi + mark + entry + _EXEC)
 
     def _static(self, task: str, queue: str) -> tuple[str, str]:
         policy, diverts = self._policies[task]
@@ -156,14 +223,14 @@ class Recorder:
 def open_recorder(
     settings: Settings,
     ledger: Ledger,
-    wire: Wire,
+    writer: Writer,
     node: str,
     policies: Mapping[str, tuple[Policy, bool]],
     durable: Durable | None,
 ) -> Recorder:
     """Return the recorder of the worker on ``node``, as the app's settings want it."""
     maxlen = settings.journal_maxlen if settings.journal == "attempts" else None
-    return Recorder(wire, ledger.keys, node, policies, maxlen, durable, settings.release)
+    return Recorder(writer, ledger.keys, node, policies, maxlen, durable, settings.release)
 
 
 def _quoted(text: str) -> str:

@@ -17,12 +17,11 @@ from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
+from celery_poison.model import Ended
 from celery_poison.plugin import marking
 from celery_poison.requests import NeverBegan, QuarantineRequested, RollbackRequested, TrialSpoilt
-from celery_poison.verdict import Ended
 from celery_poison.worker.arrival.sending import SentRequest
-from celery_poison.worker.ending.deaths import cause_of_death, evidence_of, is_unacknowledged_failure
-from celery_poison.worker.ending.fate import Fate
+from celery_poison.worker.outcome import Fate, cause_of_death, evidence_of, is_unacknowledged_failure
 
 
 class GuardedRequest(SentRequest):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from celery_poison.ledger.calling import Caller, fence_of, pairs
 from celery_poison.ledger.scripts import Code
-from celery_poison.ledger.sight import Recorded, Sight
-from celery_poison.records import Parked, Start, history_of
+from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
-from celery_poison.verdict import Ended, History
 
 #: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
 REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
@@ -21,15 +20,46 @@ Known = Mapping[str, str]
 NOTHING_KNOWN: Known = {}
 
 
-class Attempts(Caller):
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """What ``look`` saw: a message's newest start, lineage, record in quarantine and parking."""
+
+    raw: bytes
+    start: Start | None
+    ended: Ended
+    owner: str
+    history: History
+    kept: State | None
+    release: int
+    parked: Parked | None
+    run_id: str
+    gate_closed: bool = False
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Whether the start on record forbids another one; a claim of a worker that is gone does not."""
+        start = self.start
+        return start is not None and not (start.phase == Phase.CLAIMED and self.owner != "alive")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEnd:
+    """Outcome of recording an end: ``finished`` when it had ended well before it died."""
+
+    history: History
+    finished: bool = False
+    gate_closed: bool = False
+
+
+class MessageTransitions(Caller):
     """What workers do with messages, and monitors for workers that died."""
 
-    def look(self, mid: str, id: str, activation_ms: int) -> Sight:
+    def look(self, mid: str, id: str, activation_ms: int) -> MessageState:
         """Return everything known about a message; changes nothing."""
         arguments: dict[str, Any] = {"mid": mid, "activation_ms": activation_ms}
         reply = self._call("look", self._of(mid, id), children=self.keys.children, **arguments)
         _, raw, ended, owner, lineage, kept, release, parked, run_id, gate = reply
-        return Sight(
+        return MessageState(
             raw=raw,
             start=Start.decode(raw) if raw else None,
             ended=Ended(ended.decode()),
@@ -58,7 +88,7 @@ class Attempts(Caller):
         incident: str = "",
         fence: int | None = None,
         known: Known = NOTHING_KNOWN,
-    ) -> Recorded:
+    ) -> RecordedEnd:
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
 
         Args:
@@ -129,7 +159,7 @@ class Attempts(Caller):
         cause: str,
         fence: int | None = None,
         known: Known = NOTHING_KNOWN,
-    ) -> Recorded:
+    ) -> RecordedEnd:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
         arguments: dict[str, Any] = {
             "mid": mid,
@@ -140,19 +170,19 @@ class Attempts(Caller):
         }
         return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
 
-    def settle(self, starts: Iterable[tuple[str, str]]) -> list[int]:
+    def clean_up(self, starts: Iterable[tuple[str, str]]) -> list[int]:
         """Forget acknowledged starts, given as (mid, token); return the numbers of those not on record."""
         flat = [word for pair in starts for word in pair]
-        return [int(number) for number in self._call("settle", {}, rest=flat)[1:]] if flat else []
+        return [int(number) for number in self._call("clean_up", {}, rest=flat)[1:]] if flat else []
 
-    def remind(self, starts: Iterable[tuple[str, Start, Ended]]) -> int:
+    def resync(self, starts: Iterable[tuple[str, Start, Ended]]) -> int:
         """Put starts on record again, where Redis may have forgotten them, and how they ended.
 
         Starts of workers that were declared dead are left alone, and so is every other start of the message.
         Returns the number of those that were not wholly on record.
         """
         flat = [word for mid, start, ended in starts for word in (mid, start.encode(), ended.value)]
-        return int(self._call("remind", {}, rest=flat)[1]) if flat else 0
+        return int(self._call("resync", {}, rest=flat)[1]) if flat else 0
 
     def survived(self, mid: str, token: str, id: str, lost: Start | None = None) -> None:
         """Take back the strike of a start that was taken for dead and ended alive.
@@ -263,7 +293,7 @@ def _packed(known: Known) -> str:
     return json.dumps(whole)
 
 
-def _recorded(reply: list[Any]) -> Recorded:
+def _recorded(reply: list[Any]) -> RecordedEnd:
     if reply[0] is Code.DONE:
-        return Recorded(History(), finished=True)
-    return Recorded(history_of(pairs(reply[1])), gate_closed=len(reply) > 2 and bool(reply[2]))
+        return RecordedEnd(History(), finished=True)
+    return RecordedEnd(history_of(pairs(reply[1])), gate_closed=len(reply) > 2 and bool(reply[2]))

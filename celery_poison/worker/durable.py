@@ -11,7 +11,7 @@ from celery.utils.log import get_logger
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.durability import PATIENCE, Means, find_means
-from celery_poison.ledger.wire import Wire, command
+from celery_poison.ledger.writer import Writer, command
 from celery_poison.requests import NeverBegan
 from celery_poison.settings import Settings
 
@@ -39,13 +39,13 @@ class Durable:
     """Writes starts that survive Redis itself; thread-safe, and inherited by pool processes.
 
     Args:
-        wire: the notes of this process; starts keep their place among them.
+        writer: the notes of this process; starts keep their place among them.
         fail_open: what is done without the promise: True runs the task, False tries again and again.
     """
 
-    def __init__(self, client: redis.Redis, wire: Wire, *, fail_open: bool) -> None:
+    def __init__(self, client: redis.Redis, writer: Writer, *, fail_open: bool) -> None:
         self._client = client
-        self._wire = wire
+        self._writer = writer
         self._fail_open = fail_open
         self._means: Means | None = None
         self._said: Means | None = None
@@ -91,7 +91,7 @@ class Durable:
 
     def _once(self, start: bytes, worker_key: str) -> bool:
         if self._fail_open and time.monotonic() < self._doubted_until:
-            self._wire.send(start + _counted(worker_key))
+            self._writer.send(start + _counted(worker_key))
             return False
         begun = time.monotonic()
         try:
@@ -101,7 +101,7 @@ class Durable:
             self._doubted_until = time.monotonic() + max(LEAST_DOUBT, DOUBT * (time.monotonic() - begun))
             if self._fail_open:
                 # What never arrives is counted by the main process, when it settles it.
-                self._wire.send(
+                self._writer.send(
                     _counted(worker_key) if isinstance(error, NotKept) else start + _counted(worker_key)
                 )
             return False
@@ -109,8 +109,8 @@ class Durable:
 
     def _promise(self, start: bytes) -> None:
         server = None
-        while server != self._wire.connects:  # connected anew meanwhile: to what may be another server
-            server = self._wire.reach()
+        while server != self._writer.connects:  # connected anew meanwhile: to what may be another server
+            server = self._writer.reach()
             if self._decided_for != server or self._means is None:
                 self._means = self.decide()
                 self._decided_for = server
@@ -121,7 +121,7 @@ class Durable:
 
     def _wait_for(self, start: bytes, means: Means) -> None:
         wait = command(*(word.encode() for word in means.wait)) if means.wait else b""
-        answers = self._wire.ask(start + wait, 2 if wait else 1, PATIENCE + GRACE)
+        answers = self._writer.ask(start + wait, 2 if wait else 1, PATIENCE + GRACE)
         if wait and int(answers[-1][1:]) < 1:
             self._decided_for = None  # the replica is gone, or the settings have changed
             raise NotKept(f"no start is {means.said}: not within {PATIENCE:g} s")
@@ -138,8 +138,8 @@ def _counted(worker_key: str) -> bytes:
     return command(b"HINCRBY", key, b"unpromised", b"1") + command(b"EXPIRE", key, b"86400")
 
 
-def open_durable(settings: Settings, ledger: Ledger, wire: Wire) -> Durable | None:
+def open_durable(settings: Settings, ledger: Ledger, writer: Writer) -> Durable | None:
     """Return what makes starts safe; None where they need not be (``poison_durability="process"``)."""
     if settings.durability != "sync":
         return None
-    return Durable(ledger.client, wire, fail_open=settings.fail_open)
+    return Durable(ledger.client, writer, fail_open=settings.fail_open)

@@ -19,7 +19,7 @@ from billiard.pool import Pool
 from celery_poison.evidence import NATIVE, NEAR, Evidence
 from celery_poison.sandbox.trial import Death
 from celery_poison.sandbox.watcher import MemoryGroup
-from celery_poison.worker.running.deathbed import Deathbed, LastWords
+from celery_poison.worker.crash_reports import Deathbed, LastWords
 
 #: Ended processes that are remembered until somebody asks for them.
 _REMEMBERED = 64

@@ -16,15 +16,15 @@ from celery.exceptions import Reject
 from celery.worker.request import Request
 
 from celery_poison import causes
+from celery_poison.decide import convict
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.guard import give_back_acks
-from celery_poison.records import Start
+from celery_poison.model import History, Limits, Start
 from celery_poison.requests import QuarantineRequested, RollbackRequested
 from celery_poison.task import PoisonTask
-from celery_poison.verdict import History, Limits, convict
-from celery_poison.worker.ending.deaths import cause_of_death, is_unacknowledged_failure
-from celery_poison.worker.ending.request import GuardedRequest
+from celery_poison.worker.outcome import cause_of_death, is_unacknowledged_failure
+from celery_poison.worker.request import GuardedRequest
 
 
 def observe_tasks(app: Celery) -> None:
@@ -32,7 +32,7 @@ def observe_tasks(app: Celery) -> None:
     for task in app.tasks.values():
         if isinstance(task, PoisonTask):
             give_back_acks(task, app.conf)
-            type(task).Request = "celery_poison.worker.ending.observed:ObservedRequest"
+            type(task).Request = "celery_poison.worker.observed:ObservedRequest"
 
 
 class ObservedRequest(GuardedRequest):

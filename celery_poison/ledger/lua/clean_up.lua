@@ -1,4 +1,4 @@
--- settle: acknowledged starts leave nothing behind. Tells which starts or ends were not on record.
+-- clean_up: acknowledged starts leave nothing behind. Tells which starts or ends were not on record.
 -- KEYS[1] running hash
 -- KEYS[2] done    hash
 -- KEYS[3] parked  hash

@@ -51,15 +51,15 @@ def bulk(word: bytes) -> bytes:
 _REPLY_ON, _REPLY_OFF = (command(b"CLIENT", b"REPLY", word) for word in (b"ON", b"OFF"))
 
 
-class Wire:
+class Writer:
     """Sends commands and waits for no answer unless asked to; one connection for each process.
 
     Thread-safe. Opens its connection at the first write, and again after a fork.
 
     Args:
         channel: to be subscribed to while connected; empty: none.
-        remind: returns the commands that come first on every new connection: what a Redis may not know, or
-            not know any more.
+        on_connect: returns the commands that come first on every new connection: what a Redis may not
+            know, or not know any more.
 
     Attributes:
         follows_master: a Sentinel tells where to connect.
@@ -69,12 +69,12 @@ class Wire:
     """
 
     def __init__(
-        self, client: redis.Redis, channel: str = "", remind: Callable[[], bytes] = lambda: b""
+        self, client: redis.Redis, channel: str = "", on_connect: Callable[[], bytes] = lambda: b""
     ) -> None:
         self._pool: Any = client.connection_pool
         self.follows_master = isinstance(self._pool, redis.sentinel.SentinelConnectionPool)
         self._channel = channel
-        self._remind = remind
+        self._on_connect = on_connect
         self.run_id = ""
         self._lock = threading.Lock()
         self._asking = threading.Lock()
@@ -217,7 +217,7 @@ class Wire:
             self._retry_at = now + max(RETRY_PAUSE, 4 * (now - began))
         connection.send_command("CLIENT", "REPLY", "OFF")
         connection._sock.settimeout(SEND_TIMEOUT)
-        connection._sock.sendall(self._remind())
+        connection._sock.sendall(self._on_connect())
         self._connection = connection
         self._answers = Answers(connection._sock, waiter(connection._sock), self._lock)
         self._has_news = waiter(connection._sock)

@@ -11,7 +11,67 @@ from typing import Any, NamedTuple, Self
 from celery_poison.causes import describe
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.states import State
-from celery_poison.verdict import History, Limits, Phase
+
+
+class Ended(StrEnum):
+    """How a recorded start ended, as its own process wrote it down."""
+
+    NOT = ""
+    DONE = "D"
+    ROLLED_BACK = "B"
+    INTERRUPTED = "I"
+
+
+class Phase(StrEnum):
+    """What the entry of a start says it was doing."""
+
+    CLAIMED = "C"
+    ADMITTING = "A"
+    RUNNING = "R"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What convicts: a task's ``max_crashes`` and ``max_failures``.
+
+    Attributes:
+        trials: suspects are tried alone, and only who has died alone is convicted.
+    """
+
+    max_crashes: int = 2
+    max_failures: int = 5
+    max_payload_bytes: int | None = None
+    trials: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The counts of one lineage (task id); all zero for a message that never gave trouble.
+
+    Attributes:
+        proven: strikes for deaths in which nothing else can have been to blame.
+        shared_blame: others ran beside it at its last death.
+        spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
+        tried: strikes for deaths on trial.
+        doubted: it died with its worker while the fleet gate was closed, as many others did.
+    """
+
+    deliveries: int = 0
+    crashes: int = 0
+    strikes: int = 0
+    failures: int = 0
+    candidate: bool = False
+    probation: bool = False
+    shared_blame: bool = False
+    cause: str = ""
+    proven: int = 0
+    spoilt: int = 0
+    tried: int = 0
+    doubted: bool = False
+
+
+NO_HISTORY = History()
+
 
 #: What a start says about what runs beside it: nothing of its worker's, or its worker, which goes on
 #: with other work, while the start is in a cell (``sandbox``). 0: anything. More than ``IN_CELL``: the
@@ -87,7 +147,7 @@ class Parked(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class StoredMessage:
     """The original message, byte for byte, as quarantine keeps it and release publishes it.
 
     Attributes:

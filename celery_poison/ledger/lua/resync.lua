@@ -1,4 +1,4 @@
--- remind: a worker tells a Redis that was restarted or replaced, and may have forgotten it, what runs there
+-- resync: a worker tells a Redis that was restarted or replaced, and may have forgotten it, what runs there
 -- and what has just ended there. Overwrites nobody's start, and revives none whose message is over.
 -- KEYS[1] running hash
 -- KEYS[2] done    hash

@@ -7,9 +7,10 @@ and the tests try every combination of facts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import Enum
 
 from celery_poison import causes
+from celery_poison.model import NO_HISTORY, Ended, History, Limits
 from celery_poison.states import State
 
 
@@ -22,65 +23,6 @@ class Action(Enum):
     QUARANTINE = "quarantine"
     DROP = "drop"
 
-
-class Ended(StrEnum):
-    """How a recorded start ended, as its own process wrote it down."""
-
-    NOT = ""
-    DONE = "D"
-    ROLLED_BACK = "B"
-    INTERRUPTED = "I"
-
-
-class Phase(StrEnum):
-    """What the entry of a start says it was doing."""
-
-    CLAIMED = "C"
-    ADMITTING = "A"
-    RUNNING = "R"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What convicts: a task's ``max_crashes`` and ``max_failures``.
-
-    Attributes:
-        trials: suspects are tried alone, and only who has died alone is convicted.
-    """
-
-    max_crashes: int = 2
-    max_failures: int = 5
-    max_payload_bytes: int | None = None
-    trials: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The counts of one lineage (task id); all zero for a message that never gave trouble.
-
-    Attributes:
-        proven: strikes for deaths in which nothing else can have been to blame.
-        shared_blame: others ran beside it at its last death.
-        spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
-        tried: strikes for deaths on trial.
-        doubted: it died with its worker while the fleet gate was closed, as many others did.
-    """
-
-    deliveries: int = 0
-    crashes: int = 0
-    strikes: int = 0
-    failures: int = 0
-    candidate: bool = False
-    probation: bool = False
-    shared_blame: bool = False
-    cause: str = ""
-    proven: int = 0
-    spoilt: int = 0
-    tried: int = 0
-    doubted: bool = False
-
-
-NO_HISTORY = History()
 
 #: So many ends of workers beside trials of one message may be chance: whoever kills workers from outside
 #: hits one that has a guest, now and then.
