@@ -135,7 +135,7 @@ class GuardStep(bootsteps.ConsumerStep):
             runtime.identity,
             self._announce_candidate,
             runtime.refresher.policies,
-            self._announce_gate,
+            self._announce_fleet,
         )
 
     def _received(self, request: Any) -> None:
@@ -145,8 +145,8 @@ class GuardStep(bootsteps.ConsumerStep):
     def _announce_candidate(self, *facts: Any) -> None:
         self._runtime.bridge.call(partial(self._runtime.announce.candidate, *facts))
 
-    def _announce_gate(self, deaths: int, fleet: int) -> None:
-        self._runtime.bridge.call(partial(self._runtime.announce.fleet_gate, deaths, fleet))
+    def _announce_fleet(self, name: str, facts: dict[str, Any]) -> None:
+        self._runtime.bridge.call(partial(self._runtime.announce.fleet, name, facts))
 
     def get_consumers(self, channel: Any) -> list[Any]:
         return []
