@@ -17,7 +17,7 @@ from celery.worker import state
 from celery_poison.errors import PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.host import TimeLimits
+from celery_poison.sandbox.trial import TimeLimits
 from celery_poison.worker import crash_reports
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.dispatcher import Dispatcher

@@ -13,7 +13,7 @@ from typing import Any
 
 from celery.worker import state
 
-from celery_poison.sandbox.host import Cells
+from celery_poison.sandbox.pool import Cells
 
 #: Seconds between two looks at the pool while somebody waits for it to become empty.
 LOOK_AGAIN = 0.02

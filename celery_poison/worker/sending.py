@@ -12,7 +12,7 @@ from celery.worker.request import Request
 from celery_poison.headers import mid_of
 from celery_poison.model import ALONE, IN_CELL, Phase, Start
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.host import Cells
+from celery_poison.sandbox.pool import Cells
 from celery_poison.task import FIRST
 from celery_poison.worker.child import run_fast, run_plain
 from celery_poison.worker.receive import Delivery, attempt_of, size_of

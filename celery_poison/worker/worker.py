@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -11,10 +13,13 @@ from celery_poison.broker.held import Holdings
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.evidence import Evidence
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.sandbox.host import Cells, TimeLimits
-from celery_poison.worker import child
+from celery_poison.sandbox.channel import Prepare
+from celery_poison.sandbox.pool import Cells
+from celery_poison.sandbox.trial import Death, TimeLimits
+from celery_poison.worker import child, in_cell
 from celery_poison.worker.admit_marks import AdmitMarks
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.background import Background, Retry
@@ -104,7 +109,7 @@ class Worker:
         self.deathbed = make_deathbed(self.complain)
         self.exits = Exits(self.deathbed)
         self.vitals = Vitals(self.complain)
-        self.cells = Cells(self, limits, concurrency)
+        self.cells = Cells(self, settings, limits, lease=self.lease.fd, slots=concurrency)
         child.configure(self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes)
         self._connect_as_myself()
         self.health.check(self.ledger, self._durable, self.resync_window)
@@ -247,6 +252,24 @@ class Worker:
             ledger_errors=self.complain.count,
             vitals=self.vitals.tell(),
         )
+
+    # --- what its sandbox asks ------------------------------------------------------------------
+
+    def call_in_loop(self, call: Callable[[], Any]) -> None:
+        """Run ``call`` on the event loop, soon; from any thread."""
+        self.loop.call_in_loop(call)
+
+    def prepare_cell(self) -> Prepare:
+        """Return what makes a fresh process one that runs tasks for this worker."""
+        reports = self.deathbed.path if self.deathbed else ""
+        facts = in_cell.WorkerFacts(
+            self.worker, self.plugin.ledger_url, self.settings.namespace, self.secret, reports
+        )
+        return partial(in_cell.prepare, facts)
+
+    def explain(self, pid: int, death: Death) -> Evidence:
+        """Return what is known about the death of a cell; it is kept for whoever asks for ``pid`` later."""
+        return self.exits.of_cell(pid, death)
 
     # --- its life ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""One cell as its host sees it: opened, given suspects, watched until it ends."""
+"""One cell as its worker sees it: opened, given suspects, watched until it ends."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from celery_poison import causes
-from celery_poison.evidence import NATIVE, Evidence
 from celery_poison.forking import no_fork
-from celery_poison.sandbox import frames
-from celery_poison.sandbox.loading import Cellmate, environment_for
-from celery_poison.worker.crash_reports import LastWords
+from celery_poison.sandbox import channel
+from celery_poison.sandbox.channel import Setup
+from celery_poison.sandbox.loading import environment_for
+from celery_poison.sandbox.trial import Death
 
 #: Seconds in which an app must be loaded.
 LOADING = 120.0
@@ -33,7 +31,7 @@ EXITING = 1.0
 _WATCHER = str(Path(__file__).with_name("watcher.py"))
 _CELL = """import sys; sys.path[:] = {path!r}
 import celery; celery.maybe_patch_concurrency(["-P", {pool!r}])
-from celery_poison.sandbox.cell import main; main({fds})"""
+from celery_poison.sandbox.child import main; main({fds})"""
 
 
 class CannotOpen(Exception):
@@ -46,62 +44,11 @@ class CannotOpen(Exception):
     was_killed = False
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
-    """How a cell ended.
-
-    Attributes:
-        status: exit code, negative for a signal; None when its watcher ended first.
-        peak: the most memory it had, in bytes; 0 if that is not known.
-        why: ``oom`` if it used too much memory; ``pressed`` if it was killed because others did.
-    """
-
-    status: int | None
-    peak: int = 0
-    why: str = ""
-
-    @property
-    def was_killed(self) -> bool:
-        """Whether anybody may have killed it: the suspect, or somebody outside."""
-        return not self.why and self.status in (None, -signal.SIGKILL)
-
-    @property
-    def cause(self) -> str:
-        """A word of :mod:`celery_poison.causes`."""
-        if self.why:
-            return causes.OOM
-        return causes.from_exit_code(self.exit_code)
-
-    @property
-    def exit_code(self) -> int:
-        """The kernel kills a cell whose watcher is gone."""
-        return -signal.SIGKILL if self.status is None else self.status
-
-    def evidence(self, words: LastWords, limit_kb: int | None) -> Evidence:
-        """Return what is known about it, with what the cell said itself."""
-        signum = -self.exit_code if self.exit_code < 0 else None
-        killed = signum == signal.SIGKILL
-        return Evidence(
-            signal=signum,
-            exit=self.exit_code if self.exit_code >= 0 else None,
-            oom=bool(self.why) if killed and self.status is not None else None,
-            rss_kb=self.peak // 1024 or None,
-            limit_kb=limit_kb,
-            stack=words.stack if signum in NATIVE else (),
-            recursion=words.recursion and signum in NATIVE,
-        )
-
-    def __str__(self) -> str:
-        watcher = "; its watcher was killed with it" if self.status is None else ""
-        memory = f"; at most {self.peak >> 20} MiB of memory" if self.peak else ""
-        return f"its cell {causes.describe(self.cause)}{watcher}{memory}"
-
-
 class OpenCell:
     """A watcher and its cell.
 
     Args:
-        about: what the cell must know.
+        setup: how it becomes a cell for this worker.
         limit: bytes of memory that it may have; 0: as much as there is.
         lease: descriptor of the memory in which the worker keeps its lease.
 
@@ -109,18 +56,18 @@ class OpenCell:
         CannotOpen: the processes could not be started, or the app could not be loaded in them.
     """
 
-    def __init__(self, about: Cellmate, limit: int, lease: int) -> None:
+    def __init__(self, setup: Setup, limit: int, lease: int) -> None:
         self.pid = 0
         self.tasks: frozenset[str] = frozenset()
         self._death: Death | None = None
         self._is_silent = False  # the cell has told all that it had to tell
         self._told = b""
-        self._start(about, limit, lease)
+        self._start(setup, limit, lease)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(self._data, selectors.EVENT_READ)
         try:
-            frames.send(self._data, about)
+            channel.send(self._data, setup)
             self._await_ready()
         except CannotOpen:
             self.close(kill=True)
@@ -129,19 +76,19 @@ class OpenCell:
             self.close(kill=True)
             raise CannotOpen(str(error)) from error
 
-    def _start(self, about: Cellmate, limit: int, lease: int) -> None:
+    def _start(self, setup: Setup, limit: int, lease: int) -> None:
         # A pool process that were forked meanwhile would hold the other ends open for ever.
         with no_fork():
             self._control, watchers = socket.socketpair()
             self._data, cells = socket.socketpair()
             with watchers, cells:
-                self._watcher = self._spawn(about, limit, watchers.fileno(), (cells.fileno(), lease))
+                self._watcher = self._spawn(setup, limit, watchers.fileno(), (cells.fileno(), lease))
 
     def _spawn(
-        self, about: Cellmate, limit: int, control: int, inherited: tuple[int, int]
+        self, setup: Setup, limit: int, control: int, inherited: tuple[int, int]
     ) -> subprocess.Popen[bytes]:
         fds = ",".join(map(str, inherited))
-        cell = [sys.executable, "-c", _CELL.format(path=sys.path, pool=about.patched_for, fds=fds)]
+        cell = [sys.executable, "-c", _CELL.format(path=sys.path, pool=setup.patched_for, fds=fds)]
         watcher = [sys.executable, "-I", "-S", _WATCHER]
         told = [str(os.getpid()), str(control), fds, str(limit)]
         try:
@@ -150,7 +97,7 @@ class OpenCell:
                 start_new_session=True,
                 pass_fds=(control, *inherited),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **environment_for(about.origin)},
+                env={**os.environ, **environment_for(setup.origin)},
             )
         except (OSError, ValueError) as error:
             self._control.close()
@@ -178,7 +125,7 @@ class OpenCell:
             OSError: it is gone.
             Exception: what the arguments raise when they are pickled.
         """
-        frames.send(self._data, (arguments, alone))
+        channel.send(self._data, (arguments, alone))
 
     def order(self, word: bytes) -> None:
         """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
@@ -217,7 +164,7 @@ class OpenCell:
         # Something that it started may hold the other end, and the end of this message may never come.
         self._data.settimeout(None if self._death is None else 0.2)
         try:
-            said = frames.receive(self._data)
+            said = channel.receive(self._data)
         except (EOFError, OSError):
             self._await_death()
             return None
@@ -227,7 +174,7 @@ class OpenCell:
         try:
             return "result", ok, pickle.loads(value), stays
         except Exception as error:  # it cannot be read here: an exception's class that is not to be found
-            return "result", False, frames.info_of(error), stays
+            return "result", False, channel.info_of(error), stays
 
     def _hear_watcher(self) -> None:
         try:

@@ -11,22 +11,19 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.exceptions import TaskRevokedError
 from celery.worker import state
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.forking import real_thread_starter
-from celery_poison.sandbox.loading import Cellmate, Origin, origin_of
-from celery_poison.sandbox.opened import CannotOpen, OpenCell
+from celery_poison.sandbox.channel import Setup
+from celery_poison.sandbox.loading import Origin, origin_of
+from celery_poison.sandbox.process import CannotOpen, OpenCell
 from celery_poison.sandbox.runner import Runner
-from celery_poison.sandbox.trial import Trial
-
-if TYPE_CHECKING:
-    from celery_poison.worker.request import GuardedRequest
-    from celery_poison.worker.worker import Worker
+from celery_poison.sandbox.trial import Host, Suspect, TimeLimits, Trial
+from celery_poison.settings import Settings
 
 #: Slots of a worker for which it opens a cell, and the most that it opens.
 SLOTS_FOR_A_CELL, MOST_CELLS = 4, 4
@@ -34,48 +31,35 @@ SLOTS_FOR_A_CELL, MOST_CELLS = 4, 4
 DOUBT = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimits:
-    """Time limits of the worker itself, in seconds, and which ones its pool enforces.
-
-    Attributes:
-        pool: the name of the pool's module.
-        enforces_soft, enforces_hard: what a pool ignores is ignored in a cell too: the task may rely on it.
-    """
-
-    soft: float | None = None
-    hard: float | None = None
-    enforces_soft: bool = True
-    enforces_hard: bool = True
-    pool: str = ""
-
-
 class Cells:
     """The cells of one worker.
 
     Args:
+        lease: descriptor of the memory in which the worker keeps its lease.
         slots: tasks that the worker runs at once.
     """
 
-    def __init__(self, runtime: Worker, limits: TimeLimits, slots: int) -> None:
-        self._runtime = runtime
+    def __init__(self, host: Host, settings: Settings, limits: TimeLimits, *, lease: int, slots: int) -> None:
+        self._host = host
+        self._settings = settings
         self._limits = limits
-        self._give_back: Callable[[GuardedRequest], Any] = lambda request: None
-        count = runtime.settings.trial_cells or how_many(slots)
-        self._free = [Runner(runtime, self._open, self._refused, self._finished) for _ in range(count)]
+        self._lease = lease
+        self._give_back: Callable[[Any], Any] = lambda request: None
+        count = settings.trial_cells or how_many(slots)
+        self._free = [Runner(host, self._open, self._refused, self._finished) for _ in range(count)]
         #: Those that are at a trial: its request, the number of its connection, and whether it gave its
         #: credit back.
-        self._running: dict[Runner, tuple[GuardedRequest, int, bool]] = {}
-        self._waiting: deque[tuple[GuardedRequest, int, bool]] = deque()
+        self._running: dict[Runner, tuple[Suspect, int, bool]] = {}
+        self._waiting: deque[tuple[Suspect, int, bool]] = deque()
         self._origin: Origin | None = None
         self._looked_for_origin = False
         #: No cell could be had, and none should be tried before (``time.monotonic``).
         self._doubts_until = 0.0
-        self._beginning: GuardedRequest | None = None
+        self._beginning: Suspect | None = None
         self._trial: Trial | None = None
         self._is_held = self._is_choosing = False
 
-    def attach(self, give_back: Callable[[GuardedRequest], Any]) -> None:
+    def attach(self, give_back: Callable[[Any], Any]) -> None:
         """Serve the present consumer; ``give_back`` takes a request that no cell can try."""
         self._give_back = give_back
         self.hold(False)  # who asked for it is gone
@@ -83,12 +67,12 @@ class Cells:
     @property
     def are_usable(self) -> bool:
         """Whether suspects can be tried in cells at all, as far as it is known."""
-        if self._runtime.settings.trial != "cell" or time.monotonic() < self._doubts_until:
+        if self._settings.trial != "cell" or time.monotonic() < self._doubts_until:
             return False
         if not self._looked_for_origin:
             self._looked_for_origin = True
             if sys.platform == "linux" and sys.executable:
-                self._origin = origin_of(self._runtime.app)
+                self._origin = origin_of(self._host.app)
             if self._origin is None:
                 self._complain(
                     "no other process could load this app: it is in no module, or this is not Linux"
@@ -96,7 +80,7 @@ class Cells:
         return self._origin is not None
 
     def _complain(self, why: str) -> None:
-        self._runtime.complain(
+        self._host.complain(
             ConfigurationError(f"suspects cannot be tried in cells and run alone in the pool instead: {why}")
         )
 
@@ -104,11 +88,11 @@ class Cells:
     def is_busy(self) -> bool:
         return bool(self._running)
 
-    def takes(self, request: GuardedRequest) -> bool:
+    def takes(self, request: Suspect) -> bool:
         """Whether ``request`` can be tried in a cell."""
         return not request.is_refused_by_cells and self.are_usable
 
-    def admit(self, request: GuardedRequest, *, first: bool = False) -> None:
+    def admit(self, request: Suspect, *, first: bool = False) -> None:
         """Try ``request`` when its turn comes. It takes no prefetch credit from other messages meanwhile.
 
         Args:
@@ -117,9 +101,9 @@ class Cells:
         """
         if not first:
             with suppress(AttributeError):  # a consumer without it
-                self._runtime.consumer.qos.increment_eventually()
+                self._host.consumer.qos.increment_eventually()
         add = self._waiting.appendleft if first else self._waiting.append
-        add((request, self._runtime.epoch, not first))
+        add((request, self._host.epoch, not first))
         self._next()
 
     def hold(self, is_held: bool) -> None:
@@ -127,7 +111,7 @@ class Cells:
         self._is_held = is_held
         self._next()
 
-    def waiting(self) -> list[GuardedRequest]:
+    def waiting(self) -> list[Suspect]:
         """Return whoever has been admitted and not begun."""
         return [request for request, _, _ in self._waiting]
 
@@ -142,9 +126,9 @@ class Cells:
             self._is_choosing = False
 
     def _begin_trials(self) -> None:
-        while self._waiting and self._free and not self._is_held and not self._runtime.stopping:
+        while self._waiting and self._free and not self._is_held and not self._host.stopping:
             request, epoch, is_credited = self._waiting.popleft()
-            if epoch == self._runtime.epoch and request in state.reserved_requests:
+            if epoch == self._host.epoch and request in state.reserved_requests:
                 self._beginning, self._trial = request, None
                 with suppress(TaskRevokedError):
                     request.execute_using_pool(self)
@@ -157,9 +141,9 @@ class Cells:
             self._take_credit(epoch, is_credited=is_credited)
 
     def _take_credit(self, epoch: int, *, is_credited: bool) -> None:
-        if is_credited and epoch == self._runtime.epoch:
+        if is_credited and epoch == self._host.epoch:
             with suppress(AttributeError):
-                self._runtime.consumer.qos.decrement_eventually()
+                self._host.consumer.qos.decrement_eventually()
 
     def _finished(self, runner: Runner) -> None:
         _, epoch, is_credited = self._running.pop(runner)
@@ -176,18 +160,10 @@ class Cells:
 
     def _open(self) -> OpenCell:
         """Open a cell (in the thread of its runner)."""
-        runtime = self._runtime
         assert self._origin is not None
-        about = Cellmate(
-            self._origin,
-            runtime.worker,
-            runtime.plugin.ledger_url,
-            runtime.settings.namespace,
-            runtime.secret,
-            runtime.deathbed.path if runtime.deathbed else "",
-            self._limits.pool if real_thread_starter() is not None else "",
-        )
-        return OpenCell(about, runtime.settings.trial_memory_limit or 0, runtime.lease.fd)
+        patched_for = self._limits.pool if real_thread_starter() is not None else ""
+        setup = Setup(self._origin, self._host.prepare_cell(), patched_for)
+        return OpenCell(setup, self._settings.trial_memory_limit or 0, self._lease)
 
     def apply_async(
         self,
