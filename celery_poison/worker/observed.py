@@ -45,7 +45,7 @@ class ObservedRequest(GuardedRequest):
     def _stop_if_blocked(self) -> None:
         if reason := self._blocked():
             about = (self.message, self.mid, self.start(), causes.BLOCKED, reason)
-            self._note(partial(self.runtime.keeper.would_keep, *about))
+            self._note(partial(self.runtime.quarantine_writer.would_quarantine, *about))
 
     def _divert(self, error: BaseException) -> bool:
         if isinstance(error, QuarantineRequested):
@@ -60,7 +60,7 @@ class ObservedRequest(GuardedRequest):
             self._put_back_by = str(error.reason) if isinstance(error, RollbackRequested) else "rejected"
         elif self.diverts and is_unacknowledged_failure(error, self._task):
             about = (self.message, self.mid, self.start(), causes.REJECTED, f"failed: {error!r}")
-            self._note(partial(self.runtime.keeper.would_keep, *about))
+            self._note(partial(self.runtime.quarantine_writer.would_quarantine, *about))
         return False
 
     def reject(self, requeue: bool = False) -> None:
@@ -89,13 +89,13 @@ class ObservedRequest(GuardedRequest):
         self._note(partial(self._record_death, self.start(), cause, evidence, failure))
 
     def _note(self, job: Any) -> None:
-        """In the clerk's thread; not at all while the ledger is away, since nobody waits for it."""
-        self.runtime.clerk.do(job, lambda: False)
+        """In the background thread; not at all while the ledger is away, since nobody waits for it."""
+        self.runtime.background.do(job, lambda: False)
 
-    # --- in the clerk's thread -----------------------------------------------------------------
+    # --- in the background thread -----------------------------------------------------------------
 
     def _record_interruption(self, start: Start, cause: str, evidence: Evidence) -> None:
-        known = self.runtime.keeper.known(self.message, start.task, evidence)
+        known = self.runtime.quarantine_writer.journal_fields(self.message, start.task, evidence)
         with suppress(StaleDelivery):
             self.runtime.ledger.interrupt(self.mid, start, cause=cause, known=known)
 
@@ -107,14 +107,14 @@ class ObservedRequest(GuardedRequest):
                 cause=cause,
                 shared=False,
                 failure=failure and start.diverts == 1,
-                known=self.runtime.keeper.known(self.message, start.task, evidence),
+                known=self.runtime.quarantine_writer.journal_fields(self.message, start.task, evidence),
             )
             if start.diverts and not recorded.finished:
                 self._judge(start, recorded.history, gate_closed=recorded.gate_closed)
 
     def _record_rollback(self, start: Start, cause: str) -> None:
         with suppress(StaleDelivery):
-            known = self.runtime.keeper.known(self.message, start.task)
+            known = self.runtime.quarantine_writer.journal_fields(self.message, start.task)
             recorded = self.runtime.ledger.rollback(self.mid, start, cause=cause, known=known)
             self._judge(start, recorded.history)
 
@@ -122,4 +122,6 @@ class ObservedRequest(GuardedRequest):
         limits = Limits(start.max_crashes, start.max_failures)
         verdict = convict(history, limits, gate_closed=gate_closed)
         if verdict is not None:
-            self.runtime.keeper.would_keep(self.message, self.mid, start, verdict.cause, verdict.reason)
+            self.runtime.quarantine_writer.would_quarantine(
+                self.message, self.mid, start, verdict.cause, verdict.reason
+            )

@@ -1,6 +1,6 @@
 """Decides what becomes of a message whose task died, was rolled back, or asked for quarantine.
 
-On record first, told to the broker afterwards: the clerk's thread writes to the ledger, tries again
+On record first, told to the broker afterwards: the background thread writes to the ledger, tries again
 while Redis is away, and only then lets the event loop acknowledge or put back (WAS-9). A message whose
 strike cannot be recorded is held back, or the crash loop would be back.
 """
@@ -16,7 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject
+from celery.exceptions import Retry as TaskRetry
 from celery.utils.log import get_logger
 from celery.worker import state
 
@@ -31,21 +32,21 @@ from celery_poison.model import Limits, Start
 from celery_poison.requests import MemoryExhausted, TaskDied
 from celery_poison.results import success_was_stored
 from celery_poison.settings import Settings
-from celery_poison.worker.arrival.delivery import Delivery
-from celery_poison.worker.clerk import Again, Clerk
+from celery_poison.worker.background import Background, Retry
+from celery_poison.worker.deferred_cleanup import Acknowledged, DeferredCleanup
 from celery_poison.worker.exits import Exits
-from celery_poison.worker.lease import Lease, birth_of
-from celery_poison.worker.presence.incarnation import Incarnation
-from celery_poison.worker.presence.memory import Memory
-from celery_poison.worker.presence.settler import Acknowledged, Settler
-from celery_poison.worker.presence.whereabouts import Whereabouts
+from celery_poison.worker.incarnation import Incarnation
+from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.lease import Lease, rejoins_before
+from celery_poison.worker.receive import Delivery
 from celery_poison.worker.recorder import Recorder, Ticket
+from celery_poison.worker.resync import Resync
 
 if TYPE_CHECKING:
     from celery_poison.worker.request import GuardedRequest
 
 #: Ends that Celery handles itself, whatever the task says about acknowledging failures.
-_OTHER_ENDS = (Reject, Ignore, Retry, WorkerLostError, TimeLimitExceeded, Terminated)
+_OTHER_ENDS = (Reject, Ignore, TaskRetry, WorkerLostError, TimeLimitExceeded, Terminated)
 
 
 def cause_of_death(error: BaseException) -> str | None:
@@ -87,7 +88,7 @@ logger = get_logger("celery_poison")
 
 
 class Ownership:
-    """Answers for one worker; everything here waits for Redis, in the clerk's thread."""
+    """Answers for one worker; everything here waits for Redis, in the background thread."""
 
     def __init__(self, ledger: Ledger, lease: Lease, recorder: Recorder) -> None:
         self._ledger = ledger
@@ -123,7 +124,7 @@ PAUSE = 0.25
 
 
 class Endings:
-    """Takes the starts of one worker off the ledger, or has the clerk do it."""
+    """Takes the starts of one worker off the ledger, or has the background executor do it."""
 
     def __init__(
         self,
@@ -131,19 +132,19 @@ class Endings:
         settings: Settings,
         ledger: Ledger,
         ownership: Ownership,
-        clerk: Clerk,
-        settler: Settler,
-        memory: Memory,
-        whereabouts: Whereabouts,
+        background: Background,
+        deferred_cleanup: DeferredCleanup,
+        resync: Resync,
+        inflight: InFlight,
     ) -> None:
         self._me = me
         self._settings = settings
         self._ledger = ledger
         self._ownership = ownership
-        self._clerk = clerk
-        self._settler = settler
-        self._memory = memory
-        self._whereabouts = whereabouts
+        self._background = background
+        self._deferred_cleanup = deferred_cleanup
+        self._resync = resync
+        self._inflight = inflight
 
     def acknowledged(self, request: Any, ticket: Ticket, *, final: bool, copy: bool) -> None:
         """The broker was told that a delivery is done: forget its start.
@@ -152,29 +153,29 @@ class Endings:
             final: nothing more comes of its task.
             copy: a copy of the message comes, or may: it is recognised by this start.
         """
-        if birth_of(ticket.token) < self._me.births:
-            self._clerk.do(partial(self._ownership.ended_too_late, request))
+        if rejoins_before(ticket.token) < self._me.rejoins:
+            self._background.do(partial(self._ownership.ended_too_late, request))
             return
         if copy:
-            self._memory.keep(Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type))
+            self._resync.keep(Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type))
         if request.poison is not None and not request.poison.is_ordinary:
             acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
             over = time.monotonic() + 3 * self._settings.activation_interval
-            self._clerk.do(partial(self._acquit, request.poison, acquit, over))
+            self._background.do(partial(self._acquit, request.poison, acquit, over))
         elif not copy:
-            self._settler.add(ticket.mid, ticket.token, request.id, request.type)
+            self._deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
 
     def _acquit(self, delivery: Delivery, acquit: Callable[[], None], over: float) -> None:
         """What was overtaken must be judged first, or its death would flag a message that has ended."""
         if delivery.overtaken is not None and time.monotonic() < over:
             mid, raw = delivery.overtaken
             if Queries(self._ledger).entry(mid) == raw:
-                raise Again(PAUSE)
+                raise Retry(PAUSE)
         acquit()
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""
-        self._clerk.do(partial(self.interrupt, mid, start))
+        self._background.do(partial(self.interrupt, mid, start))
 
     def interrupt(self, mid: str, start: Start) -> None:
         """The same at once, by the caller's own thread."""
@@ -196,11 +197,11 @@ class Endings:
 
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
-        self._whereabouts.dropped(delivery.start.token)
+        self._inflight.dropped(delivery.start.token)
         if put_back:
             self.interrupted(delivery.mid, delivery.start)
         else:
-            self._clerk.do(partial(self._ledger.acquit, delivery.mid, delivery.start, final=True))
+            self._background.do(partial(self._ledger.acquit, delivery.mid, delivery.start, final=True))
 
 
 logger = get_logger(__name__)
@@ -220,14 +221,14 @@ class Fate:
         self._evidence = NO_EVIDENCE
 
     def _open(self) -> Start:
-        self._runtime.whereabouts.undecided.add(self._request)
+        self._runtime.inflight.undecided.add(self._request)
         state.task_ready(self._request)
         self.is_open = self._request.is_on_record = True
         return self._request.start()
 
     def _close(self) -> None:
         self.is_open = False
-        self._runtime.whereabouts.undecided.discard(self._request)
+        self._runtime.inflight.undecided.discard(self._request)
 
     # --- on the event loop (or a pool thread) --------------------------------------------------
 
@@ -236,10 +237,10 @@ class Fate:
         start = self._open()
         self._evidence = evidence
         if self._request.diverts:
-            self._runtime.clerk.do(partial(self._record_death, start, cause, error))
+            self._runtime.background.do(partial(self._record_death, start, cause, error))
         else:
             # Acknowledged long ago: journalled if the ledger is there, and failed as Celery would.
-            self._runtime.clerk.do(partial(self._observe_death, start, cause), lambda: False)
+            self._runtime.background.do(partial(self._observe_death, start, cause), lambda: False)
             self._close()
             self._request.fail_as_celery_does(error)
 
@@ -247,27 +248,27 @@ class Fate:
         """The task asked for it, or failed without acknowledging failures."""
         start = self._open()
         verdict = Verdict(Action.QUARANTINE, cause, reason)
-        self._runtime.clerk.do(partial(self._keep_if_mine, verdict, start))
+        self._runtime.background.do(partial(self._keep_if_mine, verdict, start))
 
     def rolled_back(self, cause: str) -> None:
         """The task put its message back (WAS-1)."""
         start = self._open()
-        self._runtime.clerk.do(partial(self._record_rollback, start, cause))
+        self._runtime.background.do(partial(self._record_rollback, start, cause))
 
     def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE) -> None:
         """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever."""
         start = self._open()
         self._evidence = evidence
-        self._runtime.clerk.do(partial(self._record_interruption, start, cause))
+        self._runtime.background.do(partial(self._record_interruption, start, cause))
 
-    # --- in the clerk's thread -----------------------------------------------------------------
+    # --- in the background thread -----------------------------------------------------------------
 
     def _record_death(self, start: Start, cause: str, error: BaseException) -> None:
         request, runtime = self._request, self._runtime
         if self._has_new_owner(start):
             return
         if success_was_stored(request.task, request.id, ignored=request.ignore_result):
-            runtime.bridge.call(self._finished_after_all)
+            runtime.loop.call_in_loop(self._finished_after_all)
             return
         try:
             recorded = runtime.ledger.crash(
@@ -279,17 +280,17 @@ class Fate:
                 known=self._known(),
             )
         except StaleDelivery:
-            runtime.bridge.call(self._put_back)
+            runtime.loop.call_in_loop(self._put_back)
             return
         if recorded.finished:
-            runtime.bridge.call(self._finished_after_all)
+            runtime.loop.call_in_loop(self._finished_after_all)
             return
         verdict = convict(recorded.history, self._limits(start), gate_closed=recorded.gate_closed)
         if verdict is not None:
             self._store(verdict, start)
             return
         try_again = partial(self._give_another_try, cause, recorded.history.crashes, error)
-        runtime.bridge.call(try_again)
+        runtime.loop.call_in_loop(try_again)
 
     def _limits(self, start: Start) -> Limits:
         return Limits(start.max_crashes, start.max_failures, trials=self._runtime.settings.has_trials)
@@ -306,7 +307,7 @@ class Fate:
             self._runtime.ledger.rollback(request.mid, start, cause=cause, known=self._known())
         except StaleDelivery:
             logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
-        self._runtime.bridge.call(self._put_back)
+        self._runtime.loop.call_in_loop(self._put_back)
 
     def _record_interruption(self, start: Start, cause: str) -> None:
         if self._has_new_owner(start):
@@ -323,10 +324,12 @@ class Fate:
                     failure=not leaving,
                     known=self._known(),
                 )
-        runtime.bridge.call(self._finished_after_all if finished else self._put_back)
+        runtime.loop.call_in_loop(self._finished_after_all if finished else self._put_back)
 
     def _known(self) -> Known:
-        known: Known = self._runtime.keeper.known(self._request.message, self._request.type, self._evidence)
+        known: Known = self._runtime.quarantine_writer.journal_fields(
+            self._request.message, self._request.type, self._evidence
+        )
         return known
 
     def _keep_if_mine(self, verdict: Verdict, start: Start) -> None:
@@ -338,18 +341,20 @@ class Fate:
         if self._runtime.ownership.is_mine(self._request.mid, start):
             return False
         self._runtime.ownership.ended_too_late(self._request, lost=True)
-        self._runtime.whereabouts.undecided.discard(self._request)
+        self._runtime.inflight.undecided.discard(self._request)
         return True
 
     def _store(self, verdict: Verdict, start: Start) -> None:
         """Keep the original first, acknowledge it afterwards."""
-        request, bridge = self._request, self._runtime.bridge
+        request, loop = self._request, self._runtime.loop
         try:
-            self._runtime.keeper.keep(request.message, request.mid, start, verdict.cause, verdict.reason)
+            self._runtime.quarantine_writer.write(
+                request.message, request.mid, start, verdict.cause, verdict.reason
+            )
         except StaleDelivery:
-            bridge.call(self._put_back)
+            loop.call_in_loop(self._put_back)
         else:
-            bridge.call(self._acknowledge)
+            loop.call_in_loop(self._acknowledge)
 
     # --- back on the event loop ----------------------------------------------------------------
 

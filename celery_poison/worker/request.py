@@ -20,8 +20,8 @@ from celery_poison.evidence import Evidence
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
 from celery_poison.requests import NeverBegan, QuarantineRequested, RollbackRequested, TrialSpoilt
-from celery_poison.worker.arrival.sending import SentRequest
 from celery_poison.worker.outcome import Fate, cause_of_death, evidence_of, is_unacknowledged_failure
+from celery_poison.worker.sending import SentRequest
 
 
 class GuardedRequest(SentRequest):
@@ -49,7 +49,7 @@ class GuardedRequest(SentRequest):
         """
         if reason := self._blocked():
             if self.poison is not None:
-                self.runtime.whereabouts.dropped(self.poison.start.token)
+                self.runtime.inflight.dropped(self.poison.start.token)
             self._open_fate().wants_quarantine(causes.BLOCKED, reason)
             raise TaskRevokedError(self.id)
 
@@ -141,7 +141,7 @@ class GuardedRequest(SentRequest):
 
     def _left_pool(self) -> None:
         assert self._ticket is not None
-        self.runtime.whereabouts.left_pool(self._ticket.token, ended_well=self._ended_well)
+        self.runtime.inflight.left_pool(self._ticket.token, ended_well=self._ended_well)
         if not self.diverts:
             self._settle()
 
@@ -157,7 +157,7 @@ class GuardedRequest(SentRequest):
     def end_stale(self) -> None:
         """Stop running: the message has a new owner, and nothing of this start would be kept (EMS-8)."""
         assert self._ticket is not None
-        if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
+        if not self.worker_pid or not self.runtime.inflight.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
         self.is_stale = self.is_on_record = True
         pool = self._cells or self.runtime.consumer.pool
@@ -168,7 +168,7 @@ class GuardedRequest(SentRequest):
         """Neither acknowledge nor put back: the message was put back already, and may run elsewhere."""
         state.task_ready(self)
         if not isinstance(error, NeverBegan):
-            self.runtime.clerk.do(partial(self.runtime.ownership.ended_too_late, self, lost=True))
+            self.runtime.background.do(partial(self.runtime.ownership.ended_too_late, self, lost=True))
         self.is_stale = self.is_on_record = True
         self._left_pool()
 
