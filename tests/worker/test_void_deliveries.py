@@ -9,10 +9,9 @@ import pytest
 
 from celery_poison.model import Phase
 from celery_poison.worker.admission import Admission
-from celery_poison.worker.admit_marks import AdmitMarks
 from celery_poison.worker.bootsteps import GuardStep
 from celery_poison.worker.dispatcher import Dispatcher
-from celery_poison.worker.receive import note_delivery
+from celery_poison.worker.receive import AdmitMarks, note_delivery
 from celery_poison.worker.worker import Worker
 
 
