@@ -188,7 +188,6 @@ class Runtime:
         self._renewal = Renewal(self.holdings, self.settings.heartbeat_interval, self.complain)
         self.rebirth = Rebirth(
             self.me,
-            self._connect_as_myself,
             self.lease,
             self.ledger,
             self.whereabouts,
@@ -199,10 +198,12 @@ class Runtime:
         )
 
     def _connect_as_myself(self) -> None:
-        """Let every broker connection from now on carry this incarnation's boot id."""
+        """Let every broker connection from now on carry the boot id of this incarnation, or a later one."""
         if self.observes:
             return  # Celery's own transport
-        self.app.amqp.Connection = guarded_connection(self.me.boot_id, self._owners.is_alive, self.holdings)
+        self.app.amqp.Connection = guarded_connection(
+            lambda: self.me.boot_id, self._owners.is_alive, self.holdings
+        )
 
     # --- what others ask -----------------------------------------------------------------------
 
