@@ -31,7 +31,7 @@ from celery_poison.worker.presence.amnesia import TELL_AGAIN, Amnesia
 from celery_poison.worker.presence.following import Following
 from celery_poison.worker.presence.health import Health
 from celery_poison.worker.presence.incarnation import Incarnation
-from celery_poison.worker.presence.leftovers import Leftovers
+from celery_poison.worker.presence.leftovers import Leftovers, hear_of_begun
 from celery_poison.worker.presence.memory import Memory
 from celery_poison.worker.presence.owners import Owners
 from celery_poison.worker.presence.rebirth import Rebirth
@@ -182,7 +182,7 @@ class Runtime:
 
     def _prepare_for_losses(self) -> None:
         """What is done when a broker connection is lost, and when this worker was taken for dead."""
-        self._leftovers = Leftovers(self.ledger, self.whereabouts, self.clerk, contained=self.contained)
+        self._leftovers = Leftovers(self.ledger, self.whereabouts, self.clerk, self.me, self.lease)
         self._owners = Owners(self.ledger)
         self.holdings = Holdings(self.whereabouts.tags_in_use, self._channel_closes)
         self._renewal = Renewal(self.holdings, self.settings.heartbeat_interval, self.complain)
@@ -278,6 +278,7 @@ class Runtime:
         consumer = getattr(self.consumer, "task_consumer", None)
         if consumer is not None and consumer.channel is channel:
             self.disconnected()
+            hear_of_begun(self.consumer)
 
     def begin(self) -> None:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
