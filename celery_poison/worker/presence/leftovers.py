@@ -17,6 +17,9 @@ from celery_poison.worker.presence.incarnation import Incarnation
 from celery_poison.worker.presence.whereabouts import Whereabouts
 from celery_poison.worker.running.lease import Lease
 
+#: Milliseconds for the rest of a result that does not fit into the pipe at once.
+REST_OF_A_RESULT = 1000
+
 
 class Leftovers:
     """Clears up in one worker when a broker connection is lost, and when the next one begins."""
@@ -57,13 +60,15 @@ def hear_of_begun(consumer: Any) -> None:
     for fd in [*getattr(pool, "_fileno_to_outq", ())] if hub is not None else []:
         said = select.poll()
         said.register(fd, select.POLLIN)
-        while said.poll(0):
-            pool.handle_result_event(fd)
-            while isgenerator(rest := hub.readers.get(fd, (None,))[0]):
-                said.poll()  # the rest of a result that does not fit into the pipe at once
+        rest = hub.readers.get(fd, (None,))[0]
+        while said.poll(REST_OF_A_RESULT * isgenerator(rest)):
+            if isgenerator(rest):
                 next(rest, None)
+            else:
+                pool.handle_result_event(fd)
             if fd not in hub.readers:
                 break  # its process is gone
+            rest = hub.readers[fd][0]
 
 
 def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:
