@@ -1,4 +1,4 @@
-"""What came by a lost connection is void from the moment of the loss, while everything else goes on (NEW-9)."""
+"""What came by a lost connection is void from the moment of the loss; what had begun is not (NEW-9)."""
 
 from __future__ import annotations
 
