@@ -15,7 +15,7 @@ from kombu.exceptions import KombuError
 from kombu.transport import virtual
 
 from celery_poison.errors import PoisonError
-from celery_poison.records import Parcel
+from celery_poison.model import StoredMessage
 
 #: Seconds; whoever publishes is told after these that the broker does not answer. Together they stay below
 #: the time after which another operator may take a decision over.
@@ -76,7 +76,7 @@ class Publisher:
     ) -> None:
         self._connection.release()
 
-    def publish(self, parcel: Parcel, queue: str, headers: Mapping[str, Any]) -> None:
+    def publish(self, stored: StoredMessage, queue: str, headers: Mapping[str, Any]) -> None:
         """Publish the original under ``headers``, but for what a broker noted there.
 
         Raises:
@@ -87,7 +87,7 @@ class Publisher:
             with self._clear_errors(queue):
                 channel = self._connection.default_channel
                 put = self._put if isinstance(channel, virtual.Channel) else self._send
-                put(channel, parcel, clean, queue)
+                put(channel, stored, clean, queue)
         except NotPublished:
             # A late confirmation on the old channel must not be taken for that of the next message.
             self._connection.collect()
@@ -105,30 +105,30 @@ class Publisher:
         except (*self._connection.connection_errors, *self._connection.channel_errors, KombuError) as error:
             raise NotPublished(f"the broker did not take the message: {error}") from error
 
-    def _put(self, channel: Any, parcel: Parcel, headers: dict[str, Any], queue: str) -> None:
-        properties = dict(parcel.properties)
+    def _put(self, channel: Any, stored: StoredMessage, headers: dict[str, Any], queue: str) -> None:
+        properties = dict(stored.properties)
         properties["delivery_tag"] = channel._next_delivery_tag()
         info = {**properties.get("delivery_info", {})}
         info.pop("redelivered", None)
         properties["delivery_info"] = info
         packed = str(properties.get("body_encoding") or "").lower() == "base64"
-        body = base64.b64encode(parcel.body).decode() if packed else to_text(parcel.body)
+        body = base64.b64encode(stored.body).decode() if packed else to_text(stored.body)
         message = {
             "body": body,
-            "content-encoding": parcel.content_encoding or None,
-            "content-type": parcel.content_type or None,
+            "content-encoding": stored.content_encoding or None,
+            "content-type": stored.content_type or None,
             "headers": headers,
             "properties": properties,
         }
         channel._put(queue, message)
 
-    def _send(self, channel: Any, parcel: Parcel, headers: dict[str, Any], queue: str) -> None:
+    def _send(self, channel: Any, stored: StoredMessage, headers: dict[str, Any], queue: str) -> None:
         channel.queue_declare(queue, passive=True)
-        properties = dict(parcel.properties)
+        properties = dict(stored.properties)
         message = channel.prepare_message(
-            parcel.body,
-            content_type=parcel.content_type or None,
-            content_encoding=parcel.content_encoding or None,
+            stored.body,
+            content_type=stored.content_type or None,
+            content_encoding=stored.content_encoding or None,
             headers=headers,
             properties=properties,
             priority=properties.pop("priority", None),

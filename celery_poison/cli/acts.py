@@ -15,10 +15,10 @@ from celery_poison.cli.output import clean, count_of, json_option, print_json
 from celery_poison.cli.progress import Progress
 from celery_poison.cli.session import REFUSED, open_quarantine, plainly
 from celery_poison.errors import PoisonError
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.filters import Filter
 from celery_poison.quarantine.outcome import Outcome
-from celery_poison.records import MessageRecord
 
 PAST = {"release": "released", "fail": "failed", "discard": "discarded"}
 

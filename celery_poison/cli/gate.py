@@ -9,8 +9,8 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_poison.cli.output import clean, json_option, print_json, when
 from celery_poison.cli.session import app_of, plainly
+from celery_poison.model import GateRecord
 from celery_poison.quarantine.gate import FleetGate
-from celery_poison.records import GateRecord
 
 
 @click.group()

@@ -10,8 +10,8 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_poison.cli.output import duration, json_option, print_json, print_table, when
 from celery_poison.cli.session import open_quarantine, plainly
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.filters import Filter
-from celery_poison.records import MessageRecord
 
 #: Rows of a table, where nobody says how many; JSON has no such limit.
 ROWS = 50

@@ -11,10 +11,10 @@ from kombu.utils.json import dumps
 
 from celery_poison.cli.output import clean, json_option, print_json, print_rows, when
 from celery_poison.cli.session import open_quarantine, plainly
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import story
+from celery_poison.quarantine.body import decoded, preview
 from celery_poison.quarantine.dossier import Entries, find, parcel_if_kept
-from celery_poison.quarantine.preview import decoded, preview
-from celery_poison.records import MessageRecord, Parcel
 from celery_poison.states import State
 
 
@@ -39,7 +39,7 @@ def show(ctx: click.Context, id: str, raw: bool, as_json: bool, **kwargs: Any) -
         raise click.UsageError("--raw and --json exclude each other")
     quarantine = open_quarantine(ctx)
     if raw:
-        body = quarantine.parcel(quarantine.get(id).mid).body
+        body = quarantine.message(quarantine.get(id).mid).body
         click.echo(body, nl=False)
         return
     record, history = find(quarantine, id)
@@ -50,7 +50,7 @@ def show(ctx: click.Context, id: str, raw: bool, as_json: bool, **kwargs: Any) -
         _say(ctx.obj, record, history, parcel)
 
 
-def _as_dict(record: MessageRecord, history: Entries, parcel: Parcel | None) -> dict[str, Any]:
+def _as_dict(record: MessageRecord, history: Entries, parcel: StoredMessage | None) -> dict[str, Any]:
     told = {**record.as_dict(), "story": story.why(record), "history": history}
     if parcel is not None:
         told.update(
@@ -64,7 +64,7 @@ def _as_dict(record: MessageRecord, history: Entries, parcel: Parcel | None) -> 
     return told
 
 
-def _say(console: Any, record: MessageRecord, history: Entries, parcel: Parcel | None) -> None:
+def _say(console: Any, record: MessageRecord, history: Entries, parcel: StoredMessage | None) -> None:
     title = console.style(clean(record.task), bold=True)
     console.echo(f"{title}  {clean(record.id)}\n{story.STANDING[record.state]} {story.why(record)}")
     _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])

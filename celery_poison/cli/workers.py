@@ -9,8 +9,8 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_poison.cli.output import duration, json_option, print_json, print_table, when
 from celery_poison.cli.session import app_of, open_quarantine, plainly
+from celery_poison.model import Incident, WorkerRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.records import Incident, WorkerRecord
 
 
 @click.command(cls=CeleryCommand)

@@ -22,11 +22,11 @@ from celery_poison.flower.listing import TABS, Listing
 from celery_poison.flower.message import PATIENCE
 from celery_poison.flower.page import status_of
 from celery_poison.flower.proposal import version_of
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine import story
+from celery_poison.quarantine.body import decoded
 from celery_poison.quarantine.dossier import find, parcel_if_kept
 from celery_poison.quarantine.groups import By, grouped
-from celery_poison.quarantine.preview import decoded
-from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
 Method = Callable[..., Awaitable[None]]
@@ -149,7 +149,7 @@ class Body(Api):
 
     @telling
     async def get(self, mid: str) -> None:
-        parcel = await self.desk.ask(lambda: self.desk.quarantine.parcel(mid))
+        parcel = await self.desk.ask(lambda: self.desk.quarantine.message(mid))
         if self.get_query_argument("decoded", "") == "1":
             self.answer({"body": decoded(parcel)})
         else:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from celery_poison.errors import PoisonError
 from celery_poison.flower.actions import Action
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.filters import Filter
-from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
 

@@ -18,12 +18,12 @@ from celery.utils.log import get_logger
 from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.flower.jobs import Job, Jobs, Order
 from celery_poison.flower.shelf import Shelf, View
+from celery_poison.model import GateRecord
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.gate import FleetGate
 from celery_poison.quarantine.groups import By, Group, grouped
 from celery_poison.quarantine.overview import Overview, overview
 from celery_poison.quarantine.proposals import Applied, Proposals
-from celery_poison.records import GateRecord
 from celery_poison.states import State
 
 logger = get_logger(__name__)

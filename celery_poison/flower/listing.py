@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 from urllib.parse import urlencode
 
 from celery_poison.flower.desk import Desk
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.filters import Filter
-from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
 ROWS = 50

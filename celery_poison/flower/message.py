@@ -11,9 +11,9 @@ from typing import Any
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import words
 from celery_poison.flower.desk import Desk
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import story
 from celery_poison.quarantine.dossier import find, parcel_if_kept
-from celery_poison.records import MessageRecord, Parcel
 
 #: Seconds that a page waits for a message and its part of the journal.
 PATIENCE = 4.0
@@ -47,7 +47,7 @@ class Dossier:
     record: MessageRecord
     steps: list[Step]
     left_out: int
-    parcel: Parcel | None
+    parcel: StoredMessage | None
 
     @property
     def why(self) -> str:

@@ -102,7 +102,7 @@ class Body(Page):
         if bodies_closed(self):
             raise HTTPError(403, "Bodies are shown only where Flower asks who you are")
         try:
-            parcel = await self.desk.ask(lambda: self.desk.quarantine.parcel(mid))
+            parcel = await self.desk.ask(lambda: self.desk.quarantine.message(mid))
         except PoisonError as trouble:
             raise HTTPError(status_of(trouble), str(trouble)) from None
         send_body(self, parcel.body)

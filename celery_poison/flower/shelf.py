@@ -11,8 +11,8 @@ from threading import Lock
 from typing import NamedTuple
 
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.filters import AGE, Condition, Filter
-from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
 #: Records that are read before somebody is told; few at first, so that a page has something at once.

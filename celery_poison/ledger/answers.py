@@ -1,4 +1,4 @@
-"""Answers that a :class:`celery_poison.ledger.wire.Wire` waits for.
+"""Answers that a :class:`celery_poison.ledger.writer.Writer` waits for.
 
 They are not read by the connection's own parser: its time-outs are those of the socket, and others send
 by that socket meanwhile.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.ledger import Ledger
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 
 _PAGE = 500
 _INDEX_PAGE = 10_000
@@ -16,7 +16,7 @@ _FIELDS = ("task", "queue", "cause", "fingerprint", "releases", "first_seen", "q
 
 
 class Inmate(NamedTuple):
-    """One message in quarantine; times in seconds, as in :class:`~celery_poison.records.MessageRecord`."""
+    """One message in quarantine; times in seconds, as in :class:`~celery_poison.model.MessageRecord`."""
 
     mid: str
     task: str

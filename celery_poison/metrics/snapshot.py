@@ -12,11 +12,10 @@ from celery import Celery
 
 from celery_poison.ledger.census import Census, Headcount, Inmate
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, MessageRecord, Phase, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.stranded import find_stranded
-from celery_poison.records import MessageRecord, WorkerRecord
 from celery_poison.stuck import Kind
-from celery_poison.verdict import Ended, Phase
 
 #: (task, cause, queue)
 Labels = tuple[str, str, str]

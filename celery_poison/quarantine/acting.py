@@ -8,10 +8,10 @@ from functools import partial
 
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, PoisonError
 from celery_poison.ledger import Ledger
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.announce import tell_flower
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.outcome import Outcome
-from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
 

@@ -6,8 +6,8 @@ from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.untold import Fact, News, tell_later
-from celery_poison.records import MessageRecord
+from celery_poison.ledger.notices import Fact, Notice, leave_notice
+from celery_poison.model import MessageRecord
 
 logger = get_logger(__name__)
 
@@ -16,6 +16,6 @@ def tell_flower(ledger: Ledger, verb: str, record: MessageRecord) -> None:
     """Let a worker send the event for ``verb``: one that lives, or the next one that does."""
     if verb in [*Fact]:
         try:
-            tell_later(ledger, News(record.id, Fact(verb), record.story, record.mid))
+            leave_notice(ledger, Notice(record.id, Fact(verb), record.story, record.mid))
         except LedgerUnavailable as error:
             logger.debug("celery_poison: nobody will announce %s: %s", verb, error)

@@ -18,9 +18,8 @@ from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger import blocks as stored
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.actor import default_actor
 from celery_poison.quarantine.lookup import Lookup
-from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.owner import check_owner, default_actor
 from celery_poison.task import PoisonTask
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")

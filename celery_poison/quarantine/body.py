@@ -1,4 +1,4 @@
-"""Opening a stored body outside a worker: never unpickled, and never larger than its reader can bear."""
+"""A stored body, opened and shown outside a worker: never unpickled, its size always bounded."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ import bz2
 import json
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kombu.compression import get_decoder
 
 from celery_poison.errors import PoisonError
-from celery_poison.records import Parcel
+from celery_poison.model import StoredMessage
+from celery_poison.text import clean
 
 #: Bytes; a body that unpacks to more than this is not opened in an operator's process.
 MAX_UNPACKED = 64 * 1024 * 1024
+
+#: Bytes that are unpacked and decoded for display at most.
+READABLE = 1024 * 1024
+#: Lines of JSON, and bytes of anything else, that are shown.
+LINES, BYTES = 200, 256
 
 #: Bytes; bounds the dictionary that an LZMA header may ask for, beside its output.
 _LZMA_MEMORY = 256 * 1024 * 1024
@@ -29,38 +35,38 @@ class BodyBroken(PoisonError):
     """The body is not what its headers say; no worker could read it either."""
 
 
-def unpacked(parcel: Parcel, limit: int = MAX_UNPACKED) -> bytes:
+def unpacked(stored: StoredMessage, limit: int = MAX_UNPACKED) -> bytes:
     """Return the body as its producer serialized it, at most ``limit`` bytes of it.
 
     Raises:
         BodyRefused: it unpacks to more than ``limit``, or nobody here can unpack it within bounds.
         BodyBroken: it cannot be unpacked at all.
     """
-    method = parcel.headers.get("compression")
+    method = stored.headers.get("compression")
     if not method:
-        return parcel.body
+        return stored.body
     opener = _opener(method)
     try:
-        body = opener(parcel.body, limit)
+        body = opener(stored.body, limit)
     except (zlib.error, OSError, lzma.LZMAError, EOFError, ValueError) as error:
         raise BodyBroken(f"its body cannot be unpacked ({method}): {error}") from None
     if len(body) > limit:
-        raise BodyRefused(f"its body of {len(parcel.body)} bytes unpacks to more than {limit} bytes")
+        raise BodyRefused(f"its body of {len(stored.body)} bytes unpacks to more than {limit} bytes")
     return body
 
 
-def json_of(parcel: Parcel, limit: int = MAX_UNPACKED, **options: Any) -> Any:
+def json_of(stored: StoredMessage, limit: int = MAX_UNPACKED, **options: Any) -> Any:
     """Return the body decoded, if it is JSON; ``options`` are those of ``json.loads``.
 
     Raises:
         BodyRefused: it is not JSON, or see :func:`unpacked`.
         BodyBroken: it says JSON and is none.
     """
-    if parcel.content_type != "application/json":
-        kind = parcel.content_type or "of no declared type"
+    if stored.content_type != "application/json":
+        kind = stored.content_type or "of no declared type"
         raise BodyRefused(f"its body is {kind}, which is never decoded outside a worker")
     try:
-        return json.loads(unpacked(parcel, limit), **options)
+        return json.loads(unpacked(stored, limit), **options)
     except ValueError as error:
         raise BodyBroken(f"its body is no JSON: {error}") from None
     except RecursionError:
@@ -117,3 +123,45 @@ _OPENERS: dict[Any, Callable[[bytes, int], bytes]] = {
     bz2.decompress: _open_bz2,
     lzma.decompress: _open_lzma,
 }
+
+
+def decoded(stored: StoredMessage) -> Any:
+    """Return the JSON value of a body, or None if it is none or too large to read."""
+    if len(stored.body) > READABLE:
+        return None
+    try:
+        # Infinity and NaN are no JSON: our own output must be read by everybody.
+        return json_of(stored, READABLE, parse_constant=str)
+    except (BodyBroken, BodyRefused):
+        return None
+
+
+def preview(stored: StoredMessage) -> Iterator[str]:
+    """Yield lines that show a body, however it is made; ``--raw`` gives all of it."""
+    method = stored.headers.get("compression")
+    packed = f", compressed ({clean(method)})" if method else ""
+    yield f"{len(stored.body)} bytes of {clean(stored.content_type) or 'no declared type'}{packed}"
+    value = decoded(stored)
+    if value is None:
+        yield from _dump(_readable(stored))
+        return
+    lines = json.dumps(value, indent=2, ensure_ascii=False).splitlines()
+    yield from map(clean, lines[:LINES])
+    if len(lines) > LINES:
+        yield f"... {len(lines) - LINES} more lines"
+
+
+def _readable(stored: StoredMessage) -> bytes:
+    try:
+        return unpacked(stored, READABLE)
+    except (BodyBroken, BodyRefused):
+        return stored.body
+
+
+def _dump(body: bytes) -> Iterator[str]:
+    for position in range(0, min(len(body), BYTES), 16):
+        row = body[position : position + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        yield f"{position:08x}  {row.hex(' '):<47}  {text}"
+    if len(body) > BYTES:
+        yield f"... {len(body) - BYTES} more bytes"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from celery_poison.errors import MessageNotFound
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.quarantine import Quarantine
-from celery_poison.records import MessageRecord, Parcel
 from celery_poison.states import State
 
 Entries = list[dict[str, str]]
@@ -28,9 +28,9 @@ def find(quarantine: Quarantine, id: str) -> tuple[MessageRecord, Entries]:
         return _remembered(history), history
 
 
-def parcel_if_kept(quarantine: Quarantine, record: MessageRecord) -> Parcel | None:
+def parcel_if_kept(quarantine: Quarantine, record: MessageRecord) -> StoredMessage | None:
     """Return the original message, if it lies here and not with the broker."""
-    return quarantine.parcel(record.mid) if record.state in (State.NDLV, State.FAIL) else None
+    return quarantine.message(record.mid) if record.state in (State.NDLV, State.FAIL) else None
 
 
 def _remembered(history: Entries) -> MessageRecord:

@@ -15,8 +15,8 @@ from typing import Self
 
 from celery_poison.errors import PoisonError
 from celery_poison.ledger.census import Inmate
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.groups import group_ids
-from celery_poison.records import MessageRecord
 from celery_poison.settings import did_you_mean
 
 TEXT_FIELDS = ("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "reason")

@@ -10,10 +10,9 @@ from celery import Celery
 from celery_poison import signals
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import GateRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.actor import default_actor
-from celery_poison.quarantine.owner import check_owner
-from celery_poison.records import GateRecord
+from celery_poison.quarantine.owner import check_owner, default_actor
 
 
 class FleetGate:

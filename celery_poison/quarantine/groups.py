@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from celery_poison.ledger.census import Inmate
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 
 
 class By(StrEnum):

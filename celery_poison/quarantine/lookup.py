@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.states import State
 
 

@@ -1,6 +1,10 @@
-"""Whose ledger this is, asked before anything of it is published or failed: it may be another app's."""
+"""Whose ledger this is, asked before anything of it is published or failed, and who acts on it."""
 
 from __future__ import annotations
+
+import getpass
+import os
+import socket
 
 from celery import Celery
 
@@ -41,3 +45,12 @@ def check_owner(app: Celery, queries: Queries) -> bool:
                 " to the wrong place. Choose the right app with -A, or its poison_namespace"
             )
     return True
+
+
+def default_actor() -> str:
+    """Return ``login@host`` of this process: who acts where nobody says so."""
+    try:
+        login = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container's user need not have a name
+        login = str(os.getuid())
+    return f"{login}@{socket.gethostname()}"

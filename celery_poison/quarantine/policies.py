@@ -19,8 +19,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.overrides import EVERY_TASK, Overrides, check_override, entry_of
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE, Policy, own_options
-from celery_poison.quarantine.actor import default_actor
-from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.owner import check_owner, default_actor
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
 

@@ -14,8 +14,7 @@ from celery_poison.ledger import Ledger, published
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.proposals import Proposal
-from celery_poison.quarantine.actor import default_actor
-from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.owner import check_owner, default_actor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,18 +15,16 @@ from celery_poison.ledger.census import Census, Headcount
 from celery_poison.ledger.extract import Extent, extent, extract
 from celery_poison.ledger.history import history
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.acting import Acting, Case
-from celery_poison.quarantine.actor import default_actor
 from celery_poison.quarantine.filters import Filter
 from celery_poison.quarantine.groups import By, Group, grouped
 from celery_poison.quarantine.lookup import Lookup
 from celery_poison.quarantine.outcome import Listener, Outcome
-from celery_poison.quarantine.owner import check_owner
-from celery_poison.quarantine.parcel import canvas_of, parcel_of
-from celery_poison.quarantine.publish import publish_release
+from celery_poison.quarantine.owner import check_owner, default_actor
 from celery_poison.quarantine.result import store_failure
-from celery_poison.records import MessageRecord, Parcel
+from celery_poison.quarantine.stored import canvas_of, publish_release, stored_message
 from celery_poison.states import Event, State
 
 # The class has a method named list, which would stand before the type in its annotations.
@@ -134,13 +132,13 @@ class Quarantine:
         """
         return Lookup(self.queries).find(id)
 
-    def parcel(self, mid: str) -> Parcel:
+    def message(self, mid: str) -> StoredMessage:
         """Return the original message as it was received.
 
         Raises:
             MessageNotFound: quarantine keeps no such message.
         """
-        return parcel_of(self._kept(mid))
+        return stored_message(self._kept(mid))
 
     def history(self, id: str) -> Entries:
         """Return what the journal says about a task id, oldest entry first; [] if it says nothing."""
@@ -242,7 +240,7 @@ class Quarantine:
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"
             )
-        publish_release(publisher, self.parcel(record.mid), record.queue, case.number)
+        publish_release(publisher, self.message(record.mid), record.queue, case.number)
         self._ledger.released(record.mid, record.id, case.number, case.actor, case.note)
         told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
         signals.message_released.send(sender=None, **told)
@@ -251,7 +249,7 @@ class Quarantine:
         record = case.record
         kept = self._kept(record.mid)
         self._is_registered(record.task)  # its own backend stores the result, if it has one
-        store_failure(self._app, record, parcel_of(kept), canvas_of(kept), note=case.note, force=force)
+        store_failure(self._app, record, stored_message(kept), canvas_of(kept), note=case.note, force=force)
         self._ledger.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
         told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
         signals.message_failed.send(sender=None, **told)

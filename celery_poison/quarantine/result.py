@@ -11,9 +11,9 @@ from celery.backends.base import DisabledBackend
 from kombu.exceptions import KombuError
 
 from celery_poison.errors import IllegalTransition, PoisonError
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of
-from celery_poison.quarantine.parcel import CANVAS
-from celery_poison.records import MessageRecord, Parcel
+from celery_poison.quarantine.stored import CANVAS
 
 #: Results lie in the caller's own queue there: nobody else can ask for them.
 _UNREADABLE = "rpc://"
@@ -30,7 +30,7 @@ class ResultRefused(PoisonError):
 def store_failure(
     app: Celery,
     record: MessageRecord,
-    parcel: Parcel,
+    stored: StoredMessage,
     canvas: Mapping[str, Any] | None,
     *,
     note: str = "",
@@ -50,10 +50,10 @@ def store_failure(
         ResultRefused: the result backend is away or refuses, or the broker does with an errback. What was
             told before that stays told: failing the message again tells it again.
     """
-    known = _canvas(parcel, canvas, force)
+    known = _canvas(stored, canvas, force)
     task = app.tasks.get(record.task)
     backend = task.backend if task is not None else app.backend
-    request = _request(record, parcel, known)
+    request = _request(record, stored, known)
     error = GivenUp(f"given up in quarantine: {record.story}" + (f" ({note})" if note else ""))
     try:
         _refuse_success(backend, record.id)
@@ -65,12 +65,12 @@ def store_failure(
         raise ResultRefused(told) from refusal
 
 
-def _canvas(parcel: Parcel, kept: Mapping[str, Any] | None, force: bool) -> dict[str, Any]:
+def _canvas(stored: StoredMessage, kept: Mapping[str, Any] | None, force: bool) -> dict[str, Any]:
     """Return who waits beside the caller: from the body if it may be read here, else as it was kept."""
     if kept is not None:
         return dict(kept)
     try:
-        _, _, embed = json_of(parcel)
+        _, _, embed = json_of(stored)
         return {name: (embed or {}).get(name) for name in CANVAS}
     except (BodyBroken, ValueError, TypeError, AttributeError):
         return {}  # no worker could read it either: its result is all that can be told
@@ -83,12 +83,12 @@ def _canvas(parcel: Parcel, kept: Mapping[str, Any] | None, force: bool) -> dict
         ) from None
 
 
-def _request(record: MessageRecord, parcel: Parcel, canvas: Mapping[str, Any]) -> Context:
+def _request(record: MessageRecord, stored: StoredMessage, canvas: Mapping[str, Any]) -> Context:
     """Return what Celery's backends want to know of the task."""
-    properties = parcel.properties
+    properties = stored.properties
     return Context(
         {
-            **parcel.headers,
+            **stored.headers,
             **canvas,
             "id": record.id,
             "delivery_info": {},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from celery_poison.causes import describe, signal_name
 from celery_poison.evidence import Evidence
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.text import clean, count_of, when
 
 Entry = Mapping[str, str]

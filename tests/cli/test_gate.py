@@ -9,7 +9,7 @@ import pytest
 from celery_poison import signals
 from celery_poison.ledger.fleet import GateLimits, Silence
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.actor import default_actor
+from celery_poison.quarantine.owner import default_actor
 from tests.apps.factory import build_app
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
@@ -24,7 +24,7 @@ def closed(fleet: Fleet) -> None:
         ledger.beat(f"w{n}/b", {"node": "n"}, first=True)
         ledger.client.hset(ledger.keys.worker(f"w{n}/b"), "since", 1)
     for n in range(3):
-        ledger.bury(f"w{n}/b", f"i{n}", Silence.SILENT, 0, led[0], GateLimits(0.5, 3, 60_000))
+        ledger.declare_dead(f"w{n}/b", f"i{n}", Silence.SILENT, 0, led[0], GateLimits(0.5, 3, 60_000))
 
 
 def test_a_gate_that_was_never_closed_is_open_and_cannot_be_lifted(console: Console) -> None:

@@ -10,14 +10,13 @@ import pytest
 
 from celery_poison.ledger import Keys
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
+from celery_poison.model import Ended
 from celery_poison.policy import Policy
 from celery_poison.states import TRANSITIONS, Event
 from celery_poison.task import Attempt
-from celery_poison.verdict import Ended
-from celery_poison.worker.running.outcomes import outcome_of
-from celery_poison.worker.running.recorder import Recorder
-from celery_poison.worker.running.ticket import Ticket
-from celery_poison.worker.running.traits import Given
+from celery_poison.worker.child import outcome_of
+from celery_poison.worker.recorder import Recorder, Ticket
+from celery_poison.worker.traits import Given
 from tests.docs.pages import PACKAGE, rows, section, text, words
 
 BODY = '[[5, "a"], {"page": null}, {}]'

@@ -220,4 +220,4 @@ def test_every_answer_forbids_frames_caches_and_foreign_scripts(
     body = flower.get(f"/poison/body/{kept.mid}")
     assert body.headers["Content-Type"] == "application/octet-stream"
     assert body.headers["Content-Disposition"].startswith("attachment")
-    assert body.body == fleet.quarantine.parcel(kept.mid).body
+    assert body.body == fleet.quarantine.message(kept.mid).body

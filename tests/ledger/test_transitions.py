@@ -24,9 +24,9 @@ from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.fleet import Burial, Silence
+from celery_poison.ledger.fleet import DeclaredDead, Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.model import Start
 from celery_poison.states import Event, State
 
 MIDS = ("m1", "m2", "m3")
@@ -80,12 +80,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def start(self, mid: str, which: int) -> None:
         book = self.books[mid]
         ledger = self.ledger(which)
-        sight = ledger.look(mid, f"id-{mid}", 1000)
+        recorded = ledger.look(mid, f"id-{mid}", 1000)
         token = f"t{next(self.tokens)}"
         if book.state in (State.NDLV, State.FAIL, State.DLNG):
-            assert sight.kept == book.state or book.state is State.DLNG
+            assert recorded.kept == book.state or book.state is State.DLNG
             return
-        assert ledger.claim(mid, sight.raw, start_of(mid, token))
+        assert ledger.claim(mid, recorded.raw, start_of(mid, token))
         book.token, book.state = token, State.DLNG
 
     @rule(mid=mids, which=clients, failure=st.booleans(), shared=st.booleans())
@@ -330,7 +330,7 @@ def test_EMS_4_a_monitor_that_lost_its_fence_buries_nobody(ledgers: list[Ledger]
     ledger.retire("old")
     assert ledger.lead("new", 60_000) is not None
     with pytest.raises(PoisonError, match="took over"):
-        ledger.bury("silent", "i1", Silence.SILENT, 0, led[0])
+        ledger.declare_dead("silent", "i1", Silence.SILENT, 0, led[0])
     assert "silent" in Queries(ledger).leases()
 
 
@@ -339,9 +339,9 @@ def test_EMS_1_a_worker_that_beat_in_time_cannot_be_buried(ledgers: list[Ledger]
     ledger.beat("lively", {"node": "n"}, first=True)
     led = ledger.lead("monitor", 60_000)
     assert led is not None
-    assert ledger.bury("lively", "i1", Silence.SILENT, 60_000, led[0]) is None
-    assert ledger.bury("lively", "i1", Silence.SILENT, 0, led[0]) == Burial("worker_lost")
-    assert ledger.bury("lively", "i2", Silence.SILENT, 0, led[0]) is None, "buried once"
+    assert ledger.declare_dead("lively", "i1", Silence.SILENT, 60_000, led[0]) is None
+    assert ledger.declare_dead("lively", "i1", Silence.SILENT, 0, led[0]) == DeclaredDead("worker_lost")
+    assert ledger.declare_dead("lively", "i2", Silence.SILENT, 0, led[0]) is None, "declared dead once"
 
 
 def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
@@ -349,7 +349,7 @@ def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
     start = start_of("m1", "t1")
     ledger.claim("m1", b"", start)
     ledger.client.hset(ledger.keys.done, "t1", "D")
-    assert ledger.settle([("m1", "t1")]) == []
+    assert ledger.clean_up([("m1", "t1")]) == []
     left = {key for key in ledger.client.keys("*") if key != ledger.keys.journal.encode()}
     assert left == set()
 
@@ -357,13 +357,13 @@ def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
 def test_settling_counts_starts_and_ends_that_never_arrived(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
     ledger.claim("m1", b"", start_of("m1", "t1"))
-    assert ledger.settle([("m1", "t1"), ("m2", "t2")]) == [0, 1]
+    assert ledger.clean_up([("m1", "t1"), ("m2", "t2")]) == [0, 1]
 
 
 def test_EMS_8_settling_an_old_start_leaves_its_successor_alone(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
     ledger.claim("m1", b"", start_of("m1", "t2"))
-    ledger.settle([("m1", "t1")])
+    ledger.clean_up([("m1", "t1")])
     assert [mid for mid, _, _ in Queries(ledger).running()] == ["m1"]
 
 

@@ -13,11 +13,11 @@ from kombu.message import Message
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.headers import mid_of
 from celery_poison.ledger import meta
+from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.fingerprint import fingerprint_of
 from celery_poison.quarantine.owner import identity_of
-from celery_poison.quarantine.parcel import parcel_fields
-from celery_poison.records import Start
+from celery_poison.quarantine.stored import stored_fields
 from celery_poison.testing.waiting import wait_until
 
 SECRET = b"secret"
@@ -56,7 +56,7 @@ class Keeper:
         for _ in range(crashes):
             self.ledger.crash(mid, start, cause=cause, shared=False)
             start = self._start(message, task)
-        fields = parcel_fields(message, fingerprint_of(message, task, SECRET)) | more
+        fields = stored_fields(message, fingerprint_of(message, task, SECRET)) | more
         self.ledger.quarantine(mid, start, cause=cause, reason="", fields=fields)
         message.ack()
         return mid

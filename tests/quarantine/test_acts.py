@@ -110,7 +110,7 @@ def test_an_id_that_does_not_exist_is_refused_and_does_not_stop_the_others(
 
 
 def test_reading_an_id_that_does_not_exist_says_so(fleet: Fleet) -> None:
-    for read in (fleet.quarantine.get, fleet.quarantine.parcel):
+    for read in (fleet.quarantine.get, fleet.quarantine.message):
         with pytest.raises(MessageNotFound):
             read("nowhere")
     assert fleet.quarantine.history("nowhere") == []

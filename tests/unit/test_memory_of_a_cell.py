@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from celery_poison.worker.trial import watcher
-from celery_poison.worker.trial.watcher import RECENT, MemoryGroup
+from celery_poison.sandbox import watcher
+from celery_poison.sandbox.watcher import RECENT, MemoryGroup
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from threading import Event
 from typing import Any
 
 from celery_poison.flower.shelf import Shelf, View
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.states import State
 
 MANY = 1000

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from celery_poison.headers import PARK, TRIAL
+from celery_poison.model import StoredMessage
 from celery_poison.policy import Policy
-from celery_poison.quarantine.publish import publish_release
-from celery_poison.records import Parcel
+from celery_poison.quarantine.stored import publish_release
 from celery_poison.settings import Settings
-from celery_poison.worker.arrival.delivery import Delivery, note_delivery
+from celery_poison.worker.receive import Delivery, note_delivery
 
 HOME, COURT = "orders", "celery.trial"
 
@@ -66,7 +66,9 @@ def test_NEW_1_what_never_was_in_the_trial_queue_is_left_alone() -> None:
 def test_NEW_6_a_released_copy_does_not_say_where_it_was_tried() -> None:
     published: list[Any] = []
     publisher: Any = SimpleNamespace(publish=lambda *args: published.append(args))
-    parcel = Parcel(body=b"", content_type="", content_encoding="", headers={"own": 1, TRIAL: HOME, PARK: 7})
-    publish_release(publisher, parcel, HOME, 1)
+    stored = StoredMessage(
+        body=b"", content_type="", content_encoding="", headers={"own": 1, TRIAL: HOME, PARK: 7}
+    )
+    publish_release(publisher, stored, HOME, 1)
     ((_, queue, headers),) = published
     assert (queue, headers) == (HOME, {"own": 1, "poison_release": 1})

@@ -9,7 +9,7 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from celery_poison.broker.publish import Publisher
-from celery_poison.quarantine.publish import publish_release
+from celery_poison.quarantine.stored import publish_release
 from tests.worker.conftest import Crew
 
 
@@ -120,6 +120,6 @@ def test_SAP_7_a_release_whose_operator_died_before_saying_so_is_completed_by_th
         number = crew.quarantine._ledger.decide(mid, "release", "ann")
         record = crew.quarantine.get(mid)
         with Publisher(crew.app) as publisher:
-            publish_release(publisher, crew.quarantine.parcel(mid), record.queue, number)
+            publish_release(publisher, crew.quarantine.message(mid), record.queue, number)
         crew.await_that(lambda: crew.events("cleared"), "ran and was cleared")
     assert not crew.quarantine.list() and not crew.quarantine.list(candidates=True)

@@ -12,11 +12,11 @@ from celery.signals import before_task_publish
 from celery_poison.broker.publish import Publisher
 from celery_poison.failover.parking import Parking
 from celery_poison.headers import MARK, MID, PARK
+from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.quarantine.parcel import pack, parcel_fields
-from celery_poison.records import Start
-from celery_poison.worker.arrival.delivery import needs_care, note_delivery
+from celery_poison.quarantine.stored import pack, stored_fields
+from celery_poison.worker.receive import needs_care, note_delivery
 from tests.quarantine.keeping import Keeper
 from tests.worker.conftest import Crew
 from tests.worker.test_nobody_is_to_blame import _cut_broker_connections
@@ -173,7 +173,7 @@ def test_TP1_8_a_monitor_that_dies_between_publishing_and_noting_it_makes_nothin
     mid, id = message.headers[MID], message.headers["id"]
     start = Start("R", "b.1", "gone/b", 1, 1, 1, 0, id, "fleet.healthy", "celery", 2, 5, 10, 1)
     ledger.claim(mid, b"", start)
-    parcel = pack(parcel_fields(message))
+    parcel = pack(stored_fields(message))
     assert ledger.park(mid, start.encode(), start, number=0, parcel=parcel)
     message.ack()
     keeper.close()

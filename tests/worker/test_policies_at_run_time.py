@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.policies import Policies
-from celery_poison.records import MessageRecord
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 

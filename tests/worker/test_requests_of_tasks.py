@@ -104,7 +104,7 @@ def test_SAP_6_a_body_that_cannot_be_unpacked_is_quarantined_as_it_was_received(
     with crew.worker():
         crew.await_that(crew.quarantine.list, "in quarantine")
     (kept,) = crew.quarantine.list()
-    assert kept.cause == "payload" and crew.quarantine.parcel(kept.mid).body == b"this is not zlib"
+    assert kept.cause == "payload" and crew.quarantine.message(kept.mid).body == b"this is not zlib"
 
 
 def test_a_loss_after_success_was_stored_adds_nothing(crew: Crew) -> None:

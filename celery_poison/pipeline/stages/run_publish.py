@@ -19,7 +19,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import Code
 from celery_poison.overrides import EVERY_TASK, entry_of
 from celery_poison.proposals import policy_item, sheet
-from celery_poison.quarantine.actor import default_actor
+from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.proposals import Proposals
 from celery_poison.text import clean, when
 

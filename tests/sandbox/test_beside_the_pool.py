@@ -1,0 +1,121 @@
+"""A trial goes on beside the worker's ordinary work, and has the same ends as a run in the pool."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from celery.exceptions import TimeLimitExceeded
+
+from tests.sandbox.conftest import Court
+
+POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
+
+
+@POOLS
+def test_NEW_1_healthy_work_goes_on_while_suspects_are_tried_in_turn(court: Court, pool: str) -> None:
+    suspects = [court.suspect("trial.waits", n) for n in range(12)]
+    with court.worker(pool=pool):
+        court.await_start("waits")
+        (start,) = court.on_trial()
+        assert start.alone == 2
+        others = [court.app.tasks["trial.tells"].delay(n) for n in range(20)]
+        for other in others:
+            told = other.get(timeout=30)
+            assert (told["in_cell"], told["on_trial"]) == (False, False)
+        assert len(court.marks.all("waits", "start")) == 1, "the second waits for the first to end"
+        court.marks.repair()
+        assert {suspect.get(timeout=30) for suspect in suspects} == {"repaired"}
+        court.await_acquittal()
+    assert not court.events("crashed")[12:]
+
+
+@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+def test_NEW_1_a_suspect_knows_that_it_is_on_trial_and_all_ends_reach_their_caller(court: Court) -> None:
+    with court.worker():
+        told = court.suspect("trial.tells").get(timeout=30)
+        assert (told["in_cell"], told["on_trial"]) == (True, True)
+        with pytest.raises(LookupError, match="an ordinary bug"):
+            court.suspect("trial.ends", "raises").get(timeout=30)
+        assert court.suspect("trial.ends", "retries").get(timeout=30) == "retries"
+        assert court.suspect("trial.ends", "rolls-back").get(timeout=30) == "rolls-back"
+        court.await_acquittal()
+    assert [event["event"] for event in court.events("rolled_back")] == ["rolled_back"]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent", pytest.param("eventlet", marks=pytest.mark.matrix)])
+def test_NEW_1_a_cell_is_used_again_unless_something_was_left_in_it(court: Court, pool: str) -> None:
+    """A thread, or a greenlet where the cell is patched for such."""
+    with court.worker(pool=pool):
+        first = court.suspect("trial.tells").get(timeout=30)["pid"]
+        assert court.suspect("trial.tells").get(timeout=30)["pid"] == first
+        assert court.suspect("trial.leaves_a_thread").get(timeout=30) == first
+        assert court.suspect("trial.tells").get(timeout=30)["pid"] != first
+
+
+def test_a_soft_time_limit_is_raised_in_the_suspect(court: Court) -> None:
+    with court.worker():
+        assert court.suspect("trial.waits", soft_time_limit=0.5, time_limit=30).get(timeout=30) == "soft"
+
+
+def test_a_hard_time_limit_ends_the_suspect_as_it_would_in_the_pool(court: Court) -> None:
+    with court.worker(args=("--time-limit=1",)) as worker:
+        with pytest.raises(TimeLimitExceeded):
+            court.suspect("trial.waits").get(timeout=30)
+        assert court.suspect("trial.tells").get(timeout=30)["in_cell"]
+        court.await_acquittal()
+        assert worker.is_alive()
+
+
+def test_a_pool_that_ignores_time_limits_ignores_them_for_suspects_too(court: Court) -> None:
+    with court.worker(pool="threads"):
+        suspect = court.suspect("trial.waits", time_limit=0.3, soft_time_limit=0.2)
+        court.await_start("waits")
+        time.sleep(1)  # nothing to wait for: the limit would have come by now
+        court.marks.repair()
+        assert suspect.get(timeout=30) == "repaired"
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_suspect_on_trial_can_be_revoked(court: Court, pool: str) -> None:
+    with court.worker(pool=pool) as worker:
+        suspect = court.suspect("trial.waits")
+        court.await_start("waits")
+        court.app.control.revoke(suspect.id, terminate=True)
+        court.await_that(lambda: suspect.state == "REVOKED", "revoked")
+        assert court.suspect("trial.tells").get(timeout=30)["in_cell"]
+        assert worker.is_alive()
+    assert len(court.events("crashed")) == 2, "those by which the two became suspects"
+
+
+def test_a_suspect_that_is_revoked_while_it_waits_is_never_tried(court: Court) -> None:
+    with court.worker():
+        court.suspect("trial.waits")
+        court.await_start("waits")
+        revoked = court.suspect("trial.tells", 7)
+        court.app.control.revoke(revoked.id)
+        court.await_that(lambda: _knows(court, revoked.id), "told")
+        court.marks.repair()
+        court.await_that(lambda: revoked.state == "REVOKED", "revoked")
+        court.await_acquittal()
+    assert not court.marks.all("tells", "start")
+
+
+def _knows(court: Court, id: str) -> bool:
+    revoked: Any = court.app.control.inspect(timeout=1).revoked() or {}
+    return any(id in ids for ids in revoked.values())
+
+
+def test_TP1_5_a_trial_longer_than_the_visibility_timeout_runs_once(new_court: Any, redis_url: str) -> None:
+    court: Court = new_court(redis_url, broker_transport_options={"visibility_timeout": 2})
+    suspect = court.suspect("trial.waits")
+    with court.worker(), court.worker("w2"):
+        court.await_start("waits")
+        (start,) = court.on_trial()
+        assert court.ledger.client.exists(court.ledger.keys.child(start.worker, start.pid)), "its own lease"
+        time.sleep(5)  # longer than the timeout: nothing is to happen
+        court.marks.repair()
+        assert suspect.get(timeout=30) == "repaired"
+        court.await_acquittal()
+    assert len(court.marks.all("waits", "start")) == 1

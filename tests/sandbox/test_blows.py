@@ -1,0 +1,185 @@
+"""Somebody kills, stops or cuts off what takes part in a trial, between any two of its steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from celery.exceptions import TimeLimitExceeded
+
+from celery_poison.testing import RedisServer, TcpProxy, proctable, wait_until
+from tests.failover.crew import frozen
+from tests.sandbox.apps import SLOW_TO_LOAD
+from tests.sandbox.conftest import Court
+
+#: As tests/apps/factory.py sets it.
+ACTIVATION = 1.0
+
+matrix = pytest.mark.matrix
+
+
+def _kill_unnoticed(cell: int, worker: int) -> None:
+    """Kill a cell whose watcher notices it, but whose worker has no time to."""
+    os.kill(worker, signal.SIGSTOP)
+    os.kill(cell, signal.SIGKILL)
+    wait_until(lambda: not (proctable.PROC / str(cell)).exists())
+
+
+@pytest.mark.parametrize("order", [("watcher", "worker"), ("cell", "worker", "watcher")])
+def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(
+    court: Court, order: tuple[str, ...]
+) -> None:
+    """As one does who kills all processes of a container, in whatever order."""
+    suspect = court.suspect("trial.waits")
+    with court.worker(pool="threads") as first:
+        court.await_start("waits")
+        (start,), (watcher,) = court.on_trial(), court.watchers()
+        pids = {"watcher": watcher, "cell": start.pid, "worker": first.main_pid}
+        for name in order:
+            if name == "cell":
+                _kill_unnoticed(start.pid, first.main_pid)
+            else:
+                os.kill(pids[name], signal.SIGKILL)
+                time.sleep(
+                    0.15
+                )  # longer than a worker waits before it believes that a cell has died by itself
+        first.wait()
+    court.marks.repair()
+    with court.worker("w2", pool="threads"):
+        assert suspect.get(timeout=30) == "repaired"
+        court.await_acquittal()
+    assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
+
+
+@pytest.mark.parametrize("victim", ["watcher", pytest.param("cell", marks=matrix)])
+def test_a_cell_that_is_killed_while_it_opens_is_opened_again(court: Court, victim: str) -> None:
+    with court.worker(pool="threads", env={SLOW_TO_LOAD: "1"}) as worker:
+        suspect = court.suspect("trial.tells")
+        court.await_that(court.watchers, "a watcher")
+        (watcher,) = court.watchers()
+        court.await_that(lambda: proctable.children_of(watcher), "a cell that loads")
+        (cell,) = proctable.children_of(watcher)
+        os.kill(watcher if victim == "watcher" else cell, signal.SIGKILL)
+        told = suspect.get(timeout=30)
+        assert told["in_cell"] and told["pid"] != cell
+        court.await_acquittal()
+        assert "cannot be tried in cells" not in worker.log_text()
+    assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
+
+
+@matrix
+def test_a_cell_that_is_killed_while_it_is_idle_is_opened_again(court: Court) -> None:
+    with court.worker(pool="threads"):
+        first = court.suspect("trial.tells").get(timeout=30)["pid"]
+        os.kill(first, signal.SIGKILL)
+        told = court.suspect("trial.tells").get(timeout=30)
+        assert told["in_cell"] and told["pid"] != first
+        court.await_acquittal()
+    assert len(court.events("crashed")) == 2, "those by which the two became suspects"
+
+
+@matrix
+def test_a_time_limit_ends_a_suspect_that_has_stopped_its_watcher(court: Court) -> None:
+    suspect = court.suspect("trial.dies", "stop-watcher", time_limit=0.5)
+    with court.worker():
+        with pytest.raises(TimeLimitExceeded):
+            suspect.get(timeout=30)
+        assert court.suspect("trial.tells").get(timeout=30)["in_cell"]
+        court.await_acquittal()
+
+
+def test_a_suspect_that_has_stopped_its_watcher_does_not_outlive_its_worker(court: Court) -> None:
+    court.suspect("trial.dies", "stop-watcher")
+    with court.worker(pool="threads") as worker:
+        court.await_start("dies")
+        worker.quit()
+        worker.wait()
+        court.await_that(lambda: not court.survivors(), "nobody is left")
+    assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
+
+
+@pytest.mark.parametrize(
+    "who", [*(pytest.param(who, marks=matrix) for who in ("worker", "cell")), "everybody"]
+)
+def test_NEW_1_a_trial_whose_processes_are_paused_goes_on_and_is_not_begun_elsewhere(
+    court: Court, who: str
+) -> None:
+    """A worker that is paused with its cell is taken for dead; its cell must not end a second time then."""
+    suspect = court.suspect("trial.waits")
+    with court.worker(pool="threads") as host:
+        court.await_start("waits")
+        (start,) = court.on_trial()
+        pids = {"worker": [host.main_pid], "cell": [start.pid], "everybody": court.survivors()}[who]
+
+        def begun() -> int:
+            return len(court.marks.all("waits", "start"))
+
+        with court.worker("w2", pool="threads") as other:
+            other.wait_ready()
+            with frozen(*pids):
+                if who == "everybody":
+                    wait_until(lambda: begun() == 2, timeout=60, what="the other worker tries it")
+                else:
+                    time.sleep(3 * ACTIVATION)  # nothing is to happen
+                tried = begun()
+            court.marks.repair()
+            assert suspect.get(timeout=30) == "repaired"
+            court.await_acquittal()
+    assert tried == (2 if who == "everybody" else 1)
+    assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
+    assert not court.quarantine.list()
+
+
+# --- the ledger is away -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[TcpProxy, str]]:
+    """A ledger behind a line that a test may cut, and its URL."""
+    with RedisServer() as server:
+        url = urlsplit(server.url())
+        with TcpProxy(url.hostname or "", url.port or 0) as proxy:
+            yield proxy, proxy.url(server.url())
+
+
+@pytest.mark.parametrize(
+    ("end", "blow"),
+    [
+        pytest.param("survives", "cut", marks=matrix),
+        ("survives", "freeze"),
+        ("dies", "cut"),
+        pytest.param("dies", "freeze", marks=matrix),
+    ],
+)
+def test_NEW_1_a_trial_during_which_the_ledger_is_cut_off_ends_as_it_would_have(
+    new_court: Callable[..., Court], redis_url: str, line: tuple[TcpProxy, str], blow: str, end: str
+) -> None:
+    proxy, url = line
+    court: Court = new_court(redis_url, poison_redis_url=url)
+    suspect = court.suspect(*(["trial.waits"] if end == "survives" else ["trial.dies", "when-repaired"]))
+    task = "waits" if end == "survives" else "dies"
+    with court.worker(pool="threads") as worker:
+        court.await_start(task)
+        getattr(proxy, blow)()
+        time.sleep(2 * ACTIVATION)  # the worker's lease runs out
+        court.marks.repair()
+        if end == "survives":
+            court.await_that(lambda: court.marks.all(task, "end"), "the trial goes on")
+        time.sleep(0.5)  # so that its end falls into the outage
+        proxy.heal()
+        if end == "survives":
+            assert suspect.get(timeout=30) == "repaired"
+            court.await_acquittal()
+        else:
+            court.await_that(court.quarantine.list, "convicted")
+        assert court.suspect("trial.tells").get(timeout=30)["in_cell"], "and all is well again"
+        court.await_acquittal()
+        assert worker.is_alive()
+    assert len(court.marks.all(task, "start")) == 1
+    kept: list[Any] = court.quarantine.list()
+    assert [record.strikes for record in kept] == ([] if end == "survives" else [2])

@@ -1,0 +1,128 @@
+"""NEW-1: the culprit proven, the bystanders cleared, and no second worker lost for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_poison.testing import wait_until
+from tests.apps.harness import Fleet
+from tests.sandbox.conftest import Court, every_pool_and_broker
+
+BYSTANDERS = 7
+
+
+@every_pool_and_broker(
+    ("prefork", "redis"),
+    ("threads", "rabbitmq"),
+    ("gevent", "rabbitmq"),
+    ("eventlet", "redis"),
+    ("solo", "redis"),
+)
+def test_NEW_1_a_poison_costs_one_worker_and_those_who_ran_beside_it_are_cleared(
+    new_fleet: Callable[..., Fleet], broker_url: str, pool: str
+) -> None:
+    fleet = new_fleet(broker_url)
+    innocents = [fleet.send("slow", 1.0) for _ in range(BYSTANDERS)]
+    poison = fleet.send("kill_main")
+    # A solo worker runs one at a time: there they are behind it, and not beside it.
+    with fleet.supervise(1, pool, 1 if pool == "solo" else BYSTANDERS + 1) as supervisor:
+        wait_until(
+            lambda: fleet.quarantine.list() and not _suspects(fleet) and _ended(fleet, BYSTANDERS),
+            timeout=90,
+            what=lambda: f"one convicted, the others cleared\n{fleet.log_text()[-5000:]}",
+        )
+        assert [innocent.get(timeout=10) for innocent in innocents] == [1.0] * BYSTANDERS
+        deaths = len(supervisor.deaths)
+    (kept,) = fleet.quarantine.list()
+    assert (kept.id, kept.crashes, kept.strikes, kept.cause) == (poison.id, 2, 2, "signal:9")
+    assert deaths == 1, "only the death that made it a suspect"
+    assert len(fleet.marks.all("kill_main", "start")) == 2
+
+
+def _suspects(fleet: Fleet) -> list[Any]:
+    return [record for record in fleet.quarantine.list(candidates=True) if record.state != "NDLV"]
+
+
+def _ended(fleet: Fleet, count: int) -> bool:
+    return len({mark.id for mark in fleet.marks.all("slow", "end")}) == count
+
+
+WAYS = {
+    "kill-parent": "signal:9",
+    "kill-parents-group": "signal:9",
+    "close-everything": "signal:9",
+    "exit": "system_exit",
+    "memory-error": "memory_error",
+}
+
+
+@pytest.mark.parametrize(("way", "pool"), itertools.product(WAYS, ["prefork", "threads"]))
+def test_NEW_1_nothing_that_a_suspect_does_to_its_surroundings_reaches_the_worker(
+    court: Court, way: str, pool: str
+) -> None:
+    poison = court.suspect("trial.dies", way)
+    with court.worker(pool=pool) as worker:
+        court.await_that(court.quarantine.list, "convicted")
+        assert court.suspect("trial.tells").get(timeout=30)["in_cell"], "another cell serves the next"
+        assert worker.is_alive()
+    (kept,) = court.quarantine.list()
+    assert (kept.id, kept.cause, kept.strikes) == (poison.id, WAYS[way], 2)
+    assert len(court.marks.all("dies", "start")) == 1
+
+
+def test_NEW_2_a_suspect_that_eats_its_memory_is_stopped_and_the_cause_is_told(
+    new_court: Any, redis_url: str
+) -> None:
+    court: Court = new_court(redis_url, poison_trial_memory_limit=200 << 20)
+    court.suspect("trial.dies", "eat-memory")
+    with court.worker():
+        court.await_that(court.quarantine.list, "convicted")
+        assert court.suspect("trial.tells").get(timeout=30)["in_cell"]
+    (kept,) = court.quarantine.list()
+    assert kept.cause == "oom"
+
+
+def test_NEW_1_only_a_death_alone_convicts_however_many_were_shared(court: Court) -> None:
+    """With the counting rule the third worker that dies for others' sake would convict it."""
+    innocent = court.suspect("trial.tells")
+    for number in range(3):
+        _die_beside_others(court, innocent.id, number)
+    with court.worker():
+        assert innocent.get(timeout=30)["on_trial"]
+        court.await_acquittal()
+    assert not court.quarantine.list()
+
+
+def _die_beside_others(court: Court, id: str, number: int) -> None:
+    from celery_poison.model import Start
+
+    start = Start("R", f"d{number}.1", "w0@test/dead", 1, 1, 1, 0, id, "trial.tells", "celery", 2, 5, 10, 1)
+    court.ledger.crash(f"m{number}", start, cause="worker_lost", shared=True)
+
+
+def test_NEW_6_a_released_message_is_tried_first(court: Court) -> None:
+    poison = court.suspect("trial.dies", "exit")
+    with court.worker() as worker:
+        court.await_that(court.quarantine.list, "convicted")
+        court.quarantine.release([poison.id], actor="ann")
+        court.await_that(lambda: len(court.marks.all("dies", "start")) == 2, "released")
+        court.await_that(court.quarantine.list, "convicted by one death")
+        assert worker.is_alive()
+    assert len(court.events("crashed")) == 3, "one with its worker, one on trial, one on probation"
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_SAP_3_without_trials_two_shared_deaths_convict(
+    new_fleet: Callable[..., Fleet], redis_url: str, pool: str
+) -> None:
+    fleet = new_fleet(redis_url, poison_trial="off")
+    poison = fleet.send("kill_main")
+    with fleet.supervise(1, pool, 2) as supervisor:
+        wait_until(fleet.quarantine.list, timeout=60, what=lambda: fleet.log_text()[-3000:])
+        assert len(supervisor.deaths) == 2
+    (kept,) = fleet.quarantine.list()
+    assert (kept.id, kept.cause) == (poison.id, "worker_lost")

@@ -1,0 +1,85 @@
+"""Many suspects are tried side by side, each in a cell of its own (NEW-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.sandbox.conftest import POOLS, Court
+
+matrix = pytest.mark.matrix
+
+ALWAYS = ("prefork", "gevent")
+EVERY_POOL = pytest.mark.parametrize(
+    "pool", [pytest.param(pool, marks=() if pool in ALWAYS else matrix) for pool in POOLS]
+)
+
+
+@pytest.fixture
+def three_cells(new_court: Callable[..., Court], redis_url: str) -> Court:
+    return new_court(redis_url, poison_trial_cells=3)
+
+
+@EVERY_POOL
+def test_NEW_1_as_many_are_tried_at_once_as_there_are_cells_and_the_pool_goes_on(
+    three_cells: Court, pool: str
+) -> None:
+    court = three_cells
+    suspects = [court.suspect("trial.waits", n) for n in range(5)]
+    with court.worker(pool=pool):
+        court.await_start("waits", 3)
+        others = [court.app.tasks["trial.tells"].delay(n) for n in range(20)]
+        assert not any(other.get(timeout=30)["in_cell"] for other in others)
+        assert len({start.pid for start in court.on_trial()}) == 3
+        assert len(court.marks.all("waits", "start")) == 3, "the others wait for a cell"
+        court.marks.repair()
+        assert {suspect.get(timeout=30) for suspect in suspects} == {"repaired"}
+        court.await_acquittal()
+    assert set(court.marks.count("waits", "start").values()) == {1}
+    assert len({mark.pid for mark in court.marks.all("waits", "start")}) == 3, "cells are used again"
+
+
+@EVERY_POOL
+def test_NEW_1_a_poison_takes_its_own_cell_along_and_no_other(three_cells: Court, pool: str) -> None:
+    court = three_cells
+    innocent = [court.suspect("trial.waits", n) for n in range(2)]
+    poison = court.suspect("trial.dies", "kill-parents-group")
+    with court.worker(pool=pool) as worker:
+        court.await_that(court.quarantine.list, "convicted")
+        court.await_start("waits", 2)
+        court.marks.repair()
+        assert {suspect.get(timeout=30) for suspect in innocent} == {"repaired"}
+        court.await_acquittal()
+        assert worker.is_alive()
+    (kept,) = court.quarantine.list()
+    assert (kept.id, kept.cause, kept.strikes) == (poison.id, "signal:9", 2)
+    assert set(court.marks.count("waits", "start").values()) == {1}
+
+
+def test_NEW_1_all_who_were_on_trial_when_their_worker_was_killed_are_tried_again(three_cells: Court) -> None:
+    court = three_cells
+    suspects = [court.suspect("trial.waits", n) for n in range(3)]
+    with court.worker(pool="threads") as first:
+        court.await_start("waits", 3)
+        first.kill_main()
+        first.wait()
+    court.marks.repair()
+    with court.worker("w2", pool="threads"):
+        assert {suspect.get(timeout=30) for suspect in suspects} == {"repaired"}
+        court.await_acquittal()
+    assert len(court.events("crashed")) == 3, "those by which they became suspects"
+    assert not court.quarantine.list()
+
+
+def test_NEW_1_of_suspects_side_by_side_exactly_the_revoked_one_is_ended(three_cells: Court) -> None:
+    court = three_cells
+    suspects = [court.suspect("trial.waits", n) for n in range(3)]
+    with court.worker():
+        court.await_start("waits", 3)
+        court.app.control.revoke(suspects[1].id, terminate=True)
+        court.await_that(lambda: suspects[1].state == "REVOKED", "revoked")
+        court.marks.repair()
+        assert {each.get(timeout=30) for each in (suspects[0], suspects[2])} == {"repaired"}
+        court.await_acquittal()
+    assert set(court.marks.count("waits", "start").values()) == {1}
