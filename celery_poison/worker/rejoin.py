@@ -7,9 +7,7 @@ is dropped. What runs goes on, and is this worker's again unless somebody else h
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from functools import partial
-from itertools import count
 from uuid import uuid4
 
 from celery.utils.log import get_logger
@@ -34,6 +32,7 @@ class Incarnation:
         boot_id: what tells it from every other worker of that name; part of its tokens.
         rejoins: how often it rejoined.
         pid: of its main process.
+        issued: number of the last token.
     """
 
     def __init__(self, node: str) -> None:
@@ -41,7 +40,7 @@ class Incarnation:
         self.pid = os.getpid()
         self.rejoins = 0
         self.boot_id = self._life = uuid4().hex[:16]
-        self._tokens = count(1)
+        self.issued = 0
 
     @property
     def worker(self) -> str:
@@ -54,8 +53,9 @@ class Incarnation:
         return f"{self.node}/{self._life}"
 
     def next_token(self) -> str:
-        """Return the fencing token of a new start."""
-        return f"{self.boot_id}.{next(self._tokens)}"
+        """Return the fencing token of a new start (on the event loop)."""
+        self.issued += 1
+        return f"{self.boot_id}.{self.issued}"
 
     def rejoin(self) -> None:
         self.rejoins += 1
@@ -66,7 +66,6 @@ class Rejoin:
     """Lets one worker live on under a new name.
 
     Args:
-        renamed: called when the worker has its new name.
         activation: ``poison_activation_interval``, in seconds.
         observes: nobody puts back what it holds (``poison_observe_only``): a new name is all it needs.
 
@@ -77,7 +76,6 @@ class Rejoin:
     def __init__(
         self,
         me: Incarnation,
-        renamed: Callable[[], None],
         lease: Lease,
         ledger: Ledger,
         inflight: InFlight,
@@ -88,7 +86,6 @@ class Rejoin:
         observes: bool,
     ) -> None:
         self._me = me
-        self._renamed = renamed
         self._lease = lease
         self._ledger = ledger
         self._inflight = inflight
@@ -108,7 +105,6 @@ class Rejoin:
         )
         self.is_fenced = not self._observes
         self._me.rejoin()
-        self._renamed()
         self._lease.rejoined()
         self._must_return = not self._observes
 
