@@ -1,20 +1,20 @@
-"""What a worker does that was taken for dead, and lives (EMS-8).
+"""The names under which one worker lives, and what it does when it was taken for dead, and lives (EMS-8).
 
-Others have put back what it held, and may be running it. What waits here is dropped. What runs goes on, and
-is this worker's again unless somebody else has started it meanwhile.
+It has a new name after each time. Others have put back what it held, and may be running it. What waits here
+is dropped. What runs goes on, and is this worker's again unless somebody else has started it meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from functools import partial
+from uuid import uuid4
 
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
-from celery_poison.worker.complaints import Complaints
-from celery_poison.worker.incarnation import Incarnation
+from celery_poison.worker.announce import Complaints
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.loop import EventLoop
@@ -22,11 +22,50 @@ from celery_poison.worker.loop import EventLoop
 logger = get_logger("celery_poison")
 
 
+class Incarnation:
+    """A worker as others know it at this moment.
+
+    Args:
+        node: its node name.
+
+    Attributes:
+        boot_id: what tells it from every other worker of that name; part of its tokens.
+        rejoins: how often it rejoined.
+        pid: of its main process.
+        issued: number of the last token.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.pid = os.getpid()
+        self.rejoins = 0
+        self.boot_id = self._life = uuid4().hex[:16]
+        self.issued = 0
+
+    @property
+    def worker(self) -> str:
+        """Its name in the ledger."""
+        return f"{self.node}/{self.boot_id}"
+
+    @property
+    def first_worker(self) -> str:
+        """The name that it was born with, and that its connections keep."""
+        return f"{self.node}/{self._life}"
+
+    def next_token(self) -> str:
+        """Return the fencing token of a new start (on the event loop)."""
+        self.issued += 1
+        return f"{self.boot_id}.{self.issued}"
+
+    def rejoin(self) -> None:
+        self.rejoins += 1
+        self.boot_id = f"{self._life}r{self.rejoins}"
+
+
 class Rejoin:
     """Lets one worker live on under a new name.
 
     Args:
-        renamed: called when the worker has its new name.
         activation: ``poison_activation_interval``, in seconds.
         observes: nobody puts back what it holds (``poison_observe_only``): a new name is all it needs.
 
@@ -37,7 +76,6 @@ class Rejoin:
     def __init__(
         self,
         me: Incarnation,
-        renamed: Callable[[], None],
         lease: Lease,
         ledger: Ledger,
         inflight: InFlight,
@@ -48,7 +86,6 @@ class Rejoin:
         observes: bool,
     ) -> None:
         self._me = me
-        self._renamed = renamed
         self._lease = lease
         self._ledger = ledger
         self._inflight = inflight
@@ -68,7 +105,6 @@ class Rejoin:
         )
         self.is_fenced = not self._observes
         self._me.rejoin()
-        self._renamed()
         self._lease.rejoined()
         self._must_return = not self._observes
 

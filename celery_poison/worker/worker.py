@@ -20,34 +20,27 @@ from celery_poison.sandbox.channel import Prepare
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Death, TimeLimits
 from celery_poison.worker import child, in_cell
-from celery_poison.worker.admit_marks import AdmitMarks
-from celery_poison.worker.announce import Announcer
+from celery_poison.worker.announce import Announcer, Complaints
 from celery_poison.worker.background import Background, Retry
-from celery_poison.worker.blocklist import BlockList, Checker
-from celery_poison.worker.complaints import Complaints
+from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
 from celery_poison.worker.crash_reports import make_deathbed
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.exits import Exits
-from celery_poison.worker.fingerprints import Fingerprints
 from celery_poison.worker.health import Health
-from celery_poison.worker.incarnation import Incarnation
+from celery_poison.worker.heartbeat import Owners, Payload, Vitals
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.loop import EventLoop
-from celery_poison.worker.master_follower import MasterFollower
 from celery_poison.worker.observed import observe_tasks
 from celery_poison.worker.outcome import Endings, Ownership
-from celery_poison.worker.owners import Owners
-from celery_poison.worker.payload import Payload
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.reconnect_cleanup import ReconnectCleanup
+from celery_poison.worker.receive import AdmitMarks
+from celery_poison.worker.reconnect_cleanup import ReconnectCleanup, hear_of_begun
 from celery_poison.worker.recorder import open_recorder
 from celery_poison.worker.refresh import Refresher
-from celery_poison.worker.rejoin import Rejoin
-from celery_poison.worker.resync import Resync
-from celery_poison.worker.resync_window import TELL_AGAIN, ResyncWindow
-from celery_poison.worker.vitals import Vitals
+from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.resync import TELL_AGAIN, MasterFollower, Resync, ResyncWindow
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0
@@ -112,7 +105,7 @@ class Worker:
         self.cells = Cells(self, settings, limits, lease=self.lease.fd, slots=concurrency)
         child.configure(self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes)
         self._connect_as_myself()
-        self.health.check(self.ledger, self._durable, self.resync_window)
+        self.health.check(self.ledger, self._durable, self.resync_window.meet_first)
 
     def _open_ledger(self) -> None:
         settings, self.ledger = self.settings, self.plugin.open_ledger()
@@ -185,14 +178,13 @@ class Worker:
     def _prepare_for_losses(self) -> None:
         """What is done when a broker connection is lost, and when this worker was taken for dead."""
         self._reconnect_cleanup = ReconnectCleanup(
-            self.ledger, self.inflight, self.background, contained=self.contained
+            self.ledger, self.inflight, self.background, self.me, self.lease
         )
         self._owners = Owners(self.ledger)
         self.holdings = Holdings(self.inflight.tags_in_use, self._channel_closes)
         self._renewal = Renewal(self.holdings, self.settings.heartbeat_interval, self.complain)
         self.rejoin = Rejoin(
             self.me,
-            self._connect_as_myself,
             self.lease,
             self.ledger,
             self.inflight,
@@ -203,10 +195,12 @@ class Worker:
         )
 
     def _connect_as_myself(self) -> None:
-        """Let every broker connection from now on carry this incarnation's boot id."""
+        """Let every broker connection from now on carry the boot id of this incarnation, or a later one."""
         if self.observes:
             return  # Celery's own transport
-        self.app.amqp.Connection = guarded_connection(self.me.boot_id, self._owners.is_alive, self.holdings)
+        self.app.amqp.Connection = guarded_connection(
+            lambda: self.me.boot_id, self._owners.is_alive, self.holdings
+        )
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -299,6 +293,7 @@ class Worker:
         consumer = getattr(self.consumer, "task_consumer", None)
         if consumer is not None and consumer.channel is channel:
             self.disconnected()
+            hear_of_begun(self.consumer)
 
     def begin(self) -> None:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""
