@@ -23,8 +23,8 @@ from blame_rules import Past
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.records import MessageRecord
 from celery_poison.states import State
 from celery_poison.testing import RedisServer, Supervisor, Worker, proctable, wait_until
 

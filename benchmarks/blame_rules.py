@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from celery_poison.verdict import NO_HISTORY, Action, Facts, History, Limits, judge
+from celery_poison.decide import Action, Facts, judge
+from celery_poison.model import NO_HISTORY, History, Limits
 
 
 @dataclass

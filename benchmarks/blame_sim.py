@@ -18,7 +18,7 @@ from blame_figures import Fortune
 from blame_rules import Past, Rule, died, spoilt
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
-from celery_poison.verdict import Action, may_be_chance
+from celery_poison.decide import Action, may_be_chance
 
 #: Celery's prefetch multiplier.
 PREFETCH = 4

@@ -17,8 +17,8 @@ import failover_app
 from chronicle import Chronicle
 
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Incident
 from celery_poison.plugin import plugin_of
-from celery_poison.records import Incident
 from celery_poison.states import State
 from celery_poison.testing import RabbitServer, RedisServer, Supervisor, Worker, proctable, wait_until
 

@@ -20,7 +20,7 @@ import rounds
 import workers
 
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.records import Start
+from celery_poison.model import Start
 from celery_poison.testing import RedisServer
 
 #: Healthy throughput while suspects are tried, over that without.

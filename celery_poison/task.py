@@ -65,7 +65,7 @@ class PoisonTask(Task):
     abstract = True
     acks_late = True
     reject_on_worker_lost = True
-    Request = "celery_poison.worker.ending.request:GuardedRequest"
+    Request = "celery_poison.worker.request:GuardedRequest"
 
     max_crashes: int | None = None
     max_failures: int | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,17 +14,16 @@ import pytest
 
 from celery_poison.testing import RabbitServer, RedisServer, find_redis_binary
 from celery_poison.testing.rabbit import VhostPool
+from tests.services import (
+    need,
+    pytest_make_collect_report,
+    pytest_runtest_makereport,
+    pytest_terminal_summary,
+)
+
+__all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
 
 Build = Callable[..., Any]
-
-
-def need(available: bool, service: str) -> None:
-    """A missing service is a reason to skip on somebody's laptop, and a failure in CI."""
-    if available:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"{service} is not installed, and CI must not skip its tests", pytrace=False)
-    pytest.skip(f"{service} is not installed")
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +35,7 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def rabbit_server() -> Iterator[RabbitServer]:
-    need(RabbitServer.available(), "rabbitmq-server")
+    need(RabbitServer.available(), "RabbitMQ")
     with RabbitServer() as server:
         yield server
 

@@ -15,7 +15,7 @@ from kombu.exceptions import KombuError
 from kombu.transport import virtual
 
 from celery_poison.errors import PoisonError
-from celery_poison.records import StoredMessage
+from celery_poison.model import StoredMessage
 
 #: Seconds; whoever publishes is told after these that the broker does not answer. Together they stay below
 #: the time after which another operator may take a decision over.

@@ -13,10 +13,10 @@ from celery_poison.cli.output import print_json, print_records, progress, say
 from celery_poison.cli.reading import filter_option
 from celery_poison.cli.session import REFUSED, json_option, open_quarantine, verb, who_options
 from celery_poison.errors import PoisonError
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.search import Filter
 from celery_poison.quarantine.service import Outcome
-from celery_poison.records import MessageRecord
 from celery_poison.text import count_of
 
 PAST = {"release": "released", "fail": "failed", "discard": "discarded"}

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from kombu.utils import json as kombu_json
 
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.text import clean, duration, when
 
 #: Rows of a table, where nobody says how many; JSON has no such limit.

@@ -14,11 +14,11 @@ from kombu.utils.json import dumps
 from celery_poison.cli.output import ROWS, print_json, print_records, print_rows, print_table
 from celery_poison.cli.session import json_option, open_quarantine, verb
 from celery_poison.ledger.extract import Extent
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine import story
 from celery_poison.quarantine.body import decoded, preview
 from celery_poison.quarantine.search import By, Filter, Group
 from celery_poison.quarantine.story import Detail
-from celery_poison.records import MessageRecord
 from celery_poison.states import State
 from celery_poison.text import clean, when
 

@@ -10,10 +10,10 @@ import click
 from celery_poison.blocks import Kind, Rule
 from celery_poison.cli.output import print_json, print_table, say
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, verb, who_options
+from celery_poison.model import GateRecord
 from celery_poison.policy import OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
-from celery_poison.records import GateRecord
 from celery_poison.text import when
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

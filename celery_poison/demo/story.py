@@ -15,7 +15,7 @@ from celery_poison.demo.poisons import HANG, POISONS, SEGFAULT, SIGKILL, Poison,
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import Interrupted, Interruptions, Load, Stage
 from celery_poison.demo.watch import Snapshot, Watch
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 
 #: Seconds after which a promise that has not come true counts as broken: that everything is settled, that a
 #: decision is carried out, that a suspicion is closed whose message has ended.

@@ -10,7 +10,7 @@ from celery_poison import Quarantine, State
 from celery_poison.causes import describe
 from celery_poison.demo.poisons import HEALTHY, POISONS, Poison
 from celery_poison.demo.stage import SLOTS, Load, Stage
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 
 #: Where a poison message stands -> what is said of it.
 FATES = {

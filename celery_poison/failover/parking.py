@@ -17,10 +17,9 @@ from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
 from celery_poison.headers import PARK, TRIAL
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, Parked, ParkingState
 from celery_poison.quarantine.stored import stored_message, unpack
-from celery_poison.records import Parked, ParkingState
 from celery_poison.settings import Settings
-from celery_poison.verdict import Ended
 
 logger = get_logger("celery_poison")
 
@@ -76,14 +75,14 @@ class Parking:
 
     def _is_due(self, mid: str, parked: Parked, finished: dict[str, float]) -> bool:
         """Whether no start of it is left: those that finish take its parking along."""
-        sight = self._ledger.look(mid, parked.start.id, self._activation_ms)
-        if sight.start is not None and sight.ended is Ended.DONE:
-            token, now = sight.start.token, time.monotonic()
+        recorded = self._ledger.look(mid, parked.start.id, self._activation_ms)
+        if recorded.start is not None and recorded.ended is Ended.DONE:
+            token, now = recorded.start.token, time.monotonic()
             since = self._finished[token] = finished.get(token, now)
             if now - since > COURTESY:  # its acknowledgement was lost with its connection
-                self._ledger.settle([(mid, token)])
+                self._ledger.clean_up([(mid, token)])
             return False
-        return not sight.is_in_the_way
+        return not recorded.is_in_the_way
 
     def _publish(self, due: list[tuple[str, Parked]]) -> int:
         published = 0

@@ -15,15 +15,15 @@ from celery import Celery
 
 from celery_poison import causes
 from celery_poison.broker.putback import owners, put_back
+from celery_poison.decide import may_be_chance
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.attempts import Known
 from celery_poison.ledger.fleet import Silence
+from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import ALONE, IN_CELL, Incident, Start
+from celery_poison.model import ALONE, IN_CELL, Ended, Incident, Phase, Start
 from celery_poison.results import success_was_stored
-from celery_poison.verdict import Ended, Phase, may_be_chance
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -134,7 +134,7 @@ class Recovery:
         returned = put_back(self._app, worker.rpartition("/")[2], queues)
         if returned.mids is not None:
             # What finished and did not come back was acknowledged: nobody will ask for it again.
-            self._ledger.settle(pair for pair in finished if pair[0] not in returned.mids)
+            self._ledger.clean_up(pair for pair in finished if pair[0] not in returned.mids)
         return Recovered(flagged, returned.count, returned.queues, unfinished)
 
     def earlier_deaths(self, worker: str) -> set[str]:
@@ -177,7 +177,7 @@ class Recovery:
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
-                self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
+                self._ledger.finish(mid, start, fence=death.fence, release=death.incident.release)
             elif start.alone > IN_CELL:
                 self._interrupt(mid, start, death)
             elif start.is_in_cell:
@@ -243,14 +243,14 @@ class Recovery:
         self._orphans = {}
         ended = set(self._queries.ended_tokens())  # before the starts: an end on record has its start there
         running = [(mid, start) for mid, start, _ in self._queries.running()]
-        self._forget_strays(ended - {start.token for _, start in running})
+        self._forget_strays(ended - {start.token for _, start in running}, fence)
         starts = [(mid, start) for mid, start in running if start.worker not in known]
         ends = self._queries.ends([start.token for _, start in starts])
         for (mid, start), end in zip(starts, ends, strict=True):
             since = self._orphans[start.token] = seen.get(start.token, now)
             if end is Ended.DONE:
                 if now - since > REMEMBER:
-                    self._ledger.settle([(mid, start.token)])
+                    self._ledger.clean_up([(mid, start.token)])
             elif now - since > patience and not self._queries.child_lives(start):
                 self._interrupt(mid, start, unknown)
 
@@ -267,10 +267,10 @@ class Recovery:
             put_back(self._app, boot_id, ())
         self._ownerless = ownerless
 
-    def _forget_strays(self, strays: set[str]) -> None:
+    def _forget_strays(self, strays: set[str], fence: int) -> None:
         """Forget ends without a start that were there in the last sweep too: nobody asks for them."""
         if forgotten := strays & self._strays:
-            self._ledger.client.hdel(self._ledger.keys.done, *forgotten)
+            self._ledger.forget_ends(forgotten, fence)
         self._strays = strays - forgotten
 
 

@@ -13,8 +13,8 @@ from celery_poison import causes, signals
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.failover.monitor import Monitor
 from celery_poison.ledger import connection, meta
-from celery_poison.ledger.untold import Fact, News, tell_later
-from celery_poison.ledger.wire import Wire
+from celery_poison.ledger.notices import Fact, Notice, leave_notice
+from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import identity_of
 
@@ -39,12 +39,12 @@ class StandaloneMonitor:
         for warning in connection.check_server(self._ledger.client):
             logger.warning("celery_poison: %s", warning)
         meta.enroll(self._ledger.client, self._ledger.keys, **identity_of(app))
-        self._wire = Wire(self._ledger.client, self._ledger.keys.channel(self.name))
+        self._writer = Writer(self._ledger.client, self._ledger.keys.channel(self.name))
         self._monitor = Monitor(
             app,
             self._ledger,
             plugin.settings,
-            lambda: (self.name, self._wire.run_id),
+            lambda: (self.name, self._writer.run_id),
             self._flagged,
             lambda: plugin.refresh_policies(self._ledger),
         )
@@ -71,11 +71,11 @@ class StandaloneMonitor:
         logger.error("Task %s[%s] %s; it is a blacklist candidate now (death %d)", task, id, story, crashes)
         signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
         try:
-            tell_later(self._ledger, News(id, Fact.CANDIDATE, story))
+            leave_notice(self._ledger, Notice(id, Fact.CANDIDATE, story))
         except LedgerUnavailable as error:
             logger.debug("celery_poison: nobody will announce this candidate: %s", error)
 
     def _stay_connected(self) -> None:
         while True:
-            self._wire.open()
-            self._wire.wait(TICK)
+            self._writer.open()
+            self._writer.wait(TICK)

@@ -9,8 +9,8 @@ from typing import Self
 from urllib.parse import urlencode
 
 from celery_poison.errors import PoisonError
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.search import Filter
-from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
 #: Word in the address -> its tab.

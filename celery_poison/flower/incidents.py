@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from celery_poison.flower import words
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.flower.picture import Mark, draw
+from celery_poison.model import Incident
 from celery_poison.quarantine import story
-from celery_poison.records import Incident
 from celery_poison.text import duration
 
 #: Word in the address -> seconds that the picture spans.

@@ -10,8 +10,8 @@ from typing import Any
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import words
 from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine import Quarantine, story
-from celery_poison.records import MessageRecord, StoredMessage
 
 #: Seconds that a page waits for a message and its part of the journal.
 PATIENCE = 4.0

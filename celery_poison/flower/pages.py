@@ -17,7 +17,7 @@ from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing
 from celery_poison.flower.jobs import Job
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.states import State
 
 #: Rows of a list, and of a preview; the rest is counted.

@@ -9,7 +9,7 @@ from typing import Any
 from kombu.utils.json import dumps
 
 from celery_poison.causes import describe
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.text import clean, count_of, duration, when
 
 STATES = {

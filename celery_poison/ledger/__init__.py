@@ -2,7 +2,7 @@
 
 This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file per transition),
 ``scripts``, ``ledger`` (made of ``attempts``, ``decisions`` and ``fleet``), ``queries``,
-``wire`` (the unanswered writes of the hot path).
+``writer`` (the unanswered writes of the hot path).
 """
 
 from celery_poison.ledger.keys import Keys

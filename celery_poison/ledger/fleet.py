@@ -50,7 +50,7 @@ class GateLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Burial:
+class DeclaredDead:
     """A worker was declared dead.
 
     Attributes:
@@ -96,7 +96,7 @@ class FleetBook(Caller):
         reply = self._call("lead", {}, patience_ms=GONE_PATIENCE_MS, alive=self.keys.alive, **arguments)
         return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
 
-    def is_buried(self, worker: str) -> bool:
+    def is_declared_dead(self, worker: str) -> bool:
         """Whether this incarnation was declared dead."""
         with clear_errors("asking whether a worker was declared dead"):
             return self.client.zscore(self.keys.buried, worker) is not None
@@ -108,7 +108,7 @@ class FleetBook(Caller):
         run_id, *flat = [word.decode() for word in reply[2:]]
         return Fleet(int(reply[1]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
 
-    def bury(
+    def declare_dead(
         self,
         worker: str,
         incident: str,
@@ -119,7 +119,7 @@ class FleetBook(Caller):
         earlier: Sequence[str] = (),
         *,
         evidence: str = "",
-    ) -> Burial | None:
+    ) -> DeclaredDead | None:
         """Declare a worker dead; return None when it lives or is gone already.
 
         Args:
@@ -146,11 +146,11 @@ class FleetBook(Caller):
             "evidence": evidence,
             "earlier": "",
         }
-        code, *told = self._call("bury", keys, rest=earlier, **arguments)
+        code, *told = self._call("declare_dead", keys, rest=earlier, **arguments)
         if code is not Code.OK:
             return None
         cause, closed, deaths, fleet = told
-        return Burial(cause.decode(), bool(closed), deaths, fleet)
+        return DeclaredDead(cause.decode(), bool(closed), deaths, fleet)
 
     def lift_gate(self, actor: str = "", note: str = "") -> bool:
         """Lift the fleet gate: deaths convict again. Returns whether it was closed.

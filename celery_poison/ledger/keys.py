@@ -5,9 +5,9 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | key | type | holds | lives until |
 |---|---|---|---|
 | ``{ns}:meta`` | hash | schema, app, broker identity, fingerprint secret | for ever |
-| ``{ns}:running`` | hash | mid -> start (JSON array, see ``records.Start``) | its acknowledgement |
+| ``{ns}:running`` | hash | mid -> start (JSON array, see ``model.Start``) | its acknowledgement |
 | ``{ns}:done`` | hash | token -> how that start ended (D, B, I) | its acknowledgement |
-| ``{ns}:parked`` | hash | mid -> its parking (JSON, see ``records.Parked``) | a day after its end |
+| ``{ns}:parked`` | hash | mid -> its parking (JSON, see ``model.Parked``) | a day after its end |
 | ``{ns}:parcels`` | hash | mid -> the original of a message that is parked now | it is published again |
 | ``{ns}:lineage:ID`` | hash | counts of a task id that gave trouble | success, or quarantine |
 | ``{ns}:candidates`` | zset | ids flagged as candidates, by time flagged | cleared or quarantined |
@@ -33,7 +33,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:convictions:FP`` | string | convictions of one fingerprint | 30 days after the last |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
 | ``{ns}:counts`` | hash | totals since the ledger began | for ever |
-| ``{ns}:untold`` | hash | news for Flower (``untold.py``) | told, or a day |
+| ``{ns}:untold`` | hash | notices for Flower (``notices.py``) | taken, or a day |
 | ``{ns}:would`` | hash | cause -> messages (``poison_observe_only``) | for ever |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
 """

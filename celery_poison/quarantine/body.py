@@ -12,7 +12,7 @@ from typing import Any
 from kombu.compression import get_decoder
 
 from celery_poison.errors import PoisonError
-from celery_poison.records import StoredMessage
+from celery_poison.model import StoredMessage
 from celery_poison.text import clean
 
 #: Bytes; a body that unpacks to more than this is not opened in an operator's process.

@@ -14,11 +14,11 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import blocks, published
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import GateRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.proposals import Proposal
 from celery_poison.quarantine.owner import check_owner
 from celery_poison.quarantine.stranded import Stranded, find_stranded
-from celery_poison.records import GateRecord, WorkerRecord
 from celery_poison.settings import Settings
 from celery_poison.text import count_of, duration, when
 

@@ -16,12 +16,11 @@ from typing import NamedTuple, cast
 from celery import Celery
 
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Brief, Ended, MessageRecord, Phase
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.overview import Overview, overview
 from celery_poison.quarantine.search import By, Filter, Group, grouped
-from celery_poison.records import Brief, MessageRecord
 from celery_poison.states import State
-from celery_poison.verdict import Ended, Phase
 
 #: Records that are read before somebody is shown them; few at first, so that a page has something at once.
 _FIRST, _BATCH = 200, 5000

@@ -11,9 +11,9 @@ from celery.backends.base import DisabledBackend
 from kombu.exceptions import KombuError
 
 from celery_poison.errors import IllegalTransition, PoisonError
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of
 from celery_poison.quarantine.stored import CANVAS
-from celery_poison.records import MessageRecord, StoredMessage
 
 #: Results lie in the caller's own queue there: nobody else can ask for them.
 _UNREADABLE = "rpc://"

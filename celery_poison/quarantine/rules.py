@@ -20,12 +20,12 @@ from celery_poison.ledger import blocks as stored_blocks
 from celery_poison.ledger import policies as stored_policies
 from celery_poison.ledger import published
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import GateRecord
 from celery_poison.overrides import EVERY_TASK, Overrides, check_override, entry_of
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE, Policy, own_options
 from celery_poison.proposals import Proposal
 from celery_poison.quarantine.owner import check_owner, default_actor
-from celery_poison.records import GateRecord
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
 

@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Brief, MessageRecord
+from celery_poison.model import Brief, MessageRecord
 from celery_poison.settings import did_you_mean
 from celery_poison.states import State
 

@@ -15,14 +15,14 @@ from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.ledger.extract import Extent, extent, extract
 from celery_poison.ledger.history import history
-from celery_poison.ledger.untold import Fact, News, tell_later
+from celery_poison.ledger.notices import Fact, Notice, leave_notice
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.results import store_failure
 from celery_poison.quarantine.rules import Rules
 from celery_poison.quarantine.search import By, Filter, Group, Lookup, grouped
 from celery_poison.quarantine.stored import canvas_of, publish_release, stored_message
 from celery_poison.quarantine.story import Detail, remembered
-from celery_poison.records import MessageRecord, StoredMessage
 from celery_poison.states import Event, State
 
 logger = get_logger(__name__)
@@ -298,7 +298,7 @@ class Quarantine(Rules):
     def _leave_notice(self, verb: str, record: MessageRecord) -> None:
         """Let a live worker send the event for it; the decision stands whether that works or not."""
         try:
-            tell_later(self._ledger, News(record.id, Fact(verb), record.story, record.mid))
+            leave_notice(self._ledger, Notice(record.id, Fact(verb), record.story, record.mid))
         except LedgerUnavailable as error:
             logger.debug("celery_poison: nobody will announce %s: %s", verb, error)
 

@@ -12,8 +12,8 @@ from kombu.utils import json as kombu_json
 from celery_poison.broker.publish import NoAnswer, NotPublished, Publisher
 from celery_poison.errors import PoisonError
 from celery_poison.headers import MARK, PARK, RELEASE, TRIAL
+from celery_poison.model import StoredMessage
 from celery_poison.quarantine.fingerprint import original_of
-from celery_poison.records import StoredMessage
 
 #: What ``fail`` must know of a body: who waits for the task beside its caller.
 CANVAS = ("chord", "chain", "errbacks")

@@ -13,8 +13,8 @@ from celery import Celery
 
 from celery_poison.broker.aged import LOOKED_AT, AgedEntry, aged_entries
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
-from celery_poison.records import Start
 from celery_poison.states import State
 from celery_poison.text import when
 
@@ -157,8 +157,8 @@ class _Look:
         self._monitor = self._queries.monitor()
         workers = self._queries.workers(int(self._activation * 1000))
         self._consumed = {queue for worker in workers if worker.alive for queue in worker.queues.split(",")}
-        buried = self._queries.buried().items()
-        self._owners = {_boot_id(name): _Owner(False, name, at / 1000) for name, at in buried}
+        dead = self._queries.declared_dead().items()
+        self._owners = {_boot_id(name): _Owner(False, name, at / 1000) for name, at in dead}
         for worker in workers:
             heard = 0.0 if worker.alive else worker.last_beat or 0.0
             self._owners[_boot_id(worker.worker)] = _Owner(worker.alive, worker.worker, heard)

@@ -1,4 +1,4 @@
-"""Says aloud what was decided: one log line, one signal and one event for Flower for each fact.
+"""What a worker tells people: a log line, a signal and an event for Flower for each fact; its own errors.
 
 Flower knows a few fields only, so that the story goes into ``exception`` and ``result``. A quarantined task
 gets the state QUARANTINED, which outranks STARTED; ``task-retried`` brings it back among the waiting ones. No
@@ -7,15 +7,39 @@ event may have a field named ``worker``.
 
 from __future__ import annotations
 
+from logging import ERROR, WARNING
 from typing import Any
 from urllib.parse import quote
 
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
-from celery_poison.ledger.untold import Fact, News
+from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.ledger.notices import Fact, Notice
 
 logger = get_logger("celery_poison")
+
+
+class Complaints:
+    """Takes the errors of one worker's plugin: each is counted, each kind of it is logged once.
+
+    Attributes:
+        count: how many there were.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._logged: set[str] = set()
+
+    def __call__(self, error: Exception) -> None:
+        self.count += 1
+        kind = f"{type(error).__name__}: {str(error).split(':')[0]}"
+        if kind not in self._logged:
+            self._logged.add(kind)
+            known = isinstance(error, (LedgerUnavailable, ConfigurationError))
+            sentence = "celery_poison: %s; tasks go on (logged once, counted in status)"
+            logger.log(WARNING if known else ERROR, sentence, error, exc_info=None if known else error)
+
 
 #: Fact -> the event that shows it.
 _EVENTS = {
@@ -24,6 +48,9 @@ _EVENTS = {
     Fact.FAILED: "task-failed",
     Fact.DISCARDED: "task-discarded",
 }
+
+#: Argument of a signal -> the field that says it in an event, where ``worker`` is Flower's own.
+_FIELDS = {"worker": "incarnation"}
 
 
 def where_to_look(id: str) -> str:
@@ -49,7 +76,7 @@ class Announcer:
     def candidate(self, id: str, task: str, cause: str, crashes: int) -> None:
         story = causes.describe(cause)
         logger.error("Task %s[%s] %s; it is a blacklist candidate now (death %d)", task, id, story, crashes)
-        self.news(News(id, Fact.CANDIDATE, story))
+        self.news(Notice(id, Fact.CANDIDATE, story))
         _send(signals.message_candidate, message={"id": id, "task": task}, cause=cause)
 
     def quarantined(self, id: str, task: str, cause: str, reason: str) -> None:
@@ -57,18 +84,17 @@ class Announcer:
         self._event("task-quarantined", id, reason, result=reason)
         _send(signals.message_quarantined, message={"id": id, "task": task}, cause=cause, reason=reason)
 
-    def news(self, news: News) -> None:
+    def news(self, news: Notice) -> None:
         """Tell Flower of what somebody else did or decided."""
         said = "released from quarantine" if news.fact is Fact.RELEASED else news.story
         self._event(_EVENTS[news.fact], news.id, said)
 
-    def fleet_gate(self, deaths: int, fleet: int) -> None:
-        """Tell that the fleet gate was closed, or that it was lifted: 0 of 0."""
+    def fleet(self, name: str, facts: dict[str, Any]) -> None:
+        """Tell as an event what a signal tells of a worker, the monitor or the fleet gate (EMS-5)."""
         dispatcher = self._dispatcher()
-        if dispatcher is not None and deaths:
-            dispatcher.send("poison-gate-closed", deaths=deaths, fleet=fleet)
-        elif dispatcher is not None:
-            dispatcher.send("poison-gate-lifted")
+        if dispatcher is not None:
+            kind = "poison-" + name.removeprefix("fleet_").replace("_", "-")
+            dispatcher.send(kind, **{_FIELDS.get(field, field): fact for field, fact in facts.items()})
 
     def _event(self, kind: str, id: str, story: str, **fields: str) -> None:
         dispatcher = self._dispatcher()

@@ -13,7 +13,7 @@ from celery_poison.chaos.faults import possible
 from celery_poison.chaos.stage import SLOTS
 from celery_poison.testing import RabbitServer, find_redis_binary
 from tests.chaos.program import ChaosProcess
-from tests.conftest import need
+from tests.services import need
 
 Start = Callable[..., ChaosProcess]
 
@@ -31,7 +31,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
         def run(*arguments: str) -> ChaosProcess:
             if "rabbitmq" in arguments:
-                need(RabbitServer.available(), "rabbitmq-server")
+                need(RabbitServer.available(), "RabbitMQ")
             directory = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
             directory.mkdir()
             process = ChaosProcess(*arguments, directory=directory)

@@ -24,7 +24,7 @@ def closed(fleet: Fleet) -> None:
         ledger.beat(f"w{n}/b", {"node": "n"}, first=True)
         ledger.client.hset(ledger.keys.worker(f"w{n}/b"), "since", 1)
     for n in range(3):
-        ledger.bury(f"w{n}/b", f"i{n}", Silence.SILENT, 0, led[0], GateLimits(0.5, 3, 60_000))
+        ledger.declare_dead(f"w{n}/b", f"i{n}", Silence.SILENT, 0, led[0], GateLimits(0.5, 3, 60_000))
 
 
 def test_a_gate_that_was_never_closed_is_open_and_cannot_be_lifted(console: Console) -> None:

@@ -10,8 +10,8 @@ import pytest
 from kombu.compression import compress
 
 from celery_poison.ledger.fleet import Silence
+from celery_poison.model import MessageRecord
 from celery_poison.proposals import ProposedRule, sheet
-from celery_poison.records import MessageRecord
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.quarantine.keeping import Keeper
@@ -219,7 +219,7 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     assert (worker["node"], worker["alive"]) == ("w1@test", True)
     assert "alive" in console.out("workers")
     fence, _ = keeper.ledger.lead("w2@test/b00t", 10_000) or (0, False)
-    keeper.ledger.bury("w1@test/b00t", "i1", Silence.SILENT, 0, fence)
+    keeper.ledger.declare_dead("w1@test/b00t", "i1", Silence.SILENT, 0, fence)
     assert console.json("workers") == []
     assert "open" in console.out("incidents")
     keeper.ledger.close("w1@test/b00t", "i1", flagged=2, put_back=5, returned={"celery": 5}, fence=fence)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from celery_poison.failover.standalone import StandaloneMonitor
 from celery_poison.metrics import register
-from celery_poison.records import Start
+from celery_poison.model import Start
 from celery_poison.testing import RedisServer
 from tests.apps.harness import Fleet
 from tests.broker.kit import Site, new_boot_id

@@ -16,7 +16,7 @@ from celery_poison.demo.poisons import POISONS, expected
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import plan
 from celery_poison.demo.story import Decision, Findings, judge
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.testing import servers
 
 

@@ -13,10 +13,10 @@ from kombu.message import Message
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
+from celery_poison.model import Start
 from celery_poison.quarantine.stored import stored_fields
-from celery_poison.records import Start
 from celery_poison.states import Event
-from celery_poison.worker.presence.about import About
+from celery_poison.worker.heartbeat import Payload
 from tests.docs.pages import rows, section, text, words
 
 ID, MID, WORKER, INCIDENT = "id", "mid", "w1@host/0a1b", "incident"
@@ -107,12 +107,12 @@ def test_the_fields_of_an_incident_are_told(ledger: Ledger) -> None:
     ledger.beat(WORKER, {"node": "w1@host"}, first=True)
     led = ledger.lead("other", 1000)
     assert led is not None
-    ledger.bury(WORKER, INCIDENT, Silence.SILENT, 0, led[0])
+    ledger.declare_dead(WORKER, INCIDENT, Silence.SILENT, 0, led[0])
     ledger.close(WORKER, INCIDENT, flagged=0, put_back=0, returned={}, fence=led[0])
     assert _fields_of(ledger, ledger.keys.incident(INCIDENT)) == _documented("incident:IID")
 
 
 def test_the_fields_of_a_worker_are_told() -> None:
-    written = set(re.findall(r'"(\w+)":', inspect.getsource(About)))
+    written = set(re.findall(r'"(\w+)":', inspect.getsource(Payload)))
     written |= {"since"}  # by the script
     assert written == _documented("worker:INC")

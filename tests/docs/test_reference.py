@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from celery_poison import causes, headers, signals, verdict
+from celery_poison import causes, decide, headers, signals
+from celery_poison.decide import Action, Facts, judge
 from celery_poison.ledger import Keys, scripts
-from celery_poison.records import Start
+from celery_poison.model import Ended, History, Limits, Phase, Start
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.states import TRANSITIONS, Event, State
-from celery_poison.verdict import Action, Ended, Facts, History, Limits, Phase, judge
 from tests.docs import settings_table
 from tests.docs.pages import DOCS, PACKAGE, blocks, rows, section, text, words
 
@@ -228,7 +228,7 @@ def test_an_earlier_row_of_the_verdict_table_goes_before_a_later_one() -> None:
 
 def test_every_reason_in_the_code_is_in_the_table() -> None:
     page = text("verdict.md")
-    reasons = re.findall(r'reason="([^"]+)"', inspect.getsource(verdict))
+    reasons = re.findall(r'reason="([^"]+)"', inspect.getsource(decide))
     assert len(reasons) > 4
     assert [reason for reason in reasons if reason not in page] == []
 

@@ -12,8 +12,9 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
+from celery_poison.decide import Action, Facts
+from celery_poison.model import Ended, History, Limits
 from celery_poison.states import State
-from celery_poison.verdict import Action, Ended, Facts, History, Limits
 from tests.docs.pages import rows, section, text, words
 
 _PAGE = text("verdict.md")

@@ -20,9 +20,9 @@ from celery_poison.headers import mid_of
 from celery_poison.ledger import meta
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import identity_of
-from celery_poison.records import Start
 from celery_poison.testing import wait_until
 from tests.failover.apps import build
 
@@ -85,7 +85,7 @@ class Deathbed:
         for name in (*STARTS, *PREFETCHED):
             self._send(name)
         self._send("of another queue", queue=OTHER, priority=6)
-        channel = guarded_connection(BOOT)(self.url).default_channel
+        channel = guarded_connection(lambda: BOOT)(self.url).default_channel
         for number, name in enumerate(STARTS):
             message = channel.basic_get("celery")
             self._begin(ledger, message, number, name)
@@ -142,11 +142,11 @@ class Deathbed:
         boot = "aced000000000001"
         worker = f"new@test/{boot}"
         ledger.beat(worker, {"node": "new@test", "queues": "celery"}, first=True)
-        channel = guarded_connection(boot)(self.url).default_channel
+        channel = guarded_connection(lambda: boot)(self.url).default_channel
         while message := channel.basic_get("celery"):
             name, task, mid = message.headers["id"], message.headers["task"], mid_of(message.headers)
-            sight = ledger.look(mid, name, 60_000)
-            if sight.start is None:
+            recorded = ledger.look(mid, name, 60_000)
+            if recorded.start is None:
                 start = Start("R", f"{boot}.{name}", worker, 1, 1, 2, 0, name, task, "celery", 2, 5, 10, 1)
                 assert ledger.claim(mid, b"", start)
 

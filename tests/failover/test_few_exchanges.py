@@ -14,9 +14,8 @@ from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, Start
 from celery_poison.plugin import plugin_of
-from celery_poison.records import Start
-from celery_poison.verdict import Ended
 from tests.apps.harness import Fleet
 
 MANY = 1_200
@@ -87,7 +86,7 @@ def test_TP1_8_parked_messages_are_looked_at_many_at_once_and_past_ones_hardly_e
     with counted() as exchanges:
         assert lot.round() == 0
     assert exchanges.count < MANY / 10
-    ledger.settle((mid, start.token) for mid, start in starts)
+    ledger.clean_up((mid, start.token) for mid, start in starts)
     with counted() as exchanges:
         assert lot.round() == 0
     assert exchanges.count == 1, "nothing is parked any more, and of what was only a memory is left"

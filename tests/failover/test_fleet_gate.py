@@ -9,15 +9,15 @@ from uuid import uuid4
 
 import pytest
 
+from celery_poison.decide import CHANCE
+from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.quarantine.overview import overview
-from celery_poison.records import Start
 from celery_poison.testing import wait_until
-from celery_poison.verdict import CHANCE
 from tests.failover.crew import Watched
 from tests.failover.standalone import MonitorProcess
 
-#: Seconds; short, since a test waits for its end, and longer than it takes to bury three workers.
+#: Seconds; short, since a test waits for its end, and longer than it takes to declare three workers dead.
 WINDOW = 3.0
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from celery_poison.model import Incident
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import story
-from celery_poison.records import Incident
 from tests.apps.confined import Confined, new_memory_group
 from tests.apps.harness import ROOT
 from tests.failover.crew import Watched

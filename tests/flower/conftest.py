@@ -13,6 +13,7 @@ import pytest
 
 from tests.apps.harness import Fleet
 from tests.flower.served import FlowerServer
+from tests.services import need
 
 Serve = Callable[..., FlowerServer]
 
@@ -28,19 +29,11 @@ def serve(fleet: Fleet) -> Iterator[Serve]:
         yield start
 
 
-def _need_chromium() -> str:
-    found = shutil.which("chromium")
-    if found is None or shutil.which("chromedriver") is None:
-        if os.environ.get("CI"):
-            pytest.fail("chromium is not installed, and CI must not skip its tests", pytrace=False)
-        pytest.skip("chromium and chromedriver are not installed")
-    return found
-
-
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One headless Chromium for all tests."""
-    binary = _need_chromium()
+    binary, driver_binary = shutil.which("chromium"), shutil.which("chromedriver")
+    need(binary and driver_binary, "chromium")
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
@@ -51,7 +44,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         *("window-size=1280,900", f"user-data-dir={tmp_path_factory.mktemp('chromium')}"),
     ):
         options.add_argument(f"--{flag}")
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_binary))
     driver.set_page_load_timeout(30)
     yield driver
     driver.quit()

@@ -11,10 +11,10 @@ import pytest
 from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger import Keys, Ledger, blocks
-from celery_poison.ledger.attempts import REMEMBER_CONVICTIONS_MS
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.messages import REMEMBER_CONVICTIONS_MS
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.model import Start
 
 FP = "0123456789abcdef"
 

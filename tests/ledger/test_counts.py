@@ -10,7 +10,7 @@ import redis
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.model import Start
 
 ID, MID, WORKER = "id", "mid", "w1@host/0a1b"
 
@@ -63,7 +63,7 @@ def test_a_recovery_is_counted_in_its_bucket_from_the_workers_death_on(ledger: L
     for number, seconds in enumerate((0, 4, 10_000)):
         incident = f"i{number}"
         if not number:
-            ledger.bury(WORKER, incident, Silence.SILENT, 0, led[0])
+            ledger.declare_dead(WORKER, incident, Silence.SILENT, 0, led[0])
         else:
             died_at = Queries(ledger).now_ms() - seconds * 1000
             ledger.client.hset(ledger.keys.incident(incident), "died_at", died_at)

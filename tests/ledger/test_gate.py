@@ -9,15 +9,15 @@ import pytest
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.fleet import Burial, GateLimits, Silence
+from celery_poison.ledger.fleet import DeclaredDead, GateLimits, Silence
+from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.sight import Recorded
-from celery_poison.records import Start
+from celery_poison.model import Start
 
 HALF = GateLimits(share=0.5, workers=3, window_ms=60_000)
 
 
-class Cemetery:
+class DyingFleet:
     """A fleet whose workers die when they are told to."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -34,14 +34,16 @@ class Cemetery:
             if not lately:
                 self.ledger.client.hset(self.ledger.keys.worker(name), "since", 1)
 
-    def bury(self, worker: str, gate: GateLimits | None = HALF, earlier: tuple[str, ...] = ()) -> Burial:
+    def declare_dead(
+        self, worker: str, gate: GateLimits | None = HALF, earlier: tuple[str, ...] = ()
+    ) -> DeclaredDead:
         self._bury += 1
         iid = f"i{self._bury}"
-        done = self.ledger.bury(worker, iid, Silence.SILENT, 0, self.fence, gate, earlier)
+        done = self.ledger.declare_dead(worker, iid, Silence.SILENT, 0, self.fence, gate, earlier)
         assert done is not None
         return done
 
-    def crash(self, token: str, *, shared: bool, alone: int = 0, told_by_monitor: bool = True) -> Recorded:
+    def crash(self, token: str, *, shared: bool, alone: int = 0, told_by_monitor: bool = True) -> RecordedEnd:
         start = Start("R", token, "w1/b", 7, 1, 1, alone, "t1", "shop.convert", "celery", 2, 5, 10, 1)
         assert self.ledger.claim("m1", b"", start)
         fence = self.fence if told_by_monitor else None
@@ -52,142 +54,142 @@ class Cemetery:
 
 
 @pytest.fixture
-def cemetery(redis_url: str) -> Iterator[Cemetery]:
+def dying(redis_url: str) -> Iterator[DyingFleet]:
     with open_redis(redis_url) as client:
-        yield Cemetery(Ledger(client, Keys()))
+        yield DyingFleet(Ledger(client, Keys()))
 
 
-def test_NEW_1_the_gate_closes_with_the_death_that_makes_half_of_the_fleet(cemetery: Cemetery) -> None:
-    cemetery.born(*(f"w{n}/b" for n in range(6)))
-    assert cemetery.bury("w0/b") == Burial("worker_lost", False, 1, 6)
-    assert cemetery.bury("w1/b") == Burial("worker_lost", False, 2, 6)
-    assert not cemetery.queries.gate().closed
-    assert cemetery.bury("w2/b") == Burial("worker_lost", True, 3, 6)
-    seen = cemetery.queries.gate()
+def test_NEW_1_the_gate_closes_with_the_death_that_makes_half_of_the_fleet(dying: DyingFleet) -> None:
+    dying.born(*(f"w{n}/b" for n in range(6)))
+    assert dying.declare_dead("w0/b") == DeclaredDead("worker_lost", False, 1, 6)
+    assert dying.declare_dead("w1/b") == DeclaredDead("worker_lost", False, 2, 6)
+    assert not dying.queries.gate().closed
+    assert dying.declare_dead("w2/b") == DeclaredDead("worker_lost", True, 3, 6)
+    seen = dying.queries.gate()
     assert (seen.closed, seen.deaths, seen.fleet) == (True, 3, 6)
     assert seen.until and seen.closed_at and round(seen.until - seen.closed_at) == 60
-    (entry,) = cemetery.told("gate_closed")
+    (entry,) = dying.told("gate_closed")
     assert (entry["worker"], entry["incident"], entry["note"]) == ("w2/b", "i3", "3 of 6 workers died")
-    assert cemetery.bury("w3/b") == Burial("worker_lost", False, 4, 6), "it is closed already"
-    assert cemetery.queries.gate().deaths == 4 and len(cemetery.told("gate_closed")) == 1
+    assert dying.declare_dead("w3/b") == DeclaredDead("worker_lost", False, 4, 6), "it is closed already"
+    assert dying.queries.gate().deaths == 4 and len(dying.told("gate_closed")) == 1
 
 
 @pytest.mark.parametrize("alive", [4, 5])
 def test_NEW_1_three_of_seven_are_not_half_and_two_of_three_are_not_three(
-    cemetery: Cemetery, alive: int
+    dying: DyingFleet, alive: int
 ) -> None:
-    cemetery.born(*(f"w{n}/b" for n in range(3 + alive)))
-    assert not any(cemetery.bury(f"w{n}/b").closed_gate for n in range(3))
-    assert not cemetery.queries.gate().closed
+    dying.born(*(f"w{n}/b" for n in range(3 + alive)))
+    assert not any(dying.declare_dead(f"w{n}/b").closed_gate for n in range(3))
+    assert not dying.queries.gate().closed
 
 
-def test_NEW_1_two_deaths_are_too_few_even_if_they_are_the_whole_fleet(cemetery: Cemetery) -> None:
-    cemetery.born("w0/b", "w1/b")
-    assert not any(cemetery.bury(f"w{n}/b").closed_gate for n in range(2))
+def test_NEW_1_two_deaths_are_too_few_even_if_they_are_the_whole_fleet(dying: DyingFleet) -> None:
+    dying.born("w0/b", "w1/b")
+    assert not any(dying.declare_dead(f"w{n}/b").closed_gate for n in range(2))
 
 
-def test_NEW_1_one_node_that_dies_again_and_again_closes_nothing(cemetery: Cemetery) -> None:
-    cemetery.born("other/b")
+def test_NEW_1_one_node_that_dies_again_and_again_closes_nothing(dying: DyingFleet) -> None:
+    dying.born("other/b")
     for life in range(5):
-        cemetery.born(f"w/{life}")
-        assert cemetery.bury(f"w/{life}") == Burial("worker_lost", False, 1, 2)
+        dying.born(f"w/{life}")
+        assert dying.declare_dead(f"w/{life}") == DeclaredDead("worker_lost", False, 1, 2)
 
 
 def test_NEW_1_who_is_started_in_the_place_of_the_dead_does_not_make_the_fleet_larger(
-    cemetery: Cemetery,
+    dying: DyingFleet,
 ) -> None:
-    cemetery.born(*(f"pod{n}/b" for n in range(6)))
+    dying.born(*(f"pod{n}/b" for n in range(6)))
     for n in range(3):
-        done = cemetery.bury(f"pod{n}/b")
-        cemetery.born(f"pod{n}x/b", f"pod{n}y/b", lately=True)
+        done = dying.declare_dead(f"pod{n}/b")
+        dying.born(f"pod{n}x/b", f"pod{n}y/b", lately=True)
     assert (done.deaths, done.fleet, done.closed_gate) == (3, 6, True)
 
 
-def test_NEW_1_shutdowns_and_deaths_beyond_the_window_do_not_count(cemetery: Cemetery) -> None:
-    cemetery.born("w3/b", "w4/b", "w5/b")
-    cemetery.born("w0/b", stopping=1)
-    assert cemetery.bury("w0/b") == Burial("eviction")
-    cemetery.born("w1/b", "w2/b")
-    cemetery.bury("w1/b")
-    cemetery.ledger.client.zincrby(cemetery.ledger.keys.deaths, -61_000, "w1/b")
-    assert cemetery.bury("w2/b").deaths == 1
+def test_NEW_1_shutdowns_and_deaths_beyond_the_window_do_not_count(dying: DyingFleet) -> None:
+    dying.born("w3/b", "w4/b", "w5/b")
+    dying.born("w0/b", stopping=1)
+    assert dying.declare_dead("w0/b") == DeclaredDead("eviction")
+    dying.born("w1/b", "w2/b")
+    dying.declare_dead("w1/b")
+    dying.ledger.client.zincrby(dying.ledger.keys.deaths, -61_000, "w1/b")
+    assert dying.declare_dead("w2/b").deaths == 1
 
 
-def test_NEW_1_deaths_with_a_message_in_common_count_once(cemetery: Cemetery) -> None:
-    cemetery.born(*(f"w{n}/b" for n in range(4)))
-    cemetery.bury("w0/b")
-    assert cemetery.bury("w1/b", earlier=("w0/b",)).deaths == 1
-    assert cemetery.bury("w2/b", earlier=("w1/b", "w0/older")).deaths == 1
-    assert not cemetery.bury("w3/b", earlier=("w2/b",)).closed_gate
+def test_NEW_1_deaths_with_a_message_in_common_count_once(dying: DyingFleet) -> None:
+    dying.born(*(f"w{n}/b" for n in range(4)))
+    dying.declare_dead("w0/b")
+    assert dying.declare_dead("w1/b", earlier=("w0/b",)).deaths == 1
+    assert dying.declare_dead("w2/b", earlier=("w1/b", "w0/older")).deaths == 1
+    assert not dying.declare_dead("w3/b", earlier=("w2/b",)).closed_gate
 
 
-def test_where_the_gate_is_switched_off_nobody_counts(cemetery: Cemetery) -> None:
-    cemetery.born("w0/b", "w1/b", "w2/b")
-    assert [cemetery.bury(f"w{n}/b", gate=None) for n in range(3)] == [Burial("worker_lost")] * 3
-    assert not cemetery.ledger.client.exists(cemetery.ledger.keys.deaths)
+def test_where_the_gate_is_switched_off_nobody_counts(dying: DyingFleet) -> None:
+    dying.born("w0/b", "w1/b", "w2/b")
+    assert [dying.declare_dead(f"w{n}/b", gate=None) for n in range(3)] == [DeclaredDead("worker_lost")] * 3
+    assert not dying.ledger.client.exists(dying.ledger.keys.deaths)
 
 
-def test_NEW_1_it_opens_by_itself_only_when_its_time_is_over(cemetery: Cemetery) -> None:
-    assert not cemetery.ledger.lift_gate(), "it was never closed"
-    _close(cemetery)
-    assert not cemetery.ledger.lift_gate()
-    cemetery.ledger.client.hset(cemetery.ledger.keys.gate, "until", 1)
-    assert not cemetery.queries.gate().closed, "whether somebody has noticed or not"
-    assert not cemetery.crash("a.1", shared=True).gate_closed
-    assert cemetery.ledger.lift_gate()
-    assert not cemetery.ledger.lift_gate()
-    assert [entry["actor"] for entry in cemetery.told("gate_lifted")] == [""]
-    assert cemetery.ledger.client.exists(cemetery.ledger.keys.deaths), "one more death may close it again"
+def test_NEW_1_it_opens_by_itself_only_when_its_time_is_over(dying: DyingFleet) -> None:
+    assert not dying.ledger.lift_gate(), "it was never closed"
+    _close(dying)
+    assert not dying.ledger.lift_gate()
+    dying.ledger.client.hset(dying.ledger.keys.gate, "until", 1)
+    assert not dying.queries.gate().closed, "whether somebody has noticed or not"
+    assert not dying.crash("a.1", shared=True).gate_closed
+    assert dying.ledger.lift_gate()
+    assert not dying.ledger.lift_gate()
+    assert [entry["actor"] for entry in dying.told("gate_lifted")] == [""]
+    assert dying.ledger.client.exists(dying.ledger.keys.deaths), "one more death may close it again"
 
 
-def test_NEW_1_who_lifts_it_by_hand_has_explained_the_deaths(cemetery: Cemetery) -> None:
-    _close(cemetery)
-    assert cemetery.ledger.lift_gate("ann", "a node failed")
-    seen = cemetery.queries.gate()
+def test_NEW_1_who_lifts_it_by_hand_has_explained_the_deaths(dying: DyingFleet) -> None:
+    _close(dying)
+    assert dying.ledger.lift_gate("ann", "a node failed")
+    seen = dying.queries.gate()
     assert (seen.closed, seen.lifted_by) == (False, "ann")
-    cemetery.born("w3/b")
-    assert cemetery.bury("w3/b").deaths == 1
-    (entry,) = cemetery.told("gate_lifted")
+    dying.born("w3/b")
+    assert dying.declare_dead("w3/b").deaths == 1
+    (entry,) = dying.told("gate_lifted")
     assert (entry["actor"], entry["note"]) == ("ann", "a node failed")
 
 
 def test_NEW_1_with_the_gate_closed_the_death_of_a_worker_is_proof_only_the_second_time(
-    cemetery: Cemetery,
+    dying: DyingFleet,
 ) -> None:
-    _close(cemetery)
+    _close(dying)
     seen = []
     for n, alone in enumerate((0, 1, 1)):
-        recorded = cemetery.crash(f"a.{n}", shared=not alone, alone=alone)
+        recorded = dying.crash(f"a.{n}", shared=not alone, alone=alone)
         assert recorded.gate_closed
         seen.append((recorded.history.proven, recorded.history.tried, recorded.history.doubted))
     assert seen == [(0, 0, True), (0, 0, True), (1, 1, True)]
-    entries = [(entry["outcome"], entry["note"]) for entry in cemetery.told("crashed")]
+    entries = [(entry["outcome"], entry["note"]) for entry in dying.told("crashed")]
     chance = "it ran alone, but many workers died at once"
     assert entries == [("shared", ""), ("shared", chance), ("exact", "")]
 
 
 @pytest.mark.parametrize("alone", [0, 1, 2])
-def test_NEW_1_what_a_worker_saw_die_is_proof_all_the_same(cemetery: Cemetery, alone: int) -> None:
-    _close(cemetery)
-    history = cemetery.crash("a.1", shared=False, alone=alone, told_by_monitor=False).history
+def test_NEW_1_what_a_worker_saw_die_is_proof_all_the_same(dying: DyingFleet, alone: int) -> None:
+    _close(dying)
+    history = dying.crash("a.1", shared=False, alone=alone, told_by_monitor=False).history
     assert (history.proven, history.tried, history.doubted) == (1, int(alone > 0), False)
 
 
-def test_NEW_1_a_look_tells_how_the_gate_stands(cemetery: Cemetery) -> None:
-    assert not cemetery.ledger.look("m1", "t1", 1000).gate_closed
-    _close(cemetery)
-    assert cemetery.ledger.look("m1", "t1", 1000).gate_closed
+def test_NEW_1_a_look_tells_how_the_gate_stands(dying: DyingFleet) -> None:
+    assert not dying.ledger.look("m1", "t1", 1000).gate_closed
+    _close(dying)
+    assert dying.ledger.look("m1", "t1", 1000).gate_closed
 
 
-def test_NEW_1_who_is_cleared_is_in_doubt_no_more(cemetery: Cemetery) -> None:
-    _close(cemetery)
-    assert cemetery.crash("a.1", shared=True).history.doubted
+def test_NEW_1_who_is_cleared_is_in_doubt_no_more(dying: DyingFleet) -> None:
+    _close(dying)
+    assert dying.crash("a.1", shared=True).history.doubted
     start = Start("R", "a.2", "w1/b", 7, 1, 1, 1, "t1", "shop.convert", "celery", 2, 5, 10, 1)
-    cemetery.ledger.acquit("m1", start, final=False)
-    assert not cemetery.queries.history("t1").doubted
+    dying.ledger.acquit("m1", start, final=False)
+    assert not dying.queries.history("t1").doubted
 
 
-def _close(cemetery: Cemetery) -> None:
-    cemetery.born("w0/b", "w1/b", "w2/b")
-    done: Any = [cemetery.bury(f"w{n}/b") for n in range(3)]
+def _close(dying: DyingFleet) -> None:
+    dying.born("w0/b", "w1/b", "w2/b")
+    done: Any = [dying.declare_dead(f"w{n}/b") for n in range(3)]
     assert done[-1].closed_gate

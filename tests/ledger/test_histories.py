@@ -9,8 +9,7 @@ from typing import Any
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
-from celery_poison.verdict import History
+from celery_poison.model import History, Start
 from tests.docs.verdict_table import counts
 
 MID = "m"

@@ -9,7 +9,7 @@ import pytest
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import ParkingState, Start
+from celery_poison.model import ParkingState, Start
 
 MID = "m1"
 
@@ -155,12 +155,12 @@ def test_TP1_8_only_the_parking_that_was_published_is_noted_as_published(
 
 def _settle(ledger: Ledger) -> None:
     _finishes(ledger)
-    assert ledger.settle([("other", "t0"), (MID, "t1")]) == [0]
+    assert ledger.clean_up([("other", "t0"), (MID, "t1")]) == [0]
 
 
 def _settle_without_entry(ledger: Ledger) -> None:
     ledger.crash(MID, RUNNING, cause="worker_lost", shared=True)
-    ledger.settle([(MID, "t1")])
+    ledger.clean_up([(MID, "t1")])
 
 
 def _acquit(ledger: Ledger) -> None:
@@ -203,7 +203,7 @@ def test_TP1_8_quarantine_keeps_the_one_original(ledger: Ledger, queries: Querie
     state, last = _parked(ledger)
     assert (state, last > number) == ("kept", True)
     assert queries.parcel(MID) is None
-    ledger.settle([(MID, "t1")])
+    ledger.clean_up([(MID, "t1")])
     assert _parked(ledger) == ("kept", last), "a release is no copy of a finished message"
 
 
@@ -223,7 +223,7 @@ def test_EMS_8_a_start_that_lost_its_message_does_not_end_the_parking(
     _runs(ledger)
     _park(ledger)
     before = _parked(ledger)
-    ledger.settle([(MID, "old")])
+    ledger.clean_up([(MID, "old")])
     ledger.acquit(MID, start_of("old"), final=True)
     ledger.duplicate(MID, start_of("t3", "C"), reason="x")
     assert _parked(ledger) == before and queries.parcel(MID)

@@ -10,7 +10,7 @@ import kombu
 import pytest
 
 from celery_poison.ledger.connection import ANSWER_TIMEOUT, CONNECT_TIMEOUT, open_redis
-from celery_poison.ledger.wire import Wire, command
+from celery_poison.ledger.writer import Writer, command
 from celery_poison.testing import SentinelSet, wait_until
 
 #: For its word on whether there is a Redis to start.
@@ -20,13 +20,15 @@ pytestmark = pytest.mark.usefixtures("redis_server")
 def test_answered_and_unanswered_writes_reach_the_new_master_after_a_failover() -> None:
     with SentinelSet() as redises:
         client = open_redis(redises.url(2), redises.transport_options)
-        wire = Wire(client)
+        writer = Writer(client)
         client.set("before", "1")
-        assert wire.send(command(b"RPUSH", b"words", b"before"))
+        assert writer.send(command(b"RPUSH", b"words", b"before"))
         with redises.replica.client(2) as replica:
             wait_until(lambda: replica.get("before") and replica.llen("words"), what="the replica has both")
         redises.fail_over()
-        wait_until(lambda: wire.send(command(b"RPUSH", b"words", b"after")), what="the wire finds the master")
+        wait_until(
+            lambda: writer.send(command(b"RPUSH", b"words", b"after")), what="the writer finds the master"
+        )
         assert client.get("before") == b"1"
         client.set("after", "1")
         with redises.client(2) as master:

@@ -20,13 +20,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError, StaleDelivery
+from celery_poison.errors import Fenced, IllegalTransition, MessageNotFound, PoisonError, StaleDelivery
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.fleet import Burial, Silence
+from celery_poison.ledger.fleet import DeclaredDead, Silence
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.model import Start
 from celery_poison.states import Event, State
 
 MIDS = ("m1", "m2", "m3")
@@ -80,12 +80,12 @@ class LedgerMachine(RuleBasedStateMachine):
     def start(self, mid: str, which: int) -> None:
         book = self.books[mid]
         ledger = self.ledger(which)
-        sight = ledger.look(mid, f"id-{mid}", 1000)
+        recorded = ledger.look(mid, f"id-{mid}", 1000)
         token = f"t{next(self.tokens)}"
         if book.state in (State.NDLV, State.FAIL, State.DLNG):
-            assert sight.kept == book.state or book.state is State.DLNG
+            assert recorded.kept == book.state or book.state is State.DLNG
             return
-        assert ledger.claim(mid, sight.raw, start_of(mid, token))
+        assert ledger.claim(mid, recorded.raw, start_of(mid, token))
         book.token, book.state = token, State.DLNG
 
     @rule(mid=mids, which=clients, failure=st.booleans(), shared=st.booleans())
@@ -330,7 +330,7 @@ def test_EMS_4_a_monitor_that_lost_its_fence_buries_nobody(ledgers: list[Ledger]
     ledger.retire("old")
     assert ledger.lead("new", 60_000) is not None
     with pytest.raises(PoisonError, match="took over"):
-        ledger.bury("silent", "i1", Silence.SILENT, 0, led[0])
+        ledger.declare_dead("silent", "i1", Silence.SILENT, 0, led[0])
     assert "silent" in Queries(ledger).leases()
 
 
@@ -339,9 +339,9 @@ def test_EMS_1_a_worker_that_beat_in_time_cannot_be_buried(ledgers: list[Ledger]
     ledger.beat("lively", {"node": "n"}, first=True)
     led = ledger.lead("monitor", 60_000)
     assert led is not None
-    assert ledger.bury("lively", "i1", Silence.SILENT, 60_000, led[0]) is None
-    assert ledger.bury("lively", "i1", Silence.SILENT, 0, led[0]) == Burial("worker_lost")
-    assert ledger.bury("lively", "i2", Silence.SILENT, 0, led[0]) is None, "buried once"
+    assert ledger.declare_dead("lively", "i1", Silence.SILENT, 60_000, led[0]) is None
+    assert ledger.declare_dead("lively", "i1", Silence.SILENT, 0, led[0]) == DeclaredDead("worker_lost")
+    assert ledger.declare_dead("lively", "i2", Silence.SILENT, 0, led[0]) is None, "declared dead once"
 
 
 def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
@@ -349,7 +349,7 @@ def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
     start = start_of("m1", "t1")
     ledger.claim("m1", b"", start)
     ledger.client.hset(ledger.keys.done, "t1", "D")
-    assert ledger.settle([("m1", "t1")]) == []
+    assert ledger.clean_up([("m1", "t1")]) == []
     left = {key for key in ledger.client.keys("*") if key != ledger.keys.journal.encode()}
     assert left == set()
 
@@ -357,13 +357,13 @@ def test_a_healthy_message_leaves_nothing_behind(ledgers: list[Ledger]) -> None:
 def test_settling_counts_starts_and_ends_that_never_arrived(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
     ledger.claim("m1", b"", start_of("m1", "t1"))
-    assert ledger.settle([("m1", "t1"), ("m2", "t2")]) == [0, 1]
+    assert ledger.clean_up([("m1", "t1"), ("m2", "t2")]) == [0, 1]
 
 
 def test_EMS_8_settling_an_old_start_leaves_its_successor_alone(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
     ledger.claim("m1", b"", start_of("m1", "t2"))
-    ledger.settle([("m1", "t1")])
+    ledger.clean_up([("m1", "t1")])
     assert [mid for mid, _, _ in Queries(ledger).running()] == ["m1"]
 
 
@@ -421,6 +421,41 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
     quick.give_up("m1", Event.DISCARDED, "bob", "", second)
     with pytest.raises(IllegalTransition):
         slow.released("m1", "id-m1", first, "ann", "")
+
+
+def test_EMS_8_a_monitor_notes_the_end_of_a_start_once_and_only_while_it_is_the_dead_worker_s(
+    ledgers: list[Ledger],
+) -> None:
+    ledger, queries = ledgers[0], Queries(ledgers[0])
+    fence, _ = ledger.lead("w/1", 10_000) or (0, False)
+    start = start_of("m1", "t1")
+    with pytest.raises(StaleDelivery):
+        ledger.finish("m1", start, fence=fence)
+    ledger.claim("m1", b"", start)
+    with pytest.raises(Fenced):
+        ledger.finish("m1", start, fence=fence + 1)
+    for _ in range(2):
+        ledger.finish("m1", start, fence=fence, release="1.2")
+    (entry,) = (e for e in queries.journal() if e["event"] == "finished")
+    assert (entry["token"], entry["state"], entry["outcome"], entry["release"]) == (
+        "t1",
+        "DLVD",
+        "success",
+        "1.2",
+    )
+    assert ledger.client.hgetall(ledger.keys.done) == {b"t1": b"D"}
+    ledger.claim("m1", start.encode(), start_of("m1", "t2"))
+    with pytest.raises(StaleDelivery):
+        ledger.finish("m1", start, fence=fence)
+
+
+def test_EMS_3_a_monitor_that_lost_its_lock_forgets_no_end(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    fence, _ = ledger.lead("w/1", 10_000) or (0, False)
+    ledger.client.hset(ledger.keys.done, "stray", "D")
+    with pytest.raises(Fenced):
+        ledger.forget_ends(["stray"], fence + 1)
+    assert ledger.client.hexists(ledger.keys.done, "stray")
 
 
 def test_an_end_whose_start_is_gone_is_forgotten_by_the_second_sweep(ledgers: list[Ledger]) -> None:

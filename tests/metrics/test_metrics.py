@@ -18,8 +18,8 @@ from celery_poison.metrics import register
 from celery_poison.metrics.collector import SnapshotCollector
 from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
 from celery_poison.metrics.sampler import Sampler
+from celery_poison.model import Brief, Start
 from celery_poison.quarantine.read_model import MAX_NAME, MAX_SERIES, OTHERS, ReadModel, series
-from celery_poison.records import Brief, Start
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet
 from tests.metrics.conftest import Scraper, scraped
@@ -89,7 +89,7 @@ def test_workers_what_they_missed_and_recoveries_from_their_deaths(scraper: Scra
     assert seen["monitor_present", ()] == 0
     led = ledger.lead("w2@h/b", 60_000)
     assert led is not None
-    ledger.bury("w1@h/b", "incident", Silence.SILENT, 0, led[0])
+    ledger.declare_dead("w1@h/b", "incident", Silence.SILENT, 0, led[0])
     seen = scraper.await_that("open_incidents", is_=1)
     assert seen["monitor_present", ()] == 1
     ledger.close("w1@h/b", "incident", flagged=0, put_back=0, returned={}, fence=led[0])

@@ -36,7 +36,7 @@ def test_EMS_1_nobody_is_buried_for_the_heartbeats_that_a_hanging_ledger_did_not
         site.await_that(lambda: time.monotonic() - began > LONG, "it hangs for long")
         ledger.resume()
         site.await_that(lambda: len(site.ends()) == 12, "the long ones end")
-        site.await_that(lambda: site.heard_for(2 * ACTIVATION), "everybody had time to be buried")
+        site.await_that(lambda: site.heard_for(2 * ACTIVATION), "everybody had time to be declared dead")
         assert site.ran_once() and site.nobody_is_blamed()
         site.still_guards(w1, w2)
 
@@ -58,7 +58,7 @@ def test_EMS_1_nobody_is_buried_when_the_broker_hangs_with_the_ledger(
         site.await_that(lambda: time.monotonic() - began > LONG, "it hangs for long")
         redis.resume()
         site.await_that(lambda: len(site.ends()) == 4, "they end")
-        site.await_that(lambda: site.heard_for(2 * ACTIVATION), "everybody had time to be buried")
+        site.await_that(lambda: site.heard_for(2 * ACTIVATION), "everybody had time to be declared dead")
         assert site.ran_once() and site.nobody_is_blamed()
         assert all(site.result_of(site.send("where", n, 0)) for n in (10, 11))
         assert w1.is_alive() and w2.is_alive()

@@ -67,7 +67,7 @@ def test_EMS_1_a_silence_is_believed_by_a_monitor_that_could_hear(
     monitor: Monitor, ledger: SlowLedger
 ) -> None:
     _listen(monitor, ledger, "w")
-    wait_until(lambda: monitor.round() or _lost(ledger), what="buried")
+    wait_until(lambda: monitor.round() or _lost(ledger), what="declared dead")
 
 
 def test_EMS_1_a_silence_is_not_believed_when_the_answer_was_late(

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
+from celery_poison.model import Phase
 from celery_poison.testing import RedisServer
-from celery_poison.verdict import Phase
 from tests.outage.conftest import Site
 
 NewSite = Callable[..., Site]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.services import need
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -18,18 +18,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
-def _need(module: str) -> None:
-    """What is missing is a reason to skip on somebody's laptop, and a failure in CI."""
-    if importlib.util.find_spec(module) is not None:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"{module} is not installed, and CI must not skip its tests", pytrace=False)
-    pytest.skip(f"{module} is not installed")
+@pytest.fixture(scope="session")
+def java() -> None:
+    """What Spark needs besides its own package."""
+    pytest.importorskip("pyspark")
+    from celery_poison.pipeline.session import SparkAbsent, find_java
+
+    try:
+        find_java()
+    except SparkAbsent:
+        need(False, "Java")
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    _need("pyspark")
+def spark(java: None) -> Iterator[Any]:
     from celery_poison.pipeline.session import open_session
 
     # For small data the second compiler costs more than it saves; many plans in one process need the room.
@@ -46,7 +48,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small generated history whose truth is known."""
-    _need("pyarrow")
+    pytest.importorskip("pyarrow")
     from examples.histories import World, write
 
     target = tmp_path_factory.mktemp("histories") / "small"

@@ -27,7 +27,7 @@ from tests.pipeline.journals import add, in_lake, told
 #: Exact where tasks count, and approximate where Spark does; so is the whole of the table ``usual``.
 PERCENTILES = {"runtime_p50_ms", "runtime_p95_ms", "payload_p95_bytes"}
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.matrix, pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 
 
 @contextmanager

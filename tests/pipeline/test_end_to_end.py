@@ -11,7 +11,7 @@ import pytest
 from celery.bin.celery import celery
 from click.testing import CliRunner
 
-from celery_poison.records import MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 

@@ -146,7 +146,9 @@ def servers() -> Iterator[Callable[[bool], RedisServer]]:
             info: Any = server.client().xinfo_stream("probe")
             if ("entries-added" in info) == counting:
                 return server
-        pytest.skip("no such Redis on this machine")
+        pytest.skip(
+            f"no Redis here that {'counts' if counting else 'does not count'} what was ever added to a stream"
+        )
 
     yield start
     for server in started:

@@ -28,6 +28,7 @@ EARLY, LATE = 4.0, 1.0
     ],
 )
 @pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("java")
 def test_the_lake_is_the_journal_after_kills_at_random_moments(
     kills: int, options: tuple[str, ...], redis_url: str, tmp_path: Path
 ) -> None:

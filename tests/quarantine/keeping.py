@@ -13,11 +13,11 @@ from kombu.message import Message
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.headers import mid_of
 from celery_poison.ledger import meta
+from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.fingerprint import fingerprint_of
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.stored import stored_fields
-from celery_poison.records import Start
 from celery_poison.testing.waiting import wait_until
 
 SECRET = b"secret"
@@ -29,7 +29,7 @@ class Keeper:
     def __init__(self, app: Celery) -> None:
         self.app = app
         self.ledger = plugin_of(app).open_ledger()
-        self._connection = guarded_connection("b00t")(app.conf.broker_write_url)
+        self._connection = guarded_connection(lambda: "b00t")(app.conf.broker_write_url)
         self._tokens = 0
 
     def close(self) -> None:

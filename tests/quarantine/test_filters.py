@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.search import BadFilter, Filter
-from celery_poison.records import MessageRecord
 
 
 def record(**more: Any) -> MessageRecord:

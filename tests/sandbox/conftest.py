@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 from celery.result import AsyncResult
 
+from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
-from celery_poison.records import Start
 from celery_poison.testing import proctable
 from tests.apps.harness import Fleet
 from tests.sandbox.apps import build

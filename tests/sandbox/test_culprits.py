@@ -98,7 +98,7 @@ def test_NEW_1_only_a_death_alone_convicts_however_many_were_shared(court: Court
 
 
 def _die_beside_others(court: Court, id: str, number: int) -> None:
-    from celery_poison.records import Start
+    from celery_poison.model import Start
 
     start = Start("R", f"d{number}.1", "w0@test/dead", 1, 1, 1, 0, id, "trial.tells", "celery", 2, 5, 10, 1)
     court.ledger.crash(f"m{number}", start, cause="worker_lost", shared=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.verdict import CHANCE
+from celery_poison.decide import CHANCE
 from tests.sandbox.conftest import Court, every_pool_and_broker
 
 POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.verdict import CHANCE, Action
+from celery_poison.decide import CHANCE, Action
 from tests.docs.pages import ROOT, text
 from tests.docs.verdict_table import counts
 

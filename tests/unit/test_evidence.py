@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.evidence import NO_EVIDENCE, Evidence
-from celery_poison.worker.ending.exits import Kills
-from celery_poison.worker.running.deathbed import Deathbed, LastWords
+from celery_poison.worker.crash_reports import Deathbed, LastWords
+from celery_poison.worker.exits import Kills
 
 NUMBER = st.none() | st.integers(0, 1 << 40)
 
@@ -62,11 +62,11 @@ def test_NEW_2_unknown_is_said_to_be_unknown(
 
 _DIES = """
 import os, resource, signal, sys
-from celery_poison.worker.running import deathbed
+from celery_poison.worker import crash_reports
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 signal.signal(signal.SIGTERM, lambda *_: None)
-deathbed.lie_down(sys.argv[1])
-deathbed.arm()
+crash_reports.lie_down(sys.argv[1])
+crash_reports.arm()
 def handles(secret):
     {how}
 handles("an argument")
@@ -106,7 +106,7 @@ def test_a_signal_that_asks_to_end_is_noted(deathbed: Deathbed) -> None:
 
 
 def test_a_signal_that_a_task_has_outlived_is_not_held_for_the_next_ones(deathbed: Deathbed) -> None:
-    how = "os.kill(os.getpid(), 15); assert not deathbed.is_armed; deathbed.arm(); os._exit(1)"
+    how = "os.kill(os.getpid(), 15); assert not crash_reports.is_armed; crash_reports.arm(); os._exit(1)"
     assert _last_words(deathbed, how).signal is None
 
 
@@ -124,7 +124,7 @@ class _Group:
 
 
 def test_each_kill_of_the_kernel_explains_one_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_poison.worker.ending.exits.MemoryGroup", _Group)
+    monkeypatch.setattr("celery_poison.worker.exits.MemoryGroup", _Group)
     monkeypatch.setattr(_Group, "count", 3)
     kills = Kills()
     assert not kills.was_for_memory(1000)

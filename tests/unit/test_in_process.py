@@ -11,7 +11,7 @@ from celery import Celery, chain, chord, group
 from celery_poison import guarded
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.records import Start
+from celery_poison.model import Start
 from celery_poison.states import State
 
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.read_model import Kept, View
-from celery_poison.records import MessageRecord
 from celery_poison.states import State
 
 MANY = 1000

@@ -6,8 +6,9 @@ import itertools
 from dataclasses import replace
 
 from celery_poison import causes
+from celery_poison.decide import Action, Facts, convict, judge
+from celery_poison.model import Ended, History, Limits
 from celery_poison.states import State
-from celery_poison.verdict import Action, Ended, Facts, History, Limits, convict, judge
 from tests.docs import verdict_table as table
 
 HISTORIES = [

@@ -11,9 +11,9 @@ from kombu.message import Message
 
 from celery_poison import Quarantine
 from celery_poison.blocks import Kind, Rule
+from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.fingerprint import fingerprint_of
-from celery_poison.records import MessageRecord
 from tests.worker.conftest import Crew
 
 BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)

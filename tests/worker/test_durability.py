@@ -10,10 +10,10 @@ import pytest
 
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.durability import EVERYSEC, REPLICA, find_means
-from celery_poison.ledger.wire import Wire, command
+from celery_poison.ledger.writer import Writer, command
 from celery_poison.requests import NeverBegan
 from celery_poison.testing import RedisServer, wait_until
-from celery_poison.worker.running.durable import Durable
+from celery_poison.worker.durable import Durable
 from tests.worker.conftest import Crew
 
 Start = Callable[..., RedisServer]
@@ -96,7 +96,7 @@ def test_EMS_10_a_start_survives_a_redis_that_the_first_line_of_its_task_kills(
 def test_EMS_8_a_task_that_was_put_back_while_its_start_waited_does_not_begin(new_server: Start) -> None:
     server = new_server(**ALWAYS)
     client, begin = open_redis(server.url()), command(b"HSET", b"running", b"mid", b"entry")
-    durable = Durable(client, Wire(client), fail_open=False)
+    durable = Durable(client, Writer(client), fail_open=False)
     server.kill()
     with pytest.raises(NeverBegan):
         durable.write(begin, "worker", is_lost=lambda: True)

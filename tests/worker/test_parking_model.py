@@ -16,18 +16,18 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
+from celery_poison.decide import Action, judge
 from celery_poison.errors import StaleDelivery
 from celery_poison.failover import parking
 from celery_poison.headers import MID, PARK, TRIAL
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, Parked, Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack
-from celery_poison.records import Parked, Start
-from celery_poison.verdict import Action, Ended, judge
-from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery
-from celery_poison.worker.arrival.door import facts_of
+from celery_poison.worker.admission import facts_of
+from celery_poison.worker.receive import Delivery, needs_care, note_delivery
 
 M, TASK_ID = "m", "id"
 HOME, COURT = "q", "court"
@@ -135,20 +135,20 @@ class ParkingMachine(RuleBasedStateMachine):
 
     def _judge(self, worker: Worker, copy: Copy, delivery: Delivery) -> bool:
         """Do what the door does; return whether the copy is to be acknowledged."""
-        sight = self.ledger.look(M, TASK_ID, 3_600_000)
-        foreign = sight.is_in_the_way
-        ended = sight.ended if foreign else Ended.NOT
-        match judge(facts_of(delivery, sight, foreign, ended), delivery.limits).action:
+        recorded = self.ledger.look(M, TASK_ID, 3_600_000)
+        foreign = recorded.is_in_the_way
+        ended = recorded.ended if foreign else Ended.NOT
+        match judge(facts_of(delivery, recorded, foreign, ended), delivery.limits).action:
             case Action.DROP:
                 self.ledger.duplicate(M, delivery.start, reason="x")
                 return True
             case Action.WAIT:
-                return self._park(delivery, sight.raw, delivery.start)
+                return self._park(delivery, recorded.raw, delivery.start)
             case Action.RUN_ALONE if self.trial == "queue" and not delivery.is_from(COURT):
-                assert not sight.raw or self.ledger.claim(M, sight.raw, None)
+                assert not recorded.raw or self.ledger.claim(M, recorded.raw, None)
                 return self._park(delivery, b"", delivery.start._replace(alone=1))
             case Action.RUN | Action.RUN_ALONE:
-                assert self.ledger.claim(M, sight.raw, delivery.start)
+                assert self.ledger.claim(M, recorded.raw, delivery.start)
                 self._run(worker, copy, delivery)
                 return False
         raise AssertionError
@@ -182,7 +182,7 @@ class ParkingMachine(RuleBasedStateMachine):
         if delivery.look:
             self.ledger.acquit(M, delivery.start, final=True)
         else:
-            self.ledger.settle([(M, delivery.start.token)])
+            self.ledger.clean_up([(M, delivery.start.token)])
 
     def _die(self, worker: Worker) -> None:
         self.ledger.client.zrem(self.ledger.keys.leases, worker.name)
@@ -290,7 +290,7 @@ class ParkingMachine(RuleBasedStateMachine):
         assert self.finished == 1, f"finished {self.finished} times"
         assert not self.broker and not any(worker.unacked for worker in self.workers)
         # What ended with a worker that nobody heard of again is forgotten by the monitor, after hours.
-        self.ledger.settle([(mid, start.token) for mid, start, _ in self.queries.running()])
+        self.ledger.clean_up([(mid, start.token) for mid, start, _ in self.queries.running()])
         assert not [*self.queries.running()]
         left = [parked.state for _, parked, _ in self.queries.parked()]
         assert left in ([], ["finished"]), left

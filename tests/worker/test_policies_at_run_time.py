@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_poison import Quarantine
+from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.records import MessageRecord
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 

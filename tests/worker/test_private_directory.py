@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_poison.worker.running.deathbed import Deathbed
+from celery_poison.worker.crash_reports import Deathbed
 from tests.worker.conftest import Crew
 
 HOME = f"celery_poison-{os.geteuid()}"

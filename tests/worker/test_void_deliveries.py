@@ -1,34 +1,40 @@
-"""What came by a lost connection is void from the moment of the loss: greenlets go on in between (NEW-9)."""
+"""What came by a lost connection is void from the moment of the loss; what had begun is not (NEW-9)."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kombu.asynchronous import Hub
 
-from celery_poison.verdict import Phase
-from celery_poison.worker.arrival.delivery import note_delivery
-from celery_poison.worker.arrival.door import Door
-from celery_poison.worker.arrival.gate import Gate
-from celery_poison.worker.arrival.marks import Marks
-from celery_poison.worker.runtime import Runtime
-from celery_poison.worker.steps import GuardStep
+from celery_poison.model import Phase
+from celery_poison.worker.admission import Admission
+from celery_poison.worker.bootsteps import GuardStep
+from celery_poison.worker.dispatcher import Dispatcher
+from celery_poison.worker.lease import Lease
+from celery_poison.worker.receive import AdmitMarks, note_delivery
+from celery_poison.worker.reconnect_cleanup import hear_of_begun
+from celery_poison.worker.worker import Worker
 
 
 class Stub(SimpleNamespace):
     """As much of a worker as a delivery meets."""
 
     def __init__(self, channel: object) -> None:
-        super().__init__(policies={}, epoch=1, consumer=SimpleNamespace(task_consumer=None))
+        super().__init__(
+            policies={}, epoch=1, consumer=SimpleNamespace(task_consumer=None, hub=None, pool=None)
+        )
         self.consumer.task_consumer = SimpleNamespace(channel=channel)
         self.refused, self.dropped, self.noted = 0, [], []
-        self._leftovers = SimpleNamespace(refuse=self._refuse)
+        self._reconnect_cleanup = SimpleNamespace(refuse=self._refuse)
         self.endings = SimpleNamespace(
             never_started=lambda delivery, put_back: self.dropped.append((delivery, put_back))
         )
-        self.whereabouts = SimpleNamespace(let_in=lambda token: None)
-        self.marks = SimpleNamespace(
+        self.inflight = SimpleNamespace(let_in=lambda token: None)
+        self.admit_marks = SimpleNamespace(
             put=lambda mid, start: self.noted.append((mid, start.phase)), close=lambda delivery: None
         )
         self.checker = SimpleNamespace(must_ask=lambda *about: False)
@@ -37,7 +43,7 @@ class Stub(SimpleNamespace):
         self.refused += 1
 
     def disconnected(self) -> None:
-        Runtime.disconnected(self)  # type: ignore[arg-type]
+        Worker.disconnected(self)  # type: ignore[arg-type]
 
 
 def _delivery(epoch: int) -> Any:
@@ -55,10 +61,10 @@ def _delivery(epoch: int) -> Any:
 def test_NEW_9_a_delivery_that_was_judged_while_its_channel_closed_is_not_let_in(lost: bool) -> None:
     channel, other, handled = object(), object(), list[Any]()
     runtime: Any = Stub(channel)
-    door = Door(runtime, handled.append)
+    admission = Admission(runtime, handled.append)
     delivery = _delivery(runtime.epoch)
-    Runtime._channel_closes(runtime, channel if lost else other)
-    door._let_in(delivery)
+    Worker._channel_closes(runtime, channel if lost else other)
+    admission._let_in(delivery)
     assert bool(handled) is not lost
     assert runtime.dropped == ([(delivery, True)] if lost else []), "its claim is taken back"
     assert runtime.refused == lost, "and what is in the pool and has not begun is refused"
@@ -66,13 +72,13 @@ def test_NEW_9_a_delivery_that_was_judged_while_its_channel_closed_is_not_let_in
 
 def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -> None:
     seen: list[Any] = []
-    wire: Any = SimpleNamespace(send=lambda command: seen.append("mark"))
+    writer: Any = SimpleNamespace(send=lambda command: seen.append("mark"))
     keys: Any = SimpleNamespace(running="running")
     delivery = _delivery(1)
     delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-    step: Any = SimpleNamespace(_runtime=SimpleNamespace(marks=Marks(wire, keys)))
+    step: Any = SimpleNamespace(_runtime=SimpleNamespace(admit_marks=AdmitMarks(writer, keys)))
     cells: Any = SimpleNamespace(hold=lambda held: None)
-    gate = Gate(
+    dispatcher = Dispatcher(
         lambda request: seen.append(request.poison.start.phase),
         lambda request: False,
         lambda: True,
@@ -81,6 +87,63 @@ def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -
         cells,
         lambda request: GuardStep._received(step, request),
     )
-    gate(SimpleNamespace(poison=delivery))
-    gate(SimpleNamespace(poison=delivery))
+    dispatcher(SimpleNamespace(poison=delivery))
+    dispatcher(SimpleNamespace(poison=delivery))
     assert seen == ["mark", Phase.CLAIMED, Phase.CLAIMED], "it is written once, and first"
+
+
+def test_NEW_9_a_void_start_is_refused_in_every_process_that_shares_the_lease() -> None:
+    lease = Lease(10.0)
+    in_a_pool_process = Lease(10.0, lease.fd)
+    assert not in_a_pool_process.is_void("b.1")
+    lease.void(7)
+    lease.rejoined()
+    assert in_a_pool_process.is_void("b.7")
+    assert in_a_pool_process.is_void("br1.6")
+    assert not in_a_pool_process.is_void("br1.8")
+
+
+class Pool:
+    """As much of a prefork pool as says what its processes say: messages of four bytes, in two parts."""
+
+    def __init__(self, hub: Any, *fds: int) -> None:
+        self._pool, self._fileno_to_outq = self, dict.fromkeys(fds)
+        self.hub, self.heard = hub, list[bytes]()
+
+    def handle_result_event(self, fd: int) -> None:
+        reading = self._read(fd)
+        if next(reading, None) is not None:
+            self.hub.add_reader(fd, reading)
+
+    def _read(self, fd: int) -> Iterator[bool]:
+        said = os.read(fd, 4)
+        if not said:
+            self.hub.remove_reader(fd)
+            return
+        while len(said) < 4:
+            yield True
+            said += os.read(fd, 4 - len(said))
+        self.heard.append(said)
+        self.hub.add_reader(fd, self.handle_result_event, fd)
+
+
+def test_NEW_9_what_a_process_has_begun_is_heard_of_before_anything_goes_back() -> None:
+    hub, (out, into), (empty, gone) = Hub(), os.pipe(), os.pipe()
+    os.close(gone)
+    pool = Pool(hub, out, empty)
+    os.write(into, b"ack1ack2")
+    hear_of_begun(SimpleNamespace(hub=hub, pool=pool))
+    assert pool.heard == [b"ack1", b"ack2"]
+    os.write(into, b"ac")
+    pool.handle_result_event(out)
+    os.write(into, b"k3")
+    hear_of_begun(SimpleNamespace(hub=hub, pool=pool))
+    assert pool.heard[2:] == [b"ack3"]
+    for fd in (out, into, empty):
+        os.close(fd)
+
+
+def test_NEW_9_a_pool_without_processes_has_nothing_to_say() -> None:
+    for pool in (SimpleNamespace(_pool=None), SimpleNamespace(), None):
+        hear_of_begun(SimpleNamespace(hub=None, pool=pool))
+        hear_of_begun(SimpleNamespace(hub=Hub(), pool=pool))

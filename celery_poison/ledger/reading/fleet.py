@@ -9,7 +9,7 @@ from typing import Any
 from celery_poison.evidence import Evidence
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.reading.reader import Reader, as_text, seconds
-from celery_poison.records import GateRecord, Incident, WorkerRecord
+from celery_poison.model import GateRecord, Incident, WorkerRecord
 
 
 class Fleet(Reader):
@@ -37,7 +37,7 @@ class Fleet(Reader):
             raw: Any = self._client.zrange(self._keys.leases, 0, -1, withscores=True)
         return {worker.decode(): int(beat) for worker, beat in raw}
 
-    def buried(self, limit: int = 1000) -> dict[str, int]:
+    def declared_dead(self, limit: int = 1000) -> dict[str, int]:
         """Return the newest workers that ended or were declared dead, and when, in ms of Redis' clock."""
         with clear_errors("reading who is gone"):
             raw: Any = self._client.zrange(self._keys.buried, 0, limit - 1, desc=True, withscores=True)

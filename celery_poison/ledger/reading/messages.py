@@ -9,9 +9,8 @@ from typing import Any
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.reading.reader import as_text, batches
 from celery_poison.ledger.reading.starts import Starts, described
-from celery_poison.records import Brief, MessageRecord, Start, history_of
+from celery_poison.model import Brief, History, MessageRecord, Phase, Start, history_of
 from celery_poison.states import State
-from celery_poison.verdict import History, Phase
 
 #: Everything of a ``message`` hash but the original message itself.
 _RECORD_FIELDS = (

@@ -8,7 +8,7 @@ from typing import Any
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.reading.reader import PAGE, Reader, batches
 from celery_poison.ledger.reading.starts import described
-from celery_poison.records import MessageRecord, Parked, ParkingState
+from celery_poison.model import MessageRecord, Parked, ParkingState
 from celery_poison.states import State
 
 _BEHIND = "parked until its earlier start ends"

@@ -7,8 +7,7 @@ from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.reading.reader import PAGE, Reader, batches
-from celery_poison.records import Start
-from celery_poison.verdict import Ended, Phase
+from celery_poison.model import Ended, Phase, Start
 
 
 class Starts(Reader):

@@ -1,7 +1,7 @@
 """What another policy would have cost: history, replayed under a grid of policies (NEW-7).
 
 Spark picks the few messages that any policy treats differently (``steps``); the replay itself asks the same
-pure ``celery_poison.verdict`` that workers ask. docs/pipeline-tables.md says what is assumed where history is
+pure ``celery_poison.decide`` that workers ask. docs/pipeline-tables.md says what is assumed where history is
 silent.
 """
 

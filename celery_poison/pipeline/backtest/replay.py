@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from celery_poison import causes
-from celery_poison.verdict import NO_HISTORY, Action, Facts, History, Limits, convict, judge
+from celery_poison.decide import Action, Facts, convict, judge
+from celery_poison.model import NO_HISTORY, History, Limits
 
 #: A message that history only ever saw dying is not run more often than this.
 _ENOUGH = 100

@@ -1,0 +1,146 @@
+"""The decision, apart from every mechanism: facts and limits in, one verdict out.
+
+Nothing here knows Redis or Celery; docs/verdict.md holds the same rules as a table in plain English,
+and the tests try every combination of facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from celery_poison import causes
+from celery_poison.model import NO_HISTORY, Ended, History, Limits
+from celery_poison.states import State
+
+
+class Action(Enum):
+    """What a worker does with a message that it was handed."""
+
+    RUN = "run"
+    RUN_ALONE = "run_alone"
+    WAIT = "wait"
+    QUARANTINE = "quarantine"
+    DROP = "drop"
+
+
+#: So many ends of workers beside trials of one message may be chance: whoever kills workers from outside
+#: hits one that has a guest, now and then.
+CHANCE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a worker knows about a message before it lets it in.
+
+    Attributes:
+        history: the lineage's counts.
+        foreign_start: there is an entry of a start that is not this delivery's own.
+        ended: how that start ended, if it did.
+        kept: state of the record in quarantine, if there is one.
+        release: number of the release that published this copy (0: none).
+        last_release: number of the newest release of this message (0: never released).
+        park: number of the parking that published this copy (0: none).
+        last_park: number of the newest parking of this message, raised when it is over (0: unknown).
+        finished: the message was parked, and a start of it has finished since.
+        payload_bytes: size of the body as received.
+        blocked: the rule on the block list that it falls under, as a sentence.
+        gate_closed: so many workers died lately that the fleet gate is closed.
+    """
+
+    history: History = NO_HISTORY
+    foreign_start: bool = False
+    ended: Ended = Ended.NOT
+    kept: State | None = None
+    release: int = 0
+    last_release: int = 0
+    park: int = 0
+    last_park: int = 0
+    finished: bool = False
+    payload_bytes: int = 0
+    blocked: str = ""
+    gate_closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    action: Action
+    cause: str = ""
+    reason: str = ""
+
+
+def judge(facts: Facts, limits: Limits) -> Verdict:
+    """Decide what happens to a message that is about to be let in (SAP-3, SAP-6, WAS-3, TP1-8)."""
+    stray = _stray(facts)
+    if stray is not None:
+        return stray
+    if facts.foreign_start:
+        return Verdict(Action.WAIT, reason="an earlier start of this message has not ended")
+    if limits.max_payload_bytes is not None and facts.payload_bytes > limits.max_payload_bytes:
+        reason = f"its body has {facts.payload_bytes} bytes, max_payload_bytes is {limits.max_payload_bytes}"
+        return Verdict(Action.QUARANTINE, causes.PAYLOAD, reason)
+    convicted = convict(facts.history, limits, gate_closed=facts.gate_closed)
+    return convicted or _blocked(facts) or _admit(facts.history, limits)
+
+
+def convict(history: History, limits: Limits, *, gate_closed: bool = False) -> Verdict | None:
+    """Return the conviction that ``history`` calls for, or None.
+
+    One death sends a released message straight back. A death shared with others proves nothing by itself:
+    it makes a suspect, whose trial decides; without trials the bound is at least two there. Where many
+    workers died at once, only a death on trial convicts.
+    """
+    in_doubt = (gate_closed or history.doubted) and not history.tried
+    if _has_enough_strikes(history, limits) and not in_doubt:
+        what = causes.describe(history.cause)
+        return Verdict(Action.QUARANTINE, history.cause, f"{what}; death {history.crashes} of this message")
+    if history.failures >= limits.max_failures:
+        reason = f"put back {history.failures} times, max_failures is {limits.max_failures}"
+        return Verdict(Action.QUARANTINE, causes.FAILURES, reason)
+    return None
+
+
+def _has_enough_strikes(history: History, limits: Limits) -> bool:
+    bound = 1 if history.probation else limits.max_crashes
+    if not limits.trials and history.shared_blame and not history.probation:
+        bound = max(2, bound)
+    return history.strikes >= bound and (history.proven > 0 or not limits.trials)
+
+
+def may_be_chance(history: History) -> bool:
+    """Whether the end of a worker that ran nothing but this message proves nothing yet.
+
+    Where there are no cells the suspect runs in the pool, and nobody but it can have spoilt anything.
+    """
+    return 0 < history.spoilt < CHANCE
+
+
+def _stray(facts: Facts) -> Verdict | None:
+    if facts.finished or (facts.foreign_start and facts.ended is Ended.DONE):
+        return Verdict(Action.DROP, reason="an earlier start of this message already finished")
+    if facts.kept is State.FAIL:
+        return Verdict(Action.DROP, reason="this message was given up")
+    if facts.kept is State.NDLV and (facts.release == 0 or facts.release != facts.last_release):
+        return Verdict(Action.DROP, reason="this message is in quarantine")
+    if facts.release and facts.release < facts.last_release:
+        return Verdict(Action.DROP, reason="a newer release of this message was published")
+    if facts.park and facts.park < facts.last_park:
+        return Verdict(
+            Action.DROP, reason="this message was parked again, or has ended, since this copy was published"
+        )
+    return None
+
+
+def _blocked(facts: Facts) -> Verdict | None:
+    """A release is a person's decision about this very message: no rule stands against it (NEW-3)."""
+    if not facts.blocked or facts.last_release:
+        return None
+    return Verdict(Action.QUARANTINE, causes.BLOCKED, facts.blocked)
+
+
+def _admit(history: History, limits: Limits) -> Verdict:
+    if _has_enough_strikes(history, limits):
+        reason = "many workers died at once: only a death on trial convicts it"
+        return Verdict(Action.RUN_ALONE, reason=reason)
+    alone = limits.trials and (history.candidate or history.probation)
+    return Verdict(Action.RUN_ALONE if alone else Action.RUN)

@@ -1,0 +1,23 @@
+-- resync: a worker tells a Redis that was restarted or replaced, and may have forgotten it, what runs there
+-- and what has just ended there. Overwrites nobody's start, and revives none whose message is over.
+-- KEYS[1] running hash
+-- KEYS[2] done    hash
+-- KEYS[3] buried  zset
+-- KEYS[4] parked  hash
+-- ARGV[1] starts  mid, start, how it ended or '', ... from here on
+-- RETURNS OK, number of starts of which something was not on record
+-- JOURNALS nothing
+local forgotten = 0
+for i = 1, #ARGV, 3 do
+  local e, ended = cjson.decode(ARGV[i + 1]), ARGV[i + 2]
+  local buried = redis.call('ZSCORE', KEYS[3], e[3])
+  -- A copy of it has been recognised and dropped meanwhile, and the start was forgotten with that.
+  local over = ended ~= '' and (parking_of(KEYS[4], ARGV[i]) or {})[1] == 'finished'
+  if not buried and not over then
+    local new = redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1])
+    local current = entry_of(redis.call('HGET', KEYS[1], ARGV[i]))
+    if ended ~= '' and current[2] == e[2] then new = new + redis.call('HSETNX', KEYS[2], e[2], ended) end
+    if new > 0 then forgotten = forgotten + 1 end
+  end
+end
+return {'OK', forgotten}

@@ -1,0 +1,318 @@
+"""Transitions of messages that workers receive, run, finish, die with and put aside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from celery_poison.ledger.calling import Caller, fence_of, pairs
+from celery_poison.ledger.scripts import Code
+from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
+from celery_poison.states import State
+
+#: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
+REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
+
+#: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
+Known = Mapping[str, str]
+NOTHING_KNOWN: Known = {}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageState:
+    """What ``look`` saw: a message's newest start, lineage, record in quarantine and parking."""
+
+    raw: bytes
+    start: Start | None
+    ended: Ended
+    owner: str
+    history: History
+    kept: State | None
+    release: int
+    parked: Parked | None
+    run_id: str
+    gate_closed: bool = False
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Whether the start on record forbids another one; a claim of a worker that is gone does not."""
+        start = self.start
+        return start is not None and not (start.phase == Phase.CLAIMED and self.owner != "alive")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEnd:
+    """Outcome of recording an end: ``finished`` when it had ended well before it died."""
+
+    history: History
+    finished: bool = False
+    gate_closed: bool = False
+
+
+class MessageTransitions(Caller):
+    """What workers do with messages, and monitors for workers that died."""
+
+    def look(self, mid: str, id: str, activation_ms: int) -> MessageState:
+        """Return everything known about a message; changes nothing."""
+        arguments: dict[str, Any] = {"mid": mid, "activation_ms": activation_ms}
+        reply = self._call("look", self._of(mid, id), children=self.keys.children, **arguments)
+        _, raw, ended, owner, lineage, kept, release, parked, run_id, gate = reply
+        return MessageState(
+            raw=raw,
+            start=Start.decode(raw) if raw else None,
+            ended=Ended(ended.decode()),
+            owner=owner.decode(),
+            history=history_of(pairs(lineage)),
+            kept=State(kept.decode()) if kept else None,
+            release=max(int(release), int(pairs(lineage).get("release") or 0)),
+            parked=Parked.decode(parked) if parked else None,
+            run_id=run_id.decode(),
+            gate_closed=bool(gate),
+        )
+
+    def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
+        """Replace the start that was seen by ``start``; False when somebody else was faster."""
+        new = start.encode() if start else b""
+        return bool(self._call("claim", {}, mid=mid, seen=seen, start=new)[0] is Code.OK)
+
+    def crash(
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        shared: bool,
+        failure: bool = False,
+        incident: str = "",
+        fence: int | None = None,
+        known: Known = NOTHING_KNOWN,
+    ) -> RecordedEnd:
+        """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
+
+        Args:
+            known: what else is known about the start.
+            fence: of the monitor that tells it; None when the start's own worker does.
+
+        Raises:
+            StaleDelivery: the message has a newer start.
+            Fenced: another monitor took over.
+        """
+        arguments: dict[str, Any] = {
+            "mid": mid,
+            "start": start.encode(),
+            "cause": cause,
+            "blame": "shared" if shared else "exact",
+            "failure": int(failure),
+            "incident": incident,
+            "observe": int(not start.diverts),
+            "fence": fence_of(fence),
+            "known": _packed(known),
+        }
+        return _recorded(self._call("crash", self._of(mid, start.id), **arguments))
+
+    def interrupt(
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        failure: bool = False,
+        incident: str = "",
+        fence: int | None = None,
+        spoilt: bool = False,
+        known: Known = NOTHING_KNOWN,
+    ) -> bool:
+        """Take back a start that ended through nobody's fault; adds no strike.
+
+        Returns whether it had ended well before.
+
+        Args:
+            spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
+            failure: count it as a failure, so that it cannot go on for ever.
+            fence: of the monitor that tells it; None when the start's own worker does.
+            known: what else is known about the start.
+
+        Raises:
+            StaleDelivery: the message has no such start any more.
+            Fenced: another monitor took over.
+        """
+        arguments: dict[str, Any] = {
+            "mid": mid,
+            "start": start.encode(),
+            "cause": cause,
+            "failure": int(failure),
+            "incident": incident,
+            "fence": fence_of(fence),
+            "spoilt": int(spoilt),
+            "known": _packed(known),
+        }
+        reply = self._call("interrupt", self._of(mid, start.id), **arguments)
+        return bool(reply[0] is Code.DONE)
+
+    def rollback(
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        fence: int | None = None,
+        known: Known = NOTHING_KNOWN,
+    ) -> RecordedEnd:
+        """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
+        arguments: dict[str, Any] = {
+            "mid": mid,
+            "start": start.encode(),
+            "cause": cause,
+            "fence": fence_of(fence),
+            "known": _packed(known),
+        }
+        return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
+
+    def finish(self, mid: str, start: Start, *, fence: int, release: str = "") -> None:
+        """Note the end of a start that a dead worker had finished and not written down.
+
+        Raises:
+            StaleDelivery: the message has no such start any more.
+            Fenced: another monitor took over.
+        """
+        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "fence": fence_of(fence)}
+        self._call("finish", {}, **arguments, release=release)
+
+    def forget_ends(self, tokens: Iterable[str], fence: int) -> None:
+        """Forget ends whose starts are not on record.
+
+        Raises:
+            Fenced: another monitor took over.
+        """
+        if rest := list(tokens):
+            self._call("forget_ends", {}, rest=rest, fence=fence_of(fence))
+
+    def clean_up(self, starts: Iterable[tuple[str, str]]) -> list[int]:
+        """Forget acknowledged starts, given as (mid, token); return the numbers of those not on record."""
+        flat = [word for pair in starts for word in pair]
+        return [int(number) for number in self._call("clean_up", {}, rest=flat)[1:]] if flat else []
+
+    def resync(self, starts: Iterable[tuple[str, Start, Ended]]) -> int:
+        """Put starts on record again, where Redis may have forgotten them, and how they ended.
+
+        Starts of workers that were declared dead are left alone, and so is every other start of the message.
+        Returns the number of those that were not wholly on record.
+        """
+        flat = [word for mid, start, ended in starts for word in (mid, start.encode(), ended.value)]
+        return int(self._call("resync", {}, rest=flat)[1]) if flat else 0
+
+    def survived(self, mid: str, token: str, id: str, lost: Start | None = None) -> None:
+        """Take back the strike of a start that was taken for dead and ended alive.
+
+        Args:
+            lost: the start, if it is known that the message has a new owner, or had one.
+
+        Raises:
+            StaleDelivery: the message has a new owner, of whose nothing was touched (EMS-8).
+        """
+        told = lost.encode() if lost else b""
+        self._call("survived", self._of(mid, id), mid=mid, token=token, id=id, lost=told)
+
+    def reclaim(self, mid: str, start: Start) -> None:
+        """Put a start that still runs on record again, after its worker was taken for dead.
+
+        Raises:
+            StaleDelivery: the message has a new owner, or has ended elsewhere.
+        """
+        self._call("reclaim", self._of(mid, start.id), mid=mid, start=start.encode())
+
+    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False) -> None:
+        """Clear the flag of a message that ended alive; after its last run its record goes too.
+
+        Args:
+            copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
+        """
+        told: dict[str, Any] = {"mid": mid, "start": start.encode()}
+        self._call("acquit", self._of(mid, start.id), **told, final=int(final), copy=int(copy))
+
+    def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
+        """Journal a copy that is acknowledged without running."""
+        self._call("duplicate", {}, mid=mid, start=start.encode(), reason=reason)
+
+    def quarantine(
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        reason: str,
+        fields: Mapping[str, str | bytes | int],
+        block_after: int | None = None,
+        known: Known = NOTHING_KNOWN,
+    ) -> bool:
+        """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
+
+        Args:
+            block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
+                None: this is no conviction.
+            known: what else is known about the message.
+
+        Raises:
+            IllegalTransition: a person gave the message up.
+            StaleDelivery: it runs elsewhere.
+        """
+        flat = [word for pair in fields.items() for word in pair]
+        fingerprint = str(fields.get("fingerprint", ""))
+        reply = self._call(
+            "quarantine",
+            {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
+            rest=flat,
+            fingerprint=fingerprint,
+            block_after="" if block_after is None else block_after,
+            remember_ms=REMEMBER_CONVICTIONS_MS,
+            known=_packed(known),
+            mid=mid,
+            start=start.encode(),
+            cause=cause,
+            reason=reason,
+        )
+        return bool(reply[0] is Code.OK)
+
+    def would_quarantine(
+        self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
+    ) -> None:
+        """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
+        told: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        told["known"] = _packed(known)
+        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **told)
+
+    # --- a message that has to wait ------------------------------------------------------------
+
+    def park(self, mid: str, seen: bytes, start: Start, *, number: int, parcel: bytes) -> bool:
+        """Keep a copy that may not run now; when this returns True it may be acknowledged (TP1-8).
+
+        Args:
+            seen: the raw start that stands in its way, empty if none does and it goes to the trial queue;
+                False when that has changed.
+            number: of the parking that published this copy, 0 for none.
+            parcel: the original message, packed.
+        """
+        arguments = {"mid": mid, "seen": seen, "start": start.encode(), "number": number, "parcel": parcel}
+        return self._call("park", {}, **arguments)[0] is not Code.CONFLICT
+
+    def unpark(self, mid: str, number: int) -> bool:
+        """Note that a parked message was published again; False when that parking is none any more."""
+        return bool(self._call("unpark", {}, mid=mid, number=number)[0] is Code.OK)
+
+    def forget(self, mid: str, seen: bytes) -> None:
+        """Take a parking off the books that ended long ago, unless it has changed."""
+        self._call("forget", {}, mid=mid, seen=seen)
+
+
+def _packed(known: Known) -> str:
+    # Redis reads no text that is not Unicode; a file name may be.
+    whole = {name: value.encode("utf-8", "replace").decode() for name, value in known.items() if value}
+    return json.dumps(whole)
+
+
+def _recorded(reply: list[Any]) -> RecordedEnd:
+    if reply[0] is Code.DONE:
+        return RecordedEnd(History(), finished=True)
+    return RecordedEnd(history_of(pairs(reply[1])), gate_closed=len(reply) > 2 and bool(reply[2]))

@@ -1,0 +1,217 @@
+"""The unanswered writes of the hot path: a socket told to send no replies.
+
+Why no replies: a process killed while unread replies lie in its receive buffer closes its socket with
+a reset, and Redis drops what it had not read yet. With CLIENT REPLY OFF there is nothing to read, and
+what was handed to the kernel survives the sender. What Redis refuses is lost in silence here; the
+worker's main process notices it when it settles the start, and counts it as unguarded.
+
+The same connection is a sign of life: it is subscribed to a channel of its worker, on which nobody ever
+publishes. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import redis
+import redis.sentinel
+
+from celery_poison.ledger.connection import REDIS_ERRORS
+
+#: Seconds a write may block on a stalled Redis before the task goes on unguarded.
+SEND_TIMEOUT = 0.5
+#: Seconds for each answer while connecting; whoever writes waits for it.
+HANDSHAKE = 1.0
+#: Seconds before the next attempt to connect after a failure.
+RETRY_PAUSE = 0.2
+
+_RUN_ID = re.compile(rb"run_id:(\w+)")
+
+
+def command(*words: bytes) -> bytes:
+    """Return one Redis command in its wire format."""
+    return b"".join([b"*%d\r\n" % len(words), *map(bulk, words)])
+
+
+def bulk(word: bytes) -> bytes:
+    """Return one word of a command in its wire format."""
+    return b"$%d\r\n%b\r\n" % (len(word), word)
+
+
+class Writer:
+    """Sends commands and waits for no answer; one connection for each process.
+
+    Thread-safe. Opens its connection at the first write, and again after a fork.
+
+    Args:
+        channel: to be subscribed to while connected; empty: none.
+        on_connect: returns the commands that come first on every new connection: what a Redis may not
+            know, or not know any more.
+
+    Attributes:
+        follows_master: a Sentinel tells where to connect.
+        run_id: of the Redis server at which this process is subscribed; empty while it is not, or may
+            not be.
+        connects: counts connections; another number may mean another server.
+    """
+
+    def __init__(
+        self, client: redis.Redis, channel: str = "", on_connect: Callable[[], bytes] = lambda: b""
+    ) -> None:
+        self._pool: Any = client.connection_pool
+        self.follows_master = isinstance(self._pool, redis.sentinel.SentinelConnectionPool)
+        self._channel = channel
+        self._on_connect = on_connect
+        self.run_id = ""
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self.connects = 0
+        self._is_readable: Callable[[float], object] = lambda seconds: False
+        self._pid = 0
+        self._retry_at = 0.0
+        self.failures = 0
+
+    def send(self, commands: bytes) -> bool:
+        """Hand ``commands`` to the kernel; False when the ledger is away (counted in ``failures``)."""
+        if self._pid != os.getpid():
+            self._adopt_process()
+        with self._lock:
+            try:
+                self._ready()
+                self._connection._sock.sendall(commands)
+                return True
+            except _Away:
+                self.failures += 1
+                return False
+            except REDIS_ERRORS:
+                self.failures += 1
+                self._drop()
+                return False
+
+    def open(self) -> bool:
+        """Connect if need be; False when the ledger is away."""
+        return self.send(b"")
+
+    def follow(self) -> tuple[str, int] | None:
+        """Leave a Redis that is not the master any more; return the address of the one that was left.
+
+        A Sentinel tells of a new master long before the old one knows, which takes writes until then, and
+        loses them. The client's connections are left too.
+        """
+        if not self.follows_master:
+            return None
+        try:
+            master = self._pool.get_master_address()
+        except REDIS_ERRORS:
+            return None  # nobody knows at this moment
+        connection = self._connection if self._pid == os.getpid() else None
+        if connection is None or (connection.host, connection.port) == master:
+            return None
+        with self._lock:
+            if self._connection is connection:
+                self._drop(pause=0.0)
+        return connection.host, connection.port
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the connection breaks, at most ``seconds``; whether it still stands."""
+        connection = self._connection if self._pid == os.getpid() else None
+        if connection is None:
+            time.sleep(min(seconds, RETRY_PAUSE))
+            return False
+        try:
+            return not waiter(connection._sock)(seconds)
+        except (TypeError, ValueError, AttributeError, OSError):  # closed at this very moment
+            return False
+
+    def _ready(self) -> None:
+        if self._connection is None or self._is_closed():
+            try:
+                self._reconnect()
+            except _Away:  # must not prolong the pause: a busy sender would never come back
+                raise
+            except BaseException:
+                self._drop()
+                raise
+
+    def _is_closed(self) -> bool:
+        # A readable socket that expects no replies has been closed by the server.
+        return bool(self._is_readable(0))
+
+    def _adopt_process(self) -> None:
+        # The parent's socket must not be shared, and its lock may have been held at the fork.
+        self._lock = threading.Lock()
+        self._connection = None
+        self.run_id = ""
+        self._retry_at = 0.0  # the parent's pause is none of this process's business
+        self._pid = os.getpid()
+
+    def _reconnect(self) -> None:
+        if self._connection is not None:
+            self._drop(pause=0.0)
+        if time.monotonic() < self._retry_at:
+            raise _Away
+        began = time.monotonic()
+        try:
+            connection = self._connected()
+        finally:  # a stalled Redis must not cost every caller the same time again
+            now = time.monotonic()
+            self._retry_at = now + max(RETRY_PAUSE, 4 * (now - began))
+        connection.send_command("CLIENT", "REPLY", "OFF")
+        connection._sock.settimeout(SEND_TIMEOUT)
+        connection._sock.sendall(self._on_connect())
+        self._connection = connection
+        self._is_readable = waiter(connection._sock)
+        self.connects += 1
+
+    def _connected(self) -> Any:
+        connect = self._pool.connection_class
+        options = {**self._pool.connection_kwargs, "socket_timeout": HANDSHAKE}
+        if self._channel:
+            connection = connect(**{**options, "protocol": 3})  # the newer protocol: subscribers may write
+            try:
+                connection.connect()
+                self.run_id = self._subscribe(connection)
+                return connection
+            except redis.ResponseError:  # no permission, or a proxy that knows no channels
+                connection.disconnect()
+                self._channel = ""
+        connection = connect(**options)
+        connection.connect()
+        return connection
+
+    def _subscribe(self, connection: Any) -> str:
+        connection.send_command("INFO", "server")
+        run_id = _RUN_ID.search(connection.read_response())
+        connection.send_command("SUBSCRIBE", self._channel)
+        connection.read_response(push_request=True)
+        return run_id[1].decode() if run_id else ""
+
+    def _drop(self, pause: float = RETRY_PAUSE) -> None:
+        connection, self._connection = self._connection, None
+        self.run_id = ""
+        self._retry_at = max(self._retry_at, time.monotonic() + pause) if pause else 0.0
+        if connection is not None:
+            # A half-sent command must not be completed by the next one: the socket is done for.
+            connection.disconnect()
+
+
+def waiter(sock: Any) -> Callable[[float], object]:
+    """Return what waits some seconds until ``sock`` is readable or broken, and tells whether it is."""
+    if not hasattr(select, "poll"):  # eventlet takes it away
+        return lambda seconds: select.select([sock], [], [], seconds)[0]
+    poll = select.poll()
+    poll.register(sock, select.POLLIN | select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0))
+    return lambda seconds: poll.poll(int(seconds * 1000))
+
+
+class _Away(redis.ConnectionError):
+    """The pause after a failed connection is not over yet."""
+
+    def __init__(self) -> None:
+        super().__init__("it was not a moment ago")

@@ -1,0 +1,362 @@
+"""The typed records that travel between the ledger, the worker, the command line and Flower."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple, Self
+
+from celery_poison.causes import describe
+from celery_poison.evidence import NO_EVIDENCE, Evidence
+from celery_poison.states import State
+
+
+class Ended(StrEnum):
+    """How a recorded start ended, as its own process wrote it down."""
+
+    NOT = ""
+    DONE = "D"
+    ROLLED_BACK = "B"
+    INTERRUPTED = "I"
+
+
+class Phase(StrEnum):
+    """What the entry of a start says it was doing."""
+
+    CLAIMED = "C"
+    ADMITTING = "A"
+    RUNNING = "R"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What convicts: a task's ``max_crashes`` and ``max_failures``.
+
+    Attributes:
+        trials: suspects are tried alone, and only who has died alone is convicted.
+    """
+
+    max_crashes: int = 2
+    max_failures: int = 5
+    max_payload_bytes: int | None = None
+    trials: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The counts of one lineage (task id); all zero for a message that never gave trouble.
+
+    Attributes:
+        proven: strikes for deaths in which nothing else can have been to blame.
+        shared_blame: others ran beside it at its last death.
+        spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
+        tried: strikes for deaths on trial.
+        doubted: it died with its worker while the fleet gate was closed, as many others did.
+    """
+
+    deliveries: int = 0
+    crashes: int = 0
+    strikes: int = 0
+    failures: int = 0
+    candidate: bool = False
+    probation: bool = False
+    shared_blame: bool = False
+    cause: str = ""
+    proven: int = 0
+    spoilt: int = 0
+    tried: int = 0
+    doubted: bool = False
+
+
+NO_HISTORY = History()
+
+
+#: What a start says about what runs beside it: nothing of its worker's, or its worker, which goes on
+#: with other work, while the start is in a cell (``sandbox``). 0: anything. More than ``IN_CELL``: the
+#: version before tried so many other suspects beside it in its cell.
+ALONE, IN_CELL = 1, 2
+
+
+class Start(NamedTuple):
+    """One start of one message: the value of its field in the ``running`` hash, as a JSON array.
+
+    The order is part of ledger schema 1; Lua reads positions 1 to 3 and 7 to 14.
+    """
+
+    phase: str
+    token: str
+    worker: str
+    pid: int
+    at_ms: int
+    deliveries: int
+    alone: int
+    id: str
+    task: str
+    queue: str
+    max_crashes: int
+    max_failures: int
+    payload_bytes: int
+    diverts: int
+
+    @classmethod
+    def decode(cls, raw: bytes | str) -> Self:
+        return cls(*json.loads(raw))
+
+    def encode(self) -> bytes:
+        return json.dumps(self, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.max_crashes, self.max_failures)
+
+    @property
+    def is_in_cell(self) -> bool:
+        return self.alone >= IN_CELL
+
+    def in_phase(self, phase: Phase) -> Start:
+        return self._replace(phase=phase.value)
+
+
+class ParkingState(StrEnum):
+    """Where a parking stands."""
+
+    WAITING = "waiting"
+    PUBLISHED = "published"
+    FINISHED = "finished"
+    KEPT = "kept"
+
+
+class Parked(NamedTuple):
+    """One message that was parked: the value of its field in the ``parked`` hash, as a JSON array.
+
+    Attributes:
+        number: the newest parking's, raised each time; copies that earlier ones published are void.
+        start: of the copy that was parked; it never began.
+    """
+
+    state: ParkingState
+    number: int
+    start: Start
+
+    @classmethod
+    def decode(cls, raw: bytes | str) -> Self:
+        state, number, start = json.loads(raw)
+        return cls(ParkingState(state), int(number), Start(*start))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessage:
+    """The original message, byte for byte, as quarantine keeps it and release publishes it.
+
+    Attributes:
+        body: as received, before decompression.
+        headers, properties: as received; kombu's JSON keeps dates, bytes and UUIDs apart.
+    """
+
+    body: bytes
+    content_type: str
+    content_encoding: str
+    headers: Mapping[str, Any] = field(default_factory=dict)
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRecord:
+    """What the ledger knows about one message; the JSON message object of the command line.
+
+    Attributes:
+        pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.
+    """
+
+    id: str
+    mid: str
+    task: str
+    queue: str
+    state: str
+    candidate: bool = False
+    cause: str = ""
+    deliveries: int = 0
+    crashes: int = 0
+    strikes: int = 0
+    failures: int = 0
+    fingerprint: str = ""
+    payload_bytes: int = 0
+    worker: str = ""
+    first_seen: float | None = None
+    last_seen: float | None = None
+    quarantined_at: float | None = None
+    reason: str = ""
+    incident: str = ""
+    probation: bool = False
+    releases: int = 0
+    resolution: str = ""
+    actor: str = ""
+    note: str = ""
+    pid: int = 0
+    runtime_ms: int = 0
+    evidence: Evidence = NO_EVIDENCE
+
+    @classmethod
+    def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
+        """Build a record from a ``lineage`` or ``message`` hash of the ledger."""
+        values: dict[str, Any] = {name: raw.get(name, "") for name in _TEXTS}
+        values.update((name, int(raw.get(name) or 0)) for name in _COUNTS)
+        values.update((name, raw.get(name) == "1") for name in _FLAGS)
+        values.update((name, int(raw[name]) / 1000 if raw.get(name) else None) for name in _TIMES)
+        return cls(**values, evidence=Evidence.decode(raw.get("evidence", "")), state=state.value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON message object of the command line's contract."""
+        return {**asdict(self), "evidence": self.evidence.as_dict()}
+
+    @property
+    def story(self) -> str:
+        """One plain sentence about why the message is where it is."""
+        return self.reason or (describe(self.cause) if self.cause else "")
+
+
+class Brief(NamedTuple):
+    """What messages in quarantine are counted and searched by; fields as in :class:`MessageRecord`."""
+
+    mid: str
+    task: str
+    queue: str
+    cause: str
+    fingerprint: str
+    releases: int
+    first_seen: float
+    quarantined_at: float
+
+
+_TEXTS = (
+    "id",
+    "mid",
+    "task",
+    "queue",
+    "cause",
+    "fingerprint",
+    "worker",
+    "reason",
+    "incident",
+    "resolution",
+    "actor",
+    "note",
+)
+_COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
+_FLAGS = ("candidate", "probation")
+_TIMES = ("first_seen", "last_seen", "quarantined_at")
+
+
+def history_of(raw: Mapping[str, str]) -> History:
+    """Return the counts in a ``lineage`` hash; an empty hash is a message without a history."""
+    return History(
+        deliveries=int(raw.get("deliveries") or 0),
+        crashes=int(raw.get("crashes") or 0),
+        strikes=int(raw.get("strikes") or 0),
+        failures=int(raw.get("failures") or 0),
+        candidate=raw.get("candidate") == "1",
+        probation=raw.get("probation") == "1",
+        shared_blame=raw.get("blame") == "shared",
+        proven=int(raw.get("proven") or 0),
+        spoilt=int(raw.get("spoilt") or 0),
+        tried=int(raw.get("tried") or 0),
+        doubted=raw.get("doubted", "0") != "0",
+        cause=raw.get("cause", ""),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord:
+    """One incarnation of a worker, as its last heartbeat described it.
+
+    Attributes:
+        noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
+    """
+
+    worker: str
+    node: str = ""
+    pid: int = 0
+    pool: str = ""
+    concurrency: int = 0
+    queues: str = ""
+    started_at: float | None = None
+    last_beat: float | None = None
+    alive: bool = True
+    stopping: bool = False
+    unguarded: int = 0
+    ledger_errors: int = 0
+    noticed_by: str = "heartbeat"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRecord:
+    """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
+
+    Attributes:
+        closed: at this moment only a death on trial convicts.
+        until: when it opens by itself, if no more workers die.
+        deaths: workers that had died when it closed, or when the last one died,
+        fleet: and of how many.
+        lifted_by: who lifted it last; empty: its time was over.
+    """
+
+    closed: bool = False
+    closed_at: float | None = None
+    until: float | None = None
+    deaths: int = 0
+    fleet: int = 0
+    lifted_at: float | None = None
+    lifted_by: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def story(self) -> str:
+        return f"{self.deaths} of {self.fleet} workers died"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """The death of one worker and what was done about it.
+
+    Attributes:
+        how: how it was noticed: ``gone`` (its connections), ``silent`` or ``frozen`` (connected, and silent).
+        died_at: when it was last known to live, in seconds of Redis' clock.
+        flagged: messages that became candidates.
+        reconnected: the worker had lost its broker connection once.
+        release: version of the user's code that it ran (``poison_release``).
+        returned: queue -> number of messages that were put back into it; what a broker puts back itself,
+            as RabbitMQ does, is not counted.
+        evidence: what is known about the death.
+    """
+
+    incident: str
+    worker: str
+    cause: str
+    how: str = ""
+    died_at: float | None = None
+    noticed_at: float | None = None
+    last_beat: float | None = None
+    finished_at: float | None = None
+    flagged: int = 0
+    put_back: int = 0
+    returned: Mapping[str, int] = field(default_factory=dict)
+    queues: str = ""
+    reconnected: bool = False
+    release: str = ""
+    evidence: Evidence = NO_EVIDENCE
+
+    @property
+    def took(self) -> float | None:
+        """Seconds from the death to the end of the recovery; None while it goes on."""
+        known = self.finished_at is not None and self.died_at is not None
+        return self.finished_at - self.died_at if known else None  # type: ignore[operator]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "evidence": self.evidence.as_dict(), "took": self.took}

@@ -1,0 +1,209 @@
+"""Runs in the process that executes tasks: the start is on its way before any user code runs.
+
+:func:`run_guarded` stands where Celery's own tracer stands as the pool's target. It covers the decoding
+of the body, the user's ``task_prerun`` receivers, the task itself and everything that follows it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from celery.app.task import Task
+from celery.app.trace import fast_trace_task, trace_task_ret
+from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
+
+from celery_poison import causes
+from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.evidence import Evidence
+from celery_poison.ledger import Ledger
+from celery_poison.model import Ended, Start
+from celery_poison.requests import (
+    DiscardRequested,
+    MemoryExhausted,
+    NeverBegan,
+    QuarantineRequested,
+    StaleCompletion,
+    TaskDied,
+)
+from celery_poison.task import PoisonTask, attempts
+from celery_poison.worker import crash_reports
+from celery_poison.worker.lease import Lease
+from celery_poison.worker.recorder import Recorder, Ticket, Told, peak_memory_kb
+from celery_poison.worker.traits import Given
+
+#: Characters of a task's own words that the journal keeps.
+NOTE_LENGTH = 500
+
+
+def outcome_of_result(result: Any) -> tuple[Ended, str, str]:
+    """Return how a start ended whose tracer returned ``result``, the journal's word, and the task's own."""
+    failed, info, _ = result
+    if not failed:
+        return Ended.DONE, "success", ""
+    error = info.exception
+    if isinstance(error, ExceptionWithTraceback):
+        error = error.exc
+    note = str(error)[:NOTE_LENGTH] if isinstance(error, DiscardRequested) else ""
+    return *outcome_of(error), note
+
+
+def outcome_of(error: BaseException) -> tuple[Ended, str]:
+    """Return how a start ended that raised ``error``, and the journal's word for it."""
+    match error:
+        case StaleDelivery():
+            return Ended.NOT, "stale"
+        case QuarantineRequested():
+            return Ended.INTERRUPTED, "quarantined"
+        case DiscardRequested():
+            return Ended.DONE, "discarded"
+        case Retry():
+            return Ended.DONE, "retry"
+        case Reject(requeue=True):
+            return Ended.ROLLED_BACK, "rejected"
+        case Reject():
+            return Ended.DONE, "rejected"
+        case Ignore():
+            return Ended.DONE, "ignored"
+        case _:
+            return Ended.DONE, "failure"
+
+
+#: Set once in the worker's main process, before its pool forks.
+_recorder: Recorder | None = None
+_ledger: Ledger
+_lease: Lease
+#: True where tasks share the main process, which SystemExit and MemoryError must not reach.
+_contained = False
+#: True where nothing may become of a task but what Celery makes of it (``poison_observe_only``).
+_observing = False
+
+#: What runs in this process: task id -> its ticket and its entry in the ledger.
+_running: dict[str, tuple[Ticket, bytes]] = {}
+
+
+def configure(
+    recorder: Recorder, ledger: Ledger, lease: Lease, *, contained: bool, observing: bool = False
+) -> None:
+    """Make this process and its future children record through ``recorder``."""
+    global _recorder, _ledger, _lease, _contained, _observing
+    _recorder, _ledger, _lease, _contained = recorder, ledger, lease, contained
+    _observing = observing
+    PoisonTask._observed = observing
+    PoisonTask.checked_by(_check_ownership)
+
+
+def still_running() -> bytes:
+    """Return the commands that tell a Redis what runs in this process, in case that it has forgotten."""
+    return _recorder.reminder(list(_running.values())) if _recorder is not None else b""
+
+
+def _check_ownership(task: Task) -> None:
+    """Raise StaleCompletion when the message of ``task``, which has just ended, has a new owner (EMS-8)."""
+    found = _running.get(task.request.id or "")
+    if _observing or found is None or not _lease.is_doubtful(found[0].token):
+        return
+    ticket, entry = found
+    try:
+        _ledger.reclaim(ticket.mid, Start.decode(entry))
+    except StaleDelivery as error:
+        raise StaleCompletion(str(error)) from None
+    except LedgerUnavailable:
+        return  # nobody can know
+
+
+def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
+    """Whether the message of a start that has not begun was put back: its connection or lease was lost."""
+    if _observing:
+        return False
+    try:
+        return _lease.is_doubtful(ticket.token) and _ledger.is_declared_dead(recorder.worker_of(ticket.token))
+    except LedgerUnavailable:
+        return False  # nobody can know
+
+
+def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str) -> bytes:
+    if not crash_reports.is_armed:
+        crash_reports.arm()
+    # An early acknowledgement may be out already: what is refused then would be lost.
+    is_void = not _observing and recorder.diverts(task) and _lease.is_void(ticket.token)
+    if is_void or _is_lost(recorder, ticket):
+        raise NeverBegan("its message was put back before it began")
+    return recorder.start(ticket, id, task, _is_lost)
+
+
+def run_guarded(
+    tracer: Callable[..., Any],
+    told: Told,
+    task: str,
+    uuid: str,
+    request: Any,
+    body: Any,
+    content_type: Any,
+    content_encoding: Any,
+) -> Any:
+    """Record the start, run Celery's tracer, record the end; returns what the tracer returns."""
+    recorder = _recorder
+    if recorder is None:
+        return tracer(task, uuid, request, body, content_type, content_encoding)
+    ticket = Ticket.told(told)
+    try:
+        _running[uuid] = ticket, _begin(recorder, ticket, uuid, task)
+    except NeverBegan as error:
+        return _failed(error)
+    begun, given = time.monotonic(), Given(body, content_type, request)
+    attempts[uuid] = ticket.attempt
+    try:
+        result = tracer(task, uuid, request, body, content_type, content_encoding)
+    except (WorkerShutdown, WorkerTerminate):
+        raise
+    except Reject as rejection:
+        how = Ended.ROLLED_BACK if rejection.requeue else Ended.DONE
+        recorder.finish(ticket, uuid, task, how, "rejected", time.monotonic() - begun, given=given)
+        raise
+    except MemoryError as error:
+        return _died(causes.MEMORY_ERROR, error)
+    except MemoryExhausted as error:
+        return _died(causes.MEMORY_ERROR, error)
+    except SystemExit as error:
+        return _died(causes.SYSTEM_EXIT, error)
+    except Exception:
+        ran = time.monotonic() - begun
+        recorder.finish(ticket, uuid, task, Ended.DONE, "failure", ran, given=given)
+        raise
+    finally:
+        attempts.pop(uuid, None)
+        _running.pop(uuid, None)
+    how, outcome, note = outcome_of_result(result)
+    if how is Ended.NOT:
+        return result  # another start owns the message: this one leaves nothing behind
+    recorder.finish(ticket, uuid, task, how, outcome, time.monotonic() - begun, note, given)
+    return result
+
+
+def _died(cause: str, error: BaseException) -> Any:
+    if _observing or not _contained:
+        raise error
+    return _failed(TaskDied(cause, repr(error), Evidence(rss_kb=peak_memory_kb())))
+
+
+def _failed(error: Exception) -> Any:
+    try:
+        raise error
+    except Exception:
+        return 1, ExceptionInfo(internal=True), 0.0
+
+
+# Plain functions: the pool pickles its target by name for every task.
+
+
+def run_fast(*arguments: Any) -> Any:
+    """The pool's target where Celery would use ``fast_trace_task``."""
+    return run_guarded(fast_trace_task, *arguments)
+
+
+def run_plain(*arguments: Any) -> Any:
+    """The pool's target where Celery would use ``trace_task_ret``."""
+    return run_guarded(trace_task_ret, *arguments)

@@ -1,1 +1,0 @@
-"""How a task ended or died, and what becomes of its message."""

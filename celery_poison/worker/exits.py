@@ -1,0 +1,185 @@
+"""How the processes of a prefork pool ended, from the processes themselves.
+
+billiard tells it as text only, and not how much memory they had.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from billiard.pool import Pool
+
+from celery_poison.evidence import NATIVE, NEAR, Evidence
+from celery_poison.sandbox.trial import Death
+from celery_poison.sandbox.watcher import MemoryGroup
+from celery_poison.worker.crash_reports import Deathbed, LastWords
+
+#: Ended processes that are remembered until somebody asks for them.
+_REMEMBERED = 64
+#: Seconds within which a death is noticed; so long the kernel's count of kills is evidence about it.
+_NOTICED_WITHIN = 10.0
+
+
+class _Exit(NamedTuple):
+    status: int
+    peak_kb: int
+    words: LastWords
+
+
+class Exits:
+    """The ended pool processes of one worker.
+
+    Args:
+        deathbed: where they leave their last words; None: nowhere.
+    """
+
+    def __init__(self, deathbed: Deathbed | None) -> None:
+        self._deathbed = deathbed
+        self._ended: dict[int, _Exit] = {}
+        self._kills = Kills()
+
+    def watch(self, pool: Any) -> None:
+        """Hear how the processes of a pool end; safe to call again. Other pools have none."""
+        inner = getattr(pool, "_pool", None)
+        if not isinstance(inner, Pool) or "_create_worker_process" in vars(inner):
+            return
+        create = inner._create_worker_process
+
+        def create_and_follow(index: int) -> Any:
+            process = create(index)
+            self._follow(process)
+            return process
+
+        inner._create_worker_process = create_and_follow
+        for process in list(inner._pool):
+            self._follow(process)
+
+    def _follow(self, process: Any) -> None:
+        popen = process._popen
+        if popen is not None and popen.method == "fork":
+            popen.poll = partial(self._poll, popen)
+
+    def _poll(self, popen: Any, flag: int = os.WNOHANG) -> int | None:
+        """As billiard's, but the kernel is asked for the process's memory too."""
+        if popen.returncode is None:
+            try:
+                pid, status, usage = os.wait4(popen.pid, flag)
+            except OSError:
+                return None
+            if pid == popen.pid:
+                popen.returncode = os.waitstatus_to_exitcode(status)
+                words = self._deathbed.read(pid) if self._deathbed else LastWords()
+                self.note(pid, popen.returncode, usage.ru_maxrss, words)
+        code: int | None = popen.returncode
+        return code
+
+    def note(self, pid: int, status: int, peak_kb: int, words: LastWords) -> None:
+        """Remember how a process ended, until somebody asks."""
+        while len(self._ended) >= _REMEMBERED:
+            self._ended.pop(next(iter(self._ended)))
+        self._ended[pid] = _Exit(status, peak_kb, words)
+
+    def of_cell(self, pid: int, death: Death) -> Evidence:
+        """Remember how a cell ended, and return what is known about it."""
+        words = self._deathbed.read(pid) if self._deathbed else LastWords()
+        self.note(pid, death.exit_code, death.peak // 1024, words)
+        signum = -death.exit_code if death.exit_code < 0 else None
+        return Evidence(
+            signal=signum,
+            exit=death.exit_code if signum is None else None,
+            oom=bool(death.why) if signum == signal.SIGKILL and death.status is not None else None,
+            rss_kb=death.peak // 1024 or None,
+            limit_kb=self.limit_kb,
+            stack=words.stack if signum in NATIVE else (),
+            recursion=words.recursion and signum in NATIVE,
+        )
+
+    def look(self) -> None:
+        """Keep the kernel's count of kills; to be called now and then."""
+        self._kills.look()
+
+    def evidence(self, pid: int) -> Evidence | None:
+        """Return how the pool process ended; None where that is not known."""
+        found = self._ended.pop(pid, None)
+        if found is None:
+            return None
+        signum = -found.status if found.status < 0 else None
+        if found.words.signal is not None:
+            signum = found.words.signal  # billiard's handler turns it into an exit, or a further signal
+        return Evidence(
+            signal=signum,
+            exit=found.status if found.status >= 0 else None,
+            oom=self._kills.was_for_memory(found.peak_kb) if signum == signal.SIGKILL else None,
+            rss_kb=found.peak_kb,
+            limit_kb=self._kills.limit_kb,
+            stack=found.words.stack if signum in NATIVE else (),
+            recursion=found.words.recursion and signum in NATIVE,
+        )
+
+    @property
+    def limit_kb(self) -> int | None:
+        """Memory that this worker's processes may use."""
+        return self._kills.limit_kb
+
+    def so_far(self, pid: int) -> Evidence:
+        """Return what is known of a process that may live on: its memory."""
+        found = self._ended.get(pid)
+        return Evidence(rss_kb=found.peak_kb if found else _peak_kb(pid), limit_kb=self._kills.limit_kb)
+
+
+class Kills:
+    """What the kernel killed for want of memory, in this control group, or on a machine without limits."""
+
+    def __init__(self) -> None:
+        self._group = MemoryGroup()
+        self._is_limited = self._group.limit() is not None
+        self.limit_kb = (self._group.limit() or _of_machine()) // 1024 or None
+        #: Times and counts; the first one is so old that a death since cannot be unnoticed.
+        self._counts = deque([(time.monotonic(), self._count())])
+
+    def _count(self) -> int:
+        return self._group.kills() if self._is_limited else _machine_kills()
+
+    def look(self) -> None:
+        now = time.monotonic()
+        self._counts.append((now, self._count()))
+        while len(self._counts) > 1 and self._counts[1][0] < now - _NOTICED_WITHIN:
+            self._counts.popleft()
+
+    def was_for_memory(self, peak_kb: int) -> bool:
+        """Whether a process that was killed a moment ago had used up the memory. Each kill is told once."""
+        limit = self.limit_kb or 0
+        before, count = self._counts[0][1], self._count()
+        # Of a whole machine's kills only one that fits the process is its own.
+        killed = count > before and (self._is_limited or 2 * peak_kb >= limit)
+        if killed:
+            self._counts = deque((at, seen + 1) for at, seen in self._counts)
+        return killed or (limit > 0 and peak_kb >= NEAR * limit)
+
+
+def _machine_kills() -> int:
+    return _named("/proc/vmstat", "oom_kill")
+
+
+def _of_machine() -> int:
+    return _named("/proc/meminfo", "MemTotal:") * 1024
+
+
+def _peak_kb(pid: int) -> int | None:
+    return _named(f"/proc/{pid}/status", "VmHWM:") or None
+
+
+def _named(path: str, name: str) -> int:
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(path).read_text(errors="replace").splitlines():
+            words = line.split()
+            if words and words[0] == name:
+                return int(words[1])
+    return 0

@@ -1,0 +1,112 @@
+"""What the processes of one worker know about its lease, without asking Redis.
+
+The main process writes it at every heartbeat into memory that it shares with its pool processes. A
+process that was stopped for a while, or that a message reached late, finds the lease doubtful, and asks
+before it does anything that only the owner of a message may do (EMS-8). What it has not begun when the broker
+connection is lost, it does not begin (NEW-9).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+
+from celery_poison.forking import no_fork
+from celery_poison.ledger.writer import Writer, command
+from celery_poison.worker import native
+
+_LAYOUT = struct.Struct("=dqq")
+
+#: Runs on while a machine sleeps, and is the same for all its processes.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def clock() -> float:
+    return time.clock_gettime(_CLOCK)
+
+
+class Lease:
+    """The lease of one worker.
+
+    Args:
+        activation: seconds of silence after which others take the worker for dead.
+        fd: descriptor of the memory that another process keeps it in; None: kept here.
+
+    Attributes:
+        fd: for processes that do not inherit the memory; -1 where there is none.
+    """
+
+    def __init__(self, activation: float, fd: int | None = None) -> None:
+        # Others count from the moment when Redis heard the heartbeat; here it is doubted a little earlier.
+        self._trust = activation - min(1.0, activation / 10)
+        self.fd = _new_memory() if fd is None else fd
+        self._memory = mmap.mmap(self.fd, _LAYOUT.size)
+        self._rejoins = self._void = 0
+        if fd is None:
+            self.confirmed(clock())
+
+    def confirmed(self, asked_at: float) -> None:
+        """Redis heard a heartbeat that was sent at ``asked_at`` of :func:`clock`."""
+        self._write(asked_at)
+
+    def unknown(self) -> None:
+        """Redis is away: nobody can know, and nobody needs to ask."""
+        self._write(float("inf"))
+
+    def rejoined(self) -> None:
+        """The worker was taken for dead: every earlier start of it is doubtful from now on."""
+        self._rejoins += 1
+        self._write(clock())
+
+    def void(self, number: int) -> None:
+        """The broker connection is lost: what has a token up to this number, and has not begun, goes back."""
+        self._void = number
+        confirmed_at, _, _ = _LAYOUT.unpack_from(self._memory, 0)
+        self._write(confirmed_at)
+
+    def is_void(self, token: str) -> bool:
+        """Whether a start that has not begun must not begin any more: its message was put back."""
+        return int(token.rpartition(".")[2]) <= int(_LAYOUT.unpack_from(self._memory, 0)[2])
+
+    def _write(self, confirmed_at: float) -> None:
+        _LAYOUT.pack_into(self._memory, 0, confirmed_at, self._rejoins, self._void)
+
+    def is_doubtful(self, token: str | None = None) -> bool:
+        """Whether the lease may have run out, or ``token`` is older than the worker's last rejoin."""
+        confirmed_at, rejoins, _ = _LAYOUT.unpack_from(self._memory, 0)
+        outdated = token is not None and rejoins > 0 and rejoins_before(token) < rejoins
+        return outdated or bool(clock() - confirmed_at > self._trust)
+
+
+def _new_memory() -> int:
+    if not hasattr(os, "memfd_create"):
+        return -1
+    fd = os.memfd_create("poison-lease")
+    os.ftruncate(fd, _LAYOUT.size)
+    return fd
+
+
+def rejoins_before(token: str) -> int:
+    """Return how often the worker had rejoined when it made this start."""
+    return int(token.partition(".")[0].partition("r")[2] or 0)
+
+
+def keep_child_alive(writer: Writer, lease_key: str, heartbeat: float, activation: float) -> None:
+    """Start the thread of a pool process that keeps its own lease and its connection.
+
+    Args:
+        lease_key: key that lives while this process does.
+        heartbeat, activation: seconds.
+    """
+    renewal = command(b"SET", lease_key.encode(), b"1", b"PX", b"%d" % int(activation * 1000))
+
+    def work() -> None:
+        while True:
+            with no_fork():
+                writer.follow()
+                writer.send(renewal)
+            writer.wait(heartbeat)  # shorter when the connection breaks: then it is opened anew at once
+
+    native.start(work, "poison-heartbeat")

@@ -1,0 +1,241 @@
+"""Writes the starts and ends of one worker's tasks: in the process that runs them, without waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
+from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.scripts import script
+from celery_poison.ledger.writer import Writer, bulk, command
+from celery_poison.model import ALONE, Ended
+from celery_poison.policy import Policy
+from celery_poison.settings import Settings
+from celery_poison.task import FIRST, Attempt
+from celery_poison.worker.durable import Durable
+from celery_poison.worker.traits import UNKNOWN, Given, traits_of
+
+Told = tuple[str, str, str, int, tuple[Any, ...] | None]
+
+
+class Ticket(NamedTuple):
+    """A delivery that goes to the pool.
+
+    Attributes:
+        token: of this start.
+        attempt: what came before it.
+        payload_bytes: size of its body as the broker had it; 0 where nobody looked.
+    """
+
+    mid: str
+    token: str
+    queue: str
+    attempt: Attempt
+    payload_bytes: int = 0
+
+    def tell(self) -> Told:
+        """Return it as plain words, which are cheap to pickle; most have no history to tell of."""
+        history = None if self.attempt is FIRST else tuple(self.attempt)
+        return self.mid, self.token, self.queue, self.payload_bytes, history
+
+    @classmethod
+    def told(cls, words: Told) -> Ticket:
+        mid, token, queue, size, history = words
+        return cls(mid, token, queue, FIRST if history is None else Attempt(*history), size)
+
+
+#: Elsewhere than on macOS it is told in KiB already.
+_UNIT = 1024 if sys.platform == "darwin" else 1
+
+
+def peak_memory_kb() -> int:
+    """Return the most resident memory that this process has had so far, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // _UNIT
+
+
+#: The fields whose words differ, in the order of the journal.
+FILLED_IN = (
+    *("id", "mid", "token", "task", "queue", "worker", "pid", "outcome", "deliveries", "runtime_ms", "note"),
+    *("payload_bytes", "memory_kb", "fingerprint", "shape"),
+)
+
+
+class EndEntry:
+    """Writes such entries for one worker.
+
+    Args:
+        maxlen: ``poison_journal_maxlen``.
+        release: ``poison_release``.
+    """
+
+    def __init__(self, keys: Keys, maxlen: int, release: str) -> None:
+        fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD", "release": release}
+        words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % maxlen, b"*"]
+        self._template = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(bulk, words))
+        for name in FIELDS:
+            value = bulk(fixed.get(name, "").encode()).replace(b"%", b"%%")
+            self._template += bulk(name.encode()) + (b"%b" if name in FILLED_IN else value)
+
+    def command(self, *words: bytes) -> bytes:
+        """Return the command that adds an entry, given the words of ``FILLED_IN``."""
+        return self._template % tuple(map(bulk, words))
+
+
+_EXEC = command(b"EXEC")
+_SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:@/")
+
+
+class Recorder:
+    """Writes starts and ends; one for each worker, inherited by its pool processes.
+
+    Both are unanswered, but for starts that must survive Redis itself (``durable``).
+
+    Attributes:
+        alone: what the entry says of a suspect's start: ``model.ALONE`` or ``model.IN_CELL``.
+        secret: the key of fingerprints; empty until it is known.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        keys: Keys,
+        node: str,
+        policies: Mapping[str, tuple[Policy, bool]],
+        journal_maxlen: int | None,
+        durable: Durable | None = None,
+        release: str = "",
+    ) -> None:
+        self.alone = ALONE
+        self.secret = b""
+        self._writer = writer
+        self._durable = durable
+        self._worker_key = keys.worker
+        self._policies = policies
+        self._node = node
+        self._remind = script("resync")
+        self._remind_keys = [vars(keys)[name].encode() for name in self._remind.keys]
+        self._hset = b"*4\r\n" + bulk(b"HSET") + bulk(keys.running.encode())
+        done = b"*4\r\n" + bulk(b"HSET") + bulk(keys.done.encode())
+        self._multi = command(b"MULTI") + done
+        self._done = done
+        self._end = None if journal_maxlen is None else EndEntry(keys, journal_maxlen, release)
+        self._tally = b"*4\r\n" + bulk(b"HINCRBY") + bulk(keys.tally.encode())
+        self._statics: dict[tuple[str, str], tuple[str, str]] = {}
+        #: The worker's names, by the boot ids in its tokens: it rejoins after it was taken for dead.
+        self._workers: dict[str, str] = {}
+
+    def start(self, ticket: Ticket, id: str, task: str, is_lost: Callable[[Recorder, Ticket], bool]) -> bytes:
+        """Send the start of ``ticket`` and return its entry, whether the ledger is away or not.
+
+        Args:
+            is_lost: asked while a start waits to be safe (``durable``): its message was put back.
+
+        Raises:
+            NeverBegan: its message was put back while the start waited to be safe.
+        """
+        head, tail = self._statics.get((task, ticket.queue)) or self._static(task, ticket.queue)
+        attempt = ticket.attempt
+        entry = (
+            f'["R","{ticket.token}",{_quoted(self.worker_of(ticket.token))},{os.getpid()},'
+            f"{int(time.time() * 1000)},{attempt.deliveries},{self.alone if attempt.on_trial else 0},"
+            f"{_quoted(id)},{head}{ticket.payload_bytes}{tail}"
+        ).encode()
+        write = self._hset + bulk(ticket.mid.encode()) + bulk(entry)
+        if self._durable is None:
+            self._writer.send(write)
+        else:
+            worker_key = self._worker_key(self.worker_of(ticket.token))
+            self._durable.write(write, worker_key, lambda: is_lost(self, ticket))
+        return entry
+
+    def diverts(self, task: str) -> bool:
+        """Whether the message of a task is still the broker's when it begins."""
+        return self._policies[task][1]
+
+    def reminder(self, running: Iterable[tuple[Ticket, bytes]]) -> bytes:
+        starts = [word for ticket, entry in running for word in (ticket.mid.encode(), entry, b"")]
+        if not starts:
+            return b""
+        text, keys = self._remind.text.encode(), self._remind_keys
+        return command(b"EVAL", text, b"%d" % len(keys), *keys, *starts)
+
+    def worker_of(self, token: str) -> str:
+        """Return the name that this worker had when it made ``token``."""
+        boot = token.partition(".")[0]
+        return self._workers.get(boot) or self._workers.setdefault(boot, f"{self._node}/{boot}")
+
+    def finish(
+        self,
+        ticket: Ticket,
+        id: str,
+        task: str,
+        how: Ended,
+        outcome: str,
+        runtime: float,
+        note: str = "",
+        given: Given | None = None,
+    ) -> bool:
+        """Send the end of ``ticket``, with its journal entry in the same atomic step.
+
+        Args:
+            given: what this process ran; None when it was another one.
+        """
+        mark = bulk(ticket.token.encode()) + bulk(how.value.encode())
+        if how is not Ended.DONE:
+            return self._writer.send(self._done + mark)
+        if self._end is None:
+            count = self._tally + bulk(task.encode()) + bulk(b"1")
+            return self._writer.send(self._multi + mark + count + _EXEC)
+        traits, memory = UNKNOWN, b""
+        if given is not None:
+            asks_user = self._policies[task][0].fingerprint is not None
+            traits = traits_of(given, task, self.secret, asks_user=asks_user)
+            memory = b"%d" % peak_memory_kb()
+        entry = self._end.command(
+            id.encode(),
+            ticket.mid.encode(),
+            ticket.token.encode(),
+            task.encode(),
+            ticket.queue.encode(),
+            self.worker_of(ticket.token).encode(),
+            b"%d" % os.getpid(),
+            outcome.encode(),
+            b"%d" % ticket.attempt.deliveries,
+            b"%d" % int(runtime * 1000),
+            note.encode(),
+            b"%d" % ticket.payload_bytes,
+            memory,
+            traits.fingerprint.encode(),
+            traits.shape.encode(),
+        )
+        return self._writer.send(self._multi + mark + entry + _EXEC)
+
+    def _static(self, task: str, queue: str) -> tuple[str, str]:
+        policy, diverts = self._policies[task]
+        head = f"{json.dumps(task)},{json.dumps(queue)},{policy.max_crashes},{policy.max_failures},"
+        found = self._statics[task, queue] = (head, f",{int(diverts)}]")
+        return found
+
+
+def open_recorder(
+    settings: Settings,
+    ledger: Ledger,
+    writer: Writer,
+    node: str,
+    policies: Mapping[str, tuple[Policy, bool]],
+    durable: Durable | None,
+) -> Recorder:
+    """Return the recorder of the worker on ``node``, as the app's settings want it."""
+    maxlen = settings.journal_maxlen if settings.journal == "attempts" else None
+    return Recorder(writer, ledger.keys, node, policies, maxlen, durable, settings.release)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"' if _SAFE.issuperset(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,263 @@
+"""What a worker does when the ledger's Redis may have forgotten something.
+
+A Redis that was restarted has lost what was not on disk, a replica that was promoted what had not reached it.
+The workers remember, and tell it again: the processes that run tasks what they are running, first thing on a
+new connection; the main process what has ended. Until all of them have, nothing that Redis says about a
+message is final, and one that came from its queue may be delivered once more as if for the first time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+
+from celery.utils.log import get_logger
+
+from celery_poison import causes
+from celery_poison.errors import StaleDelivery
+from celery_poison.ledger import Ledger, connection
+from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.writer import Writer
+from celery_poison.model import Ended, Phase, Start
+from celery_poison.worker.background import Background, Retry
+from celery_poison.worker.deferred_cleanup import BATCH, FOR_A_COPY, Acknowledged, DeferredCleanup
+from celery_poison.worker.health import Health
+from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.rejoin import Incarnation
+
+logger = get_logger("celery_poison")
+
+#: Seconds within which every worker that lives has noticed, and has told again what it is running.
+TELL_AGAIN = 1.0
+
+
+class ResyncWindow:
+    """The memory of the ledger's Redis and of the broker's, as far as it is in doubt.
+
+    Args:
+        grace: seconds for which a message may come back as if for the first time.
+        tell_again: seconds within which every worker has told again what it is running.
+    """
+
+    def __init__(self, grace: float, tell_again: float = TELL_AGAIN) -> None:
+        self.grace = grace
+        self._tell_again = tell_again
+        self._run_id: str | None = None
+        self._whole_at = self._until = 0.0
+        #: Whether the broker can lose its last moments, and deliver a message again without saying so.
+        self.broker_forgets = False
+
+    def met(self, run_id: str, up: float = 0.0) -> bool:
+        """Note which Redis the ledger is; return whether it is another one, or has been restarted.
+
+        Args:
+            run_id: of its server; empty where it may not be asked.
+            up: seconds for which it has been running, where that is known.
+        """
+        if not run_id or run_id == self._run_id:
+            return False
+        self._run_id = run_id
+        since = time.monotonic() - up
+        self._whole_at = since + self._tell_again
+        self._until = max(self._until, since + self.grace)
+        return True
+
+    def meet_first(self, ledger: Ledger) -> None:
+        """Note which Redis the ledger is when the worker begins.
+
+        Raises:
+            LedgerUnavailable: it is away.
+        """
+        run_id, up = connection.who_answers(ledger.client)
+        # One that is new and empty can have forgotten nothing.
+        has_a_past = Queries(ledger).journal_age() > up + 1
+        self.met(run_id, up if has_a_past else math.inf)
+
+    def reconnected(self) -> None:
+        """The broker's connection was lost, perhaps because it was restarted."""
+        self._until = time.monotonic() + self.grace
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether even a first delivery may be a copy of something that is running, or has ended."""
+        return self.broker_forgets and time.monotonic() < self._until
+
+    @property
+    def patience(self) -> float:
+        """Seconds until the ledger has heard everybody again; 0 when it has."""
+        return max(0.0, self._whole_at - time.monotonic())
+
+
+#: Seconds after a disturbance in which the ledger is compared with what is known here.
+RECHECK_FOR = 30.0
+
+
+class Resync:
+    """Tells Redis again how starts of this worker ended.
+
+    Args:
+        me: the worker.
+        pause: seconds between two looks at the ledger after a disturbance.
+        owes: tells whether the broker has not heard of an acknowledgement.
+
+    Attributes:
+        broker_is_away: its connection was lost, and there is no other yet.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        me: Incarnation,
+        pause: float,
+        resync_window: ResyncWindow,
+        deferred_cleanup: DeferredCleanup,
+        inflight: InFlight,
+        background: Background,
+        owes: Callable[[], bool],
+    ) -> None:
+        self._ledger = ledger
+        self._me = me
+        self._pause = pause
+        self._resync_window = resync_window
+        self._deferred_cleanup = deferred_cleanup
+        self._inflight = inflight
+        self._background = background
+        self._owes = owes
+        self.broker_is_away = False
+        self._recheck_until = self._next_recheck = 0.0
+        self._missing = 0
+        #: Tokens on record that nobody here knew at the last look.
+        self._unknown: set[str] = set()
+
+    def heard_from(self, run_id: str, forgetful: Callable[[], object]) -> None:
+        """Note which Redis answered; if it is another one, call ``forgetful`` and tell it everything."""
+        if not self._resync_window.met(run_id):
+            return
+        logger.warning(
+            "celery_poison: the ledger's Redis was restarted or replaced, and may have forgotten its last"
+            " moments: it is told again what runs here, and what comes is looked up before it runs"
+        )
+        forgetful()
+        if self._resync_window.broker_forgets:
+            self._remind(self._deferred_cleanup.recent())
+        self.disturbed()
+
+    def connection_lost(self) -> None:
+        """Keep what ended just now on record: nobody knows which acknowledgements the broker heard."""
+        self.disturbed()
+        keep_for = self._resync_window.grace if self._resync_window.broker_forgets else FOR_A_COPY
+        self._remind(self._deferred_cleanup.connection_lost(keep_for))
+
+    def settle(self) -> None:
+        """Forget what was acknowledged, while there is a broker that has heard of it."""
+        if not self.broker_is_away and not self._owes():
+            self._deferred_cleanup.settle()
+
+    def keep(self, end: Acknowledged) -> None:
+        """Have it on record that a start ended, for the copy of its message that comes."""
+        self._deferred_cleanup.keep([end], FOR_A_COPY)
+        self._remind([end])
+
+    def _remind(self, ended: Iterable[Acknowledged]) -> None:
+        if told := list(ended):
+            self._background.do(partial(self._tell, told))
+
+    def _tell(self, ended: list[Acknowledged]) -> None:
+        # Redis may have been away until now: what has been forgotten meanwhile is not put on record again.
+        known = self._deferred_cleanup.tokens()
+        starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended if end.token in known]
+        for first in range(0, len(starts), BATCH):
+            self._deferred_cleanup.missing += self._ledger.resync(starts[first : first + BATCH])
+
+    def _start_of(self, end: Acknowledged) -> Start:
+        worker = f"{self._me.node}/{end.token.partition('.')[0]}"
+        return Start(Phase.RUNNING.value, end.token, worker, 0, 0, 1, 0, end.id, end.task, "", 0, 0, 0, 1)
+
+    def recheck(self) -> None:
+        """Take what is over off the ledger, for a while after a disturbance (NEW-9).
+
+        Raises:
+            LedgerUnavailable: the next call tries again.
+        """
+        now = time.monotonic()
+        if self._deferred_cleanup.missing != self._missing:
+            self._missing = self._deferred_cleanup.missing
+            self.disturbed()
+        if self._next_recheck <= now < self._recheck_until:
+            self._next_recheck = now + self._pause
+            self._compare()
+
+    def disturbed(self) -> None:
+        """Something may have been lost, or come late, on its way to the ledger."""
+        self._recheck_until = time.monotonic() + RECHECK_FOR
+
+    def _compare(self) -> None:
+        """End the starts that the ledger takes for running, and nobody here knows of for two looks."""
+        kept = self._deferred_cleanup.tokens()
+        rows = Queries(self._ledger).running()
+        mine = [row for row in rows if row[1].worker == self._me.worker and row[1].token not in kept]
+        unknown = {start.token for _, start, _ in mine if not self._inflight.is_known(start)}
+        for mid, start, raw in mine:
+            if start.token in unknown & self._unknown:
+                self._end(mid, start, raw)
+        self._unknown = unknown
+
+    def _end(self, mid: str, start: Start, raw: bytes) -> None:
+        well = self._inflight.how_ended(start.token)
+        if well:
+            self._ledger.resync([(mid, start, Ended.DONE)])
+            self._deferred_cleanup.keep(
+                [Acknowledged(0.0, mid, start.token, start.id, start.task)], self._resync_window.grace
+            )
+        elif well is None and start.phase == Phase.RUNNING:
+            with suppress(StaleDelivery):
+                self._ledger.interrupt(mid, start, cause=causes.UNKNOWN)
+        else:
+            self._ledger.claim(mid, raw, None)
+
+
+class MasterFollower:
+    """Follows the Redis of one worker's ledger.
+
+    Args:
+        interval: seconds between two questions to Sentinel.
+    """
+
+    def __init__(
+        self, writer: Writer, resync: Resync, health: Health, loop: EventLoop, interval: float
+    ) -> None:
+        self._writer = writer
+        self._resync = resync
+        self._health = health
+        self._loop = loop
+        self._interval = interval
+
+    def heard_from(self, run_id: str) -> None:
+        """Note which Redis answered; one that was restarted or replaced is told what it may not know."""
+        self._resync.heard_from(run_id, self._is_another)
+
+    def _is_another(self) -> None:
+        self._health.is_another_redis()
+        self._follow_master()
+
+    def go_on(self) -> None:
+        """Follow the master, now and in each interval (in the background thread)."""
+        self._follow_master()
+        raise Retry(self._interval)
+
+    def _follow_master(self) -> None:
+        """Leave a master that Sentinel has replaced; what is written there is lost."""
+        left = self._writer.follow()
+        if left is not None:
+            self._loop.call_in_loop(partial(self._leave_broker, left))
+
+    def _leave_broker(self, address: tuple[str, int]) -> None:
+        """What the old master still gives to this worker, the new one gives to others (on the event loop)."""
+        client = getattr(self._loop.consumer.task_consumer.channel, "client", None)
+        connection = getattr(client, "connection", None)
+        if connection is not None and (connection.host, connection.port) == address:
+            self._loop.start_afresh("there is a new master")

@@ -1,1 +1,0 @@
-"""What runs tasks: in the pool process, or in a cell, with their starts and ends on record."""

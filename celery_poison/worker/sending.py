@@ -1,0 +1,159 @@
+"""A guarded request on its way: it goes to the pool with a ticket, to a target that records its start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+from celery.exceptions import TaskRevokedError
+from celery.worker import state
+from celery.worker.request import Request
+
+from celery_poison.headers import mid_of
+from celery_poison.model import ALONE, IN_CELL, Phase, Start
+from celery_poison.plugin import plugin_of
+from celery_poison.sandbox.pool import Cells
+from celery_poison.task import FIRST
+from celery_poison.worker.child import run_fast, run_plain
+from celery_poison.worker.receive import Delivery, attempt_of, size_of
+from celery_poison.worker.recorder import Ticket
+
+if TYPE_CHECKING:
+    from celery_poison.worker.worker import Worker
+
+
+class SentRequest(Request):
+    """Celery's request, which knows the start of its task.
+
+    Celery derives a class of its own from this one for every task, and overrides two methods in it;
+    those overrides are taken out again, since they are optimised copies of what is inherited.
+
+    Attributes:
+        poison: notes about a delivery that needed care, or None.
+        epoch: number of the broker connection by which it was sent to the pool.
+    """
+
+    epoch = -1
+    _ticket: Ticket | None = None
+    _cells: Cells | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__ == Request.__module__:
+            for name in ("execute_using_pool", "on_success"):
+                if name in vars(cls):
+                    delattr(cls, name)
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        self.poison: Delivery | None = getattr(message, "poison", None)
+        self.runtime: Worker = plugin_of(self._app).runtime
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether nothing may run beside it."""
+        return self.poison is not None and self.poison.alone
+
+    @property
+    def alone(self) -> int:
+        """What its entry in the ledger says about what runs beside it."""
+        if not self.runs_alone:
+            return 0
+        return IN_CELL if self._cells and not self.needs_idle_worker else ALONE
+
+    @property
+    def needs_idle_worker(self) -> bool:
+        """Whether nothing may run in its worker at all: at its last trial the worker ended too."""
+        return self.poison is not None and self.poison.history.spoilt > 0
+
+    @property
+    def diverts(self) -> bool:
+        """Whether its message is still the broker's when its task dies."""
+        return bool(self._task.acks_late)
+
+    @property
+    def mid(self) -> str:
+        assert self._ticket is not None
+        return self._ticket.mid
+
+    def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
+        """As in Celery, but the pool runs our target, which records the start before any user code."""
+        if self.runtime is None:
+            return super().execute_using_pool(pool, **kwargs)
+        if self.revoked():
+            raise TaskRevokedError(self.id)
+        if not getattr(self._message, "is_mine", True):
+            return self._drop()
+        ticket = self._ticket = self._make_ticket()
+        self._stop_if_blocked()
+        self.epoch = self.runtime.epoch
+        self._cells = pool if pool is self.runtime.cells else None
+        if self.runtime.rejoin.is_fenced:
+            return self._drop()
+        self.runtime.inflight.went_to_pool(ticket.token, self)
+        task, (hard, soft) = self._task, self.time_limits
+        result = pool.apply_async(
+            run_fast if self._app.use_fast_trace_task else run_plain,
+            args=(
+                ticket.tell(),
+                self._type,
+                self.id,
+                self._request_dict,
+                self._body,
+                self._content_type,
+                self._content_encoding,
+            ),
+            accept_callback=self.on_accepted,
+            timeout_callback=self.on_timeout,
+            callback=self.on_success,
+            error_callback=self.on_failure,
+            soft_timeout=soft or task.soft_time_limit,
+            timeout=hard or task.time_limit,
+            correlation_id=self.id,
+        )
+        self._apply_result = ref(result) if result is not None else None
+        return result
+
+    def _drop(self) -> None:
+        """Do nothing: it waited for a place in the pool when its message was put back.
+
+        Its connection was lost, or its worker taken for dead. The places are counted anew with the next
+        connection, in a moment.
+        """
+        state.task_ready(self)
+
+    def _stop_if_blocked(self) -> None:
+        """Raise TaskRevokedError to Celery if it may not go to the pool after all."""
+
+    def _make_ticket(self) -> Ticket:
+        delivery = self.poison
+        if delivery is None:
+            queue = getattr(self._message, "queue_name", None) or self._delivery_info["routing_key"] or ""
+            mid = mid_of(self._request_dict)
+            return Ticket(mid, self.runtime.me.next_token(), queue, FIRST, size_of(self._message))
+        # From here on the entry is the pool process's to write.
+        delivery.start = delivery.start.in_phase(Phase.RUNNING)
+        start = delivery.start
+        return Ticket(delivery.mid, start.token, start.queue, attempt_of(delivery), start.payload_bytes)
+
+    def start(self) -> Start:
+        """Return the start as this process knows it, for the scripts that end it."""
+        ticket = self._ticket
+        assert ticket is not None
+        policy, diverts = self.runtime.policies[self._type]
+        return Start(
+            phase=Phase.RUNNING.value,
+            token=ticket.token,
+            worker=self.runtime.worker,
+            pid=self.worker_pid or 0,
+            at_ms=int((self.time_start or 0) * 1000),
+            deliveries=ticket.attempt.deliveries,
+            alone=self.alone,
+            id=self.id,
+            task=self._type,
+            queue=ticket.queue,
+            max_crashes=policy.max_crashes,
+            max_failures=policy.max_failures,
+            payload_bytes=ticket.payload_bytes,
+            diverts=int(diverts),
+        )

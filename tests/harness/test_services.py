@@ -1,0 +1,77 @@
+"""What a machine lacks is told at the end of a run and fails in CI; what is marked is run by tox."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.apps.harness import ROOT
+
+TESTS = {
+    "test_of_a_service.py": """
+from tests.services import need
+
+def test_of_a_broker():
+    need(False, "RabbitMQ")
+
+def test_of_nothing():
+    pass
+""",
+    "test_of_a_package.py": "import pytest\npytest.importorskip('no_such_package')\n",
+    "test_of_an_engine.py": "import pytest\ndef test_it(): pytest.skip('no Docker engine answers')\n",
+}
+
+
+def run(directory: Path, *names: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    for name in names or TESTS:
+        (directory / name).write_text(TESTS[name])
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    plugins = ["-p", "tests.services", "-p", "no:celery", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    kept = {name: value for name, value in os.environ.items() if name != "CI"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *plugins, *(names or TESTS)],
+        env=kept | {"PYTHONPATH": str(ROOT)} | environ,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_run_tells_at_its_end_what_was_skipped_and_how_to_have_it(tmp_path: Path) -> None:
+    ran = run(tmp_path)
+    told = ran.stdout.partition("not run here")[2]
+    assert ran.returncode == 0, ran.stdout
+    assert "1 skipped: RabbitMQ is not installed. To have it: apt-get install rabbitmq-server" in told
+    assert "1 skipped: could not import 'no_such_package'" in told and "pip install -e" in told
+    assert "1 skipped: no Docker engine answers. To have it: start a Docker engine" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("test_of_a_service.py", "RabbitMQ is not installed"),
+        ("test_of_a_package.py", "could not import 'no_such_package'"),
+    ],
+)
+def test_in_CI_a_skip_is_a_failure(tmp_path: Path, name: str, reason: str) -> None:
+    ran = run(tmp_path, name, CI="true")
+    assert ran.returncode, ran.stdout
+    assert f"CI must not skip: {reason}" in ran.stdout
+
+
+def test_in_CI_what_it_cannot_have_is_skipped_all_the_same(tmp_path: Path) -> None:
+    ran = run(tmp_path, "test_of_an_engine.py", CI="true")
+    assert ran.returncode == 0 and "no Docker engine answers" in ran.stdout
+
+
+def test_tox_runs_every_test_of_the_matrix_wherever_it_is() -> None:
+    tox = configparser.ConfigParser()
+    tox.read(ROOT / "tox.ini")
+    assert '-m "matrix or diagonal"' in tox["testenv:matrix"]["commands"]
+    assert "tests/" not in tox["testenv:matrix"]["commands"]
+    assert "spark" in tox["testenv"]["extras"], "else those of the pipeline are skipped"

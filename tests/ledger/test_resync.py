@@ -1,0 +1,64 @@
+"""resync: what a worker tells a Redis that may have forgotten it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import Ended, Start
+
+WORKER = "w1@host/0a1b"
+
+
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield Ledger(client, Keys("ns", "NAME"))
+
+
+def _start(token: str, worker: str = WORKER) -> Start:
+    return Start("R", token, worker, 7, 1, 1, 0, "id", "shop.charge", "celery", 2, 5, 10, 1)
+
+
+def _on_record(ledger: Ledger) -> dict[str, tuple[str, str]]:
+    done: Any = ledger.client.hgetall(ledger.keys.done)
+    running = Queries(ledger).running()
+    return {mid: (start.token, done.get(start.token.encode(), b"").decode()) for mid, start, _ in running}
+
+
+def test_TP1_8_a_forgotten_start_is_on_record_again_with_its_end(ledger: Ledger) -> None:
+    starts = [("runs", _start("0a1b.1"), Ended.NOT), ("ended", _start("0a1b.2"), Ended.DONE)]
+    assert ledger.resync(starts) == 2
+    assert _on_record(ledger) == {"runs": ("0a1b.1", ""), "ended": ("0a1b.2", "D")}
+    assert ledger.resync(starts) == 0, "it knows that now"
+
+
+def test_TP1_8_the_end_of_a_start_that_is_on_record_is_added(ledger: Ledger) -> None:
+    ledger.claim("m", b"", _start("0a1b.1"))
+    assert ledger.resync([("m", _start("0a1b.1"), Ended.DONE)]) == 1
+    assert _on_record(ledger) == {"m": ("0a1b.1", "D")}
+
+
+def test_EMS_8_another_start_of_the_message_is_left_alone(ledger: Ledger) -> None:
+    ledger.claim("m", b"", _start("0c3d.1", "w2@host/0c3d"))
+    assert ledger.resync([("m", _start("0a1b.1"), Ended.DONE)]) == 0
+    assert _on_record(ledger) == {"m": ("0c3d.1", "")}
+
+
+def test_EMS_8_a_worker_that_was_declared_dead_is_not_heard(ledger: Ledger) -> None:
+    ledger.client.zadd(ledger.keys.buried, {WORKER: 1})
+    assert ledger.resync([("m", _start("0a1b.1"), Ended.NOT)]) == 0
+    assert not _on_record(ledger)
+
+
+def test_TP1_8_an_end_that_a_copy_was_told_already_is_not_told_again(ledger: Ledger) -> None:
+    ended = ("m", _start("0a1b.1"), Ended.DONE)
+    ledger.resync([ended])
+    ledger.duplicate("m", _start("0c3d.1", "w2@host/0c3d"), reason="finished")
+    assert not _on_record(ledger), "its copy was dropped, and the start forgotten"
+    assert ledger.resync([ended]) == 0 and not _on_record(ledger)

@@ -1,0 +1,83 @@
+"""Unanswered writes: they survive their sender, its forks, and a Redis that goes away."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import redis
+
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.writer import Writer, command
+from celery_poison.testing import RedisServer, wait_until
+
+
+def _push(word: str) -> bytes:
+    return command(b"RPUSH", b"words", word.encode())
+
+
+def _words(url: str) -> list[bytes]:
+    found: list[bytes] = redis.Redis.from_url(url).lrange("words", 0, -1)  # type: ignore[assignment]
+    return found
+
+
+def _arrived(url: str, count: int) -> None:
+    wait_until(lambda: len(_words(url)) == count, timeout=10, what=lambda: f"{count} words: {_words(url)}")
+
+
+def test_WAS_9_a_write_survives_the_death_of_its_sender(redis_url: str) -> None:
+    for number in range(20):
+        pid = os.fork()
+        if pid == 0:
+            Writer(open_redis(redis_url)).send(_push(str(number)))
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(pid, 0)
+    _arrived(redis_url, 20)
+
+
+def test_WAS_9_a_child_forked_right_after_its_parent_connected_writes_at_once(redis_url: str) -> None:
+    writer = Writer(open_redis(redis_url))
+    assert writer.send(_push("parent"))
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if writer.send(_push("child")) else 1)
+    assert os.waitpid(pid, 0)[1] == 0, "the child was told to wait for its parent's pause"
+    assert writer.send(_push("parent again"))
+    _arrived(redis_url, 3)
+
+
+def test_a_connection_that_the_server_closed_is_noticed_before_the_next_write(redis_url: str) -> None:
+    writer = Writer(open_redis(redis_url))
+    assert writer.send(_push("one"))
+    _arrived(redis_url, 1)
+    admin = redis.Redis.from_url(redis_url)
+    mine = {client["id"] for client in admin.client_list() if client["cmd"] in ("rpush", "client|reply")}
+    for number in mine:
+        admin.client_kill_filter(_id=number)
+    assert writer.send(_push("two"))
+    _arrived(redis_url, 2)
+
+
+def test_a_ledger_that_is_away_costs_one_attempt_a_second_and_is_found_again() -> None:
+    with RedisServer() as server:
+        writer = Writer(open_redis(server.url()))
+        assert writer.send(_push("one"))
+        server.stop()
+        assert [writer.send(_push("lost")) for _ in range(5)] == [False] * 5
+        assert writer.failures == 5
+        server.start()
+        wait_until(lambda: writer.send(_push("again")), timeout=10, what="found again")
+
+
+def test_EMS_8_a_new_connection_begins_with_what_redis_may_have_forgotten(redis_url: str) -> None:
+    told = iter(["first", "second"])
+    writer = Writer(open_redis(redis_url), on_connect=lambda: _push(f"{next(told)} reminder"))
+    assert writer.send(_push("one"))
+    _arrived(redis_url, 2)
+    admin = redis.Redis.from_url(redis_url)
+    for row in admin.client_list():
+        if row["cmd"] in ("rpush", "client|reply"):
+            admin.client_kill_filter(_id=row["id"])
+    assert writer.send(_push("two"))
+    _arrived(redis_url, 4)
+    assert _words(redis_url) == [b"first reminder", b"one", b"second reminder", b"two"]

