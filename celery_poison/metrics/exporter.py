@@ -8,7 +8,6 @@ from weakref import WeakKeyDictionary
 from celery import Celery
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.metrics.sampler import Sampler
 from celery_poison.quarantine.read_model import ReadModel
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ class Exporter:
     def __init__(
         self, app: Celery, interval: float, registry: CollectorRegistry, model: ReadModel | None = None
     ) -> None:
-        from celery_poison.metrics.collector import SnapshotCollector
+        from celery_poison.metrics.collector import Sampler, SnapshotCollector
 
         self.app = app
         self._registry = registry

@@ -12,7 +12,6 @@ from enum import StrEnum
 
 from celery_poison import causes
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS
-from celery_poison.metrics.sampler import Sample
 from celery_poison.quarantine.overview import Overview
 from celery_poison.quarantine.read_model import Snapshot
 
@@ -183,6 +182,23 @@ FAMILIES = (
     ),
     _gauge("snapshot_seconds", "How long the newest look took", lambda s, o: s.took),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What is known at this moment.
+
+    Attributes:
+        snapshot: the newest; None before the first.
+        age: seconds since it was taken.
+        up: whether the last look succeeded, and not too long ago; None while the first look is under way.
+        errors: looks that failed so far.
+    """
+
+    snapshot: Snapshot | None
+    age: float
+    up: bool | None
+    errors: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,11 @@ from celery_poison.blocks import Kind, Rule, is_fingerprint, read_rules
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import blocks as stored_blocks
 from celery_poison.ledger import policies as stored_policies
-from celery_poison.ledger import published
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord
 from celery_poison.overrides import EVERY_TASK, Overrides, check_override, entry_of
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE, Policy, own_options
-from celery_poison.proposals import Proposal
 from celery_poison.quarantine.owner import check_owner, default_actor
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
@@ -98,13 +96,6 @@ class Applied(NamedTuple):
     version: int
     rules: int
     options: int
-
-
-class TakenBack(NamedTuple):
-    """So many rules are not in force any more; whether the policy is as it was before."""
-
-    rules: int
-    policy: bool
 
 
 class Rules:
@@ -324,11 +315,6 @@ class Rules:
 
     # --- the pipeline's proposal (NEW-7) -------------------------------------------------------
 
-    def proposal(self) -> Proposal | None:
-        """Return what the pipeline proposes and waits for a person."""
-        self.check_owner()
-        return Proposal.read(*published.waiting(self._ledger))
-
     def apply_proposal(
         self, version: int, *, actor: str = "", note: str = "", rules_only: bool = False
     ) -> Applied:
@@ -356,14 +342,6 @@ class Rules:
         """
         self.check_owner()
         self._ledger.dismiss_proposal(version, actor=actor or default_actor(), note=note)
-
-    def take_back_proposals(self, *, actor: str = "", note: str = "") -> TakenBack:
-        """Take back all that the pipeline put in force and nobody changed since, of every proposal.
-
-        Nothing of it is proposed again for 30 days.
-        """
-        self.check_owner()
-        return TakenBack(*self._ledger.retract(actor or default_actor(), note))
 
 
 def shown(value: Any) -> str:

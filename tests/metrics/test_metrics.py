@@ -15,9 +15,8 @@ from celery_poison import Quarantine
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.metrics import register
-from celery_poison.metrics.collector import SnapshotCollector
+from celery_poison.metrics.collector import Sampler, SnapshotCollector
 from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
-from celery_poison.metrics.sampler import Sampler
 from celery_poison.model import Brief, Start
 from celery_poison.quarantine.read_model import MAX_NAME, MAX_SERIES, OTHERS, ReadModel, series
 from celery_poison.testing import RedisServer, wait_until
