@@ -11,6 +11,7 @@ from celery_poison.broker.held import Holdings
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.guard import give_back_acks
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.sandbox.host import Cells, TimeLimits
@@ -28,8 +29,7 @@ from celery_poison.worker.crash_reports import make_deathbed
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.observed import observe_tasks
-from celery_poison.worker.outcome import Endings, Ownership
+from celery_poison.worker.outcome import Outcomes, Ownership
 from celery_poison.worker.presence.about import About
 from celery_poison.worker.presence.amnesia import TELL_AGAIN, Amnesia
 from celery_poison.worker.presence.following import Following
@@ -82,7 +82,7 @@ class Runtime:
         self.settings = settings = self.plugin.settings
         self.observes = settings.observe_only
         if self.observes:
-            observe_tasks(app)
+            give_back_acks(app)
         self.policies = self.plugin.policies
         self.contained = contained
         self.activation_ms = int(settings.activation_interval * 1000)
@@ -165,16 +165,19 @@ class Runtime:
             lambda: self.holdings.owes_acknowledgements,
         )
         self.following = Following(self.writer, self.memory, self.health, self.bridge, beat)
-        self.ownership = Ownership(self.ledger, self.lease, self.recorder)
-        self.endings = Endings(
+        self.outcomes = Outcomes(
             self.me,
             self.settings,
             self.ledger,
-            self.ownership,
+            Ownership(self.ledger, self.lease, self.recorder),
             self.clerk,
+            self.bridge,
             self._settler,
             self.memory,
             self.whereabouts,
+            self.keeper,
+            self.announce,
+            lambda: self.stopping,
         )
 
     def _prepare_for_losses(self) -> None:
@@ -307,7 +310,7 @@ class Runtime:
         self.ended = True
         try:
             self._settler.settle(everything=True)
-            self.endings.take_back_all()
+            self.outcomes.take_back_all()
             if self._gives_everything_back():
                 self.ledger.retire(self.worker)
                 if self.me.births:
