@@ -192,8 +192,8 @@ def install(app: Celery, **settings: Any) -> Plugin:
         plugin = app._poison = Plugin(app)
         _plugins.add(plugin)
         watch(app)
-        app.steps["worker"].add("celery_poison.worker.steps:LifeStep")
-        app.steps["consumer"].add("celery_poison.worker.steps:GuardStep")
+        app.steps["worker"].add("celery_poison.worker.bootsteps:LifeStep")
+        app.steps["consumer"].add("celery_poison.worker.bootsteps:GuardStep")
         app.on_after_finalize.connect(_finalized, weak=False)
     if settings:
         plugin.override(settings)

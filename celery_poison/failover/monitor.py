@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 from celery import Celery
@@ -44,8 +45,7 @@ class Monitor:
             which its process is subscribed (empty: it is not).
         flagged: is told of every message that becomes a candidate.
         took_over: called when this monitor becomes the active one (EMS-9).
-        gate_moved: is told how many workers died, of how many, when it closes the fleet gate; 0 of 0 when it
-            lifts it.
+        event: is told of the fleet what its signals tell: the name of the signal, and its arguments.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Monitor:
         identity: Callable[[], tuple[str, str]],
         flagged: Flagged,
         took_over: Callable[[], object] = lambda: None,
-        gate_moved: Callable[[int, int], object] = lambda deaths, fleet: None,
+        event: Callable[[str, dict[str, Any]], object] = lambda name, facts: None,
     ) -> None:
         self._ledger = ledger
         self._queries = Queries(ledger)
@@ -67,7 +67,7 @@ class Monitor:
         self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
         self._took_over = took_over
-        self._gate_moved = gate_moved
+        self._event = event
         #: What was done so far about deaths that are not finished with.
         self._recovered: dict[str, Recovered] = {}
         self._listening_since = self._last_round = time.monotonic()
@@ -120,8 +120,7 @@ class Monitor:
             return
         if self._ledger.lift_gate():
             logger.warning("celery_poison: the fleet gate is lifted: its time is over; deaths convict again")
-            signals.fleet_gate_lifted.send(sender=None, actor="", note="")
-            self._gate_moved(0, 0)
+            self._tell(signals.fleet_gate_lifted, actor="", note="")
         for worker, how in self._unwell(now).items():
             self._declare_dead(worker, how, fence)
         for worker, incident in self._queries.open_incidents().items():
@@ -154,7 +153,7 @@ class Monitor:
         if changed:
             logger.info("celery_poison: the monitor of %s is the active one now (fence %d)", me, fence)
             self._took_over()
-            signals.monitor_changed.send(sender=None, worker=me, fence=fence)
+            self._tell(signals.monitor_changed, worker=me, fence=fence)
         self._fence = fence
         return fence
 
@@ -196,7 +195,7 @@ class Monitor:
         story = "celery_poison: worker %s is lost (%s, noticed as %s), incident %s"
         logger.error(story, worker, dead.cause, how, incident)
         told = {"worker": worker, "incident": incident}
-        signals.worker_lost.send(sender=None, **told, cause=dead.cause, how=how.value)
+        self._tell(signals.worker_lost, **told, cause=dead.cause, how=how.value)
         if dead.closed_gate:
             logger.critical(
                 "celery_poison: %d of %d workers died in a short time: the fleet gate is closed. Until it is"
@@ -204,12 +203,11 @@ class Monitor:
                 dead.deaths,
                 dead.fleet,
             )
-            signals.fleet_gate_closed.send(sender=None, **told, deaths=dead.deaths, fleet=dead.fleet)
-            self._gate_moved(dead.deaths, dead.fleet)
+            self._tell(signals.fleet_gate_closed, **told, deaths=dead.deaths, fleet=dead.fleet)
 
     def _recover(self, worker: str, incident: str, fence: int) -> None:
         if incident not in self._recovered:
-            signals.failover_started.send(sender=None, worker=worker, incident=incident)
+            self._tell(signals.failover_started, worker=worker, incident=incident)
         done = self._recovered.get(incident, Recovered()) + self._recovery.recover(worker, incident, fence)
         self._recovered[incident] = done
         if done.unfinished:
@@ -226,14 +224,18 @@ class Monitor:
         logger.warning(
             "celery_poison: worker %s: %d messages flagged, %d put back", worker, done.flagged, done.put_back
         )
-        signals.failover_finished.send(
-            sender=None,
+        self._tell(
+            signals.failover_finished,
             worker=worker,
             incident=incident,
             put_back=done.put_back,
             flagged=done.flagged,
             returned=done.returned,
         )
+
+    def _tell(self, signal: Any, **facts: Any) -> None:
+        signal.send(sender=None, **facts)
+        self._event(signal.name, facts)
 
 
 def _gate_limits(settings: Settings) -> GateLimits | None:

@@ -1,5 +1,8 @@
-"""Trials: a suspect runs alone, in a fresh process whose death harms nobody (design decision 6).
+"""Cells: a suspect runs alone, in a fresh process whose death harms nobody (design decision 6).
 
-``host`` in the worker's main process hands a suspect over, ``watcher`` is the process between them that may
-be killed with the suspect, ``cell`` is where it runs, ``loading`` tells the cell which app it belongs to.
+In the order in which a trial passes them: ``pool`` stands in for the worker's pool and takes a suspect over,
+``runner`` is the thread that talks to one cell, ``process`` opens that cell: ``watcher`` is the process that
+may be killed with the suspect, below it ``child`` is where the suspect runs, with the app that ``loading``
+found; ``leaks`` tells whether the next suspect may run there too. ``trial`` holds what they share, among it
+all that a sandbox asks of its worker, ``channel`` what passes between worker and cell.
 """

@@ -31,28 +31,6 @@ class Origin:
     attribute: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cellmate:
-    """What a cell must know about its host.
-
-    Attributes:
-        origin: the app.
-        worker: the host's incarnation.
-        ledger_url, namespace: where the host's ledger is; the app must say the same here.
-        secret: the ledger's key of fingerprints.
-        deathbed: directory in which a process leaves its last words; empty for none.
-        patched_for: the pool for whose greenlets the host is patched; empty: it is not.
-    """
-
-    origin: Origin
-    worker: str
-    ledger_url: str
-    namespace: str
-    secret: bytes
-    deathbed: str
-    patched_for: str = ""
-
-
 def origin_of(app: Celery) -> Origin | None:
     """Return where ``app`` comes from; None when no other process could load it."""
     if name := _named_on_command_line():

@@ -11,19 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery.utils.log import get_logger
 
 from celery_poison.evidence import Evidence
-from celery_poison.sandbox.ends import error_of
-from celery_poison.sandbox.frames import info_of
-from celery_poison.sandbox.opened import CannotOpen, Death, OpenCell
-from celery_poison.sandbox.trial import Trial
-from celery_poison.worker.crash_reports import LastWords
-
-if TYPE_CHECKING:
-    from celery_poison.worker.runtime import Runtime
+from celery_poison.sandbox.channel import info_of
+from celery_poison.sandbox.process import CannotOpen, OpenCell
+from celery_poison.sandbox.trial import Death, Host, Trial, error_of
 
 logger = get_logger("celery_poison")
 
@@ -49,12 +44,12 @@ class Runner:
 
     def __init__(
         self,
-        runtime: Runtime,
+        host: Host,
         open_cell: Callable[[], OpenCell],
         refused: Callable[[Trial, Exception], Any],
         finished: Callable[[Runner], Any],
     ) -> None:
-        self._runtime = runtime
+        self._host = host
         self._open_cell = open_cell
         self._refused = refused
         self._finished = finished
@@ -123,7 +118,7 @@ class Runner:
 
     def _report(self, call: Callable[[], Any]) -> None:
         if not self._ending:
-            self._runtime.bridge.call(call)
+            self._host.call_in_loop(call)
 
     def _try(self, trial: Trial) -> None:
         for last in (False, True):
@@ -131,7 +126,7 @@ class Runner:
                 cell = self._cell = self._cell or self._open_cell()
                 if trial.request.type not in cell.tasks:
                     raise CannotOpen(f"task {trial.request.type} is not there when the app is loaded anew")
-                if trial.request.epoch != self._runtime.epoch:
+                if trial.request.epoch != self._host.epoch:
                     return  # its connection was lost meanwhile
                 cell.run(trial.arguments, trial.request.alone)
             except CannotOpen as error:
@@ -172,10 +167,7 @@ class Runner:
 
     def _died(self, trial: Trial, death: Death, cell: OpenCell) -> None:
         logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), death)
-        deathbed = self._runtime.deathbed
-        words = deathbed.read(cell.pid) if deathbed else LastWords()
-        evidence = death.evidence(words, self._runtime.exits.limit_kb)
-        self._runtime.exits.note(cell.pid, death.exit_code, death.peak // 1024, words)
+        evidence = self._host.explain(cell.pid, death)
         if death.was_killed and not trial.overdue and not trial.terminated_by:
             time.sleep(MOMENT)
             if not cell.is_watched:

@@ -1,18 +1,93 @@
-"""One suspect that is tried, and its time limits."""
+"""One trial: what the sandbox asks of its worker and of the suspect, time limits, and how a cell ended."""
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from billiard.einfo import ExceptionInfo
+from billiard.exceptions import Terminated, TimeLimitExceeded
+from celery import Celery
 
-if TYPE_CHECKING:
-    from celery_poison.worker.request import GuardedRequest
+from celery_poison import causes
+from celery_poison.evidence import Evidence
+from celery_poison.requests import TaskDied, TrialSpoilt
+from celery_poison.sandbox.channel import Prepare
 
 _NEVER = float("inf")
+
+
+class Suspect(Protocol):
+    """A request as Celery makes it, which can be tried.
+
+    Attributes:
+        type: the name of its task.
+        epoch: number of the broker connection by which it came.
+        alone: what its start says about what runs beside it.
+        is_refused_by_cells: it could not be tried in a cell.
+    """
+
+    type: str
+    epoch: int
+    is_refused_by_cells: bool
+
+    @property
+    def alone(self) -> int: ...
+
+    def humaninfo(self) -> str: ...
+
+    def execute_using_pool(self, pool: Any) -> Any: ...
+
+
+class Host(Protocol):
+    """The worker to which a sandbox belongs.
+
+    Attributes:
+        epoch: number of the present broker connection; what came by an earlier one is void.
+        stopping: it is to end, and begins nothing more.
+    """
+
+    epoch: int
+    stopping: bool
+
+    @property
+    def app(self) -> Celery: ...
+
+    @property
+    def consumer(self) -> Any:
+        """Celery's consumer of the present broker connection."""
+
+    @property
+    def complain(self) -> Callable[[Exception], object]:
+        """Log an error that no message suffers from, once."""
+
+    def call_in_loop(self, call: Callable[[], Any]) -> None:
+        """Run ``call`` on the event loop, soon; from any thread."""
+
+    def prepare_cell(self) -> Prepare:
+        """Return what makes a fresh process one that runs tasks for this worker."""
+
+    def explain(self, pid: int, death: Death) -> Evidence:
+        """Return what is known about the death of a cell; it is kept for whoever asks for ``pid`` later."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimits:
+    """Time limits of the worker itself, in seconds, and which ones its pool enforces.
+
+    Attributes:
+        pool: the name of the pool's module.
+        enforces_soft, enforces_hard: what a pool ignores is ignored in a cell too: the task may rely on it.
+    """
+
+    soft: float | None = None
+    hard: float | None = None
+    enforces_soft: bool = True
+    enforces_hard: bool = True
+    pool: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +101,7 @@ class Trial:
         terminated_by: the signal by which somebody wants it to end; 0: nobody does.
     """
 
-    request: GuardedRequest
+    request: Suspect
     arguments: tuple[Any, ...]
     accepted: Callable[[int, float], Any]
     timed_out: Callable[[bool, float], Any]
@@ -62,3 +137,53 @@ class Trial:
             return False
         self._soft_at = _NEVER
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a cell ended.
+
+    Attributes:
+        status: exit code, negative for a signal; None when its watcher ended first.
+        peak: the most memory it had, in bytes; 0 if that is not known.
+        why: ``oom`` if it used too much memory; ``pressed`` if it was killed because others did.
+    """
+
+    status: int | None
+    peak: int = 0
+    why: str = ""
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether anybody may have killed it: the suspect, or somebody outside."""
+        return not self.why and self.status in (None, -signal.SIGKILL)
+
+    @property
+    def cause(self) -> str:
+        """A word of :mod:`celery_poison.causes`."""
+        return causes.OOM if self.why else causes.from_exit_code(self.exit_code)
+
+    @property
+    def exit_code(self) -> int:
+        """The kernel kills a cell whose watcher is gone."""
+        return -signal.SIGKILL if self.status is None else self.status
+
+    def __str__(self) -> str:
+        watcher = "; its watcher was killed with it" if self.status is None else ""
+        memory = f"; at most {self.peak >> 20} MiB of memory" if self.peak else ""
+        return f"its cell {causes.describe(self.cause)}{watcher}{memory}"
+
+
+def error_of(trial: Trial, death: Death, evidence: Evidence) -> Exception:
+    """Return what the request of a suspect is told whose cell has ended."""
+    if trial.overdue:
+        error: Exception = TimeLimitExceeded(trial.hard)
+    elif trial.terminated_by:
+        error = Terminated(-trial.terminated_by)
+    elif death.why == "pressed":
+        error = TrialSpoilt("others had used up the memory", evidence=evidence)
+    elif evidence.is_from_outside:
+        error = TrialSpoilt("somebody asked its cell to end", death.cause, evidence)
+    else:
+        error = TaskDied(death.cause, str(death), evidence)
+    return error

@@ -25,6 +25,9 @@ _EVENTS = {
     Fact.DISCARDED: "task-discarded",
 }
 
+#: Argument of a signal -> the field that says it in an event, where ``worker`` is Flower's own.
+_FIELDS = {"worker": "incarnation"}
+
 
 def where_to_look(id: str) -> str:
     """Return where a person finds a task's story: the page in Flower, and the command."""
@@ -62,13 +65,12 @@ class Announcer:
         said = "released from quarantine" if news.fact is Fact.RELEASED else news.story
         self._event(_EVENTS[news.fact], news.id, said)
 
-    def fleet_gate(self, deaths: int, fleet: int) -> None:
-        """Tell that the fleet gate was closed, or that it was lifted: 0 of 0."""
+    def fleet(self, name: str, facts: dict[str, Any]) -> None:
+        """Tell as an event what a signal tells of a worker, the monitor or the fleet gate (EMS-5)."""
         dispatcher = self._dispatcher()
-        if dispatcher is not None and deaths:
-            dispatcher.send("poison-gate-closed", deaths=deaths, fleet=fleet)
-        elif dispatcher is not None:
-            dispatcher.send("poison-gate-lifted")
+        if dispatcher is not None:
+            kind = "poison-" + name.removeprefix("fleet_").replace("_", "-")
+            dispatcher.send(kind, **{_FIELDS.get(field, field): fact for field, fact in facts.items()})
 
     def _event(self, kind: str, id: str, story: str, **fields: str) -> None:
         dispatcher = self._dispatcher()

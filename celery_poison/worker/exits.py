@@ -20,6 +20,7 @@ from billiard.pool import Pool
 
 from celery_poison.evidence import NATIVE, NEAR, NO_EVIDENCE, Evidence
 from celery_poison.requests import TaskDied
+from celery_poison.sandbox.trial import Death
 from celery_poison.sandbox.watcher import MemoryGroup
 from celery_poison.worker.crash_reports import Deathbed, LastWords
 
@@ -87,6 +88,21 @@ class Exits:
         while len(self._ended) >= _REMEMBERED:
             self._ended.pop(next(iter(self._ended)))
         self._ended[pid] = _Exit(status, peak_kb, words)
+
+    def of_cell(self, pid: int, death: Death) -> Evidence:
+        """Remember how a cell ended, and return what is known about it."""
+        words = self._deathbed.read(pid) if self._deathbed else LastWords()
+        self.note(pid, death.exit_code, death.peak // 1024, words)
+        signum = -death.exit_code if death.exit_code < 0 else None
+        return Evidence(
+            signal=signum,
+            exit=death.exit_code if signum is None else None,
+            oom=bool(death.why) if signum == signal.SIGKILL and death.status is not None else None,
+            rss_kb=death.peak // 1024 or None,
+            limit_kb=self.limit_kb,
+            stack=words.stack if signum in NATIVE else (),
+            recursion=words.recursion and signum in NATIVE,
+        )
 
     def look(self) -> None:
         """Keep the kernel's count of kills; to be called now and then."""

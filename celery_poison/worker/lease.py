@@ -38,7 +38,7 @@ class Lease:
         self._trust = activation - min(1.0, activation / 10)
         self.fd = _new_memory() if fd is None else fd
         self._memory = mmap.mmap(self.fd, _LAYOUT.size)
-        self._births = 0
+        self._rejoins = 0
         if fd is None:
             self.confirmed(clock())
 
@@ -50,18 +50,18 @@ class Lease:
         """Redis is away: nobody can know, and nobody needs to ask."""
         self._write(float("inf"))
 
-    def reborn(self) -> None:
+    def rejoined(self) -> None:
         """The worker was taken for dead: every earlier start of it is doubtful from now on."""
-        self._births += 1
+        self._rejoins += 1
         self._write(clock())
 
     def _write(self, confirmed_at: float) -> None:
-        _LAYOUT.pack_into(self._memory, 0, confirmed_at, self._births)
+        _LAYOUT.pack_into(self._memory, 0, confirmed_at, self._rejoins)
 
     def is_doubtful(self, token: str | None = None) -> bool:
-        """Whether the lease may have run out, or ``token`` is older than the worker's last rebirth."""
-        confirmed_at, births = _LAYOUT.unpack_from(self._memory, 0)
-        outdated = token is not None and births > 0 and birth_of(token) < births
+        """Whether the lease may have run out, or ``token`` is older than the worker's last rejoin."""
+        confirmed_at, rejoins = _LAYOUT.unpack_from(self._memory, 0)
+        outdated = token is not None and rejoins > 0 and rejoins_before(token) < rejoins
         return outdated or bool(clock() - confirmed_at > self._trust)
 
 
@@ -73,6 +73,6 @@ def _new_memory() -> int:
     return fd
 
 
-def birth_of(token: str) -> int:
-    """Return how often the worker had been reborn when it made this start."""
+def rejoins_before(token: str) -> int:
+    """Return how often the worker had rejoined when it made this start."""
     return int(token.partition(".")[0].partition("r")[2] or 0)

@@ -1,6 +1,6 @@
 """Carries out what becomes of a message whose run ended: on record first, told to the broker afterwards.
 
-What is to be done says :func:`celery_poison.decide.disposition`. The clerk's thread writes it to the ledger,
+What is to be done says :func:`celery_poison.decide.disposition`. The background thread writes it to the ledger,
 tries again while Redis is away, and only then lets the event loop acknowledge or put back (WAS-9). A message
 whose strike cannot be recorded is held back, or the crash loop would be back.
 """
@@ -27,16 +27,16 @@ from celery_poison.model import NO_HISTORY, Limits, Start
 from celery_poison.results import success_was_stored
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer
-from celery_poison.worker.arrival.delivery import Delivery
-from celery_poison.worker.arrival.keeping import Keeper
-from celery_poison.worker.bridge import Bridge
-from celery_poison.worker.clerk import Again, Clerk
-from celery_poison.worker.lease import Lease, birth_of
-from celery_poison.worker.presence.incarnation import Incarnation
-from celery_poison.worker.presence.memory import Memory
-from celery_poison.worker.presence.settler import Acknowledged, Settler
-from celery_poison.worker.presence.whereabouts import Whereabouts
+from celery_poison.worker.background import Background, Retry
+from celery_poison.worker.deferred_cleanup import Acknowledged, DeferredCleanup
+from celery_poison.worker.incarnation import Incarnation
+from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.lease import Lease, rejoins_before
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.quarantine_writer import QuarantineWriter
+from celery_poison.worker.receive import Delivery
 from celery_poison.worker.recorder import Recorder, Ticket
+from celery_poison.worker.resync import Resync
 
 logger = get_logger("celery_poison")
 
@@ -85,7 +85,7 @@ class Case:
 class Ownership:
     """Whether what ran here still belongs to this worker, or others have put it back and run it (EMS-8).
 
-    Everything here waits for Redis, in the clerk's thread.
+    Everything here waits for Redis, in the background thread.
     """
 
     def __init__(self, ledger: Ledger, lease: Lease, recorder: Recorder) -> None:
@@ -130,12 +130,12 @@ class Outcomes:
         settings: Settings,
         ledger: Ledger,
         ownership: Ownership,
-        clerk: Clerk,
-        bridge: Bridge,
-        settler: Settler,
-        memory: Memory,
-        whereabouts: Whereabouts,
-        keeper: Keeper,
+        background: Background,
+        loop: EventLoop,
+        deferred_cleanup: DeferredCleanup,
+        resync: Resync,
+        inflight: InFlight,
+        quarantine_writer: QuarantineWriter,
         announce: Announcer,
         is_leaving: Callable[[], bool],
     ) -> None:
@@ -143,12 +143,12 @@ class Outcomes:
         self._settings = settings
         self._ledger = ledger
         self._ownership = ownership
-        self._clerk = clerk
-        self._bridge = bridge
-        self._settler = settler
-        self._memory = memory
-        self._whereabouts = whereabouts
-        self._keeper = keeper
+        self._background = background
+        self._loop = loop
+        self._deferred_cleanup = deferred_cleanup
+        self._resync = resync
+        self._inflight = inflight
+        self._quarantine_writer = quarantine_writer
         self._announce = announce
         self._is_leaving = is_leaving
 
@@ -157,15 +157,15 @@ class Outcomes:
     def carry_out(self, case: Case) -> None:
         """Record what becomes of a message; then tell its request, if that holds the message until then."""
         if case.what.holds:
-            self._whereabouts.undecided.add(case.request)
-            self._clerk.do(partial(self._decide, case))
+            self._inflight.undecided.add(case.request)
+            self._background.do(partial(self._decide, case))
         else:
             # Nobody waits for it: it is written down if the ledger is there.
-            self._clerk.do(partial(self._note, case), lambda: False)
+            self._background.do(partial(self._note, case), lambda: False)
 
     def left_to_its_owner(self, request: Held) -> None:
         """A run ended whose message was put back already, and may run elsewhere."""
-        self._clerk.do(partial(self._ownership.ended_too_late, request, lost=True))
+        self._background.do(partial(self._ownership.ended_too_late, request, lost=True))
 
     def _decide(self, case: Case) -> None:
         request, start, what = case.request, case.start, case.what
@@ -206,7 +206,7 @@ class Outcomes:
         """Keep the original first, acknowledge it afterwards."""
         request = case.request
         try:
-            self._keeper.keep(request.message, request.mid, case.start, cause, reason)
+            self._quarantine_writer.write(request.message, request.mid, case.start, cause, reason)
         except StaleDelivery:
             self._tell(case, request.put_back_now)
         else:
@@ -216,15 +216,15 @@ class Outcomes:
         """End the wait for a decision, on the event loop."""
 
         def tell() -> None:
-            self._whereabouts.undecided.discard(case.request)
+            self._inflight.undecided.discard(case.request)
             call()
 
-        self._bridge.call(tell)
+        self._loop.call_in_loop(tell)
 
     def _note(self, case: Case) -> None:
         """Write down what would become of a message; Celery settles it."""
         request, start, what = case.request, case.start, case.what
-        keep = partial(self._keeper.would_keep, request.message, request.mid, start)
+        keep = partial(self._quarantine_writer.would_quarantine, request.message, request.mid, start)
         if what.settlement is Settlement.QUARANTINE:
             return keep(what.cause, case.reason)
         with suppress(StaleDelivery):
@@ -237,7 +237,7 @@ class Outcomes:
 
     def _record(self, case: Case) -> RecordedEnd:
         start, what, mid = case.start, case.what, case.request.mid
-        known = self._keeper.known(case.request.message, start.task, case.evidence)
+        known = self._quarantine_writer.journal_fields(case.request.message, start.task, case.evidence)
         if what.settlement is Settlement.ROLL_BACK:
             return self._ledger.rollback(mid, start, cause=what.cause, known=known)
         if what.settlement is Settlement.STRIKE:
@@ -260,29 +260,29 @@ class Outcomes:
             final: nothing more comes of its task.
             copy: a copy of the message comes, or may: it is recognised by this start.
         """
-        if birth_of(ticket.token) < self._me.births:
-            self._clerk.do(partial(self._ownership.ended_too_late, request))
+        if rejoins_before(ticket.token) < self._me.rejoins:
+            self._background.do(partial(self._ownership.ended_too_late, request))
             return
         if copy:
-            self._memory.keep(Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type))
+            self._resync.keep(Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type))
         if request.poison is not None and not request.poison.is_ordinary:
             acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
             over = time.monotonic() + 3 * self._settings.activation_interval
-            self._clerk.do(partial(self._acquit, request.poison, acquit, over))
+            self._background.do(partial(self._acquit, request.poison, acquit, over))
         elif not copy:
-            self._settler.add(ticket.mid, ticket.token, request.id, request.type)
+            self._deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
 
     def _acquit(self, delivery: Delivery, acquit: Callable[[], None], over: float) -> None:
         """What was overtaken must be judged first, or its death would flag a message that has ended."""
         if delivery.overtaken is not None and time.monotonic() < over:
             mid, raw = delivery.overtaken
             if Queries(self._ledger).entry(mid) == raw:
-                raise Again(PAUSE)
+                raise Retry(PAUSE)
         acquit()
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""
-        self._clerk.do(partial(self.interrupt, mid, start))
+        self._background.do(partial(self.interrupt, mid, start))
 
     def interrupt(self, mid: str, start: Start) -> None:
         """The same at once, by the caller's own thread."""
@@ -302,11 +302,11 @@ class Outcomes:
 
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
-        self._whereabouts.dropped(delivery.start.token)
+        self._inflight.dropped(delivery.start.token)
         if put_back:
             self.interrupted(delivery.mid, delivery.start)
         else:
-            self._clerk.do(partial(self._ledger.acquit, delivery.mid, delivery.start, final=True))
+            self._background.do(partial(self._ledger.acquit, delivery.mid, delivery.start, final=True))
 
 
 def _finished_after_all(request: Held) -> None:

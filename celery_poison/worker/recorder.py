@@ -128,7 +128,7 @@ class Recorder:
         self._end = None if journal_maxlen is None else EndEntry(keys, journal_maxlen, release)
         self._tally = b"*4\r\n" + bulk(b"HINCRBY") + bulk(keys.tally.encode())
         self._statics: dict[tuple[str, str], tuple[str, str]] = {}
-        #: The worker's names, by the boot ids in its tokens: it is reborn when it was taken for dead.
+        #: The worker's names, by the boot ids in its tokens: it rejoins after it was taken for dead.
         self._workers: dict[str, str] = {}
 
     def start(self, ticket: Ticket, id: str, task: str, is_lost: Callable[[Recorder, Ticket], bool]) -> bytes:

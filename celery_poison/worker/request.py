@@ -46,7 +46,7 @@ class GuardedRequest(SentRequest):
             runtime.outcomes.carry_out(Case(self, self.start(), what, reason))
             return
         if delivery is not None:
-            runtime.whereabouts.dropped(delivery.start.token)
+            runtime.inflight.dropped(delivery.start.token)
         self._carry_out(what, reason)
         raise TaskRevokedError(self.id)
 
@@ -150,7 +150,7 @@ class GuardedRequest(SentRequest):
 
     def _left_pool(self, end: End) -> None:
         assert self._ticket is not None
-        self.runtime.whereabouts.left_pool(self._ticket.token, ended_well=end.mark is Ended.DONE)
+        self.runtime.inflight.left_pool(self._ticket.token, ended_well=end.mark is Ended.DONE)
         if not self.diverts:
             self._settle()
 
@@ -166,7 +166,7 @@ class GuardedRequest(SentRequest):
     def end_stale(self) -> None:
         """Stop running: the message has a new owner, and nothing of this start would be kept (EMS-8)."""
         assert self._ticket is not None
-        if not self.worker_pid or not self.runtime.whereabouts.is_in_pool(self._ticket.token):
+        if not self.worker_pid or not self.runtime.inflight.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
         self._enter(Stage.OVERTAKEN)
         pool = self._cells or self.runtime.consumer.pool

@@ -18,12 +18,12 @@ from celery_poison.headers import mid_of
 from celery_poison.model import ALONE, IN_CELL, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.task import FIRST
-from celery_poison.worker.arrival.delivery import Delivery, attempt_of, size_of
 from celery_poison.worker.child import run_fast, run_plain
+from celery_poison.worker.receive import Delivery, attempt_of, size_of
 from celery_poison.worker.recorder import Ticket
 
 if TYPE_CHECKING:
-    from celery_poison.worker.runtime import Runtime
+    from celery_poison.worker.worker import Worker
 
 
 class Stage(Enum):
@@ -90,7 +90,7 @@ class SentRequest(Request):
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         self.poison: Delivery | None = getattr(message, "poison", None)
-        self.runtime: Runtime = plugin_of(self._app).runtime
+        self.runtime: Worker = plugin_of(self._app).runtime
 
     def _enter(self, stage: Stage) -> bool:
         """Go on to ``stage``; False where no way leads there, and it stays where it is."""
@@ -164,10 +164,10 @@ class SentRequest(Request):
         self._stop_if_blocked()
         self.epoch = self.runtime.epoch
         self._cells = pool if pool is self.runtime.cells else None
-        if self.runtime.rebirth.is_fenced:
+        if self.runtime.rejoin.is_fenced:
             return self._drop()
         self._enter(Stage.RUNNING)
-        self.runtime.whereabouts.went_to_pool(ticket.token, self)
+        self.runtime.inflight.went_to_pool(ticket.token, self)
         task, (hard, soft) = self._task, self.time_limits
         result = pool.apply_async(
             run_fast if self._app.use_fast_trace_task else run_plain,

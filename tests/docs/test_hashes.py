@@ -16,7 +16,7 @@ from celery_poison.ledger.fleet import Silence
 from celery_poison.model import Start
 from celery_poison.quarantine.stored import stored_fields
 from celery_poison.states import Event
-from celery_poison.worker.presence.about import About
+from celery_poison.worker.payload import Payload
 from tests.docs.pages import rows, section, text, words
 
 ID, MID, WORKER, INCIDENT = "id", "mid", "w1@host/0a1b", "incident"
@@ -113,6 +113,6 @@ def test_the_fields_of_an_incident_are_told(ledger: Ledger) -> None:
 
 
 def test_the_fields_of_a_worker_are_told() -> None:
-    written = set(re.findall(r'"(\w+)":', inspect.getsource(About)))
+    written = set(re.findall(r'"(\w+)":', inspect.getsource(Payload)))
     written |= {"since"}  # by the script
     assert written == _documented("worker:INC")

@@ -12,6 +12,7 @@ from celery import Celery
 from celery_poison import guarded
 from celery_poison.sandbox.watcher import MemoryGroup
 from celery_poison.testing import proctable
+from tests.apps.handlers import hear_all
 from tests.apps.marks import Marks, marks
 from tests.worker.apps import build as build_more
 
@@ -77,4 +78,6 @@ def _is_running(pid: int) -> bool:
 def build(environ: Any, *, current: bool = False) -> Celery:
     app = build_more(environ, current=current)
     register_holds(app)
+    if current:
+        hear_all(here)
     return app

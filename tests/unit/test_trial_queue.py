@@ -12,7 +12,7 @@ from celery_poison.model import StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import publish_release
 from celery_poison.settings import Settings
-from celery_poison.worker.arrival.delivery import Delivery, note_delivery
+from celery_poison.worker.receive import Delivery, note_delivery
 
 HOME, COURT = "orders", "celery.trial"
 

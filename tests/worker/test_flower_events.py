@@ -2,59 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
-from celery.events.state import State as EventState
 
 from celery_poison.plugin import plugin_of
-from celery_poison.testing import wait_until
+from tests.apps.events import Watcher
 from tests.worker.conftest import Crew
-
-
-class Watcher:
-    """Follows the events of an app as Flower does."""
-
-    def __init__(self, crew: Crew) -> None:
-        self._app = crew.app
-        self.state = EventState()
-        self.events: list[dict[str, Any]] = []
-        self._receiver: Any = None
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
-        wait_until(lambda: self._receiver is not None)
-
-    def _follow(self) -> None:
-        with self._app.connection_for_read() as connection:
-            self._receiver = self._app.events.Receiver(connection, handlers={"*": self._hear})
-            # One subscription: between two of them, what is told is heard by nobody.
-            self._receiver.capture(limit=None, timeout=None, wakeup=False)
-
-    def _hear(self, event: dict[str, Any]) -> None:
-        self.events.append(dict(event))
-        self.state.event(event)
-
-    def shows(self, id: str, state: str) -> bool:
-        task = self.state.tasks.get(id)
-        return task is not None and task.state == state
-
-    def told(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in self.events if event["type"] == kind]
-
-    def stop(self) -> None:
-        self._receiver.should_stop = True
-        self._thread.join()
-
-    def of(self, id: str) -> Any:
-        return self.state.tasks.get(id)
 
 
 @pytest.fixture
 def watcher(crew: Crew) -> Iterator[Watcher]:
-    watcher = Watcher(crew)
+    watcher = Watcher(crew.app)
     yield watcher
     watcher.stop()
 
@@ -137,7 +97,7 @@ def test_NEW_1_the_fleet_gate_is_told_as_an_event_when_it_closes_and_when_its_ti
         poison_fleet_gate_share=0.1,
         poison_fleet_gate_window=1.0,
     )
-    ledger, watcher = plugin_of(crew.app).open_ledger(), Watcher(crew)
+    ledger, watcher = plugin_of(crew.app).open_ledger(), Watcher(crew.app)
     with crew.worker(args=["-E"]) as worker:
         worker.wait_ready()
         for n in range(2):  # nobody keeps them alive

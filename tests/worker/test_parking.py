@@ -16,7 +16,7 @@ from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack, stored_fields
-from celery_poison.worker.arrival.delivery import needs_care, note_delivery
+from celery_poison.worker.receive import needs_care, note_delivery
 from tests.quarantine.keeping import Keeper
 from tests.worker.conftest import Crew
 from tests.worker.test_nobody_is_to_blame import _cut_broker_connections

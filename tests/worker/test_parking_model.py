@@ -26,8 +26,8 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Parked, Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack
-from celery_poison.worker.arrival.delivery import Delivery, needs_care, note_delivery
-from celery_poison.worker.arrival.door import facts_of
+from celery_poison.worker.admission import facts_of
+from celery_poison.worker.receive import Delivery, needs_care, note_delivery
 
 M, TASK_ID = "m", "id"
 HOME, COURT = "q", "court"

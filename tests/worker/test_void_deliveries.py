@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from celery_poison.model import Phase
-from celery_poison.worker.arrival.delivery import note_delivery
-from celery_poison.worker.arrival.door import Door
-from celery_poison.worker.arrival.gate import Gate
-from celery_poison.worker.arrival.marks import Marks
-from celery_poison.worker.runtime import Runtime
-from celery_poison.worker.steps import GuardStep
+from celery_poison.worker.admission import Admission
+from celery_poison.worker.admit_marks import AdmitMarks
+from celery_poison.worker.bootsteps import GuardStep
+from celery_poison.worker.dispatcher import Dispatcher
+from celery_poison.worker.receive import note_delivery
+from celery_poison.worker.worker import Worker
 
 
 class Stub(SimpleNamespace):
@@ -23,12 +23,12 @@ class Stub(SimpleNamespace):
         super().__init__(policies={}, epoch=1, consumer=SimpleNamespace(task_consumer=None))
         self.consumer.task_consumer = SimpleNamespace(channel=channel)
         self.refused, self.dropped, self.noted = 0, [], []
-        self._leftovers = SimpleNamespace(refuse=self._refuse)
-        self.endings = SimpleNamespace(
+        self._reconnect_cleanup = SimpleNamespace(refuse=self._refuse)
+        self.outcomes = SimpleNamespace(
             never_started=lambda delivery, put_back: self.dropped.append((delivery, put_back))
         )
-        self.whereabouts = SimpleNamespace(let_in=lambda token: None)
-        self.marks = SimpleNamespace(
+        self.inflight = SimpleNamespace(let_in=lambda token: None)
+        self.admit_marks = SimpleNamespace(
             put=lambda mid, start: self.noted.append((mid, start.phase)), close=lambda delivery: None
         )
         self.checker = SimpleNamespace(must_ask=lambda *about: False)
@@ -37,7 +37,7 @@ class Stub(SimpleNamespace):
         self.refused += 1
 
     def disconnected(self) -> None:
-        Runtime.disconnected(self)  # type: ignore[arg-type]
+        Worker.disconnected(self)  # type: ignore[arg-type]
 
 
 def _delivery(epoch: int) -> Any:
@@ -55,10 +55,10 @@ def _delivery(epoch: int) -> Any:
 def test_NEW_9_a_delivery_that_was_judged_while_its_channel_closed_is_not_let_in(lost: bool) -> None:
     channel, other, handled = object(), object(), list[Any]()
     runtime: Any = Stub(channel)
-    door = Door(runtime, handled.append)
+    admission = Admission(runtime, handled.append)
     delivery = _delivery(runtime.epoch)
-    Runtime._channel_closes(runtime, channel if lost else other)
-    door._let_in(delivery)
+    Worker._channel_closes(runtime, channel if lost else other)
+    admission._let_in(delivery)
     assert bool(handled) is not lost
     assert runtime.dropped == ([(delivery, True)] if lost else []), "its claim is taken back"
     assert runtime.refused == lost, "and what is in the pool and has not begun is refused"
@@ -70,9 +70,9 @@ def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -
     keys: Any = SimpleNamespace(running="running")
     delivery = _delivery(1)
     delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-    step: Any = SimpleNamespace(_runtime=SimpleNamespace(marks=Marks(writer, keys)))
+    step: Any = SimpleNamespace(_runtime=SimpleNamespace(admit_marks=AdmitMarks(writer, keys)))
     cells: Any = SimpleNamespace(hold=lambda held: None)
-    gate = Gate(
+    dispatcher = Dispatcher(
         lambda request: seen.append(request.poison.start.phase),
         lambda request: False,
         lambda: True,
@@ -81,6 +81,6 @@ def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -
         cells,
         lambda request: GuardStep._received(step, request),
     )
-    gate(SimpleNamespace(poison=delivery))
-    gate(SimpleNamespace(poison=delivery))
+    dispatcher(SimpleNamespace(poison=delivery))
+    dispatcher(SimpleNamespace(poison=delivery))
     assert seen == ["mark", Phase.CLAIMED, Phase.CLAIMED], "it is written once, and first"

@@ -1,0 +1,299 @@
+"""Admission: judges what is redelivered, marked, packed or too large, before anything opens it.
+
+A healthy first delivery passes with three dictionary look-ups. Everything else waits in memory while the
+background executor looks it up; the event loop never does. What has to wait for an earlier start is parked
+in the ledger after a moment, and its delivery is acknowledged (TP1-8).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery.utils.log import get_logger
+
+from celery_poison import causes
+from celery_poison.decide import Action, Facts, Verdict, judge
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.ledger.messages import MessageState
+from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
+from celery_poison.quarantine.stored import pack, stored_fields
+from celery_poison.states import State
+from celery_poison.worker.background import Retry
+from celery_poison.worker.receive import Delivery, needs_care, note_delivery
+
+if TYPE_CHECKING:
+    from celery_poison.worker.worker import Worker
+
+logger = get_logger("celery_poison")
+
+#: Seconds between two look-ups of a message whose earlier start has not ended.
+PATIENCE = 0.25
+#: Seconds for which such a message is held in memory before it is parked.
+PARK_AFTER = 2.0
+
+
+class Admission:
+    """Stands in for the consumer's ``on_task_received``.
+
+    Args:
+        runtime: the worker.
+        handler: Celery's own ``on_task_received``.
+    """
+
+    def __init__(self, runtime: Worker, handler: Callable[[Any], Any]) -> None:
+        self._runtime = runtime
+        self._handler = handler
+        self._policies = runtime.policies
+
+    def __call__(self, message: Any) -> Any:
+        try:
+            delivery = self._notes(message)
+        except Exception as error:  # garbage in headers: Celery has its own ways with that
+            self._runtime.complain(error)
+            delivery = None
+        if delivery is None:
+            return self._handler(message)
+        if delivery.look or delivery.blocked or delivery.limits.max_payload_bytes is not None:
+            return self._runtime.background.do(
+                partial(self._judge, delivery), partial(self._ledger_away, delivery)
+            )
+        return self._let_in(delivery)
+
+    def _notes(self, message: Any) -> Delivery | None:
+        task = message.headers.get("task")
+        found = self._policies.get(task)
+        if found is None or "id" not in message.headers:
+            return None
+        runtime, (policy, diverts) = self._runtime, found
+        suspected = runtime.resync_window.is_suspected
+        care = suspected or needs_care(message, policy)
+        blockable = runtime.blocks.concerns(task)
+        if not care and not blockable:
+            return None
+        delivery = note_delivery(
+            message,
+            policy,
+            diverts=diverts,
+            token=runtime.me.next_token(),
+            worker=runtime.worker,
+            pid=runtime.me.pid,
+            epoch=runtime.epoch,
+            suspected=suspected,
+            trials=runtime.settings.has_trials,
+        )
+        if blockable:
+            delivery.blocked = self._rule_at_once(delivery, open_to_mark=not care)
+        return delivery if care or delivery.blocked else None
+
+    def _rule_at_once(self, delivery: Delivery, *, open_to_mark: bool) -> str:
+        """Return the rule against a message that has just arrived.
+
+        Where only the user's function can tell, it is asked under an admit mark. What may have an earlier
+        start on record gets its mark, and is asked about, when it is let in.
+        """
+        runtime, start = self._runtime, delivery.start
+        about = (delivery.message, start.task, delivery.policy)
+        if not runtime.checker.must_ask(*about):
+            return runtime.checker.reason(*about, ask=False)
+        if not open_to_mark:
+            return ""
+        delivery.start = start.in_phase(Phase.ADMITTING)
+        runtime.admit_marks.put(delivery.mid, delivery.start)
+        reason = runtime.checker.reason(*about, ask=True)
+        if not reason:
+            runtime.admit_marks.remove(delivery.mid)
+        return reason
+
+    # --- in the background thread -----------------------------------------------------------------
+
+    def _judge(self, delivery: Delivery) -> None:
+        if delivery.epoch != self._runtime.epoch:
+            return  # its connection is gone; the broker delivers it again
+        recorded = self._look(delivery)
+        self._runtime.master_follower.heard_from(recorded.run_id)
+        if pause := self._runtime.resync_window.patience:
+            raise Retry(pause)  # somebody may be about to tell again that it runs there
+        foreign, ended = self._earlier_start(delivery, recorded)
+        facts = facts_of(delivery, recorded, foreign, ended)
+        verdict = judge(facts, delivery.limits)
+        if self._runtime.observes:
+            self._observe(delivery, recorded, verdict)
+        else:
+            self._carry_out(delivery, recorded, verdict)
+
+    def _observe(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> None:
+        """Note what was judged; let it in as Celery would."""
+        runtime, start = self._runtime, delivery.start
+        if verdict.action is Action.QUARANTINE:
+            runtime.quarantine_writer.would_quarantine(
+                delivery.message, delivery.mid, start, verdict.cause, verdict.reason
+            )
+        if recorded.start is not None:
+            # Both stay on record, each under a name of its own, or the earlier death would be forgotten.
+            delivery.overtaken = delivery.mid, recorded.raw
+            delivery.mid = f"{delivery.mid}:{start.token}"
+        delivery.history = recorded.history
+        delivery.start = start._replace(deliveries=recorded.history.deliveries + 1)
+        runtime.loop.call_in_loop(partial(self._let_in, delivery))
+
+    def _look(self, delivery: Delivery) -> MessageState:
+        ledger, start = self._runtime.ledger, delivery.start
+        recorded = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
+        if recorded.kept is State.NDLV and delivery.release and delivery.release == recorded.release:
+            # Published, and its operator did not live to say so: the release is a fact all the same.
+            ledger.released(delivery.mid, start.id, delivery.release)
+            recorded = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
+        return recorded
+
+    def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:
+        """Return whether an earlier start stands in the way, and how it ended."""
+        start = recorded.start
+        if self._runtime.inflight.is_running(delivery.mid):
+            return (
+                True,
+                recorded.ended,
+            )  # whatever is on record: this worker was taken for dead, or Redis forgot
+        if start is None:
+            return False, Ended.NOT
+        if start.worker == self._runtime.worker:
+            return self._runtime.inflight.of(start, recorded.ended)
+        return (True, recorded.ended) if recorded.is_in_the_way else (False, Ended.NOT)
+
+    def _carry_out(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> None:
+        runtime = self._runtime
+        match verdict.action:
+            case Action.WAIT:
+                self._wait(delivery, recorded)
+            case Action.DROP:
+                runtime.ledger.duplicate(delivery.mid, delivery.start, reason=verdict.reason)
+                self._acknowledge(delivery)
+            case Action.QUARANTINE:
+                self._quarantine(delivery, verdict)
+            case _:
+                if verdict.reason:
+                    logger.warning(
+                        "celery_poison: Task %s[%s] runs alone: %s",
+                        delivery.start.task,
+                        delivery.start.id,
+                        verdict.reason,
+                    )
+                if verdict.action is Action.RUN_ALONE and self._is_tried_elsewhere(delivery):
+                    self._send_to_trial(delivery, recorded)
+                else:
+                    self._claim(delivery, recorded, alone=verdict.action is Action.RUN_ALONE)
+
+    def _wait(self, delivery: Delivery, recorded: MessageState) -> None:
+        """Hold the message for a moment, since most starts end soon; then park it."""
+        now = time.monotonic()
+        if delivery.waits_since is None:
+            delivery.waits_since = now
+        if now - delivery.waits_since < PARK_AFTER:
+            raise Retry(PATIENCE)
+        self._park(delivery, recorded.raw, delivery.start)
+
+    def _is_tried_elsewhere(self, delivery: Delivery) -> bool:
+        settings = self._runtime.settings
+        return settings.trial == "queue" and not delivery.is_from(settings.trial_queue)
+
+    def _send_to_trial(self, delivery: Delivery, recorded: MessageState) -> None:
+        """Park it in nobody's way, marked for the trial queue: the active monitor publishes it there."""
+        if recorded.raw and not self._runtime.ledger.claim(delivery.mid, recorded.raw, None):
+            raise Retry(0.0)
+        self._park(delivery, b"", delivery.start._replace(alone=ALONE))
+
+    def _park(self, delivery: Delivery, seen: bytes, start: Start) -> None:
+        """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
+        runtime, parcel = self._runtime, pack(stored_fields(delivery.message))
+        try:
+            if not runtime.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=parcel):
+                raise Retry(0.0)
+        except LedgerUnavailable as error:  # it stays in memory: letting it in would run it twice
+            runtime.complain(error)
+            raise Retry(PATIENCE) from error
+        self._acknowledge(delivery)
+
+    def _quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
+        self._runtime.quarantine_writer.write(
+            delivery.message, delivery.mid, delivery.start, verdict.cause, verdict.reason
+        )
+        self._acknowledge(delivery)
+
+    def _acknowledge(self, delivery: Delivery) -> None:
+        self._runtime.loop.call_in_loop(delivery.message.ack)
+
+    def _claim(self, delivery: Delivery, recorded: MessageState, *, alone: bool) -> None:
+        delivery.history, delivery.alone, delivery.released = recorded.history, alone, recorded.release > 0
+        delivery.start = delivery.start._replace(deliveries=recorded.history.deliveries + 1, alone=int(alone))
+        self._runtime.inflight.let_in(delivery.start.token)
+        if not self._runtime.ledger.claim(delivery.mid, recorded.raw, delivery.start):
+            raise Retry(0.0)
+        self._runtime.loop.call_in_loop(partial(self._let_in, delivery))
+
+    def _ledger_away(self, delivery: Delivery) -> bool:
+        if not self._runtime.observes and (delivery.blocked or not self._runtime.settings.fail_open):
+            return True
+        self._runtime.loop.call_in_loop(partial(self._let_in, delivery))
+        return False
+
+    # --- on the event loop ---------------------------------------------------------------------
+
+    def _let_in(self, delivery: Delivery) -> None:
+        """Unpack, decode and hand over, under an open admit mark: dying here is a crash of its own."""
+        if delivery.epoch != self._runtime.epoch:
+            # Its copy may come to another worker, and must not wait there for this claim.
+            self._runtime.outcomes.never_started(delivery, put_back=True)
+            return
+        message = delivery.message
+        message.poison = delivery
+        delivery.forget_trial_queue()
+        self._runtime.inflight.let_in(delivery.start.token)
+        delivery.start = delivery.start.in_phase(Phase.ADMITTING)
+        self._runtime.admit_marks.put(delivery.mid, delivery.start)
+        if blocked := self._rule_under_mark(delivery):
+            if not self._runtime.observes:
+                self._refuse(delivery, causes.BLOCKED, blocked)
+                return
+            about = (message, delivery.mid, delivery.start, causes.BLOCKED, blocked)
+            self._runtime.background.do(
+                partial(self._runtime.quarantine_writer.would_quarantine, *about), lambda: False
+            )
+        try:
+            message.body  # noqa: B018 - unpacks it, here and now, under the admit mark
+        except Exception as error:
+            self._refuse(delivery, causes.PAYLOAD, f"its body cannot be unpacked: {error!r}")
+            return
+        self._handler(message)
+        self._runtime.admit_marks.close(delivery)  # it did not go to the pool: it waits for its time
+
+    def _rule_under_mark(self, delivery: Delivery) -> str:
+        checker, about = self._runtime.checker, (delivery.message, delivery.start.task, delivery.policy)
+        if delivery.released or not checker.must_ask(*about):
+            return ""
+        return checker.reason(*about, ask=True)
+
+    def _refuse(self, delivery: Delivery, cause: str, reason: str) -> None:
+        verdict = Verdict(Action.QUARANTINE, cause, reason)
+        self._runtime.background.do(partial(self._quarantine, delivery, verdict))
+
+
+def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, ended: Ended) -> Facts:
+    """Put together what the verdict is made on."""
+    parked = recorded.parked
+    return Facts(
+        history=recorded.history,
+        foreign_start=foreign_start,
+        ended=ended,
+        kept=recorded.kept,
+        release=delivery.release,
+        last_release=recorded.release,
+        park=delivery.park,
+        last_park=parked.number if parked else 0,
+        # A mid that was derived from the task id may come again, on another message.
+        finished=delivery.stamped and parked is not None and parked.state is ParkingState.FINISHED,
+        payload_bytes=delivery.start.payload_bytes,
+        blocked=delivery.blocked,
+        gate_closed=recorded.gate_closed,
+    )

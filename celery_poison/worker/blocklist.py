@@ -1,0 +1,142 @@
+"""What is blocked, as this worker knows it, and which messages that concerns (NEW-3).
+
+The list is read once in each heartbeat interval, and only if it has changed. A message costs nothing
+while no rule is about its task; then it costs one fingerprint, and still no question to Redis.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from celery.utils.log import get_logger
+
+from celery_poison.blocks import Kind, Rule, read_rules
+from celery_poison.ledger import Ledger, blocks
+from celery_poison.policy import Policy
+from celery_poison.worker.fingerprints import Fingerprints
+from celery_poison.worker.recorder import Recorder
+
+logger = get_logger("celery_poison")
+
+
+class _Rules(NamedTuple):
+    """The list of one version; replaced as a whole, since the event loop reads what another thread brings.
+
+    Attributes:
+        by_field: ``kind:name`` -> the rule, and when it is over by this process's clock.
+        whose: tasks of which some fingerprint is blocked; the empty string: of any.
+    """
+
+    version: int = 0
+    by_field: Mapping[str, tuple[Rule, float | None]] = {}
+    whose: frozenset[str] = frozenset()
+
+
+class BlockList:
+    """The local copy of the block list."""
+
+    def __init__(self, ledger: Ledger, complain: Callable[[Exception], None]) -> None:
+        self._ledger = ledger
+        self._complain = complain
+        self._rules = _Rules()
+
+    @property
+    def version(self) -> int:
+        return self._rules.version
+
+    def refresh(self) -> None:
+        """Take over what has changed in the ledger.
+
+        Raises:
+            LedgerUnavailable: Redis is away; the rules in force stay.
+        """
+        if blocks.version(self._ledger) == self._rules.version:
+            return
+        version, raw, now = blocks.read(self._ledger)
+        rules, complaints = read_rules(raw, now)
+        for complaint in complaints:
+            self._complain(complaint)
+        known, offset = self._rules.by_field, time.monotonic() - now
+        self._rules = _Rules(
+            version,
+            {field: (rule, rule.until and rule.until + offset) for field, rule in rules.items()},
+            frozenset(rule.task for rule in rules.values() if rule.kind is Kind.FINGERPRINT),
+        )
+        for field, rule in rules.items():
+            if known.get(field, (None,))[0] != rule:
+                logger.warning("celery_poison: %s", rule.reason)
+        for field in known.keys() - rules.keys():
+            logger.warning("celery_poison: %s is not blocked any more", field.replace(":", " ", 1))
+
+    def concerns(self, task: str) -> bool:
+        """Whether some rule may be about messages of this task."""
+        rules = self._rules
+        if not rules.by_field:
+            return False
+        return self.goes_by_fingerprint(task) or blocks.field(Kind.TASK, task) in rules.by_field
+
+    def goes_by_fingerprint(self, task: str) -> bool:
+        whose = self._rules.whose
+        return task in whose or "" in whose
+
+    def find(self, kind: Kind, name: str) -> Rule | None:
+        """Return the rule of that name, if it is in force."""
+        rule, over = self._rules.by_field.get(blocks.field(kind, name), (None, None))
+        return None if over is not None and time.monotonic() >= over else rule
+
+
+class Checker:
+    """Holds messages against the block list.
+
+    Args:
+        recorder: knows the key of fingerprints.
+    """
+
+    def __init__(
+        self,
+        blocks: BlockList,
+        fingerprints: Fingerprints,
+        recorder: Recorder,
+        complain: Callable[[Exception], None],
+    ) -> None:
+        self._blocks = blocks
+        self._fingerprints = fingerprints
+        self._recorder = recorder
+        self._complain = complain
+
+    def must_ask(self, message: Any, task: str, policy: Policy) -> bool:
+        """Whether only the user's own function can tell: it must run under an admit mark."""
+        blocks, function = self._blocks, policy.fingerprint
+        return blocks.goes_by_fingerprint(task) and self._fingerprints.asks(message, task, function)
+
+    def reason(self, message: Any, task: str, policy: Policy, *, ask: bool) -> str:
+        """Return the rule that ``message`` falls under, as a sentence, or the empty string; never raises.
+
+        Args:
+            ask: whether the user's function may be asked, if only that can tell.
+        """
+        message.checked_against = self._blocks.version
+        try:
+            rule = self._rule(message, task, policy, ask=ask)
+        except Exception as error:
+            self._complain(error)
+            return ""
+        return rule.reason if rule else ""
+
+    def _rule(self, message: Any, task: str, policy: Policy, *, ask: bool) -> Rule | None:
+        rule = self._blocks.find(Kind.TASK, task)
+        if rule is not None or not self._blocks.goes_by_fingerprint(task):
+            return rule
+        if not ask and self.must_ask(message, task, policy):
+            return None
+        fingerprint = self._fingerprints.of(message, task, self._recorder.secret, policy.fingerprint)
+        rule = self._blocks.find(Kind.FINGERPRINT, fingerprint)
+        return rule if rule is not None and rule.task in ("", task) else None
+
+    def on_its_way_to_the_pool(self, message: Any, task: str, policy: Policy) -> str:
+        """The same for a message that may have waited in this worker while its kind was blocked."""
+        if getattr(message, "checked_against", None) == self._blocks.version:
+            return ""
+        return self.reason(message, task, policy, ask=False)

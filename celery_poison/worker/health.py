@@ -1,0 +1,82 @@
+"""Whether the ledger is there, fit for its work, and ours."""
+
+from __future__ import annotations
+
+import math
+
+from celery import Celery
+from celery.utils.log import get_logger
+
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.ledger import Ledger, connection, meta
+from celery_poison.ledger.queries import Queries
+from celery_poison.quarantine.owner import identity_of
+from celery_poison.settings import Settings
+from celery_poison.worker import durable
+from celery_poison.worker.complaints import Complaints
+from celery_poison.worker.durable import Durable
+from celery_poison.worker.recorder import Recorder
+from celery_poison.worker.resync_window import ResyncWindow
+
+logger = get_logger("celery_poison")
+
+
+class Health:
+    """What one worker knows of its ledger's health.
+
+    Attributes:
+        is_up: whether it answered when it was asked last; the heartbeat asks.
+    """
+
+    def __init__(self, app: Celery, settings: Settings, recorder: Recorder, complain: Complaints) -> None:
+        self._app = app
+        self._settings = settings
+        self._recorder = recorder
+        self._complain = complain
+        self._enrolled = False
+        self.is_up = True
+
+    def check(self, ledger: Ledger, durable_starts: Durable | None, resync_window: ResyncWindow) -> None:
+        """Examine the ledger before the worker begins; what is merely doubtful is logged.
+
+        Raises:
+            ConfigurationError: it is unfit, or another app's.
+            LedgerUnavailable: only with ``poison_fail_open=False``.
+        """
+        for name in self._settings.inactive():
+            logger.warning("celery_poison: %s is checked, but this version does not act on it yet", name)
+        try:
+            for warning in connection.check_server(ledger.client):
+                logger.warning("celery_poison: %s", warning)
+            if durable_starts is not None:
+                durable_starts.decide()
+            self.ensure_enrolled(ledger)
+            _meet_redis(ledger, resync_window)
+        except LedgerUnavailable as error:
+            if not self._settings.fail_open:
+                raise
+            self.is_up = False
+            self._complain(error)
+            if durable_starts is not None:
+                logger.warning("celery_poison: poison_durability='sync': %s", durable.LATER)
+
+    def ensure_enrolled(self, ledger: Ledger) -> None:
+        """Check once that the ledger is ours, by the caller's own connection.
+
+        Raises:
+            SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.meta.enroll`.
+        """
+        if not self._enrolled:
+            self._recorder.secret = meta.enroll(ledger.client, ledger.keys, **identity_of(self._app))
+            self._enrolled = True
+
+    def is_another_redis(self) -> None:
+        """Its Redis was restarted or replaced: whose it is must be asked again."""
+        self._enrolled = False
+
+
+def _meet_redis(ledger: Ledger, resync_window: ResyncWindow) -> None:
+    run_id, up = connection.who_answers(ledger.client)
+    # One that is new and empty can have forgotten nothing.
+    has_a_past = Queries(ledger).journal_age() > up + 1
+    resync_window.met(run_id, up if has_a_past else math.inf)

@@ -1,0 +1,100 @@
+"""Puts messages into quarantine, and gathers what the journal tells about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_poison import causes
+from celery_poison.errors import IllegalTransition
+from celery_poison.evidence import NO_EVIDENCE, Evidence
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.messages import Known
+from celery_poison.model import Start
+from celery_poison.policy import Policy
+from celery_poison.quarantine.stored import stored_fields
+from celery_poison.worker.announce import Announcer
+from celery_poison.worker.fingerprints import Fingerprints
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.recorder import Recorder
+from celery_poison.worker.refresh import Refresher
+from celery_poison.worker.traits import traits_of_message
+
+logger = get_logger("celery_poison")
+
+
+class QuarantineWriter:
+    """Keeps messages for one worker; everything here waits for Redis.
+
+    Args:
+        policies: task name -> (policy, whether it diverts).
+        recorder: knows the key of fingerprints.
+        release: ``poison_release``.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        policies: Mapping[str, tuple[Policy, bool]],
+        fingerprints: Fingerprints,
+        recorder: Recorder,
+        refresher: Refresher,
+        announce: Announcer,
+        loop: EventLoop,
+        release: str,
+    ) -> None:
+        self._ledger = ledger
+        self._policies = policies
+        self._fingerprints = fingerprints
+        self._recorder = recorder
+        self._refresher = refresher
+        self._announce = announce
+        self._loop = loop
+        self._release = release
+
+    def write(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
+        """Store a message in quarantine; it may be acknowledged as soon as this returns.
+
+        Raises:
+            StaleDelivery: it runs elsewhere.
+            LedgerUnavailable: it must not be acknowledged.
+        """
+        policy = self._policies[start.task][0]
+        # What died while it was being received may have died of the user's function: it is not asked again.
+        function = None if cause == causes.RECEIVE else policy.fingerprint
+        fingerprint = self._fingerprints.of(message, start.task, self._recorder.secret, function)
+        convicted = cause not in causes.NO_CONVICTIONS
+        block_after = (policy.block_fingerprint_after or 0) if convicted else None
+        try:
+            new = self._ledger.quarantine(
+                mid,
+                start,
+                cause=cause,
+                reason=reason,
+                fields=stored_fields(message, fingerprint),
+                block_after=block_after,
+                known=self.journal_fields(message, start.task),
+            )
+        except IllegalTransition:
+            return  # somebody gave this message up: one more copy of it adds nothing
+        if new:
+            told = partial(self._announce.quarantined, start.id, start.task, cause, reason)
+            self._loop.call_in_loop(told)
+        if block_after:
+            self._refresher.blocks()  # here at once, elsewhere within a heartbeat
+
+    def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
+        """Note what would become of a message, with ``poison_observe_only``."""
+        known = self.journal_fields(message, start.task)
+        self._ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=known)
+        logger.warning("celery_poison: Task %s[%s] would be quarantined: %s", start.task, start.id, reason)
+
+    def journal_fields(self, message: Any, task: str, evidence: Evidence = NO_EVIDENCE) -> Known:
+        """Return what the journal tells about a message of this worker beside its start."""
+        asks_user = self._policies[task][0].fingerprint is not None
+        traits = traits_of_message(message, task, self._recorder.secret, asks_user=asks_user)
+        told = {"release": self._release, "evidence": evidence.encode()}
+        return {**traits._asdict(), **told, "memory_kb": str(evidence.rss_kb or "")}

@@ -1,0 +1,168 @@
+"""A worker's notes about one delivery that needed care before it was let in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from celery_poison.headers import MARK, MID, PARK, RELEASE, TRIAL, mid_of
+from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
+from celery_poison.policy import Policy
+from celery_poison.task import Attempt
+
+
+@dataclass(slots=True)
+class Delivery:
+    """One delivery on its way in.
+
+    Attributes:
+        look: it must be looked up in the ledger first (redelivered, released, marked or parked, or Redis may
+            have forgotten that it was delivered before).
+        is_known: something tells already that this is not its first delivery.
+        park: number of the parking that published this copy; 0 for none.
+        redelivered: it was delivered before, be it as this copy or as the one that was parked.
+        stamped: its mid belongs to this one message, since its producer stamped it.
+        waits_since: when it was first found to have to wait, by this process's clock.
+        epoch: number of the broker connection it came by.
+        start: its entry in the ledger; ``start.phase`` tells what it is doing, ``start.queue`` where it
+            was sent.
+        came_from: the queue that it was consumed from, which may be the trial queue.
+        alone: it must run with nothing beside it.
+        blocked: the rule on the block list that it falls under, as a sentence.
+        overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
+            nobody is made to wait for it (``poison_observe_only``).
+        released: a person released this task id, and no rule stands against it.
+        trials: whether suspects are tried at all.
+    """
+
+    message: Any
+    mid: str
+    policy: Policy
+    start: Start
+    came_from: str
+    epoch: int
+    look: bool
+    is_known: bool
+    release: int
+    park: int
+    redelivered: bool
+    stamped: bool
+    trials: bool = True
+    history: History = NO_HISTORY
+    alone: bool = False
+    waits_since: float | None = None
+    blocked: str = ""
+    released: bool = False
+    overtaken: tuple[str, bytes] | None = None
+
+    @property
+    def limits(self) -> Limits:
+        policy = self.policy
+        return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, self.trials)
+
+    def is_from(self, trial_queue: str) -> bool:
+        """Whether it was consumed from the trial queue. Where no transport tells, its header has the say."""
+        consumed = getattr(self.message, "queue_name", None)
+        return consumed == trial_queue if consumed else TRIAL in self.message.headers
+
+    def forget_trial_queue(self) -> None:
+        """Let the message look as if it came from its own queue, where its retries belong."""
+        info, home = self.message.delivery_info, self.start.queue
+        # A Redis broker keeps the address of the original; RabbitMQ tells that of this copy.
+        if home != self.came_from and info.get("routing_key") == self.came_from:
+            info["routing_key"] = home
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether the look-up found what it finds of nearly every message: nothing."""
+        return not self.is_known and self.history == NO_HISTORY
+
+
+def attempt_of(delivery: Delivery) -> Attempt:
+    """Return what ``self.request.poison`` shows for a delivery."""
+    history = delivery.history
+    return Attempt(
+        deliveries=delivery.start.deliveries,
+        crashes=history.crashes,
+        failures=history.failures,
+        redelivered=delivery.redelivered,
+        candidate=history.candidate,
+        on_trial=delivery.alone,
+    )
+
+
+def needs_care(message: Any, policy: Policy) -> bool:
+    """Whether a message of a guarded task may not go straight to Celery's own handler."""
+    headers = message.headers
+    return bool(
+        message.delivery_info.get("redelivered")
+        or RELEASE in headers
+        or MARK in headers
+        or PARK in headers
+        or getattr(message, "sealed", False)
+        or message.content_type != "application/json"
+        or (policy.max_payload_bytes is not None and size_of(message) > policy.max_payload_bytes)
+    )
+
+
+def size_of(message: Any) -> int:
+    """Return the size of the body as received, in bytes."""
+    received = getattr(message, "received", None)
+    body = message.body if received is None else received
+    return len(body) if isinstance(body, (bytes, str)) else 0
+
+
+def note_delivery(
+    message: Any,
+    policy: Policy,
+    *,
+    diverts: bool,
+    token: str,
+    worker: str,
+    pid: int,
+    epoch: int,
+    suspected: bool = False,
+    trials: bool = True,
+) -> Delivery:
+    """Make the notes about a message that needs care.
+
+    Args:
+        suspected: even a first delivery may be a copy (see :mod:`celery_poison.worker.resync_window`).
+    """
+    headers = message.headers
+    release, park = headers.get(RELEASE), headers.get(PARK)
+    redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
+    is_known = redelivered or release is not None or MARK in headers
+    came_from = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
+    home = headers.get(TRIAL)
+    start = Start(
+        phase=Phase.CLAIMED.value,
+        token=token,
+        worker=worker,
+        pid=pid,
+        at_ms=0,
+        deliveries=1,
+        alone=0,
+        id=str(headers["id"]),
+        task=headers["task"],
+        queue=home if home and isinstance(home, str) else came_from,
+        max_crashes=policy.max_crashes,
+        max_failures=policy.max_failures,
+        payload_bytes=size_of(message),
+        diverts=int(diverts),
+    )
+    return Delivery(
+        message=message,
+        mid=mid_of(headers),
+        policy=policy,
+        start=start,
+        came_from=came_from,
+        epoch=epoch,
+        look=is_known or suspected,
+        is_known=is_known,
+        release=release if isinstance(release, int) else 0,
+        park=park if isinstance(park, int) else 0,
+        redelivered=redelivered,
+        stamped=MID in headers,
+        trials=trials,
+    )

@@ -1,0 +1,91 @@
+"""Brings here what changes in the ledger while a worker runs: policies, blocks, news for Flower."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from celery.utils.log import get_logger
+
+from celery_poison.ledger import Ledger, notices
+from celery_poison.plugin import Plugin
+from celery_poison.policy import Policy
+from celery_poison.worker.announce import Announcer
+from celery_poison.worker.background import Retry
+from celery_poison.worker.blocklist import BlockList
+from celery_poison.worker.complaints import Complaints
+from celery_poison.worker.health import Health
+from celery_poison.worker.loop import EventLoop
+
+logger = get_logger("celery_poison")
+
+
+class Refresher:
+    """Keeps one worker up to date; nothing of it raises.
+
+    While the ledger is away nothing is asked: the heartbeat finds out when it is back, and nobody else
+    need wait for it too.
+
+    Args:
+        policies: task name -> (policy, whether it diverts); updated in place.
+    """
+
+    def __init__(
+        self,
+        plugin: Plugin,
+        ledger: Ledger,
+        health: Health,
+        policies: dict[str, tuple[Policy, bool]],
+        blocks: BlockList,
+        announce: Announcer,
+        loop: EventLoop,
+        complain: Complaints,
+    ) -> None:
+        self._plugin = plugin
+        self._ledger = ledger
+        self._health = health
+        self._policies = policies
+        self._version = plugin.policy_overrides.version
+        self._blocks = blocks
+        self._announce = announce
+        self._loop = loop
+        self._complain = complain
+
+    def policies(self) -> None:
+        """Put policies that somebody changed at run time into force here (EMS-9)."""
+        if not self._health.is_up:
+            return
+        try:
+            self._plugin.refresh_policies(self._ledger)
+            version = self._plugin.policy_overrides.version
+            if version != self._version:
+                self._policies.update(self._plugin.policies)
+                self._version = version
+                logger.info("celery_poison: policies of version %d are in force", version)
+        except Exception as error:
+            self._complain(error)
+
+    def blocks(self) -> None:
+        """Put changes of the block list into force here (NEW-3)."""
+        if not self._health.is_up:
+            return
+        try:
+            self._blocks.refresh()
+        except Exception as error:
+            self._complain(error)
+
+    def go_on(self) -> None:
+        """Refresh everything, now and in each heartbeat interval (in the background thread)."""
+        self.policies()
+        self.blocks()
+        self._tell_the_untold()
+        raise Retry(self._plugin.settings.heartbeat_interval)
+
+    def _tell_the_untold(self) -> None:
+        """Tell Flower what nobody was there to tell."""
+        if not (self._health.is_up and self._announce.is_heard):
+            return
+        try:
+            for news in notices.take(self._ledger):
+                self._loop.call_in_loop(partial(self._announce.news, news))
+        except Exception as error:
+            self._complain(error)

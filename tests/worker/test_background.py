@@ -1,0 +1,98 @@
+"""A message may depend on each background job: what fails is tried again, what is refused is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.testing import wait_until
+from celery_poison.worker import background as module
+from celery_poison.worker.background import Background, Retry
+
+
+class Office:
+    """A background executor, and everything that it did and complained of."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.complaints: list[str] = []
+        self.background = Background(lambda error: self.complaints.append(type(error).__name__))
+        self.background.start()
+
+    def job(self, *errors: Exception) -> Callable[[], None]:
+        """A job that fails with each of these, then succeeds."""
+        left = list(errors)
+
+        def work() -> None:
+            self.done.append("tried")
+            if left:
+                raise left.pop(0)
+            self.done.append("done")
+
+        return work
+
+    def awaits(self, *wanted: str) -> None:
+        wait_until(lambda: self.done == [*wanted], timeout=20, what=lambda: f"{wanted}, not {self.done}")
+
+    def is_idle(self) -> None:
+        """Whatever was to be done is done by now."""
+        marks: list[str] = []
+        self.background.do(lambda: marks.append("x"))
+        wait_until(lambda: marks and not self.background._due, timeout=20, what="nothing is left")
+
+
+@pytest.fixture
+def office(monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
+    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
+    office = Office()
+    yield office
+    office.background.finish(5.0)
+
+
+def test_NEW_9_a_job_that_fails_for_a_reason_nobody_foresaw_is_tried_again(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    office.background.do(office.job(RuntimeError("?"), KeyError("?")))
+    office.awaits("tried", "tried", "tried", "done")
+    assert office.complaints == ["RuntimeError", "KeyError"]
+    told = [record for record in caplog.records if record.exc_info]
+    assert len(told) == 1, "the log is not flooded"
+
+
+def test_NEW_9_a_job_that_is_refused_is_not_tried_again(office: Office) -> None:
+    office.background.do(office.job(StaleDelivery("it has a new owner")))
+    office.is_idle()
+    assert office.done == ["tried"] and office.complaints == ["StaleDelivery"]
+
+
+@pytest.mark.parametrize("error", [LedgerUnavailable("away"), RuntimeError("?")])
+def test_NEW_9_a_job_that_may_be_given_up_is_tried_for_as_long_as_it_is_asked_for(
+    office: Office, error: Exception
+) -> None:
+    answers = [True, False]
+    office.background.do(office.job(error, error, error), lambda: answers.pop(0))
+    office.is_idle()
+    assert office.done == ["tried", "tried"] and not answers
+
+
+def test_a_job_waits_for_a_ledger_that_is_away(office: Office, caplog: pytest.LogCaptureFixture) -> None:
+    office.background.do(office.job(LedgerUnavailable("away"), LedgerUnavailable("away")))
+    office.awaits("tried", "tried", "tried", "done")
+    assert not [record for record in caplog.records if record.exc_info], "that is no fault of the job"
+
+
+def test_a_job_that_asks_for_it_is_done_again_and_nobody_complains(office: Office) -> None:
+    office.background.do(office.job(Retry(0.0)))
+    office.awaits("tried", "tried", "done")
+    assert not office.complaints
+
+
+def test_a_job_that_fails_keeps_no_other_waiting(office: Office) -> None:
+    office.background.do(office.job(*[RuntimeError("?")] * 100))
+    others: list[int] = []
+    for n in range(3):
+        office.background.do(lambda n=n: others.append(n))  # type: ignore[misc]
+    wait_until(lambda: others == [0, 1, 2], timeout=20, what="the others are done")
+    office.background._due.clear()

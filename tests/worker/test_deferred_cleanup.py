@@ -1,0 +1,131 @@
+"""Acknowledged starts are forgotten, whenever they arrive, and what never arrives is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.model import Start
+from celery_poison.worker import deferred_cleanup as module
+from celery_poison.worker.deferred_cleanup import DeferredCleanup
+
+
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    with open_redis(redis_url) as client:
+        yield Ledger(client, Keys("ns"))
+
+
+@pytest.fixture
+def deferred_cleanup(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> DeferredCleanup:
+    monkeypatch.setattr(module, "DELAY", 0.0)
+    return DeferredCleanup(ledger)
+
+
+def arrive(ledger: Ledger, *numbers: int) -> None:
+    """What the processes that ran these tasks have sent reaches Redis."""
+    for n in numbers:
+        start = Start("R", f"b.{n}", "w1@h/b", 7, 1, 1, 0, f"id{n}", "t", "celery", 2, 5, 1, 1)
+        ledger.client.hset(ledger.keys.running, f"m{n}", start.encode())
+        ledger.client.hset(ledger.keys.done, f"b.{n}", "1")
+
+
+def on_record(ledger: Ledger) -> tuple[int, int]:
+    client: redis.Redis = ledger.client
+    return int(client.hlen(ledger.keys.running)), int(client.hlen(ledger.keys.done))  # type: ignore[arg-type]
+
+
+def acknowledge(deferred_cleanup: DeferredCleanup, *numbers: int) -> None:
+    for n in numbers:
+        deferred_cleanup.add(f"m{n}", f"b.{n}", f"id{n}", "t")
+
+
+def test_what_arrives_behind_its_settlement_leaves_nothing_behind_and_is_not_counted(
+    ledger: Ledger, deferred_cleanup: DeferredCleanup
+) -> None:
+    acknowledge(deferred_cleanup, 1, 2, 3)
+    arrive(ledger, 2)
+    deferred_cleanup.settle()
+    arrive(ledger, 1, 3)
+    assert on_record(ledger) == (2, 2)
+    deferred_cleanup.settle()
+    assert (on_record(ledger), deferred_cleanup.missing) == ((0, 0), 0)
+
+
+def test_what_never_arrives_is_counted_once(ledger: Ledger, deferred_cleanup: DeferredCleanup) -> None:
+    acknowledge(deferred_cleanup, 1, 2)
+    arrive(ledger, 2)
+    for _ in range(4):
+        deferred_cleanup.settle()
+    assert deferred_cleanup.missing == 1
+
+
+def test_at_the_end_nobody_waits_for_what_is_late(ledger: Ledger, deferred_cleanup: DeferredCleanup) -> None:
+    acknowledge(deferred_cleanup, 1)
+    deferred_cleanup.settle()
+    acknowledge(deferred_cleanup, 2)
+    arrive(ledger, 1)
+    deferred_cleanup.settle(everything=True)
+    assert (on_record(ledger), deferred_cleanup.missing) == ((0, 0), 1)
+
+
+def test_a_ledger_that_is_away_loses_nothing(
+    ledger: Ledger, deferred_cleanup: DeferredCleanup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acknowledge(deferred_cleanup, 1)
+    deferred_cleanup.settle()
+    acknowledge(deferred_cleanup, 2)
+    with monkeypatch.context() as cut:
+        cut.setattr(ledger.client.connection_pool, "get_connection", _refused)
+        for _ in range(2):
+            with pytest.raises(LedgerUnavailable):
+                deferred_cleanup.settle()
+    arrive(ledger, 1, 2)
+    deferred_cleanup.settle()
+    assert (on_record(ledger), deferred_cleanup.missing) == ((0, 0), 0)
+
+
+def test_a_ledger_that_goes_away_between_two_answers_loses_nothing(
+    ledger: Ledger, deferred_cleanup: DeferredCleanup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    survived = ledger.survived
+
+    def tell(mid: str, token: str, id: str) -> None:
+        if len(told) == 1:
+            told.append("cut")
+            raise LedgerUnavailable("cut")
+        told.append(mid)
+        survived(mid, token, id)
+
+    monkeypatch.setattr(ledger, "survived", tell)
+    acknowledge(deferred_cleanup, 1, 2, 3)
+    with pytest.raises(LedgerUnavailable):
+        deferred_cleanup.settle()
+    deferred_cleanup.settle()
+    arrive(ledger, 1, 2, 3)
+    deferred_cleanup.settle()
+    assert told == ["m1", "cut", "m2", "m3"]
+    # The first was looked for again meanwhile, in vain.
+    assert (on_record(ledger), deferred_cleanup.missing) == ((1, 1), 1)
+
+
+def test_one_that_runs_elsewhere_by_now_stops_no_other(
+    ledger: Ledger, deferred_cleanup: DeferredCleanup
+) -> None:
+    acknowledge(deferred_cleanup, 1, 2)
+    other = Start("R", "c.1", "w2@h/c", 7, 1, 2, 0, "id1", "t", "celery", 2, 5, 1, 1)
+    ledger.client.hset(ledger.keys.running, "m1", other.encode())
+    deferred_cleanup.settle()
+    deferred_cleanup.settle()
+    assert deferred_cleanup.missing == 2
+    assert ledger.client.hget(ledger.keys.running, "m1") == other.encode()
+
+
+def _refused(*args: object, **kwargs: object) -> None:
+    raise redis.ConnectionError("cut")
