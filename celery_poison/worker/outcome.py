@@ -1,6 +1,6 @@
 """Carries out what becomes of a message whose run ended: on record first, told to the broker afterwards.
 
-What is to be done says :func:`celery_poison.decide.disposition`. The background thread writes it to the ledger,
+What is to be done says :func:`celery_poison.decide.disposition`. The background thread writes it down,
 tries again while Redis is away, and only then lets the event loop acknowledge or put back (WAS-9). A message
 whose strike cannot be recorded is held back, or the crash loop would be back.
 """
