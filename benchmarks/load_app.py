@@ -70,7 +70,7 @@ if GUARDED and os.environ.get("BENCH_KOMBU_RECEIVE"):
 
     from celery_poison.worker import runtime
 
-    vars(runtime)["guarded_connection"] = lambda boot_id: kombu.Connection
+    vars(runtime)["guarded_connection"] = lambda *_: kombu.Connection
 
 
 def publish(count: int, name: str, *arguments: float) -> None:

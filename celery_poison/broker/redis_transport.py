@@ -84,9 +84,10 @@ _Base: Any = redis.Channel if TYPE_CHECKING else object
 
 
 class OwnedChannel(_Base):
-    """Mixed into kombu's Redis channel; the class of each worker process carries its boot id."""
+    """Mixed into kombu's Redis channel; carries the boot id that its worker had when it opened."""
 
     boot_id: str
+    new_boot_id: Callable[[], str]
     numbers: Iterator[int]
     holdings: Holdings
     owner_is_alive: OwnerIsAlive
@@ -108,7 +109,8 @@ class OwnedChannel(_Base):
     _found = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._announced: set[tuple[str, str]] = set()
+        self.boot_id = self.new_boot_id()
+        self._announced: set[str] = set()
         super().__init__(*args, **kwargs)
 
     @cached_property
@@ -194,9 +196,9 @@ class OwnedChannel(_Base):
         connection.send_packed_command(connection.pack_commands([wait, fetch] if self._waits else [fetch]))
 
     def _announce(self, queue: str) -> None:
-        if (self.boot_id, queue) not in self._announced:
+        if queue not in self._announced:
             announce(self, self.boot_id, queue)
-            self._announced.add((self.boot_id, queue))
+            self._announced.add(queue)
 
     def _commands(self, queues: list[str]) -> tuple[list[Any], list[Any]]:
         prefix = self.global_keyprefix or ""
@@ -276,11 +278,11 @@ class OwnedChannel(_Base):
 
 
 def owned_channel(
-    base: type[redis.Channel], boot_id: str, holdings: Holdings, owner_is_alive: OwnerIsAlive
+    base: type[redis.Channel], boot_id: Callable[[], str], holdings: Holdings, owner_is_alive: OwnerIsAlive
 ) -> type[redis.Channel]:
     """Return the channel class of one worker process."""
     own = {
-        "boot_id": boot_id,
+        "new_boot_id": staticmethod(boot_id),
         "numbers": count(1),
         "holdings": holdings,
         "owner_is_alive": staticmethod(owner_is_alive),

@@ -75,13 +75,16 @@ def _nobody_can_say(boot_id: str) -> None:
     return None
 
 
-@cache
 def guarded_connection(
-    boot_id: str, owner_is_alive: OwnerIsAlive = _nobody_can_say, holdings: Holdings | None = None
+    boot_id: Callable[[], str],
+    owner_is_alive: OwnerIsAlive = _nobody_can_say,
+    holdings: Holdings | None = None,
 ) -> type[GuardedConnection]:
     """Return the connection class for one worker process; the user's broker URL stays as it is.
 
     Args:
+        boot_id: is asked by every channel that opens. A connection may be in the making for minutes, and its
+            worker taken for dead meanwhile: what it receives then must carry its new name.
         owner_is_alive: is asked about the boot ids of other workers, in the event loop's thread. Whatever is
             not known to be dead keeps its messages.
         holdings: of this process; None: its first.

@@ -74,27 +74,10 @@ def _check_ownership(task: Task) -> None:
         return  # nobody can know
 
 
-#: Tokens of starts that wait in a pool of threads or greenlets, and were delivered again meanwhile.
-_refused: set[str] = set()
-
-
-def refuse(tokens: set[str]) -> None:
-    """Let none of these begin in this process."""
-    _refused.update(tokens)
-
-
-def admit(tokens: set[str]) -> None:
-    """Take back the refusal of these."""
-    _refused.difference_update(tokens)
-
-
 def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
     """Whether the message of a start that has not begun was put back: its connection or lease was lost."""
     if _observing:
         return False
-    if ticket.token in _refused:
-        _refused.discard(ticket.token)
-        return True
     try:
         return _lease.is_doubtful(ticket.token) and _ledger.is_declared_dead(recorder.worker_of(ticket.token))
     except LedgerUnavailable:
@@ -104,7 +87,9 @@ def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
 def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str) -> bytes:
     if not crash_reports.is_armed:
         crash_reports.arm()
-    if _is_lost(recorder, ticket):
+    # An early acknowledgement may be out already: what is refused then would be lost.
+    is_void = not _observing and recorder.diverts(task) and _lease.is_void(ticket.token)
+    if is_void or _is_lost(recorder, ticket):
         raise NeverBegan("its message was put back before it began")
     return recorder.start(ticket, id, task, _is_lost)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import count
 from uuid import uuid4
 
 
@@ -17,6 +16,7 @@ class Incarnation:
         boot_id: what tells it from every other worker of that name; part of its tokens.
         rejoins: how often it rejoined.
         pid: of its main process.
+        issued: number of the last token.
     """
 
     def __init__(self, node: str) -> None:
@@ -24,7 +24,7 @@ class Incarnation:
         self.pid = os.getpid()
         self.rejoins = 0
         self.boot_id = self._life = uuid4().hex[:16]
-        self._tokens = count(1)
+        self.issued = 0
 
     @property
     def worker(self) -> str:
@@ -37,8 +37,9 @@ class Incarnation:
         return f"{self.node}/{self._life}"
 
     def next_token(self) -> str:
-        """Return the fencing token of a new start."""
-        return f"{self.boot_id}.{next(self._tokens)}"
+        """Return the fencing token of a new start (on the event loop)."""
+        self.issued += 1
+        return f"{self.boot_id}.{self.issued}"
 
     def rejoin(self) -> None:
         self.rejoins += 1

@@ -68,9 +68,6 @@ class InFlight:
         if len(self._ended) > MEMORY:
             self._ended.popitem(last=False)
 
-    def tokens_in_pool(self) -> set[str]:
-        return set(self._in_pool)
-
     def connection_lost(self, active: Container[Any]) -> set[str]:
         """Forget what had not begun: it is dropped, and the broker delivers it again.
 

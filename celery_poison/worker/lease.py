@@ -2,7 +2,8 @@
 
 The main process writes it at every heartbeat into memory that it shares with its pool processes. A
 process that was stopped for a while, or that a message reached late, finds the lease doubtful, and asks
-before it does anything that only the owner of a message may do (EMS-8).
+before it does anything that only the owner of a message may do (EMS-8). What it has not begun when the broker
+connection is lost, it does not begin (NEW-9).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import struct
 import time
 
-_LAYOUT = struct.Struct("=dq")
+_LAYOUT = struct.Struct("=dqq")
 
 #: Runs on while a machine sleeps, and is the same for all its processes.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -38,7 +39,7 @@ class Lease:
         self._trust = activation - min(1.0, activation / 10)
         self.fd = _new_memory() if fd is None else fd
         self._memory = mmap.mmap(self.fd, _LAYOUT.size)
-        self._rejoins = 0
+        self._rejoins = self._void = 0
         if fd is None:
             self.confirmed(clock())
 
@@ -55,12 +56,22 @@ class Lease:
         self._rejoins += 1
         self._write(clock())
 
+    def void(self, number: int) -> None:
+        """The broker connection is lost: what has a token up to this number, and has not begun, goes back."""
+        self._void = number
+        confirmed_at, _, _ = _LAYOUT.unpack_from(self._memory, 0)
+        self._write(confirmed_at)
+
+    def is_void(self, token: str) -> bool:
+        """Whether a start that has not begun must not begin any more: its message was put back."""
+        return int(token.rpartition(".")[2]) <= int(_LAYOUT.unpack_from(self._memory, 0)[2])
+
     def _write(self, confirmed_at: float) -> None:
-        _LAYOUT.pack_into(self._memory, 0, confirmed_at, self._rejoins)
+        _LAYOUT.pack_into(self._memory, 0, confirmed_at, self._rejoins, self._void)
 
     def is_doubtful(self, token: str | None = None) -> bool:
         """Whether the lease may have run out, or ``token`` is older than the worker's last rejoin."""
-        confirmed_at, rejoins = _LAYOUT.unpack_from(self._memory, 0)
+        confirmed_at, rejoins, _ = _LAYOUT.unpack_from(self._memory, 0)
         outdated = token is not None and rejoins > 0 and rejoins_before(token) < rejoins
         return outdated or bool(clock() - confirmed_at > self._trust)
 

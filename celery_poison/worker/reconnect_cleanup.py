@@ -2,52 +2,73 @@
 
 from __future__ import annotations
 
+import select
 from functools import partial
+from inspect import isgenerator
+from typing import Any
 
 from celery.worker.state import active_requests
 
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Phase
-from celery_poison.worker import child
 from celery_poison.worker.background import Background
+from celery_poison.worker.incarnation import Incarnation
 from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.lease import Lease
+
+#: Milliseconds for the rest of a result that does not fit into the pipe at once.
+REST_OF_A_RESULT = 1000
 
 
 class ReconnectCleanup:
-    """Clears up in one worker when a broker connection begins.
-
-    Args:
-        contained: whether tasks share this process.
-    """
+    """Clears up in one worker when a broker connection is lost, and when the next one begins."""
 
     def __init__(
         self,
         ledger: Ledger,
         inflight: InFlight,
         background: Background,
-        *,
-        contained: bool,
+        me: Incarnation,
+        lease: Lease,
     ) -> None:
         self._ledger = ledger
         self._inflight = inflight
         self._background = background
-        self._contained = contained
+        self._me = me
+        self._lease = lease
 
     def refuse(self) -> None:
         """Let nothing begin any more that has not: it goes back to the broker now."""
-        if self._contained:  # Celery empties the queue of a prefork pool only
-            child.refuse(self._inflight.tokens_in_pool())
+        self._lease.void(self._me.issued)
 
     def drop(self) -> None:
         """Drop what had not begun: the broker delivers it again."""
-        # All are refused first: one that begins at this moment may be refused for nothing, but none begins
-        # that was delivered again.
         self.refuse()
         if void := self._inflight.connection_lost(active_requests):
             self._background.do(partial(take_back_claims, self._ledger, void))
-        if self._contained:
-            child.admit(self._inflight.tokens_in_pool())
+
+
+def hear_of_begun(consumer: Any) -> None:
+    """Read what the processes of a prefork pool have said: a task that has begun is not given back.
+
+    The event loop reads it otherwise, and may have been kept from that by a broker that does not answer. What
+    begins after this is void (:meth:`ReconnectCleanup.refuse`, before). Read against Celery 5.7.
+    """
+    pool: Any = getattr(consumer.pool, "_pool", None)
+    hub = consumer.hub
+    for fd in [*getattr(pool, "_fileno_to_outq", ())] if hub is not None else []:
+        said = select.poll()
+        said.register(fd, select.POLLIN)
+        rest = hub.readers.get(fd, (None,))[0]
+        while said.poll(REST_OF_A_RESULT * isgenerator(rest)):
+            if isgenerator(rest):
+                next(rest, None)
+            else:
+                pool.handle_result_event(fd)
+            if fd not in hub.readers:
+                break  # its process is gone
+            rest = hub.readers[fd][0]
 
 
 def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:

@@ -155,6 +155,10 @@ class Recorder:
             self._durable.write(write, worker_key, lambda: is_lost(self, ticket))
         return entry
 
+    def diverts(self, task: str) -> bool:
+        """Whether the message of a task is still the broker's when it begins."""
+        return self._policies[task][1]
+
     def reminder(self, running: Iterable[tuple[Ticket, bytes]]) -> bytes:
         starts = [word for ticket, entry in running for word in (ticket.mid.encode(), entry, b"")]
         if not starts:

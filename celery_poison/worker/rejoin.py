@@ -6,7 +6,6 @@ is this worker's again unless somebody else has started it meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from celery.utils.log import get_logger
@@ -26,7 +25,6 @@ class Rejoin:
     """Lets one worker live on under a new name.
 
     Args:
-        renamed: called when the worker has its new name.
         activation: ``poison_activation_interval``, in seconds.
         observes: nobody puts back what it holds (``poison_observe_only``): a new name is all it needs.
 
@@ -37,7 +35,6 @@ class Rejoin:
     def __init__(
         self,
         me: Incarnation,
-        renamed: Callable[[], None],
         lease: Lease,
         ledger: Ledger,
         inflight: InFlight,
@@ -48,7 +45,6 @@ class Rejoin:
         observes: bool,
     ) -> None:
         self._me = me
-        self._renamed = renamed
         self._lease = lease
         self._ledger = ledger
         self._inflight = inflight
@@ -68,7 +64,6 @@ class Rejoin:
         )
         self.is_fenced = not self._observes
         self._me.rejoin()
-        self._renamed()
         self._lease.rejoined()
         self._must_return = not self._observes
 

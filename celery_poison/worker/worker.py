@@ -41,7 +41,7 @@ from celery_poison.worker.outcome import Outcomes, Ownership
 from celery_poison.worker.owners import Owners
 from celery_poison.worker.payload import Payload
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.reconnect_cleanup import ReconnectCleanup
+from celery_poison.worker.reconnect_cleanup import ReconnectCleanup, hear_of_begun
 from celery_poison.worker.recorder import open_recorder
 from celery_poison.worker.refresh import Refresher
 from celery_poison.worker.rejoin import Rejoin
@@ -188,14 +188,13 @@ class Worker:
     def _prepare_for_losses(self) -> None:
         """What is done when a broker connection is lost, and when this worker was taken for dead."""
         self._reconnect_cleanup = ReconnectCleanup(
-            self.ledger, self.inflight, self.background, contained=self.contained
+            self.ledger, self.inflight, self.background, self.me, self.lease
         )
         self._owners = Owners(self.ledger)
         self.holdings = Holdings(self.inflight.tags_in_use, self._channel_closes)
         self._renewal = Renewal(self.holdings, self.settings.heartbeat_interval, self.complain)
         self.rejoin = Rejoin(
             self.me,
-            self._connect_as_myself,
             self.lease,
             self.ledger,
             self.inflight,
@@ -206,10 +205,12 @@ class Worker:
         )
 
     def _connect_as_myself(self) -> None:
-        """Let every broker connection from now on carry this incarnation's boot id."""
+        """Let every broker connection from now on carry the boot id of this incarnation, or a later one."""
         if self.observes:
             return  # Celery's own transport
-        self.app.amqp.Connection = guarded_connection(self.me.boot_id, self._owners.is_alive, self.holdings)
+        self.app.amqp.Connection = guarded_connection(
+            lambda: self.me.boot_id, self._owners.is_alive, self.holdings
+        )
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -302,6 +303,7 @@ class Worker:
         consumer = getattr(self.consumer, "task_consumer", None)
         if consumer is not None and consumer.channel is channel:
             self.disconnected()
+            hear_of_begun(self.consumer)
 
     def begin(self) -> None:
         """Start what runs beside the event loop, once the pool has forked. Safe to call again."""

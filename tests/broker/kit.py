@@ -35,9 +35,10 @@ class Receiver:
     def __init__(self, site: Site, boot_id: str, queues: list[str], **kwargs: Any) -> None:
         self.boot_id = boot_id
         owner_is_alive, holdings = kwargs.pop("owner_is_alive", None), kwargs.pop("holdings", None)
-        asked: tuple[Any, ...] = (boot_id, owner_is_alive) if owner_is_alive else (boot_id,)
+        named = lambda: self.boot_id  # noqa: E731
+        asked: tuple[Any, ...] = (named, owner_is_alive) if owner_is_alive else (named,)
         if holdings is not None:
-            asked = boot_id, owner_is_alive or _nobody_can_say, holdings
+            asked = named, owner_is_alive or _nobody_can_say, holdings
         self.kind: Any = guarded_connection(*asked) if boot_id else kombu.Connection
         self.connection = self.kind(site.url, transport_options=site.options)
         self.messages: list[Any] = []

@@ -93,3 +93,13 @@ def test_EMS_6_a_message_that_was_never_registered_goes_back_when_its_worker_lea
     receiver.consumer.cancel()
     receiver.connection.close()
     assert site.everything() == ["m0", "m1"] and site.keys() == {"a"}
+
+
+def test_NEW_9_a_connection_that_was_in_the_making_receives_under_the_name_that_its_worker_has_now(
+    site: Site,
+) -> None:
+    receiver = site.receiver()
+    receiver.boot_id += "r1"  # it was taken for dead before the connection was there
+    with receiver.kind(site.url, transport_options=site.options) as late:
+        assert late.default_channel.boot_id == receiver.boot_id
+        assert receiver.channel.boot_id + "r1" == receiver.boot_id

@@ -85,7 +85,7 @@ class Deathbed:
         for name in (*STARTS, *PREFETCHED):
             self._send(name)
         self._send("of another queue", queue=OTHER, priority=6)
-        channel = guarded_connection(BOOT)(self.url).default_channel
+        channel = guarded_connection(lambda: BOOT)(self.url).default_channel
         for number, name in enumerate(STARTS):
             message = channel.basic_get("celery")
             self._begin(ledger, message, number, name)
@@ -142,7 +142,7 @@ class Deathbed:
         boot = "aced000000000001"
         worker = f"new@test/{boot}"
         ledger.beat(worker, {"node": "new@test", "queues": "celery"}, first=True)
-        channel = guarded_connection(boot)(self.url).default_channel
+        channel = guarded_connection(lambda: boot)(self.url).default_channel
         while message := channel.basic_get("celery"):
             name, task, mid = message.headers["id"], message.headers["task"], mid_of(message.headers)
             recorded = ledger.look(mid, name, 60_000)

@@ -29,7 +29,7 @@ class Keeper:
     def __init__(self, app: Celery) -> None:
         self.app = app
         self.ledger = plugin_of(app).open_ledger()
-        self._connection = guarded_connection("b00t")(app.conf.broker_write_url)
+        self._connection = guarded_connection(lambda: "b00t")(app.conf.broker_write_url)
         self._tokens = 0
 
     def close(self) -> None:

@@ -26,7 +26,6 @@ class Surroundings:
         }
         self.rejoin = Rejoin(
             self.me,
-            lambda: self.said.append("renamed"),
             *fakes.values(),
             activation=10.0,
             observes=observes,
@@ -51,7 +50,7 @@ def test_EMS_8_a_worker_taken_for_dead_gets_a_new_name_and_ends_what_runs_elsewh
     assert around.me.next_token().partition(".")[0] != token.partition(".")[0]
     around.rejoin.go_through()
     around.rejoin.go_through()
-    assert around.said == ["renamed", "lease is doubtful", "another's ended", "it was taken for dead"]
+    assert around.said == ["lease is doubtful", "another's ended", "it was taken for dead"]
 
 
 def test_a_worker_that_only_looks_on_goes_on_to_start_tasks_after_it_was_taken_for_dead() -> None:
@@ -60,4 +59,4 @@ def test_a_worker_that_only_looks_on_goes_on_to_start_tasks_after_it_was_taken_f
     around.rejoin.taken_for_dead()
     around.rejoin.go_through()
     assert not around.rejoin.is_fenced
-    assert around.said == ["renamed", "lease is doubtful"]
+    assert around.said == ["lease is doubtful"]

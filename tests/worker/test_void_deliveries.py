@@ -1,18 +1,23 @@
-"""What came by a lost connection is void from the moment of the loss: greenlets go on in between (NEW-9)."""
+"""What came by a lost connection is void from the moment of the loss; what had begun is not (NEW-9)."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kombu.asynchronous import Hub
 
 from celery_poison.model import Phase
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.admit_marks import AdmitMarks
 from celery_poison.worker.bootsteps import GuardStep
 from celery_poison.worker.dispatcher import Dispatcher
+from celery_poison.worker.lease import Lease
 from celery_poison.worker.receive import note_delivery
+from celery_poison.worker.reconnect_cleanup import hear_of_begun
 from celery_poison.worker.worker import Worker
 
 
@@ -20,7 +25,9 @@ class Stub(SimpleNamespace):
     """As much of a worker as a delivery meets."""
 
     def __init__(self, channel: object) -> None:
-        super().__init__(policies={}, epoch=1, consumer=SimpleNamespace(task_consumer=None))
+        super().__init__(
+            policies={}, epoch=1, consumer=SimpleNamespace(task_consumer=None, hub=None, pool=None)
+        )
         self.consumer.task_consumer = SimpleNamespace(channel=channel)
         self.refused, self.dropped, self.noted = 0, [], []
         self._reconnect_cleanup = SimpleNamespace(refuse=self._refuse)
@@ -84,3 +91,60 @@ def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -
     dispatcher(SimpleNamespace(poison=delivery))
     dispatcher(SimpleNamespace(poison=delivery))
     assert seen == ["mark", Phase.CLAIMED, Phase.CLAIMED], "it is written once, and first"
+
+
+def test_NEW_9_a_void_start_is_refused_in_every_process_that_shares_the_lease() -> None:
+    lease = Lease(10.0)
+    in_a_pool_process = Lease(10.0, lease.fd)
+    assert not in_a_pool_process.is_void("b.1")
+    lease.void(7)
+    lease.rejoined()
+    assert in_a_pool_process.is_void("b.7")
+    assert in_a_pool_process.is_void("br1.6")
+    assert not in_a_pool_process.is_void("br1.8")
+
+
+class Pool:
+    """As much of a prefork pool as says what its processes say: messages of four bytes, in two parts."""
+
+    def __init__(self, hub: Any, *fds: int) -> None:
+        self._pool, self._fileno_to_outq = self, dict.fromkeys(fds)
+        self.hub, self.heard = hub, list[bytes]()
+
+    def handle_result_event(self, fd: int) -> None:
+        reading = self._read(fd)
+        if next(reading, None) is not None:
+            self.hub.add_reader(fd, reading)
+
+    def _read(self, fd: int) -> Iterator[bool]:
+        said = os.read(fd, 4)
+        if not said:
+            self.hub.remove_reader(fd)
+            return
+        while len(said) < 4:
+            yield True
+            said += os.read(fd, 4 - len(said))
+        self.heard.append(said)
+        self.hub.add_reader(fd, self.handle_result_event, fd)
+
+
+def test_NEW_9_what_a_process_has_begun_is_heard_of_before_anything_goes_back() -> None:
+    hub, (out, into), (empty, gone) = Hub(), os.pipe(), os.pipe()
+    os.close(gone)
+    pool = Pool(hub, out, empty)
+    os.write(into, b"ack1ack2")
+    hear_of_begun(SimpleNamespace(hub=hub, pool=pool))
+    assert pool.heard == [b"ack1", b"ack2"]
+    os.write(into, b"ac")
+    pool.handle_result_event(out)
+    os.write(into, b"k3")
+    hear_of_begun(SimpleNamespace(hub=hub, pool=pool))
+    assert pool.heard[2:] == [b"ack3"]
+    for fd in (out, into, empty):
+        os.close(fd)
+
+
+def test_NEW_9_a_pool_without_processes_has_nothing_to_say() -> None:
+    for pool in (SimpleNamespace(_pool=None), SimpleNamespace(), None):
+        hear_of_begun(SimpleNamespace(hub=None, pool=pool))
+        hear_of_begun(SimpleNamespace(hub=Hub(), pool=pool))
