@@ -81,30 +81,17 @@ def test_EMS_7_a_task_sees_its_deliveries_crashes_and_failures(crew: Crew) -> No
     assert crew.quarantine.queries.lineage(result.id) is None, "success leaves no record"
 
 
-def test_SAP_6_a_payload_above_the_limit_is_quarantined_before_it_runs(crew: Crew) -> None:
-    crew.send("small", "x" * 5000)
-    fits = crew.send("small", "x" * 50)
-    with crew.worker():
-        assert fits.get(timeout=30) == 50
-        crew.await_that(crew.quarantine.list, "in quarantine")
-    (kept,) = crew.quarantine.list()
-    assert kept.cause == "payload" and kept.payload_bytes > 5000
-    assert crew.starts("small") == 1
-
-
-def test_SAP_6_a_body_that_cannot_be_unpacked_is_quarantined_as_it_was_received(crew: Crew) -> None:
-    with crew.app.connection_for_write() as connection:
-        crew.app.amqp.Producer(connection).publish(
-            b"this is not zlib",
-            routing_key="celery",
-            content_type="application/json",
-            content_encoding="utf-8",
-            headers={"id": "broken", "task": "fleet.healthy", "compression": "application/x-gzip"},
-        )
-    with crew.worker():
-        crew.await_that(crew.quarantine.list, "in quarantine")
-    (kept,) = crew.quarantine.list()
-    assert kept.cause == "payload" and crew.quarantine.message(kept.mid).body == b"this is not zlib"
+@pytest.mark.parametrize("worker", [False, True], ids=["its process died", "its worker died"])
+def test_EMS_7_a_task_sees_on_its_second_delivery_that_it_crashed_on_the_first(
+    crew: Crew, worker: bool
+) -> None:
+    result = crew.app.tasks["fleet.dies_once"].delay(worker=worker)
+    with crew.supervise():
+        # deliveries, crashes, failures, redelivered, candidate, on_trial
+        assert result.get(timeout=60) == [2, 1, 0, True, True, True]
+        crew.await_that(crew.nothing_runs, "nothing left running")
+    assert [entry["crashes"] for entry in crew.events("crashed")] == ["1"]
+    assert not crew.quarantine.list() and not crew.quarantine.list(candidates=True), "cleared by its success"
 
 
 def test_a_loss_after_success_was_stored_adds_nothing(crew: Crew) -> None:
