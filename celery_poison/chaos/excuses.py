@@ -179,6 +179,15 @@ def _came_together(case: Case, blow: Blow) -> bool:
 ENDS = "ends that wait for a copy"
 
 
+#: Of a start that ended.
+ITS_END = "its end is on record"
+
+
+def _nobody_asks_for_its_end(case: Case, blow: Blow) -> bool:
+    """Whether its worker was forgotten, or the copy that its end waits for: it stays for some hours."""
+    return case.text == ITS_END and case.id in blow.gone
+
+
 def _waits_for_a_copy(case: Case, blow: Blow) -> bool:
     return case.text.startswith(ENDS)
 
@@ -231,6 +240,8 @@ EXCUSES = (
            "the fleet gate was closed: many workers had died at once"),
     Excuse((Wrong.LEFT,), ("redis-empty",), _went_with_it,
            "its message was in Redis when that was emptied"),
+    Excuse((Wrong.LEFT,), ("redis-empty",), _nobody_asks_for_its_end,
+           "who would ask for its end was forgotten with it"),
     Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
            "Redis did not keep the note of its end"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,

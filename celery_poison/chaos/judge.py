@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from celery_poison.chaos.excuses import DEATH, NOTICE, Case, Wrong, find_excuse, settled
+from celery_poison.chaos.excuses import DEATH, ITS_END, NOTICE, Case, Wrong, find_excuse, settled
 from celery_poison.chaos.runs import Blow, Facts, Run
 
 #: Deaths until a poison is convicted: ``max(2, max_crashes)``.
@@ -125,7 +125,7 @@ def _ended(facts: Facts) -> Iterator[Case]:
 def _left(facts: Facts) -> Iterator[Case]:
     for name, count in facts.left.items():
         yield Case(Wrong.LEFT, "", f"{name}: {count}")
-    for id in sorted(facts.flagged):
-        sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
-        at = sent.at if sent else 0.0
-        yield Case(Wrong.LEFT, id, "is remembered", at, runs)
+    for text, ids in (("is remembered", facts.flagged), (ITS_END, facts.ended)):
+        for id in sorted(ids):
+            sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
+            yield Case(Wrong.LEFT, id, text, sent.at if sent else 0.0, runs)

@@ -14,7 +14,8 @@ from celery_poison.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 from celery_poison.ledger.keys import Keys
 
 QUEUES = (QUEUE, TRIAL_QUEUE)
-FLAGGED = "candidates"
+#: Told one by one, by their task ids.
+FLAGGED, ENDED = "candidates", "ended"
 #: States of a parking that may stay on record.
 OVER = ("finished", "kept")
 #: Bytes that may be left in Redis apart from the journal and what is kept on purpose.
@@ -52,6 +53,11 @@ def unfinished(stage: Stage) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
+def counted(stage: Stage) -> dict[str, int]:
+    """Return the same without what is told one by one."""
+    return {name: count for name, count in unfinished(stage).items() if name not in (FLAGGED, ENDED)}
+
+
 def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
     if stage.rabbit is not None:
         with stage.app.connection_for_read() as connection, connection.default_channel as channel:
@@ -67,7 +73,7 @@ def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, i
     ends: Any = client.hkeys(_KEYS.done)
     starts: Any = [json.loads(raw)[1] for raw in client.hvals(_KEYS.running)]
     ended = len({*ends} & {*starts})
-    yield ENDS if ends_stay else "ended", ended
+    yield ENDS if ends_stay else ENDED, ended
     yield "running", len(starts) - ended
     yield "done", len(ends) - ended
     for name in ("parcels", "gone", "open"):
@@ -90,6 +96,14 @@ def entries(stage: Stage) -> list[str]:
     with stage.redis.client() as client:
         rows: list[Any] = [*client.hgetall(_KEYS.running).items(), *client.hgetall(_KEYS.done).items()]
     return [f"{name}: {value}" for name, value in rows]
+
+
+def ended(stage: Stage) -> set[str]:
+    """Return the task ids of starts that ended and are on record still."""
+    with stage.redis.client() as client:
+        ends: Any = client.hkeys(_KEYS.done)
+        starts: Any = [json.loads(raw) for raw in client.hvals(_KEYS.running)]
+    return {start[7] for start in starts if start[1] in ends}
 
 
 def flagged(stage: Stage) -> set[str]:

@@ -18,7 +18,7 @@ from celery_poison.chaos.excuses import DEATH, ENDS, GATE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
-from celery_poison.chaos.remains import FLAGGED, entries, flagged, left_behind, traces, unfinished
+from celery_poison.chaos.remains import counted, ended, entries, flagged, left_behind, traces, unfinished
 from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
 from celery_poison.chaos.story import recorded_at, story
@@ -109,15 +109,16 @@ class Program:
     def _judge(
         self, stage: Stage, load: Load, torment: Torment, convicted: set[str], quiet: float
     ) -> Outcome:
-        left = {name: count for name, count in unfinished(stage).items() if name != FLAGGED}
-        journal = _journal(stage)
+        left, journal = counted(stage), _journal(stage)
         traced = traces(stage, _not_done(stage, load) - convicted)
-        remembered = set() if stage.options.plain else flagged(stage)
-        on_record = [] if stage.options.plain else entries(stage)
+        plain = stage.options.plain
+        remembered = set() if plain else flagged(stage)
+        ends = set() if plain or stage.rabbit else ended(stage)
+        on_record = [] if plain else entries(stage)
         stage.stop_fleet()
-        after = {name: count for name, count in unfinished(stage).items() if name not in (FLAGGED, *left)}
+        after = {name: count for name, count in counted(stage).items() if name not in left}
         left |= {f"{name}, when all have left": count for name, count in after.items()}
-        if not stage.options.plain:
+        if not plain:
             left |= left_behind(stage)
         stage.log.update()
         ahead = time.time() - time.monotonic()
@@ -131,11 +132,12 @@ class Program:
             broker=stage.options.broker,
             convicted=frozenset(convicted),
             flagged=frozenset(remembered),
+            ended=frozenset(ends),
             left=left,
             complaints=[*_complaints(stage), *(("", text) for text in torment.broken)],
             traces=traced,
         )
-        outcome = Outcome(torment.plan, facts, (judge_plain if stage.options.plain else judge)(facts), quiet)
+        outcome = Outcome(torment.plan, facts, (judge_plain if plain else judge)(facts), quiet)
         logs = stage.logs()
         outcome.stories = {
             id: story(id, facts, stage.log.lines, journal, ahead, logs) for id in _worst(outcome.failures)

@@ -71,6 +71,7 @@ class Facts:
         convicted: task ids that were in quarantine at any time.
         left: what is left when all is quiet, and after the last worker has left.
         flagged: task ids that the ledger still remembers then.
+        ended: task ids of starts that ended and are still on record, where nothing waits for a copy.
         complaints: lives of workers, and what Celery said when it gave up; or no life, and a fault that
             could not be done.
         traces: where Redis still knew a message that was not done, when all was quiet.
@@ -83,6 +84,7 @@ class Facts:
     convicted: frozenset[str] = frozenset()
     left: Mapping[str, int] = field(default_factory=dict)
     flagged: frozenset[str] = frozenset()
+    ended: frozenset[str] = frozenset()
     complaints: list[tuple[str, str]] = field(default_factory=list)
     traces: Mapping[str, list[str]] = field(default_factory=dict)
 

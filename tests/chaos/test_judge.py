@@ -191,6 +191,13 @@ def test_what_celery_cannot_recover_from_and_what_is_left_over_fails() -> None:
     assert found(given) == [(Wrong.ENDED, ""), (Wrong.LEFT, "")]
 
 
+def test_an_end_may_stay_on_record_when_redis_has_forgotten_who_would_ask_for_it() -> None:
+    given = facts(run("a", 1, 2), ended=frozenset("a"))
+    assert found(given) == [(Wrong.LEFT, "a")]
+    assert excused(replace(given, blows=[Blow("redis-empty", 0.5, 0.6, gone=("a",))])) == [Wrong.LEFT]
+    assert found(replace(given, blows=[Blow("redis-empty", 0.5, 0.6, gone=("b",))])) == [(Wrong.LEFT, "a")]
+
+
 def test_ends_may_wait_for_a_copy_where_something_was_lost() -> None:
     given = facts(left={"ends that wait for a copy": 3})
     assert found(given) == [(Wrong.LEFT, "")]

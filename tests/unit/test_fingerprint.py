@@ -16,7 +16,7 @@ from kombu.message import Message
 
 from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.quarantine.fingerprint import fingerprint_of
-from celery_poison.worker.fingerprints import Fingerprints
+from celery_poison.worker.blocklist import Fingerprints
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -100,7 +100,7 @@ def test_NEW_3_where_a_function_fails_all_arguments_count_and_the_failure_is_tol
 def test_NEW_3_a_function_that_hangs_is_left_to_itself_and_not_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("celery_poison.worker.fingerprints.PATIENCE", 0.05)
+    monkeypatch.setattr("celery_poison.worker.blocklist.PATIENCE", 0.05)
     told: list[Exception] = []
     go_on, calls = threading.Event(), []
 
