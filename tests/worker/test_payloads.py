@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests import PATIENCE
 from tests.apps.tasks import KillsItsReader
 from tests.worker.apps import KILLS
 from tests.worker.conftest import Crew
@@ -17,7 +18,7 @@ def test_SAP_6_a_payload_above_the_limit_is_quarantined_before_it_runs(crew: Cre
     crew.send("small", "x" * 5000)
     fits = crew.send("small", "x" * 50)
     with crew.worker():
-        assert fits.get(timeout=30) == 50
+        assert fits.get(timeout=PATIENCE) == 50
         crew.await_that(crew.quarantine.list, "in quarantine")
     (kept,) = crew.quarantine.list()
     assert kept.cause == "payload" and kept.payload_bytes > 5000
@@ -55,7 +56,7 @@ def test_SAP_6_a_payload_above_the_limit_is_never_opened(
     bomb = crew.app.tasks["fleet.small"].apply_async(([argument, "x" * 5000],), **options)
     fits = crew.send("small", "x" * 50)
     with crew.worker(pool=pool) as worker:
-        assert fits.get(timeout=60) == 50
+        assert fits.get(timeout=PATIENCE) == 50
         crew.await_that(crew.quarantine.list, "in quarantine")
         assert worker.is_alive()
     (kept,) = crew.quarantine.list()
