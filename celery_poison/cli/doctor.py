@@ -22,8 +22,8 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.quarantine.overview import untried, without_secrets
-from celery_poison.quarantine.owner import check_owner
+from celery_poison.quarantine.overview import untried
+from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.settings import Settings
 from celery_poison.text import clean, count_of, duration, when

@@ -71,11 +71,11 @@ def _metrics(app: Celery, port: int | None, address: str) -> Iterator[None]:
 
 
 def _tell(name: str, story: str, as_json: bool) -> Callable[..., None]:
-    def told(sender: object = None, signal: object = None, **facts: Any) -> None:
+    def heard(sender: object = None, signal: object = None, **facts: Any) -> None:
         click.echo(json.dumps({"event": name, **facts}) if as_json else story.format(**facts))
 
-    getattr(signals, name).connect(told)
-    return told
+    getattr(signals, name).connect(heard)
+    return heard
 
 
 @click.command(cls=CeleryCommand, context_settings={"ignore_unknown_options": True})

@@ -160,11 +160,11 @@ def show(ctx: click.Context, id: str, raw: bool, as_json: bool) -> None:
     if not as_json:
         _tell(ctx.obj, detail)
         return
-    told = detail.as_dict()
+    shown = detail.as_dict()
     if detail.stored is not None:
-        told["body"] = decoded(detail.stored)
-        told["body_base64"] = base64.b64encode(detail.stored.body).decode()
-    print_json(told)
+        shown["body"] = decoded(detail.stored)
+        shown["body_base64"] = base64.b64encode(detail.stored.body).decode()
+    print_json(shown)
 
 
 def _tell(console: Any, detail: Detail) -> None:

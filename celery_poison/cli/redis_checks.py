@@ -85,10 +85,10 @@ def server(client: redis.Redis) -> Iterator[Finding]:
 
 
 def _version(info: Info) -> Finding:
-    told = str(info["redis_version"])
-    if tuple(int(part) for part in told.split(".")[:2]) < MINIMUM_VERSION:
-        return Finding("version", "FAIL", f"Redis {told} is too old", "use Redis 6.2 or newer")
-    return Finding("version", "ok", f"Redis {told}")
+    version = str(info["redis_version"])
+    if tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_VERSION:
+        return Finding("version", "FAIL", f"Redis {version} is too old", "use Redis 6.2 or newer")
+    return Finding("version", "ok", f"Redis {version}")
 
 
 def _persistence(client: redis.Redis, info: Info) -> Finding:
@@ -131,13 +131,13 @@ def _eviction(info: Info) -> Finding:
 
 def _memory(info: Info) -> Finding:
     used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
-    told = f"{used / 2**20:.0f} MiB used"
+    used_now = f"{used / 2**20:.0f} MiB used"
     if not limit:
-        return Finding("memory", "ok", f"{told}, no limit")
+        return Finding("memory", "ok", f"{used_now}, no limit")
     share = used / limit
     cure = "raise maxmemory, or purge what quarantine no longer needs" if share > NEARLY_FULL else ""
     return Finding(
-        "memory", "warn" if cure else "ok", f"{told} of {limit / 2**20:.0f} MiB ({share:.0%})", cure
+        "memory", "warn" if cure else "ok", f"{used_now} of {limit / 2**20:.0f} MiB ({share:.0%})", cure
     )
 
 
@@ -176,11 +176,11 @@ def clock(client: redis.Redis) -> Iterator[Finding]:
     """Compare this host's clock with Redis', half a round trip taken off."""
     before = time.time()
     try:
-        told: Any = client.time()
+        answer: Any = client.time()
     except redis.exceptions.NoPermissionError:
         return  # the permissions say so
     middle = (before + time.time()) / 2
-    difference = told[0] + told[1] / 1e6 - middle
+    difference = answer[0] + answer[1] / 1e6 - middle
     said = f"this host and Redis differ by {abs(difference):.3f} s"
     cure = (
         "synchronise both by NTP: run times and ages are wrong by that much" if abs(difference) > SKEW else ""

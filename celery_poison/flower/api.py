@@ -44,11 +44,11 @@ class Api(Guarded, BaseApiHandler):
 
     def write_error(self, status_code: int, **more: Any) -> None:
         error = (more.get("exc_info") or (None, None))[1]
-        told = error.log_message if isinstance(error, HTTPError) and error.log_message else ""
+        sentence = error.log_message if isinstance(error, HTTPError) and error.log_message else ""
         if status_code == HTTPStatus.UNAUTHORIZED and self.application.options.basic_auth:
             self.set_header("WWW-Authenticate", 'Basic realm="flower"')
         self.set_status(status_code)
-        self.answer({"error": told or HTTPStatus(status_code).phrase})
+        self.answer({"error": sentence or HTTPStatus(status_code).phrase})
 
     def number(self, name: str, default: int) -> int:
         text = self.get_query_argument(name, "")
@@ -77,13 +77,13 @@ def telling(method: Method) -> Method:
     """Answer our own errors with their status and sentence."""
 
     @wraps(method)
-    async def told(self: Api, *words: str) -> None:
+    async def answered(self: Api, *words: str) -> None:
         try:
             await method(self, *words)
         except PoisonError as trouble:
             raise HTTPError(status_of(trouble), str(trouble)) from None
 
-    checked: Any = authenticated(told)
+    checked: Any = authenticated(answered)
     return cast(Method, checked)
 
 
@@ -155,11 +155,11 @@ class Incidents(Api):
 class Actions(Api):
     @telling
     async def get(self) -> None:
-        told = [
+        acts = [
             {"verb": each.verb, "story": each.story, "states": sorted(each.states), "choices": each.choices}
             for each in ACTIONS.values()
         ]
-        self.answer({"actions": told, "closed": self.closed})
+        self.answer({"actions": acts, "closed": self.closed})
 
 
 class Act(Api):

@@ -61,10 +61,6 @@ class MessageStory:
         return [step for step in self.steps if step.kind in ("released", "failed", "discarded")]
 
     @property
-    def attempts(self) -> list[Step]:
-        return [step for step in self.steps if step.attempt]
-
-    @property
     def headers(self) -> list[tuple[str, str]]:
         return _table(self.stored.headers if self.stored else {})
 
@@ -76,8 +72,8 @@ class MessageStory:
     def arguments(self) -> list[tuple[str, str]]:
         """What the producer lets people see: its ``argsrepr`` and ``kwargsrepr``, not the body."""
         headers = self.stored.headers if self.stored else {}
-        told = (("positional", headers.get("argsrepr")), ("by keyword", headers.get("kwargsrepr")))
-        return [(name, words.tell(value)) for name, value in told if value]
+        shown = (("positional", headers.get("argsrepr")), ("by keyword", headers.get("kwargsrepr")))
+        return [(name, words.tell(value)) for name, value in shown if value]
 
 
 async def read_story(ledger: AsyncLedger, id: str) -> MessageStory:
@@ -144,6 +140,6 @@ def _evidence(text: str) -> dict[str, str]:
 
 
 def _table(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    told = [(name, value) for name, value in sorted(values.items()) if value is not None]
-    rows = [(words.say(name, 80), words.tell(value)) for name, value in told[:_FIELDS]]
-    return rows + ([("…", f"{len(told) - _FIELDS} more")] if len(told) > _FIELDS else [])
+    present = [(name, value) for name, value in sorted(values.items()) if value is not None]
+    rows = [(words.say(name, 80), words.tell(value)) for name, value in present[:_FIELDS]]
+    return rows + ([("…", f"{len(present) - _FIELDS} more")] if len(present) > _FIELDS else [])

@@ -196,8 +196,8 @@ def group_id(task: str, cause: str, fingerprint: str | None = None) -> str:
     """Return the id of a group; without a fingerprint that of all messages of this task and cause."""
     words = (task, cause) if fingerprint is None else (task, cause, fingerprint)
     # Tagged by their number, so that no fingerprint, not even an empty one, makes two groups one.
-    told = "\0".join((str(len(words)), *words))
-    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:12]
+    tagged = "\0".join((str(len(words)), *words))
+    return hashlib.sha256(tagged.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def group_ids(task: str, cause: str, fingerprint: str) -> tuple[str, str]:
@@ -270,8 +270,10 @@ class Lookup:
     def _in_quarantine(self, id: str) -> MessageRecord | None:
         mids = self._of_task(State.NDLV, id)
         if len(mids) > 1:
-            told = ", ".join(mids)
-            raise AmbiguousId(f"{len(mids)} messages in quarantine have the task id {id!r}, name one: {told}")
+            named = ", ".join(mids)
+            raise AmbiguousId(
+                f"{len(mids)} messages in quarantine have the task id {id!r}, name one: {named}"
+            )
         return self._queries.record(mids[0]) if mids else None
 
     def _elsewhere(self, id: str) -> MessageRecord | None:

@@ -30,11 +30,11 @@ class Detail(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``show --json`` prints, but for the body."""
-        told = {**self.record.as_dict(), "story": why(self.record), "history": self.history}
+        shown = {**self.record.as_dict(), "story": why(self.record), "history": self.history}
         if self.stored is not None:
             names = ("content_type", "content_encoding", "headers", "properties")
-            told.update((name, getattr(self.stored, name)) for name in names)
-        return told
+            shown.update((name, getattr(self.stored, name)) for name in names)
+        return shown
 
 
 def remembered(history: Sequence[Entry]) -> MessageRecord:
@@ -95,17 +95,17 @@ def _finished(entry: Entry) -> str:
 
 
 def _crashed(entry: Entry) -> str:
-    told = f"{describe(entry['cause'])} on {entry['worker']}{_after(entry)}"
+    sentence = f"{describe(entry['cause'])} on {entry['worker']}{_after(entry)}"
     if entry["crashes"]:
-        told += f": death {entry['crashes']}, strike {entry['strikes']}"
+        sentence += f": death {entry['crashes']}, strike {entry['strikes']}"
     if entry["outcome"] == "shared" and not entry["note"]:
-        told += "; others ran beside it and share the blame"
-    return told + _noted(entry) + _proven(entry)
+        sentence += "; others ran beside it and share the blame"
+    return sentence + _noted(entry) + _proven(entry)
 
 
 def _interrupted(entry: Entry) -> str:
-    told = f"its run on {entry['worker']} was interrupted ({_why(entry['cause'])}); nobody is to blame"
-    return told + _proven(entry)
+    sentence = f"its run on {entry['worker']} was interrupted ({_why(entry['cause'])}); nobody is to blame"
+    return sentence + _proven(entry)
 
 
 def _why(cause: str) -> str:
