@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import redis
@@ -30,6 +30,9 @@ class Caller:
     def _call(self, name: str, keys: Mapping[str, str], /, *, rest: Any = (), **arguments: Any) -> Any:
         arguments["maxlen"] = self._maxlen
         return self._run(name, {**self._fixed, **keys}, arguments, rest)
+
+    def _call_many(self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]) -> Any:
+        return self._run.many(name, (({**self._fixed, **keys}, arguments) for keys, arguments in calls))
 
     def _of(self, mid: str, id: str) -> dict[str, str]:
         return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}

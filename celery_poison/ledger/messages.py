@@ -56,26 +56,25 @@ class MessageTransitions(Caller):
 
     def look(self, mid: str, id: str, activation_ms: int) -> MessageState:
         """Return everything known about a message; changes nothing."""
-        arguments: dict[str, Any] = {"mid": mid, "activation_ms": activation_ms}
-        reply = self._call("look", self._of(mid, id), children=self.keys.children, **arguments)
-        _, raw, ended, owner, lineage, kept, release, parked, run_id, gate = reply
-        return MessageState(
-            raw=raw,
-            start=Start.decode(raw) if raw else None,
-            ended=Ended(ended.decode()),
-            owner=owner.decode(),
-            history=history_of(pairs(lineage)),
-            kept=State(kept.decode()) if kept else None,
-            release=max(int(release), int(pairs(lineage).get("release") or 0)),
-            parked=Parked.decode(parked) if parked else None,
-            run_id=run_id.decode(),
-            gate_closed=bool(gate),
-        )
+        return self.look_many([(mid, id)], activation_ms)[0]
+
+    def look_many(self, messages: Iterable[tuple[str, str]], activation_ms: int) -> list[MessageState]:
+        """Return everything known about messages, given as (mid, task id), in one round trip."""
+        words = {"activation_ms": activation_ms, "children": self.keys.children}
+        calls = ((self._of(mid, id), {"mid": mid, **words}) for mid, id in messages)
+        return [_state_of(reply) for reply in self._call_many("look", calls)]
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
         """Replace the start that was seen by ``start``; False when somebody else was faster."""
-        new = start.encode() if start else b""
-        return bool(self._call("claim", {}, mid=mid, seen=seen, start=new)[0] is Code.OK)
+        return self.claim_many([(mid, seen, start)])[0]
+
+    def claim_many(self, claims: Iterable[tuple[str, bytes, Start | None]]) -> list[bool]:
+        """Make claims, given as (mid, seen, start), each for itself, in one round trip."""
+        words = (
+            {"mid": mid, "seen": seen, "start": start.encode() if start else b""}
+            for mid, seen, start in claims
+        )
+        return [reply[0] is Code.OK for reply in self._call_many("claim", (({}, call) for call in words))]
 
     def crash(
         self,
@@ -304,6 +303,23 @@ class MessageTransitions(Caller):
     def forget(self, mid: str, seen: bytes) -> None:
         """Take a parking off the books that ended long ago, unless it has changed."""
         self._call("forget", {}, mid=mid, seen=seen)
+
+
+def _state_of(reply: list[Any]) -> MessageState:
+    _, raw, ended, owner, lineage, kept, release, parked, run_id, gate = reply
+    fields = pairs(lineage)
+    return MessageState(
+        raw=raw,
+        start=Start.decode(raw) if raw else None,
+        ended=Ended(ended.decode()),
+        owner=owner.decode(),
+        history=history_of(fields),
+        kept=State(kept.decode()) if kept else None,
+        release=max(int(release), int(fields.get("release") or 0)),
+        parked=Parked.decode(parked) if parked else None,
+        run_id=run_id.decode(),
+        gate_closed=bool(gate),
+    )
 
 
 def _packed(known: Known) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import Any
 
 import redis
+from redis.exceptions import NoScriptError
 
 from celery_poison.errors import DecisionPending, Fenced, IllegalTransition, MessageNotFound, StaleDelivery
 from celery_poison.ledger.connection import clear_errors
@@ -97,7 +98,7 @@ class Runner:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        self._registered: dict[str, Any] = {}
+        self._scripts: dict[str, Any] = {}
 
     def __call__(
         self, name: str, keys: Mapping[str, str], arguments: Mapping[str, Any], rest: Sequence[Any] = ()
@@ -112,17 +113,51 @@ class Runner:
             LedgerUnavailable: Redis is away or refuses.
         """
         wanted = script(name)
-        run = self._registered.get(name)
-        if run is None:
-            run = self._registered[name] = self._client.register_script(wanted.text)
         with clear_errors(name):
-            reply: list[Any] = run(keys=wanted.keys_of(keys), args=wanted.values_of(arguments, rest))
-        code = Code(reply[0].decode())
-        error = _SENTENCES.get(code)
-        if error is not None:
-            kind, sentence = error
-            raise kind(sentence.format(*[_text(part) for part in reply[1:]]))
-        return [code, *reply[1:]]
+            run = self._registered(wanted)
+            return _checked(run(keys=wanted.keys_of(keys), args=wanted.values_of(arguments, rest)))
+
+    def many(
+        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
+    ) -> list[list[Any]]:
+        """Run ``name`` once for each (keys, arguments), in one round trip; return the replies in order.
+
+        Raises: as a single call; the other calls may have been carried out.
+        """
+        wanted = script(name)
+        with clear_errors(name):
+            sha = self._registered(wanted).sha
+            words = [[*wanted.keys_of(keys), *wanted.values_of(arguments)] for keys, arguments in calls]
+            replies = self._evaluated(sha, len(wanted.keys), words)
+            if any(isinstance(reply, NoScriptError) for reply in replies):  # then not one was carried out
+                self._client.script_load(wanted.text)
+                replies = self._evaluated(sha, len(wanted.keys), words)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        return [_checked(reply) for reply in replies]
+
+    def _registered(self, wanted: Script) -> Any:
+        found = self._scripts.get(wanted.name)
+        if found is None:
+            found = self._scripts[wanted.name] = self._client.register_script(wanted.text)
+        return found
+
+    def _evaluated(self, sha: str, keys: int, calls: Sequence[Sequence[Any]]) -> list[Any]:
+        pipe = self._client.pipeline(transaction=False)
+        for words in calls:
+            pipe.evalsha(sha, keys, *words)
+        replies: list[Any] = pipe.execute(raise_on_error=False)
+        return replies
+
+
+def _checked(reply: list[Any]) -> list[Any]:
+    code = Code(reply[0].decode())
+    error = _SENTENCES.get(code)
+    if error is not None:
+        kind, sentence = error
+        raise kind(sentence.format(*[_text(part) for part in reply[1:]]))
+    return [code, *reply[1:]]
 
 
 def _text(value: Any) -> str:
