@@ -1,11 +1,22 @@
 """The one truth: everything celery_poison knows about messages and workers, kept in Redis.
 
-This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file per transition),
-``scripts``, ``ledger`` (made of ``attempts``, ``decisions`` and ``fleet``), ``queries``,
-``writer`` (the unanswered writes of the hot path).
+This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file a transition), ``scripts``;
+what is written: ``messages``, ``quarantine``, ``fleet``, ``policies``; what is read: ``queries``; ``writer``
+(the unanswered writes of the hot path) and ``durability`` (those that are waited for); ``journal``.
 """
 
+from celery_poison.ledger.decisions import Decisions
+from celery_poison.ledger.fleet import FleetBook
 from celery_poison.ledger.keys import Keys
-from celery_poison.ledger.ledger import Ledger
+from celery_poison.ledger.messages import MessageTransitions
 
 __all__ = ["Keys", "Ledger"]
+
+
+class Ledger(MessageTransitions, Decisions, FleetBook):
+    """Transitions of messages and workers, each atomic, each journalled in the same step.
+
+    Args: see :class:`celery_poison.ledger.scripts.Caller`.
+
+    Every method raises ``LedgerUnavailable`` when Redis is away or refuses the write.
+    """

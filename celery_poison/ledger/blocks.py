@@ -6,12 +6,12 @@ from typing import Any
 
 from celery_poison.blocks import Kind
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.ledger import Ledger
+from celery_poison.ledger.scripts import Caller
 
 VERSION = "version"
 
 
-def version(ledger: Ledger) -> int:
+def version(ledger: Caller) -> int:
     """Return the version of the block list, 0 if nobody ever changed it; one cheap look.
 
     Raises:
@@ -21,7 +21,7 @@ def version(ledger: Ledger) -> int:
         return _number(ledger.client.hget(ledger.keys.blocks, VERSION))
 
 
-def read(ledger: Ledger) -> tuple[int, dict[str, bytes], float]:
+def read(ledger: Caller) -> tuple[int, dict[str, bytes], float]:
     """Return the version, all rules (field -> JSON, unchecked) and Redis' clock in seconds.
 
     Raises:
@@ -36,7 +36,7 @@ def read(ledger: Ledger) -> tuple[int, dict[str, bytes], float]:
     return _number(found.pop(VERSION, None)), found, seconds + micros / 1_000_000
 
 
-def convictions(ledger: Ledger, fingerprint: str) -> int:
+def convictions(ledger: Caller, fingerprint: str) -> int:
     """Return how often messages of this fingerprint were convicted lately.
 
     Raises:

@@ -7,7 +7,7 @@ from sys import intern
 from typing import Any, NamedTuple, Protocol
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.ledger import Ledger
+from celery_poison.ledger.scripts import Caller
 from celery_poison.model import MessageRecord
 
 _PAGE = 500
@@ -47,7 +47,7 @@ class Census:
     costs about 500 bytes of memory for each message.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Caller) -> None:
         self._client = ledger.client
         self._keys = ledger.keys
         self._known: dict[tuple[bytes, float], Inmate] = {}

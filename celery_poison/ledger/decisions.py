@@ -6,8 +6,7 @@ from typing import Any
 
 from celery_poison.blocks import Kind
 from celery_poison.errors import MessageNotFound, PolicyConflict, ProposalRefused
-from celery_poison.ledger.calling import Caller
-from celery_poison.ledger.scripts import Code
+from celery_poison.ledger.scripts import Caller, Code
 from celery_poison.states import Event
 
 #: After this long an operator's unfinished decision counts as abandoned.

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_poison.ledger.calling import Caller, fence_of, pairs
-from celery_poison.ledger.scripts import Code
+from celery_poison.ledger.scripts import Caller, Code, fence_of, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.ledger import Ledger
+from celery_poison.ledger.scripts import Caller
 
 VERSION = "version"
 
 
-def version(ledger: Ledger) -> int:
+def version(ledger: Caller) -> int:
     """Return the version of the overrides, 0 if nobody ever changed any; one cheap look.
 
     Raises:
@@ -20,7 +20,7 @@ def version(ledger: Ledger) -> int:
         return _number(ledger.client.hget(ledger.keys.policy, VERSION))
 
 
-def read(ledger: Ledger) -> tuple[int, dict[str, bytes]]:
+def read(ledger: Caller) -> tuple[int, dict[str, bytes]]:
     """Return the version and all overrides (task name or ``*`` -> JSON, unchecked), of one moment.
 
     Raises:

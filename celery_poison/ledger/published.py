@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.ledger import Ledger
+from celery_poison.ledger.scripts import Caller
 
 
-def waiting(ledger: Ledger) -> tuple[bytes | None, float]:
+def waiting(ledger: Caller) -> tuple[bytes | None, float]:
     """Return the sheet that waits for a person (JSON, unchecked), and Redis' clock in seconds.
 
     Raises:
@@ -24,7 +24,7 @@ def waiting(ledger: Ledger) -> tuple[bytes | None, float]:
     return raw, seconds + micros / 1_000_000
 
 
-def refused(ledger: Ledger) -> set[str]:
+def refused(ledger: Caller) -> set[str]:
     """Return the items of earlier proposals that a person said no to, and that are not to be proposed yet.
 
     Raises:

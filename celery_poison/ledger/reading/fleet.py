@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_poison.evidence import Evidence
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.reading.reader import Reader, as_text, seconds
+from celery_poison.ledger.reading import Reader, as_text, seconds
 from celery_poison.model import GateRecord, Incident, WorkerRecord
 
 
