@@ -11,7 +11,7 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_poison.cli.output import clean, print_json_line
 from celery_poison.cli.session import open_quarantine, plainly
-from celery_poison.ledger.extract import Extent
+from celery_poison.ledger.journal import Extent
 from celery_poison.quarantine import story
 
 

@@ -5,15 +5,16 @@ what is written: ``messages``, ``quarantine``, ``fleet``, ``policies``; what is 
 (the unanswered writes of the hot path) and ``durability`` (those that are waited for); ``journal``.
 """
 
-from celery_poison.ledger.decisions import Decisions
-from celery_poison.ledger.fleet import FleetBook
+from celery_poison.ledger.fleet import FleetTransitions
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.messages import MessageTransitions
+from celery_poison.ledger.policies import PolicyTransitions
+from celery_poison.ledger.quarantine import QuarantineTransitions
 
 __all__ = ["Keys", "Ledger"]
 
 
-class Ledger(MessageTransitions, Decisions, FleetBook):
+class Ledger(MessageTransitions, QuarantineTransitions, FleetTransitions, PolicyTransitions):
     """Transitions of messages and workers, each atomic, each journalled in the same step.
 
     Args: see :class:`celery_poison.ledger.scripts.Caller`.

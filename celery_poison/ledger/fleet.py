@@ -64,7 +64,7 @@ class DeclaredDead:
     fleet: int = 0
 
 
-class FleetBook(Caller):
+class FleetTransitions(Caller):
     """Who lives, who leads, who died, and how many at once."""
 
     def beat(

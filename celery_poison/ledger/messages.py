@@ -11,9 +11,6 @@ from celery_poison.ledger.scripts import Caller, Code, fence_of, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
 
-#: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
-REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
-
 #: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
 Known = Mapping[str, str]
 NOTHING_KNOWN: Known = {}
@@ -106,7 +103,7 @@ class MessageTransitions(Caller):
             "incident": incident,
             "observe": int(not start.diverts),
             "fence": fence_of(fence),
-            "known": _packed(known),
+            "known": packed(known),
         }
         return _recorded(self._call("crash", self._of(mid, start.id), **arguments))
 
@@ -144,7 +141,7 @@ class MessageTransitions(Caller):
             "incident": incident,
             "fence": fence_of(fence),
             "spoilt": int(spoilt),
-            "known": _packed(known),
+            "known": packed(known),
         }
         reply = self._call("interrupt", self._of(mid, start.id), **arguments)
         return bool(reply[0] is Code.DONE)
@@ -164,7 +161,7 @@ class MessageTransitions(Caller):
             "start": start.encode(),
             "cause": cause,
             "fence": fence_of(fence),
-            "known": _packed(known),
+            "known": packed(known),
         }
         return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
 
@@ -234,53 +231,6 @@ class MessageTransitions(Caller):
         """Journal a copy that is acknowledged without running."""
         self._call("duplicate", {}, mid=mid, start=start.encode(), reason=reason)
 
-    def quarantine(
-        self,
-        mid: str,
-        start: Start,
-        *,
-        cause: str,
-        reason: str,
-        fields: Mapping[str, str | bytes | int],
-        block_after: int | None = None,
-        known: Known = NOTHING_KNOWN,
-    ) -> bool:
-        """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
-
-        Args:
-            block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
-                None: this is no conviction.
-            known: what else is known about the message.
-
-        Raises:
-            IllegalTransition: a person gave the message up.
-            StaleDelivery: it runs elsewhere.
-        """
-        flat = [word for pair in fields.items() for word in pair]
-        fingerprint = str(fields.get("fingerprint", ""))
-        reply = self._call(
-            "quarantine",
-            {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
-            rest=flat,
-            fingerprint=fingerprint,
-            block_after="" if block_after is None else block_after,
-            remember_ms=REMEMBER_CONVICTIONS_MS,
-            known=_packed(known),
-            mid=mid,
-            start=start.encode(),
-            cause=cause,
-            reason=reason,
-        )
-        return bool(reply[0] is Code.OK)
-
-    def would_quarantine(
-        self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
-    ) -> None:
-        """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
-        told: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
-        told["known"] = _packed(known)
-        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **told)
-
     # --- a message that has to wait ------------------------------------------------------------
 
     def park(self, mid: str, seen: bytes, start: Start, *, number: int, parcel: bytes) -> bool:
@@ -321,7 +271,8 @@ def _state_of(reply: list[Any]) -> MessageState:
     )
 
 
-def _packed(known: Known) -> str:
+def packed(known: Known) -> str:
+    """Return it as scripts take it."""
     # Redis reads no text that is not Unicode; a file name may be.
     whole = {name: value.encode("utf-8", "replace").decode() for name, value in known.items() if value}
     return json.dumps(whole)

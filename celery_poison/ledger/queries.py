@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.history import entry
+from celery_poison.ledger.journal import entry
 from celery_poison.ledger.reading.fleet import Fleet
 from celery_poison.ledger.reading.messages import Messages, ParkedMessages
 

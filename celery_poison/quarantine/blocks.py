@@ -15,7 +15,7 @@ from celery import Celery
 
 from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.errors import ConfigurationError, MessageNotFound
-from celery_poison.ledger import blocks as stored
+from celery_poison.ledger import policies as stored
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.lookup import Lookup
@@ -60,7 +60,7 @@ class Blocks:
     def read(self) -> BlockSheet:
         """Return what is blocked, the newest rule first."""
         check_owner(self._app, self._queries)
-        version, raw, now = stored.read(self._ledger)
+        version, raw, now = stored.read_blocks(self._ledger)
         rules, complaints = read_rules(raw, now)
         newest_first = sorted(rules.values(), key=lambda rule: -rule.since)
         return BlockSheet(version=version, rules=newest_first, ignored=[str(each) for each in complaints])

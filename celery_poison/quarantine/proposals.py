@@ -10,7 +10,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_poison.ledger import Ledger, published
+from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.proposals import Proposal
@@ -63,7 +63,7 @@ class Proposals:
     def read(self) -> Proposal | None:
         """Return what waits for a person."""
         self._check_owner()
-        return Proposal.read(*published.waiting(self._ledger))
+        return Proposal.read(*policies.waiting_proposal(self._ledger))
 
     def apply(
         self,

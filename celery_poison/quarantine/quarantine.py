@@ -12,8 +12,7 @@ from celery_poison import signals
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.census import Census, Headcount
-from celery_poison.ledger.extract import Extent, extent, extract
-from celery_poison.ledger.history import history
+from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.plugin import plugin_of
