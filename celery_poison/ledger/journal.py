@@ -94,8 +94,8 @@ def history(
 
 def entry(key: bytes, row: Mapping[bytes, bytes]) -> dict[str, str]:
     """Return one entry as text; ``at`` is its stream id, which begins with ms of Redis' clock."""
-    told = {k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}
-    return {"at": key.decode(), **_EMPTY, **told}
+    fields = {k.decode(): v.decode("utf-8", "replace") for k, v in row.items()}
+    return {"at": key.decode(), **_EMPTY, **fields}
 
 
 def position(at: str) -> tuple[int, ...]:

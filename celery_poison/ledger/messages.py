@@ -207,8 +207,8 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a new owner, of whose nothing was touched (EMS-8).
         """
-        told = lost.encode() if lost else b""
-        self._call("survived", self._of(mid, id), mid=mid, token=token, id=id, lost=told)
+        start = lost.encode() if lost else b""
+        self._call("survived", self._of(mid, id), mid=mid, token=token, id=id, lost=start)
 
     def reclaim(self, mid: str, start: Start) -> None:
         """Put a start that still runs on record again, after its worker was taken for dead.
@@ -224,8 +224,8 @@ class MessageTransitions(Caller):
         Args:
             copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
         """
-        told: dict[str, Any] = {"mid": mid, "start": start.encode()}
-        self._call("acquit", self._of(mid, start.id), **told, final=int(final), copy=int(copy))
+        arguments: dict[str, Any] = {"mid": mid, "start": start.encode()}
+        self._call("acquit", self._of(mid, start.id), **arguments, final=int(final), copy=int(copy))
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running."""

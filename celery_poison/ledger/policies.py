@@ -29,8 +29,8 @@ class PolicyTransitions(Caller):
         Raises:
             PolicyConflict: that is not the version any more.
         """
-        told: dict[str, Any] = {"task": task, "options": options, "actor": actor, "note": note}
-        code, version = self._call("policy_set", {}, **told, expected=expected)
+        arguments: dict[str, Any] = {"task": task, "options": options, "actor": actor, "note": note}
+        code, version = self._call("policy_set", {}, **arguments, expected=expected)
         if code is Code.CONFLICT:
             raise PolicyConflict(
                 f"a policy was changed meanwhile: the version is {version}, not {expected}; nothing was done"
@@ -47,8 +47,8 @@ class PolicyTransitions(Caller):
             lasts_ms: 0 for until somebody unblocks it.
             said: the journal's note.
         """
-        told: dict[str, Any] = {"kind": kind.value, "name": name, "task": task, "lasts_ms": lasts_ms}
-        return int(self._call("block", {}, **told, actor=actor, note=note, said=said)[1])
+        arguments: dict[str, Any] = {"kind": kind.value, "name": name, "task": task, "lasts_ms": lasts_ms}
+        return int(self._call("block", {}, **arguments, actor=actor, note=note, said=said)[1])
 
     def unblock(self, kind: Kind, name: str, *, actor: str, said: str) -> int:
         """Take a rule off the block list, with the convictions that led to it; return the version.
@@ -75,8 +75,8 @@ class PolicyTransitions(Caller):
             OK and the version; KEPT and the version that waits already and would do the same; DONE and 0
             when nothing is proposed.
         """
-        told: dict[str, Any] = {"sheet": sheet, "effect": effect, "lasts_ms": lasts_ms, "said": said}
-        code, version = self._call("publish", {}, **told, actor=actor)
+        arguments: dict[str, Any] = {"sheet": sheet, "effect": effect, "lasts_ms": lasts_ms, "said": said}
+        code, version = self._call("publish", {}, **arguments, actor=actor)
         return code, int(version or 0)
 
     def apply_proposal(
@@ -92,8 +92,8 @@ class PolicyTransitions(Caller):
             ProposalRefused: it is over, or somebody decided about it, or there is a newer one.
         """
         flags = {"rules_only": "1" if rules_only else "", "replaced": "1" if replaced else ""}
-        told: dict[str, Any] = {"version": version, "actor": actor, "note": note, **flags}
-        code, *rest = self._call("apply_proposal", {}, **told)
+        arguments: dict[str, Any] = {"version": version, "actor": actor, "note": note, **flags}
+        code, *rest = self._call("apply_proposal", {}, **arguments)
         _check_proposal(version, code, rest)
         rules, options = rest
         return int(rules), int(options)
@@ -104,8 +104,8 @@ class PolicyTransitions(Caller):
         Raises:
             ProposalRefused: as ``apply_proposal``.
         """
-        told: dict[str, Any] = {"version": version, "actor": actor, "note": note}
-        code, *rest = self._call("dismiss_proposal", {}, **told, refuse_ms=REFUSED_MS)
+        arguments: dict[str, Any] = {"version": version, "actor": actor, "note": note}
+        code, *rest = self._call("dismiss_proposal", {}, **arguments, refuse_ms=REFUSED_MS)
         _check_proposal(version, code, rest)
 
     def retract(self, actor: str, note: str = "") -> tuple[int, bool]:
@@ -114,8 +114,8 @@ class PolicyTransitions(Caller):
         Returns:
             How many rules, and whether the policy is as it was before.
         """
-        told: dict[str, Any] = {"actor": actor, "note": note, "refuse_ms": REFUSED_MS}
-        _, rules, policies = self._call("retract", {}, **told)
+        arguments: dict[str, Any] = {"actor": actor, "note": note, "refuse_ms": REFUSED_MS}
+        _, rules, policies = self._call("retract", {}, **arguments)
         return int(rules), bool(policies)
 
 
@@ -226,9 +226,9 @@ def refused_items(ledger: Caller) -> set[str]:
         pipe.time()
         raw, (seconds, _) = pipe.execute()
     try:
-        told = json.loads(raw or b"{}")
-        until: Mapping[str, float] = told if isinstance(told, dict) else {}
-        return {item for item, ends in until.items() if ends > seconds * 1000}
+        until = json.loads(raw or b"{}")
+        ends_of: Mapping[str, float] = until if isinstance(until, dict) else {}
+        return {item for item, ends in ends_of.items() if ends > seconds * 1000}
     except (ValueError, TypeError, RecursionError):
         return set()
 

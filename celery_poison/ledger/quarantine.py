@@ -62,9 +62,9 @@ class QuarantineTransitions(Caller):
         self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
     ) -> None:
         """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
-        told: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
-        told["known"] = packed(known)
-        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **told)
+        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        arguments["known"] = packed(known)
+        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **arguments)
 
     # --- what a person decides ----------------------------------------------------------------
 
@@ -75,8 +75,8 @@ class QuarantineTransitions(Caller):
             MessageNotFound, IllegalTransition: it is not in quarantine.
             DecisionPending: another operator is at it.
         """
-        told: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
-        arguments = {**told, "patience_ms": DECISION_PATIENCE_MS}
+        arguments: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
+        arguments["patience_ms"] = DECISION_PATIENCE_MS
         return int(self._call("decide", {"message": self.keys.message(mid)}, **arguments)[1])
 
     def undecide(self, mid: str, number: int) -> None:
@@ -94,6 +94,5 @@ class QuarantineTransitions(Caller):
         Raises:
             StaleDelivery: somebody else took the decision over.
         """
-        told = {"mid": mid, "event": event.value, "actor": actor, "note": note}
-        arguments: dict[str, Any] = {**told, "number": number}
-        self._call("give_up", {"message": self.keys.message(mid)}, **arguments)
+        arguments: dict[str, Any] = {"mid": mid, "event": event.value, "actor": actor, "note": note}
+        self._call("give_up", {"message": self.keys.message(mid)}, **arguments, number=number)

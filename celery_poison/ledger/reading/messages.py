@@ -98,8 +98,8 @@ class ParkedMessages(Reader):
         """Yield what is parked until an earlier start ends (TBDL)."""
         for mid, parked in self.parked_now():
             why = "parked on its way to its trial" if parked.start.alone else _BEHIND
-            told = {"last_seen": str(parked.number), "reason": why}
-            yield MessageRecord.from_hash({**described(mid, parked.start, {}), **told}, State.TBDL)
+            fields = {"last_seen": str(parked.number), "reason": why}
+            yield MessageRecord.from_hash({**described(mid, parked.start, {}), **fields}, State.TBDL)
 
     def parcel(self, mid: str) -> bytes | None:
         """Return the packed original of a message that is parked."""
@@ -187,8 +187,8 @@ class Messages(Starts):
             raw: Any = self._client.hgetall(self._keys.lineage(id))
             if not raw:
                 return None
-            told = as_text(raw)
-            return MessageRecord.from_hash(told, self._live_states([told["mid"]])[0])
+            fields = as_text(raw)
+            return MessageRecord.from_hash(fields, self._live_states([fields["mid"]])[0])
 
     def history(self, id: str) -> History:
         """Return what counts for or against a task id."""
@@ -217,9 +217,9 @@ class Messages(Starts):
 
 def described(mid: str, start: Start, lineage: dict[str, str]) -> dict[str, str]:
     """Describe a running start; its lineage, if it has one, knows the counts."""
-    told = {"id": start.id, "mid": mid, "task": start.task, "queue": start.queue, "worker": start.worker}
+    fields = {"id": start.id, "mid": mid, "task": start.task, "queue": start.queue, "worker": start.worker}
     numbers = {"deliveries": start.deliveries, "payload_bytes": start.payload_bytes, "last_seen": start.at_ms}
-    return {**lineage, **told, **{name: str(number) for name, number in numbers.items()}}
+    return {**lineage, **fields, **{name: str(number) for name, number in numbers.items()}}
 
 
 def _named(row: list[bytes | None]) -> dict[str, str]:
