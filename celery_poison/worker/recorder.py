@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
@@ -15,7 +14,7 @@ from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
 from celery_poison.ledger.writer import Writer, bulk, command
-from celery_poison.model import ALONE, Ended
+from celery_poison.model import ALONE, Ended, Start
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST, Attempt
@@ -89,7 +88,6 @@ class EndEntry:
 
 
 _EXEC = command(b"EXEC")
-_SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:@/")
 
 
 class Recorder:
@@ -127,7 +125,6 @@ class Recorder:
         self._done = done
         self._end = None if journal_maxlen is None else EndEntry(keys, journal_maxlen, release)
         self._tally = b"*4\r\n" + bulk(b"HINCRBY") + bulk(keys.tally.encode())
-        self._statics: dict[tuple[str, str], tuple[str, str]] = {}
         #: The worker's names, by the boot ids in its tokens: it rejoins after it was taken for dead.
         self._workers: dict[str, str] = {}
 
@@ -140,12 +137,22 @@ class Recorder:
         Raises:
             NeverBegan: its message was put back while the start waited to be safe.
         """
-        head, tail = self._statics.get((task, ticket.queue)) or self._static(task, ticket.queue)
+        policy, diverts = self._policies[task]
         attempt = ticket.attempt
-        entry = (
-            f'["R","{ticket.token}",{_quoted(self.worker_of(ticket.token))},{os.getpid()},'
-            f"{int(time.time() * 1000)},{attempt.deliveries},{self.alone if attempt.on_trial else 0},"
-            f"{_quoted(id)},{head}{ticket.payload_bytes}{tail}"
+        entry = Start.of(
+            ticket.token,
+            self.worker_of(ticket.token),
+            id,
+            task,
+            queue=ticket.queue,
+            pid=os.getpid(),
+            at_ms=int(time.time() * 1000),
+            deliveries=attempt.deliveries,
+            alone=self.alone if attempt.on_trial else 0,
+            max_crashes=policy.max_crashes,
+            max_failures=policy.max_failures,
+            payload_bytes=ticket.payload_bytes,
+            diverts=diverts,
         ).encode()
         write = self._hset + bulk(ticket.mid.encode()) + bulk(entry)
         if self._durable is None:
@@ -217,12 +224,6 @@ class Recorder:
         )
         return self._writer.send(self._multi + mark + entry + _EXEC)
 
-    def _static(self, task: str, queue: str) -> tuple[str, str]:
-        policy, diverts = self._policies[task]
-        head = f"{json.dumps(task)},{json.dumps(queue)},{policy.max_crashes},{policy.max_failures},"
-        found = self._statics[task, queue] = (head, f",{int(diverts)}]")
-        return found
-
 
 def open_recorder(
     settings: Settings,
@@ -235,7 +236,3 @@ def open_recorder(
     """Return the recorder of the worker on ``node``, as the app's settings want it."""
     maxlen = settings.journal_maxlen if settings.journal == "attempts" else None
     return Recorder(writer, ledger.keys, node, policies, maxlen, durable, settings.release)
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if _SAFE.issuperset(text) else json.dumps(text, ensure_ascii=False)
