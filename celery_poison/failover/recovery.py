@@ -23,7 +23,7 @@ from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Ended, Incident, Phase, Start
-from celery_poison.results import success_was_stored
+from celery_poison.requests import success_was_stored
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
