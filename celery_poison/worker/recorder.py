@@ -19,7 +19,7 @@ from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST, Attempt
 from celery_poison.worker.durable import Durable
-from celery_poison.worker.traits import UNKNOWN, Given, traits_of
+from celery_poison.worker.traits import UNKNOWN, Given, Traits, traits_of
 
 Told = tuple[str, str, str, int, tuple[Any, ...] | None]
 
@@ -82,12 +82,12 @@ class EndEntry:
             value = bulk(fixed.get(name, "").encode()).replace(b"%", b"%%")
             self._template += bulk(name.encode()) + (b"%b" if name in FILLED_IN else value)
 
-    def command(self, *words: bytes) -> bytes:
+    def command(self, *words: object) -> bytes:
         """Return the command that adds an entry, given the words of ``FILLED_IN``."""
-        return self._template % tuple(map(bulk, words))
+        return self._template % tuple([bulk(str(word).encode()) for word in words])
 
 
-_EXEC = command(b"EXEC")
+_EXEC, _ONE = command(b"EXEC"), bulk(b"1")
 
 
 class Recorder:
@@ -198,31 +198,19 @@ class Recorder:
         if how is not Ended.DONE:
             return self._writer.send(self._done + mark)
         if self._end is None:
-            count = self._tally + bulk(task.encode()) + bulk(b"1")
-            return self._writer.send(self._multi + mark + count + _EXEC)
-        traits, memory = UNKNOWN, b""
-        if given is not None:
-            asks_user = self._policies[task][0].fingerprint is not None
-            traits = traits_of(given, task, self.secret, asks_user=asks_user)
-            memory = b"%d" % peak_memory_kb()
+            return self._writer.send(self._multi + mark + self._tally + bulk(task.encode()) + _ONE + _EXEC)
+        traits = UNKNOWN if given is None else self._traits_of(given, task)
+        memory = "" if given is None else peak_memory_kb()
         entry = self._end.command(
-            id.encode(),
-            ticket.mid.encode(),
-            ticket.token.encode(),
-            task.encode(),
-            ticket.queue.encode(),
-            self.worker_of(ticket.token).encode(),
-            b"%d" % os.getpid(),
-            outcome.encode(),
-            b"%d" % ticket.attempt.deliveries,
-            b"%d" % int(runtime * 1000),
-            note.encode(),
-            b"%d" % ticket.payload_bytes,
-            memory,
-            traits.fingerprint.encode(),
-            traits.shape.encode(),
+            *(id, ticket.mid, ticket.token, task, ticket.queue, self.worker_of(ticket.token), os.getpid()),
+            *(outcome, ticket.attempt.deliveries, int(runtime * 1000), note, ticket.payload_bytes, memory),
+            *traits,
         )
         return self._writer.send(self._multi + mark + entry + _EXEC)
+
+    def _traits_of(self, given: Given, task: str) -> Traits:
+        asks_user = self._policies[task][0].fingerprint is not None
+        return traits_of(given, task, self.secret, asks_user=asks_user)
 
 
 def open_recorder(
