@@ -114,9 +114,9 @@ class Recovery:
         receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
         beside = any(start.phase == Phase.RUNNING and not start.is_in_cell for _, start, _ in starts)
         ends = self._queries.ends([start.token for _, start, _ in starts])
+        early = self._is_early(known)
         for (mid, start, raw), ended in zip(starts, ends, strict=True):
-            facts = self._facts(start, ended, death, receiving=receiving, beside=beside)
-            end = end_of(facts)
+            end = end_of(self._facts(start, ended, death, early=early, receiving=receiving, beside=beside))
             if end.end is StartEnd.FINISHED:
                 finished.append((mid, start.token))
             unfinished += end.end is StartEnd.WAIT
@@ -136,7 +136,7 @@ class Recovery:
         return self._queries.died_before(known) if known else set()
 
     def _facts(
-        self, start: Start, ended: Ended, death: _Death, *, receiving: bool, beside: bool
+        self, start: Start, ended: Ended, death: _Death, *, early: bool, receiving: bool, beside: bool
     ) -> DeadStart:
         lives = ended is not Ended.DONE and death.children_may_live and self._queries.child_lives(start)
         is_open = ended is Ended.NOT and not lives and start.phase != Phase.CLAIMED
@@ -149,7 +149,7 @@ class Recovery:
             nobodys_fault=death.is_nobodys_fault,
             receiving=receiving,
             beside=beside,
-            early=is_open and self._is_early(death.incident),
+            early=early,
             succeeded=is_open and not death.is_nobodys_fault and self._had_succeeded(start),
             trials=self._trials,
         )
