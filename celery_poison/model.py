@@ -272,18 +272,8 @@ class Brief(NamedTuple):
 
 
 _TEXTS = (
-    "id",
-    "mid",
-    "task",
-    "queue",
-    "cause",
-    "fingerprint",
-    "worker",
-    "reason",
-    "incident",
-    "resolution",
-    "actor",
-    "note",
+    *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
+    *("resolution", "actor", "note"),
 )
 _COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
 _FLAGS = ("candidate", "probation")
