@@ -33,6 +33,7 @@ class Delivery:
             was sent.
         came_from: the queue that it was consumed from, which may be the trial queue.
         alone: it must run with nothing beside it.
+        is_asked_about: nothing but a block list is against it, and only the user's function can tell.
         blocked: the rule on the block list that it falls under, as a sentence.
         overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
             nobody is made to wait for it (``poison_observe_only``).
@@ -56,6 +57,7 @@ class Delivery:
     history: History = NO_HISTORY
     alone: bool = False
     waits_since: float | None = None
+    is_asked_about: bool = False
     blocked: str = ""
     released: bool = False
     overtaken: tuple[str, bytes] | None = None
@@ -140,21 +142,18 @@ def note_delivery(
     is_known = redelivered or release is not None or MARK in headers
     came_from = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
     home = headers.get(TRIAL)
-    start = Start(
-        phase=Phase.CLAIMED.value,
-        token=token,
-        worker=worker,
-        pid=pid,
-        at_ms=0,
-        deliveries=1,
-        alone=0,
-        id=str(headers["id"]),
-        task=headers["task"],
+    start = Start.of(
+        token,
+        worker,
+        str(headers["id"]),
+        headers["task"],
         queue=home if home and isinstance(home, str) else came_from,
+        phase=Phase.CLAIMED,
+        pid=pid,
         max_crashes=policy.max_crashes,
         max_failures=policy.max_failures,
         payload_bytes=size_of(message),
-        diverts=int(diverts),
+        diverts=diverts,
     )
     return Delivery(
         message=message,
