@@ -69,6 +69,8 @@ def _lost_second(torment: Torment, fault: Fault, blow: Blow) -> None:
 
 @fault("redis-empty", owns="redis")
 def _empty(torment: Torment, fault: Fault, blow: Blow) -> None:
+    with contextlib.suppress(AssertionError):  # it may be loading what another fault has left of it
+        wait_until(lambda: torment.stage.stopping.is_set() or torment.stage.redis_answers(), timeout=30)
     with torment.stage.redis.client(decode_responses=False) as client:
         there = client.eval(_TAKE_AND_EMPTY, 0, Keys().parcels)
     ids = {id.decode() for id in _TASK_ID.findall(there)}
