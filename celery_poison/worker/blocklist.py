@@ -144,6 +144,10 @@ class Checker:
         self._recorder = recorder
         self._complain = complain
 
+    def concerns(self, task: str) -> bool:
+        """Whether some rule may be about messages of this task."""
+        return self._blocks.concerns(task)
+
     def must_ask(self, message: Any, task: str, policy: Policy) -> bool:
         """Whether only the user's own function can tell: it must run under an admit mark."""
         blocks, function = self._blocks, policy.fingerprint

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from celery_poison.worker.admission import Admission
+from celery_poison.worker.admission import Judge
 from celery_poison.worker.background import Retry
 from celery_poison.worker.resync import ResyncWindow
 
@@ -50,17 +51,17 @@ def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_ru
     heard: list[str] = []
     resync_window = _resync_window()
     recorded = SimpleNamespace(run_id="b", kept=None)
-    runtime: Any = SimpleNamespace(
-        resync_window=resync_window,
-        epoch=1,
-        activation_ms=1000,
-        policies={},
-        ledger=SimpleNamespace(look=lambda *_: recorded),
-        master_follower=SimpleNamespace(
+    parts: dict[str, Any] = dict.fromkeys(signature(Judge).parameters)
+    parts |= {
+        "loop": SimpleNamespace(epoch=1),
+        "settings": SimpleNamespace(activation_interval=1.0),
+        "ledger": SimpleNamespace(look=lambda *_: recorded),
+        "resync_window": resync_window,
+        "master_follower": SimpleNamespace(
             heard_from=lambda run_id: heard.append(run_id) or resync_window.met(run_id)
         ),
-    )
+    }
     delivery: Any = SimpleNamespace(epoch=1, mid="m", start=SimpleNamespace(id="id"))
-    with pytest.raises(Retry) as again:
-        Admission(runtime, lambda message: None)._judge(delivery)
-    assert heard == ["b"] and 0 < again.value.pause <= TELL_AGAIN
+    with pytest.raises(Retry) as retry:
+        Judge(**parts)(delivery, lambda delivery: None)
+    assert heard == ["b"] and 0 < retry.value.pause <= TELL_AGAIN

@@ -175,7 +175,7 @@ def test_NEW_9_a_reminder_that_comes_late_puts_nothing_back_on_record(
     start = here.start("m")
     here.ended(start)
     here.deferred_cleanup.add("m", start.token, start.id, start.task)
-    here.resync.connection_lost()
+    here.resync.connected(broker_forgets=False, again=True)
     clock = settling.time.monotonic() + 2 * settling.FOR_A_COPY
     monkeypatch.setattr(settling, "time", SimpleNamespace(monotonic=lambda: clock))
     here.resync.settle()
@@ -188,7 +188,7 @@ def test_NEW_9_a_reminder_in_time_puts_back_what_redis_has_forgotten(here: Here)
     start = here.start("m")
     here.deferred_cleanup.add("m", start.token, start.id, start.task)
     here.ledger.client.delete(here.ledger.keys.running, here.ledger.keys.done)
-    here.resync.connection_lost()
+    here.resync.connected(broker_forgets=False, again=True)
     here.do_what_is_due()
     assert here.running() == {"m"} and [*here.queries.ends([start.token])] == [Ended.DONE]
 

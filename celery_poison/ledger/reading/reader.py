@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import redis
 
 from celery_poison.ledger.connection import clear_errors
-
-if TYPE_CHECKING:
-    from celery_poison.ledger.ledger import Ledger
+from celery_poison.ledger.keys import Keys
 
 _T = TypeVar("_T")
 
@@ -17,10 +17,20 @@ _T = TypeVar("_T")
 PAGE = 500
 
 
+class Readable(Protocol):
+    """A ledger, for who only reads: not what changes it."""
+
+    @property
+    def client(self) -> redis.Redis: ...
+
+    @property
+    def keys(self) -> Keys: ...
+
+
 class Reader:
     """Reads one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Readable) -> None:
         self._client = ledger.client
         self._keys = ledger.keys
 
