@@ -122,7 +122,7 @@ def test_EMS_10_a_user_who_may_not_ask_is_told_the_right_that_is_missing(always:
 def test_EMS_10_a_replica_is_found_when_it_is_in_step_and_only_if_it_may_be_waited_for() -> None:
     with RedisServer() as primary, RedisServer(options={"replicaof": f"127.0.0.1 {primary.port}"}):
         client = open_redis(primary.url())
-        wait_until(lambda: _means(client) == REPLICA, timeout=20, what="a replica in step")
+        wait_until(lambda: _means(client) == REPLICA, what="a replica in step")
         with pytest.raises(NoPromise, match=r"\+wait"):
             find_means(_as_user(primary, "+@all", "-wait"))
 

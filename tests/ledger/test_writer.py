@@ -22,7 +22,7 @@ def _words(url: str) -> list[bytes]:
 
 
 def _arrived(url: str, count: int) -> None:
-    wait_until(lambda: len(_words(url)) == count, timeout=10, what=lambda: f"{count} words: {_words(url)}")
+    wait_until(lambda: len(_words(url)) == count, what=lambda: f"{count} words: {_words(url)}")
 
 
 def test_WAS_9_a_write_survives_the_death_of_its_sender(redis_url: str) -> None:
@@ -66,7 +66,7 @@ def test_a_ledger_that_is_away_costs_one_attempt_a_second_and_is_found_again() -
         assert [writer.send(_push("lost")) for _ in range(5)] == [False] * 5
         assert writer.failures == 5
         server.start()
-        wait_until(lambda: writer.send(_push("again")), timeout=10, what="found again")
+        wait_until(lambda: writer.send(_push("again")), what="found again")
 
 
 def test_EMS_8_a_new_connection_begins_with_what_redis_may_have_forgotten(redis_url: str) -> None:
