@@ -161,10 +161,10 @@ class Resync:
         self._remind(self._deferred_cleanup.connection_lost(keep_for))
         self.broker_is_away = False
 
-    def settle(self) -> None:
+    def clean_up(self) -> None:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
         if not self.broker_is_away and not self._owes():
-            self._deferred_cleanup.settle()
+            self._deferred_cleanup.clean_up()
 
     def keep(self, end: Acknowledged) -> None:
         """Have it on record that a start ended, for the copy of its message that comes."""

@@ -65,7 +65,7 @@ class Rounds:
         # Nothing is forgotten here while Redis is away: it may come back having forgotten more than that.
         if self._writer.open():
             self._master_follower.heard_from(self._writer.run_id)
-            self._resync.settle()
+            self._resync.clean_up()
             self._resync.recheck()
         raise Retry(PAUSE)
 
@@ -110,7 +110,7 @@ class Farewell:
         self._loop.drain()
         self._shutdown.is_over = True
         try:
-            self._deferred_cleanup.settle(everything=True)
+            self._deferred_cleanup.clean_up(everything=True)
             self._outcomes.take_back_all()
             if self._gives_everything_back():
                 self._ledger.retire(self._me.worker)
