@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Facts, Verdict, judge
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
@@ -178,6 +179,8 @@ class Judge:
         self._acknowledge(delivery)
 
     def _acknowledge(self, delivery: Delivery) -> None:
+        if isinstance(delivery.message, Sealed):
+            delivery.message.has_moved()
         self.loop.call_in_loop(delivery.message.ack)
 
     def _claim(self, delivery: Delivery, recorded: MessageState, let_in: LetIn, *, alone: bool) -> None:

@@ -14,6 +14,7 @@ from celery.worker import state
 from celery_poison.errors import PoisonError
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import TimeLimits
+from celery_poison.worker.reconnect_cleanup import hear_of_begun
 from celery_poison.worker.worker import PoolFacts, Worker
 
 
@@ -50,6 +51,7 @@ class LifeStep(bootsteps.StartStopStep):
             beat += 1
             time.sleep(0.05)
             ours.loop.drain()
+            hear_of_begun(ours.loop.consumer)  # and of what has ended: it is acknowledged meanwhile
         ours.cells.end()
 
     def terminate(self, worker: Any) -> None:
