@@ -165,21 +165,18 @@ def _start_of(
     message: Any, policy: Policy, came_from: str, *, diverts: bool, token: str, worker: str, pid: int
 ) -> Start:
     home = message.headers.get(TRIAL)
-    return Start(
-        phase=Phase.CLAIMED.value,
-        token=token,
-        worker=worker,
-        pid=pid,
-        at_ms=0,
-        deliveries=1,
-        alone=0,
-        id=str(message.headers["id"]),
-        task=message.headers["task"],
+    return Start.of(
+        token,
+        worker,
+        str(message.headers["id"]),
+        message.headers["task"],
         queue=home if home and isinstance(home, str) else came_from,
+        phase=Phase.CLAIMED,
+        pid=pid,
         max_crashes=policy.max_crashes,
         max_failures=policy.max_failures,
         payload_bytes=size_of(message),
-        diverts=int(diverts),
+        diverts=diverts,
     )
 
 

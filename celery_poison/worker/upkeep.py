@@ -11,7 +11,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.writer import Writer
 from celery_poison.sandbox.pool import Cells
 from celery_poison.worker.background import Background, Retry
-from celery_poison.worker.crash_reports import Deathbed
+from celery_poison.worker.crash_reports import CrashReports
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
 from celery_poison.worker.heartbeat import Owners, Shutdown
 from celery_poison.worker.loop import EventLoop
@@ -87,7 +87,7 @@ class Farewell:
         deferred_cleanup: DeferredCleanup,
         outcomes: Outcomes,
         holdings: Holdings,
-        crash_reports: Deathbed | None,
+        crash_reports: CrashReports | None,
         complain: Callable[[Exception], object],
     ) -> None:
         self._me = me

@@ -156,7 +156,7 @@ class Worker:
         self._master_follower = MasterFollower(self._writer, self._resync, self._health, self.loop, beat)
 
     def _make_outcomes(self) -> None:
-        self._crash_reports = crash_reports.make_deathbed(self.complain)
+        self._crash_reports = crash_reports.open_crash_reports(self.complain)
         self.exits = Exits(self._crash_reports)
         self._outcomes = Outcomes(
             self._me,
@@ -362,7 +362,7 @@ class Worker:
     def child_begins(self) -> None:
         """Set up a process of the pool, in that process."""
         if self._crash_reports is not None:
-            crash_reports.lie_down(self._crash_reports.path)
+            crash_reports.begin_report(self._crash_reports.path)
         keep_child_alive(
             self._writer,
             self._ledger.keys.child(self._me.worker, os.getpid()),
