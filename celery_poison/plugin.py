@@ -43,8 +43,10 @@ class Plugin:
         self.policy_overrides = Overrides()
         self._ignored_version = -1
         self._overriding = Lock()
-        #: The running worker of this app in this process, if there is one.
-        self.runtime: Any = None
+        #: What the requests of this app's worker work with, if it runs in this process.
+        self.request_needs: Any = None
+        #: Takes what is wrong at run time; the worker counts it.
+        self.complain: Callable[[Exception], object] = _warn
 
     @property
     def settings(self) -> Settings:
@@ -128,18 +130,12 @@ class Plugin:
             if version <= current:
                 if version < current and version != self._ignored_version:
                     self._ignored_version = version
-                    self._complain(_lost(version, current))
+                    self.complain(_lost(version, current))
                 return False
             self.policy_overrides, complaints = Overrides.read(version, overrides)
         for complaint in complaints:
-            self._complain(complaint)
+            self.complain(complaint)
         return True
-
-    def _complain(self, error: ConfigurationError) -> None:
-        if self.runtime is not None:
-            self.runtime.complain(error)
-        else:
-            logger.warning("celery_poison: %s", error)
 
     @property
     def wants_everything(self) -> bool:
@@ -155,6 +151,10 @@ class Plugin:
         for name, task in list(self.app._tasks.items()):
             if not isinstance(task, PoisonTask) and not name.startswith("celery."):
                 guard_task(task, marked(task) or {}, keep_acks=True)
+
+
+def _warn(error: Exception) -> None:
+    logger.warning("celery_poison: %s", error)
 
 
 def _lost(version: int, current: int) -> ConfigurationError:

@@ -22,8 +22,7 @@ from celery.utils.log import get_logger
 from redis import Redis
 from redis.exceptions import RedisError
 
-from celery_poison.broker.arriving import put_back_arriving
-from celery_poison.broker.unacked import Unacked, number_of
+from celery_poison.broker.unacked import Unacked, number_of, put_back_arriving
 
 logger = get_logger("celery_poison")
 

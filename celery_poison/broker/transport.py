@@ -12,8 +12,7 @@ from kombu import Connection
 from kombu.transport import pyamqp, redis
 
 from celery_poison.broker.held import Holdings
-from celery_poison.broker.qos import OwnerIsAlive
-from celery_poison.broker.redis_transport import owned_channel
+from celery_poison.broker.receive import OwnerIsAlive, owned_channel
 from celery_poison.broker.sealed import Sealed
 
 

@@ -2,23 +2,29 @@
 
 kombu restores a message in a transaction that watches the hash of all unacknowledged messages: any other
 worker's delivery or acknowledgement makes it start again, under load without end. Here a script looks at
-the one entry only, and moves it if it is still the one that was read (EMS-6).
+the one entry only, and moves it if it is still the one that was read (EMS-6). Messages that are on their way
+from a queue to their receiver's unacknowledged ones, and that nobody has seen, go back too.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from time import time
 from typing import Any, NamedTuple
 from uuid import uuid4
 
+from celery import Celery
 from celery.utils.log import get_logger
+from kombu.transport import redis
 from redis import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, TimeoutError
 
+from celery_poison.broker.publish import bounded_options
 from celery_poison.headers import mid_of
 
 logger = get_logger(__name__)
@@ -54,7 +60,7 @@ return entry and 1 or 0
 _OWNED = re.compile(r"([0-9a-f]{16}(?:r\d+)?)-\d+")
 
 #: Tags of unreadable entries that were complained of.
-_told: set[str] = set()
+_complained_of: set[str] = set()
 
 
 def owner_of(tag: str) -> str | None:
@@ -258,7 +264,99 @@ def _mid(headers: Any) -> str | None:
 
 
 def _complain(tag: str, error: Exception) -> None:
-    if tag not in _told:
-        _told.add(tag)
+    if tag not in _complained_of:
+        _complained_of.add(tag)
         sentence = "celery_poison: unacknowledged message %s cannot be put back and stays where it is: %r"
         logger.error(sentence, tag, error)
+
+
+def arriving_key(boot_id: str, queue: str) -> str:
+    """Return the list that holds a message between its queue and its registration."""
+    return f"poison.arriving.{boot_id}.{queue}"
+
+
+def _register(prefix: str, boot_id: str) -> str:
+    return f"{prefix}poison.arriving.{boot_id}"
+
+
+def announce(channel: Any, boot_id: str, queue: str) -> None:
+    """Write down that ``boot_id`` is about to receive from ``queue``, for whoever outlives it."""
+    Redis(connection_pool=channel.pool).sadd(_register(channel.global_keyprefix or "", boot_id), queue)
+
+
+def put_back_arriving(unacked: Unacked, boot_id: str, queues: Iterable[str] = ()) -> Counter[str]:
+    """Put back what ``boot_id`` was receiving, in its order and unchanged; return the number by queue.
+
+    Args:
+        unacked: of the broker.
+        queues: further queues than the announced ones.
+    """
+    client, prefix = unacked.client, unacked.prefix
+    announced: Any = client.smembers(_register(prefix, boot_id))
+    moved: Counter[str] = Counter()
+    for queue in {text(name) for name in announced}.union(queues):
+        source = prefix + arriving_key(boot_id, queue)
+        while client.llen(source) and client.lmove(source, prefix + queue, "LEFT", "RIGHT"):
+            moved[queue] += 1
+    client.delete(_register(prefix, boot_id))
+    return moved
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What was put back, where the broker leaves that to us; by earlier calls and by others too.
+
+    Attributes:
+        count: the number of messages.
+        mids: which; None if the broker did it, and nobody can say.
+        queues: the number of messages by queue.
+        refused: the number of those that stay unacknowledged: nobody can read them, or place them.
+    """
+
+    count: int = 0
+    mids: frozenset[str] | None = None
+    queues: Mapping[str, int] = field(default_factory=dict)
+    refused: int = 0
+
+
+def owners(app: Celery) -> set[str]:
+    """Return the boot ids under which messages lie unacknowledged on a Redis broker.
+
+    Raises:
+        redis.exceptions.RedisError: Redis is away.
+    """
+    with app.connection_for_read(transport_options=bounded_options(app)) as connection:
+        channel = connection.default_channel
+        if not isinstance(channel, redis.Channel):
+            return set()
+        return {owner for tag in Unacked(channel).tags() if (owner := owner_of(tag))}
+
+
+def put_back(app: Celery, boot_id: str, queues: Iterable[str]) -> PutBack:
+    """Put back every message that the worker process ``boot_id`` received from Redis (EMS-6).
+
+    Each message moves in one step, to the front of the queue it came from, the oldest first in line. Its
+    redelivered flag is set, so that it is looked up before it runs. Whoever is killed in between is
+    followed by the next call, which moves the rest and says the same; two calls at once share the work.
+
+    Args:
+        queues: the queues that worker consumed, as far as they are known.
+
+    Raises:
+        redis.exceptions.RedisError: Redis is away, or takes no messages at the moment; call again.
+    """
+    with app.connection_for_read(transport_options=bounded_options(app)) as connection:
+        channel = connection.default_channel
+        if not isinstance(channel, redis.Channel):
+            return PutBack()
+        # What was arriving is younger than all that had arrived: it goes back first, and is behind it then.
+        unacked = Unacked(channel)
+        by_queue = put_back_arriving(unacked, boot_id, queues)
+        count = by_queue.total()
+        refused = unacked.restore(unacked.tags_of(boot_id), record=True)
+        mids: set[str] = set()
+        for mid, places in unacked.returned(boot_id):
+            count += 1
+            by_queue.update(places)
+            mids.update({mid} if mid else ())
+        return PutBack(count, frozenset(mids), dict(by_queue), refused)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.broker.putback import owners, put_back
+from celery_poison.broker.unacked import owners, put_back
 from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence

@@ -46,7 +46,7 @@ _REBIRTH = re.compile(r"r\d+$")
 
 
 def life_of(incarnation: str) -> str:
-    """Return what stays the same of an incarnation when its worker is reborn."""
+    """Return what stays the same of an incarnation when its worker rejoins."""
     return _REBIRTH.sub("", incarnation)
 
 
@@ -99,7 +99,7 @@ class Keys:
         return f"{self.prefix}worker:{incarnation}"
 
     def channel(self, incarnation: str) -> str:
-        """Return the channel of a worker's processes; they keep it when the worker is reborn."""
+        """Return the channel of a worker's processes; they keep it when the worker rejoins."""
         return self.alive + life_of(incarnation)
 
     def child(self, incarnation: str, pid: int | str) -> str:

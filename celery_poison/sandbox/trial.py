@@ -43,15 +43,15 @@ class Suspect(Protocol):
 
 
 class Host(Protocol):
-    """The worker to which a sandbox belongs.
+    """The worker to which a sandbox belongs."""
 
-    Attributes:
-        epoch: number of the present broker connection; what came by an earlier one is void.
-        stopping: it is to end, and begins nothing more.
-    """
+    @property
+    def epoch(self) -> int:
+        """Number of the present broker connection; what came by an earlier one is void."""
 
-    epoch: int
-    stopping: bool
+    @property
+    def stopping(self) -> bool:
+        """Whether it is to end, and begins nothing more."""
 
     @property
     def app(self) -> Celery: ...
@@ -64,8 +64,8 @@ class Host(Protocol):
     def complain(self) -> Callable[[Exception], object]:
         """Log an error that no message suffers from, once."""
 
-    def call_in_loop(self, call: Callable[[], Any]) -> None:
-        """Run ``call`` on the event loop, soon; from any thread."""
+    def call_in_loop(self, function: Callable[[], Any]) -> None:
+        """Run ``function`` on the event loop, soon; from any thread."""
 
     def prepare_cell(self) -> Prepare:
         """Return what makes a fresh process one that runs tasks for this worker."""

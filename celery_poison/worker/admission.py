@@ -8,9 +8,10 @@ in the ledger after a moment, and its delivery is acknowledged (TP1-8).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from celery.utils.log import get_logger
 
@@ -18,15 +19,20 @@ from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Facts, Verdict, judge
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import MessageState
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
 from celery_poison.quarantine.stored import pack, stored_fields
+from celery_poison.settings import Settings
 from celery_poison.states import State
-from celery_poison.worker.background import Retry
-from celery_poison.worker.receive import Delivery, needs_care, note_delivery
-
-if TYPE_CHECKING:
-    from celery_poison.worker.worker import Worker
+from celery_poison.worker.background import Background, Retry
+from celery_poison.worker.blocklist import Checker
+from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.quarantine_writer import QuarantineWriter
+from celery_poison.worker.receive import AdmitMarks, Delivery, Receiver
+from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker.resync import MasterFollower, ResyncWindow
 
 logger = get_logger("celery_poison")
 
@@ -35,152 +41,107 @@ PATIENCE = 0.25
 #: Seconds for which such a message is held in memory before it is parked.
 PARK_AFTER = 2.0
 
-
 #: What is claimed: mid, the start on record that it replaces, the new start.
 Claim = tuple[str, bytes, Start]
+#: Takes a delivery that may come in, in the background thread.
+Enter = Callable[[Delivery], object]
 
 
-class Admission:
-    """Stands in for the consumer's ``on_task_received``.
+class NeverStarted(Protocol):
+    """Whoever takes the claim of a delivery back that does not go to the pool."""
 
-    Args:
-        runtime: the worker.
-        handler: Celery's own ``on_task_received``.
-    """
+    def never_started(self, delivery: Delivery, *, put_back: bool) -> None: ...
 
-    def __init__(self, runtime: Worker, handler: Callable[[Any], Any]) -> None:
-        self._runtime = runtime
-        self._handler = handler
-        self._policies = runtime.policies
 
-    def __call__(self, message: Any) -> Any:
-        try:
-            delivery = self._notes(message)
-        except Exception as error:  # garbage in headers: Celery has its own ways with that
-            self._runtime.complain(error)
-            delivery = None
-        if delivery is None:
-            return self._handler(message)
-        background = self._runtime.background
-        if delivery.is_asked_about:
-            return background.do(partial(self._ask_first, delivery))
-        if delivery.look or delivery.blocked or delivery.limits.max_payload_bytes is not None:
-            return background.do_together(self._judge, delivery, partial(self._ledger_away, delivery))
-        return self._let_in(delivery)
+@dataclass(slots=True, eq=False)
+class Judge:
+    """Looks deliveries up in the ledger and decides what becomes of them; everything waits for Redis."""
 
-    def _notes(self, message: Any) -> Delivery | None:
-        task = message.headers.get("task")
-        found = self._policies.get(task)
-        if found is None or "id" not in message.headers:
-            return None
-        runtime, (policy, diverts) = self._runtime, found
-        suspected = runtime.resync_window.is_suspected
-        care = suspected or needs_care(message, policy)
-        blockable = runtime.blocks.concerns(task)
-        if not care and not blockable:
-            return None
-        delivery = note_delivery(
-            message,
-            policy,
-            diverts=diverts,
-            token=runtime.me.next_token(),
-            worker=runtime.worker,
-            pid=runtime.me.pid,
-            epoch=runtime.epoch,
-            suspected=suspected,
-            trials=runtime.settings.has_trials,
-        )
-        if blockable:
-            about = (message, task, policy)
-            if not runtime.checker.must_ask(*about):
-                delivery.blocked = runtime.checker.reason(*about, ask=False)
-            else:  # what needs care is asked about when it is let in
-                delivery.is_asked_about = not care
-        return delivery if care or delivery.blocked or delivery.is_asked_about else None
+    loop: EventLoop
+    ledger: Ledger
+    settings: Settings
+    me: Incarnation
+    inflight: InFlight
+    resync_window: ResyncWindow
+    master_follower: MasterFollower
+    quarantine_writer: QuarantineWriter
+    complain: Callable[[Exception], object]
 
-    # --- in the background thread -----------------------------------------------------------------
+    def __call__(self, deliveries: Sequence[Delivery], enter: Enter) -> list[Exception | None]:
+        """Look up, judge and claim many messages in two round trips; return the error of each.
 
-    def _ask_first(self, delivery: Delivery) -> None:
-        """Ask the user's function about a message that has just arrived, under an admit mark (NEW-3)."""
-        runtime = self._runtime
-        if delivery.epoch != runtime.epoch:
-            return
-        first = delivery.start
-        delivery.blocked = self._rule_under_mark(delivery)
-        if delivery.blocked:
-            runtime.background.do_together(self._judge, delivery, partial(self._ledger_away, delivery))
-            return
-        runtime.admit_marks.remove(delivery.mid)
-        delivery.start = first
-        runtime.loop.call_in_loop(partial(self._hand_over, delivery))
-
-    def _judge(self, deliveries: list[Delivery]) -> list[Exception | None]:
-        """Look up, judge and claim many messages in two round trips; return the error of each."""
-        runtime, errors, claims = self._runtime, dict[str, Exception](), list[tuple[Delivery, Claim]]()
+        Raises:
+            LedgerUnavailable: nothing has been decided.
+        """
+        errors, claims = dict[str, Exception](), list[tuple[Delivery, Claim]]()
         # Of the others the connection is gone; the broker delivers them again.
-        here = [delivery for delivery in deliveries if delivery.epoch == runtime.epoch]
-        about = ((delivery.mid, delivery.start.id) for delivery in here)
-        states = runtime.ledger.look_many(about, runtime.activation_ms)
+        here = [delivery for delivery in deliveries if delivery.epoch == self.loop.epoch]
+        ids = ((delivery.mid, delivery.start.id) for delivery in here)
+        states = self.ledger.look_many(ids, self._activation_ms)
         for delivery, recorded in zip(here, states, strict=True):
             try:
-                if claim := self._judge_one(delivery, recorded):
+                if claim := self._judge_one(delivery, recorded, enter):
                     claims.append((delivery, claim))
             except Exception as error:
                 errors[delivery.start.token] = error
-        errors |= self._claim(claims)
+        errors |= self._claim(claims, enter)
         return [errors.get(delivery.start.token) for delivery in deliveries]
 
-    def _judge_one(self, delivery: Delivery, recorded: MessageState) -> Claim | None:
+    @property
+    def _activation_ms(self) -> int:
+        return int(self.settings.activation_interval * 1000)
+
+    def _judge_one(self, delivery: Delivery, recorded: MessageState, enter: Enter) -> Claim | None:
         """Carry out the verdict; return the claim if the message is to be let in."""
         recorded = self._complete_release(delivery, recorded)
-        self._runtime.master_follower.heard_from(recorded.run_id)
-        if pause := self._runtime.resync_window.patience:
+        self.master_follower.heard_from(recorded.run_id)
+        if pause := self.resync_window.patience:
             raise Retry(pause)  # somebody may be about to tell again that it runs there
         foreign, ended = self._earlier_start(delivery, recorded)
         facts = facts_of(delivery, recorded, foreign, ended)
         verdict = judge(facts, delivery.limits)
-        if self._runtime.observes:
-            self._observe(delivery, recorded, verdict)
+        if self.settings.observe_only:
+            self._observe(delivery, recorded, verdict, enter)
             return None
         return self._carry_out(delivery, recorded, verdict)
 
-    def _claim(self, claims: list[tuple[Delivery, Claim]]) -> dict[str, Exception]:
+    def _claim(self, claims: list[tuple[Delivery, Claim]], enter: Enter) -> dict[str, Exception]:
         """Let in those that nobody else was faster with; return the errors of the others, by token."""
         tokens = [delivery.start.token for delivery, _ in claims]
         try:
-            granted = self._runtime.ledger.claim_many(claim for _, claim in claims)
+            granted = self.ledger.claim_many(claim for _, claim in claims)
         except Exception as error:
             return dict.fromkeys(tokens, error)
         for (delivery, _), is_ours in zip(claims, granted, strict=True):
             if is_ours:
-                self._enter(delivery)
+                enter(delivery)
         return {token: Retry(0.0) for token, is_ours in zip(tokens, granted, strict=True) if not is_ours}
 
-    def _enter(self, delivery: Delivery) -> None:
-        """Hold it against what only the user's function can tell; let it in on the event loop."""
-        runtime = self._runtime
-        if delivery.epoch == runtime.epoch and (reason := self._rule_under_mark(delivery)):
-            if not runtime.observes:
-                self._refuse(delivery, causes.BLOCKED, reason)
-                return
-            about = (delivery.message, delivery.mid, delivery.start, causes.BLOCKED, reason)
-            runtime.background.do(partial(runtime.quarantine_writer.would_quarantine, *about), lambda: False)
-        runtime.loop.call_in_loop(partial(self._let_in, delivery))
+    def _complete_release(self, delivery: Delivery, recorded: MessageState) -> MessageState:
+        start = delivery.start
+        if recorded.kept is not State.NDLV or not delivery.release or delivery.release != recorded.release:
+            return recorded
+        # Published, and its operator did not live to say so: the release is a fact all the same.
+        self.ledger.released(delivery.mid, start.id, delivery.release)
+        return self.ledger.look(delivery.mid, start.id, self._activation_ms)
 
-    def _rule_under_mark(self, delivery: Delivery) -> str:
-        """Ask the user's function about the message, under an open admit mark: dying in it is a crash."""
-        checker, about = self._runtime.checker, (delivery.message, delivery.start.task, delivery.policy)
-        if delivery.released or not checker.must_ask(*about):
-            return ""
-        delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-        self._runtime.admit_marks.put(delivery.mid, delivery.start)
-        return checker.reason(*about, ask=True)
+    def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:
+        """Return whether an earlier start stands in the way, and how it ended."""
+        start = recorded.start
+        if self.inflight.is_running(delivery.mid):
+            # Whatever is on record: this worker was taken for dead, or Redis forgot.
+            return True, recorded.ended
+        if start is None:
+            return False, Ended.NOT
+        if start.worker == self.me.worker:
+            return self.inflight.of(start, recorded.ended)
+        return (True, recorded.ended) if recorded.is_in_the_way else (False, Ended.NOT)
 
-    def _observe(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> None:
+    def _observe(self, delivery: Delivery, recorded: MessageState, verdict: Verdict, enter: Enter) -> None:
         """Note what was judged; let it in as Celery would."""
-        runtime, start = self._runtime, delivery.start
+        start = delivery.start
         if verdict.action is Action.QUARANTINE:
-            runtime.quarantine_writer.would_quarantine(
+            self.quarantine_writer.would_quarantine(
                 delivery.message, delivery.mid, start, verdict.cause, verdict.reason
             )
         if recorded.start is not None:
@@ -189,50 +150,28 @@ class Admission:
             delivery.mid = f"{delivery.mid}:{start.token}"
         delivery.history = recorded.history
         delivery.start = start._replace(deliveries=recorded.history.deliveries + 1)
-        self._enter(delivery)
-
-    def _complete_release(self, delivery: Delivery, recorded: MessageState) -> MessageState:
-        ledger, start = self._runtime.ledger, delivery.start
-        if recorded.kept is not State.NDLV or not delivery.release or delivery.release != recorded.release:
-            return recorded
-        # Published, and its operator did not live to say so: the release is a fact all the same.
-        ledger.released(delivery.mid, start.id, delivery.release)
-        return ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
-
-    def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:
-        """Return whether an earlier start stands in the way, and how it ended."""
-        start = recorded.start
-        if self._runtime.inflight.is_running(delivery.mid):
-            # Whatever is on record: this worker was taken for dead, or Redis forgot.
-            return True, recorded.ended
-        if start is None:
-            return False, Ended.NOT
-        if start.worker == self._runtime.worker:
-            return self._runtime.inflight.of(start, recorded.ended)
-        return (True, recorded.ended) if recorded.is_in_the_way else (False, Ended.NOT)
+        enter(delivery)
 
     def _carry_out(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> Claim | None:
-        runtime = self._runtime
+        start = delivery.start
         match verdict.action:
             case Action.WAIT:
                 self._wait(delivery, recorded)
             case Action.DROP:
-                runtime.ledger.duplicate(delivery.mid, delivery.start, reason=verdict.reason)
+                self.ledger.duplicate(delivery.mid, start, reason=verdict.reason)
                 self._acknowledge(delivery)
             case Action.QUARANTINE:
-                self._quarantine(delivery, verdict)
+                self.quarantine(delivery, verdict)
             case _:
                 if verdict.reason:
                     logger.warning(
-                        "celery_poison: Task %s[%s] runs alone: %s",
-                        delivery.start.task,
-                        delivery.start.id,
-                        verdict.reason,
+                        "celery_poison: Task %s[%s] runs alone: %s", start.task, start.id, verdict.reason
                     )
-                if verdict.action is Action.RUN_ALONE and self._is_tried_elsewhere(delivery):
+                alone = verdict.action is Action.RUN_ALONE
+                if alone and self._is_tried_elsewhere(delivery):
                     self._send_to_trial(delivery, recorded)
                 else:
-                    return self._claim_of(delivery, recorded, alone=verdict.action is Action.RUN_ALONE)
+                    return self._claim_of(delivery, recorded, alone=alone)
         return None
 
     def _wait(self, delivery: Delivery, recorded: MessageState) -> None:
@@ -245,28 +184,28 @@ class Admission:
         self._park(delivery, recorded.raw, delivery.start)
 
     def _is_tried_elsewhere(self, delivery: Delivery) -> bool:
-        settings = self._runtime.settings
-        return settings.trial == "queue" and not delivery.is_from(settings.trial_queue)
+        return self.settings.trial == "queue" and not delivery.is_from(self.settings.trial_queue)
 
     def _send_to_trial(self, delivery: Delivery, recorded: MessageState) -> None:
         """Park it in nobody's way, marked for the trial queue: the active monitor publishes it there."""
-        if recorded.raw and not self._runtime.ledger.claim(delivery.mid, recorded.raw, None):
+        if recorded.raw and not self.ledger.claim(delivery.mid, recorded.raw, None):
             raise Retry(0.0)
         self._park(delivery, b"", delivery.start._replace(alone=ALONE))
 
     def _park(self, delivery: Delivery, seen: bytes, start: Start) -> None:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
-        runtime, parcel = self._runtime, pack(stored_fields(delivery.message))
+        stored = pack(stored_fields(delivery.message))
         try:
-            if not runtime.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=parcel):
+            if not self.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=stored):
                 raise Retry(0.0)
         except LedgerUnavailable as error:  # it stays in memory: letting it in would run it twice
-            runtime.complain(error)
+            self.complain(error)
             raise Retry(PATIENCE) from error
         self._acknowledge(delivery)
 
-    def _quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
-        self._runtime.quarantine_writer.write(
+    def quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
+        """Keep the original first, acknowledge it afterwards."""
+        self.quarantine_writer.write(
             delivery.message, delivery.mid, delivery.start, verdict.cause, verdict.reason
         )
         self._acknowledge(delivery)
@@ -274,16 +213,93 @@ class Admission:
     def _acknowledge(self, delivery: Delivery) -> None:
         if isinstance(delivery.message, Sealed):
             delivery.message.has_moved()
-        self._runtime.loop.call_in_loop(delivery.message.ack)
+        self.loop.call_in_loop(delivery.message.ack)
 
     def _claim_of(self, delivery: Delivery, recorded: MessageState, *, alone: bool) -> Claim:
         delivery.history, delivery.alone, delivery.released = recorded.history, alone, recorded.release > 0
         delivery.start = delivery.start._replace(deliveries=recorded.history.deliveries + 1, alone=int(alone))
-        self._runtime.inflight.let_in(delivery.start.token)
+        self.inflight.let_in(delivery.start.token)
         return delivery.mid, recorded.raw, delivery.start
 
+
+@dataclass(slots=True, eq=False)
+class Admission:
+    """Stands in for the consumer's ``on_task_received``.
+
+    Attributes:
+        handler: Celery's own ``on_task_received``.
+        judge: decides in the background about what must be looked up.
+    """
+
+    handler: Callable[[Any], Any]
+    receiver: Receiver
+    judge: Judge
+    loop: EventLoop
+    background: Background
+    settings: Settings
+    inflight: InFlight
+    checker: Checker
+    admit_marks: AdmitMarks
+    quarantine_writer: QuarantineWriter
+    outcomes: NeverStarted
+    complain: Callable[[Exception], object]
+
+    def __call__(self, message: Any) -> Any:
+        try:
+            delivery = self.receiver.notes(message)
+        except Exception as error:  # garbage in headers: Celery has its own ways with that
+            self.complain(error)
+            delivery = None
+        if delivery is None:
+            return self.handler(message)
+        if delivery.is_asked_about:
+            return self.background.do(partial(self._ask_first, delivery))
+        if delivery.look or delivery.blocked or delivery.limits.max_payload_bytes is not None:
+            return self._judge_soon(delivery)
+        return self.let_in(delivery)
+
+    def _judge_soon(self, delivery: Delivery) -> None:
+        self.background.do_together(self._judge, delivery, partial(self._ledger_away, delivery))
+
+    # --- in the background thread --------------------------------------------------------------
+
+    def _judge(self, deliveries: Sequence[Delivery]) -> list[Exception | None]:
+        return self.judge(deliveries, self._enter)
+
+    def _ask_first(self, delivery: Delivery) -> None:
+        """Ask the user's function about a message that has just arrived, under an admit mark (NEW-3)."""
+        if delivery.epoch != self.loop.epoch:
+            return
+        first = delivery.start
+        delivery.blocked = self._rule_under_mark(delivery)
+        if delivery.blocked:
+            self._judge_soon(delivery)
+            return
+        self.admit_marks.remove(delivery.mid)
+        delivery.start = first
+        self.loop.call_in_loop(partial(self._hand_over, delivery))
+
+    def _enter(self, delivery: Delivery) -> None:
+        """Hold it against what only the user's function can tell; let it in on the event loop."""
+        if delivery.epoch == self.loop.epoch and (reason := self._rule_under_mark(delivery)):
+            if not self.settings.observe_only:
+                self._refuse(delivery, causes.BLOCKED, reason)
+                return
+            args = (delivery.message, delivery.mid, delivery.start, causes.BLOCKED, reason)
+            self.background.do(partial(self.quarantine_writer.would_quarantine, *args), lambda: False)
+        self.loop.call_in_loop(partial(self.let_in, delivery))
+
+    def _rule_under_mark(self, delivery: Delivery) -> str:
+        """Ask the user's function about the message, under an open admit mark: dying in it is a crash."""
+        args = (delivery.message, delivery.start.task, delivery.policy)
+        if delivery.released or not self.checker.must_ask(*args):
+            return ""
+        delivery.start = delivery.start.in_phase(Phase.ADMITTING)
+        self.admit_marks.put(delivery.mid, delivery.start)
+        return self.checker.reason(*args, ask=True)
+
     def _ledger_away(self, delivery: Delivery) -> bool:
-        if not self._runtime.observes and (delivery.blocked or not self._runtime.settings.fail_open):
+        if not self.settings.observe_only and (delivery.blocked or not self.settings.fail_open):
             return True
         self._enter(delivery)
         return False
@@ -291,32 +307,32 @@ class Admission:
     # --- on the event loop ---------------------------------------------------------------------
 
     def _hand_over(self, delivery: Delivery) -> None:
-        if delivery.epoch == self._runtime.epoch:
-            self._handler(delivery.message)
+        if delivery.epoch == self.loop.epoch:
+            self.handler(delivery.message)
 
-    def _let_in(self, delivery: Delivery) -> None:
+    def let_in(self, delivery: Delivery) -> None:
         """Unpack, decode and hand over, under an open admit mark: dying here is a crash of its own."""
-        if delivery.epoch != self._runtime.epoch:
+        if delivery.epoch != self.loop.epoch:
             # Its copy may come to another worker, and must not wait there for this claim.
-            self._runtime.outcomes.never_started(delivery, put_back=True)
+            self.outcomes.never_started(delivery, put_back=True)
             return
         message = delivery.message
         message.poison = delivery
         delivery.forget_trial_queue()
-        self._runtime.inflight.let_in(delivery.start.token)
+        self.inflight.let_in(delivery.start.token)
         delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-        self._runtime.admit_marks.put(delivery.mid, delivery.start)
+        self.admit_marks.put(delivery.mid, delivery.start)
         try:
             message.body  # noqa: B018 - unpacks it, here and now, under the admit mark
         except Exception as error:
             self._refuse(delivery, causes.PAYLOAD, f"its body cannot be unpacked: {error!r}")
             return
-        self._handler(message)
-        self._runtime.admit_marks.close(delivery)  # it did not go to the pool: it waits for its time
+        self.handler(message)
+        self.admit_marks.close(delivery)  # it did not go to the pool: it waits for its time
 
     def _refuse(self, delivery: Delivery, cause: str, reason: str) -> None:
         verdict = Verdict(Action.QUARANTINE, cause, reason)
-        self._runtime.background.do(partial(self._quarantine, delivery, verdict))
+        self.background.do(partial(self.judge.quarantine, delivery, verdict))
 
 
 def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, ended: Ended) -> Facts:

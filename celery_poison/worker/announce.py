@@ -36,9 +36,9 @@ class Complaints:
         kind = f"{type(error).__name__}: {str(error).split(':')[0]}"
         if kind not in self._logged:
             self._logged.add(kind)
-            known = isinstance(error, (LedgerUnavailable, ConfigurationError))
+            expected = isinstance(error, (LedgerUnavailable, ConfigurationError))
             sentence = "celery_poison: %s; tasks go on (logged once, counted in status)"
-            logger.log(WARNING if known else ERROR, sentence, error, exc_info=None if known else error)
+            logger.log(WARNING if expected else ERROR, sentence, error, exc_info=None if expected else error)
 
 
 #: Fact -> the event that shows it.
@@ -100,8 +100,8 @@ class Announcer:
         dispatcher = self._dispatcher()
         if dispatcher is not None:
             # No traceback: it would still be shown when the task has succeeded after all.
-            told = f"celery_poison: {story}; {where_to_look(id)}"
-            dispatcher.send(kind, uuid=id, exception=told, traceback="", **fields)
+            sentence = f"celery_poison: {story}; {where_to_look(id)}"
+            dispatcher.send(kind, uuid=id, exception=sentence, traceback="", **fields)
 
     def _dispatcher(self) -> Any:
         dispatcher = getattr(self._consumer(), "event_dispatcher", None)

@@ -96,16 +96,16 @@ class BlockList:
         rules, complaints = read_rules(raw, now)
         for complaint in complaints:
             self._complain(complaint)
-        known, offset = self._rules.by_field, time.monotonic() - now
+        before, offset = self._rules.by_field, time.monotonic() - now
         self._rules = _Rules(
             version,
             {field: (rule, rule.until and rule.until + offset) for field, rule in rules.items()},
             frozenset(rule.task for rule in rules.values() if rule.kind is Kind.FINGERPRINT),
         )
         for field, rule in rules.items():
-            if known.get(field, (None,))[0] != rule:
+            if before.get(field, (None,))[0] != rule:
                 logger.warning("celery_poison: %s", rule.reason)
-        for field in known.keys() - rules.keys():
+        for field in before.keys() - rules.keys():
             logger.warning("celery_poison: %s is not blocked any more", field.replace(":", " ", 1))
 
     def concerns(self, task: str) -> bool:
@@ -143,6 +143,10 @@ class Checker:
         self._fingerprints = fingerprints
         self._recorder = recorder
         self._complain = complain
+
+    def concerns(self, task: str) -> bool:
+        """Whether some rule may be about messages of this task."""
+        return self._blocks.concerns(task)
 
     def must_ask(self, message: Any, task: str, policy: Policy) -> bool:
         """Whether only the user's own function can tell: it must run under an admit mark."""

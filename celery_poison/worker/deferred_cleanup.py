@@ -88,7 +88,7 @@ class DeferredCleanup:
             lines = (self._waiting.copy(), self._missed, self._late, self._kept)
             return {end.token for line in lines for end in line}
 
-    def settle(self, *, everything: bool = False) -> None:
+    def clean_up(self, *, everything: bool = False) -> None:
         """Forget what is due, or everything at the end.
 
         Raises:
@@ -98,8 +98,8 @@ class DeferredCleanup:
             now = time.monotonic()
             horizon = float("inf") if everything else now
             self._forget_kept(now + FOR_A_COPY / 2 if everything else now)
-            self.missing += sum(1 for _ in self._settle(self._late, horizon))
-            self._missed.extend(self._settle(self._waiting, horizon))
+            self.missing += sum(1 for _ in self._forget(self._late, horizon))
+            self._missed.extend(self._forget(self._waiting, horizon))
             while self._missed:  # lost, late, or ended for dead by a monitor
                 end = self._missed[0]
                 with suppress(StaleDelivery):  # it has a new owner, as the journal says by now
@@ -114,13 +114,13 @@ class DeferredCleanup:
         due = deque(end for end in self._kept if end.due <= horizon)
         self._kept = [end for end in self._kept if end.due > horizon]
         try:
-            for _ in self._settle(due, horizon):
+            for _ in self._forget(due, horizon):
                 pass  # its copy came
         except BaseException:
             self._kept += due
             raise
 
-    def _settle(self, line: deque[Acknowledged], horizon: float) -> Iterator[Acknowledged]:
+    def _forget(self, line: deque[Acknowledged], horizon: float) -> Iterator[Acknowledged]:
         """Forget those in ``line`` that are due; yield those whose start or end was not on record."""
         while line and line[0].due <= horizon:
             batch: list[Acknowledged] = []

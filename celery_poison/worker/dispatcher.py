@@ -1,4 +1,4 @@
-"""The last gate before the pool: a candidate runs alone, so that its death would prove its guilt.
+"""Dispatcher, before the pool: a candidate runs alone, so that its death would prove its guilt.
 
 Every request of the worker passes here, guarded or not, immediate or delayed. A candidate goes to a cell,
 beside the pool. If that cannot be, or if its last trial ended with its worker, it waits until the pool is
@@ -9,11 +9,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from celery import Celery
 from celery.worker import state
 
+from celery_poison.sandbox.channel import Prepare
 from celery_poison.sandbox.pool import Cells
+from celery_poison.settings import Settings
+from celery_poison.worker import in_cell
+from celery_poison.worker.exits import Exits
+from celery_poison.worker.health import Health
+from celery_poison.worker.heartbeat import Shutdown
+from celery_poison.worker.lease import Lease
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.receive import AdmitMarks
+from celery_poison.worker.recorder import Recorder
+from celery_poison.worker.rejoin import Incarnation, Rejoin
 
 #: Seconds between two looks at the pool while somebody waits for it to become empty.
 LOOK_AGAIN = 0.02
@@ -24,40 +37,38 @@ class Dispatcher:
 
     Args:
         dispatch: Celery's own ``on_task_request``.
-        is_alone: tells whether a request must run alone.
-        may_start: False while no task may be started at all (``poison_fail_open=False``).
+        may_start: False while no task may be started at all (:func:`start_permission`).
         later: calls a function after some seconds, on the event loop.
-        bury: lets the pool notice processes that died. It does so by itself, but only every five
+        maintain_pool: lets the pool notice processes that died. It does so by itself, but only every five
             seconds in the worst case, and here everybody may be waiting for it.
         cells: where a candidate is tried while the pool goes on with other work.
-        received: is told of every request that comes: its message was received and decoded.
+        admit_marks: closed for every request that comes, since its message was received and decoded.
     """
 
     def __init__(
         self,
         dispatch: Callable[[Any], Any],
-        is_alone: Callable[[Any], bool],
         may_start: Callable[[], bool],
         later: Callable[[float, Callable[[], None]], Any],
-        bury: Callable[[], Any],
+        maintain_pool: Callable[[], Any],
         cells: Cells,
-        received: Callable[[Any], object],
+        admit_marks: AdmitMarks,
     ) -> None:
         self._dispatch = dispatch
-        self._is_alone = is_alone
         self._may_start = may_start
         self._later = later
-        self._bury = bury
+        self._maintain_pool = maintain_pool
         self._cells = cells
-        self._received = received
+        self._admit_marks = admit_marks
         self._waiting: deque[Any] = deque()
         self._alone: Any = None
-        self._is_in_pool = False  # he who runs alone
+        self._is_in_pool = False  # the one that runs alone
         self._looking = False
 
     def __call__(self, request: Any) -> None:
-        self._received(request)
-        if self._waiting or self._alone is not None or self._is_alone(request) or not self._may_start():
+        if (delivery := getattr(request, "poison", None)) is not None:
+            self._admit_marks.close(delivery)
+        if self._waiting or self._alone is not None or _is_alone(request) or not self._may_start():
             self._waiting.append(request)
             self.look()
         else:
@@ -80,7 +91,7 @@ class Dispatcher:
 
     def _look_again(self) -> None:
         self._looking = False
-        self._bury()
+        self._maintain_pool()
         self.look()
 
     def _advance(self) -> None:
@@ -95,7 +106,7 @@ class Dispatcher:
             request = self._waiting[0]
             if request not in state.reserved_requests:  # revoked, or its connection was lost
                 self._waiting.popleft()
-            elif not self._is_alone(request):
+            elif not _is_alone(request):
                 self._dispatch(self._waiting.popleft())
             elif self._cells.takes(request) and not request.needs_idle_worker:
                 self._cells.admit(self._waiting.popleft())
@@ -124,3 +135,80 @@ class Dispatcher:
     def clear(self) -> None:
         """Forget everybody who waits: their connection is gone and they will be delivered again."""
         self._waiting.clear()
+
+
+def _is_alone(request: Any) -> bool:
+    return getattr(request, "runs_alone", False)  # a request of an unguarded task has no such thing
+
+
+def start_permission(settings: Settings, rejoin: Rejoin, lease: Lease, health: Health) -> Callable[[], bool]:
+    """Return a function that tells whether tasks may be started at this moment.
+
+    Not while the ledger is away (``poison_fail_open=False``), and not while this worker, taken for dead, is
+    still being recovered from: what it started now would be taken for dead too.
+    """
+    if settings.observe_only:
+        return lambda: True
+
+    def may_start() -> bool:
+        is_alive = not rejoin.is_fenced and not lease.is_doubtful()
+        return is_alive and (health.is_up or settings.fail_open)
+
+    return may_start
+
+
+class CellHost:
+    """What a sandbox asks of its worker; see :class:`celery_poison.sandbox.trial.Host`.
+
+    Args:
+        ledger_url: where the ledger is.
+        crash_reports: directory in which processes leave their crash reports; empty for none.
+    """
+
+    def __init__(
+        self,
+        app: Celery,
+        me: Incarnation,
+        settings: Settings,
+        recorder: Recorder,
+        loop: EventLoop,
+        shutdown: Shutdown,
+        exits: Exits,
+        complain: Callable[[Exception], object],
+        ledger_url: str,
+        crash_reports: str,
+    ) -> None:
+        self.app = app
+        self.complain = complain
+        self.call_in_loop = loop.call_in_loop
+        self.explain = exits.of_cell
+        self._me = me
+        self._settings = settings
+        self._recorder = recorder
+        self._loop = loop
+        self._shutdown = shutdown
+        self._ledger_url = ledger_url
+        self._crash_reports = crash_reports
+
+    @property
+    def epoch(self) -> int:
+        return self._loop.epoch
+
+    @property
+    def stopping(self) -> bool:
+        return self._shutdown.is_begun
+
+    @property
+    def consumer(self) -> Any:
+        return self._loop.consumer
+
+    def prepare_cell(self) -> Prepare:
+        """Return what makes a fresh process one that runs tasks for this worker."""
+        facts = in_cell.WorkerFacts(
+            self._me.worker,
+            self._ledger_url,
+            self._settings.namespace,
+            self._recorder.secret,
+            self._crash_reports,
+        )
+        return partial(in_cell.prepare, facts)

@@ -10,7 +10,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import Celery
 
@@ -21,8 +21,66 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.sandbox.watcher import MemoryGroup
 from celery_poison.worker import native
-from celery_poison.worker.lease import clock
-from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker.exits import Exits
+from celery_poison.worker.health import Health
+from celery_poison.worker.lease import Lease, clock
+from celery_poison.worker.rejoin import Incarnation, Rejoin
+
+#: Seconds after which a shutdown is told at the latest.
+TICK = 0.5
+#: Seconds for which a starting worker waits for its first heartbeat at most.
+FIRST_BEAT = 5.0
+
+
+class Shutdown:
+    """Whether this worker was asked to leave, and has left.
+
+    Attributes:
+        is_begun: it takes up nothing new; dying now is no crash.
+        is_over: it said farewell, and must not beat any more.
+        asked_by: the signal that asked for it; empty for another way.
+        asked_at: when, by :func:`celery_poison.worker.lease.clock`; None: nobody has asked.
+    """
+
+    def __init__(self) -> None:
+        self.is_begun = self.is_over = False
+        self.asked_by = ""
+        self.asked_at: float | None = None
+
+    def ask(self, by: str = "") -> None:
+        """Begin, since somebody asks for it; for signal handlers too."""
+        self.is_begun = True
+        if self.asked_at is None:
+            self.asked_by, self.asked_at = by, clock()
+
+
+class HostEvidence:
+    """Memory in use, the limit, and who asked the worker to leave, told by its main process.
+
+    Args:
+        complain: is told of an error here; a heartbeat does without this evidence then.
+    """
+
+    def __init__(self, shutdown: Shutdown, complain: Callable[[Exception], object]) -> None:
+        self._shutdown = shutdown
+        self._complain = complain
+        self._group = MemoryGroup()
+        self._limit: dict[str, Any] = {
+            "limit_kb": self._group.allowed() // 1024,
+            "limit_of": "machine" if self._group.limit() is None else "group",
+        }
+
+    def encode(self) -> str:
+        """Return it as JSON, see docs/keys.md; never raises."""
+        try:
+            evidence = {**self._limit, "used_kb": self._group.used() // 1024}
+            if (asked_at := self._shutdown.asked_at) is not None:
+                asked_ms = int((clock() - asked_at) * 1000)
+                evidence.update(asked=self._shutdown.asked_by, asked_ms=asked_ms)
+            return json.dumps(evidence, separators=(",", ":"))
+        except Exception as error:
+            self._complain(error)
+            return ""
 
 
 class Payload:
@@ -34,8 +92,19 @@ class Payload:
         concurrency: tasks that it runs at once.
     """
 
-    def __init__(self, app: Celery, me: Incarnation, release: str, pool: str, concurrency: int) -> None:
+    def __init__(
+        self,
+        app: Celery,
+        me: Incarnation,
+        release: str,
+        pool: str,
+        concurrency: int,
+        shutdown: Shutdown,
+        host_evidence: HostEvidence,
+    ) -> None:
         self._app = app
+        self._shutdown = shutdown
+        self._host_evidence = host_evidence
         self._fixed: dict[str, str | int] = {
             "node": me.node,
             "pid": me.pid,
@@ -46,59 +115,22 @@ class Payload:
             "release": release,
         }
 
-    def now(
-        self, *, stopping: bool, reconnected: bool, unguarded: int, ledger_errors: int, vitals: str
-    ) -> dict[str, str | int]:
+    def now(self, *, reconnected: bool, unguarded: int, ledger_errors: int) -> dict[str, str | int]:
         """Return all of it.
 
         Args:
             reconnected: it has lost its broker connection before.
             unguarded: starts or ends that never reached the ledger.
-            vitals: what ``vitals.py`` has to tell.
         """
         return {
             **self._fixed,
             "queues": ",".join(sorted(self._app.amqp.queues.consume_from)),
-            "stopping": int(stopping),
+            "stopping": int(self._shutdown.is_begun),
             "reconnected": int(reconnected),
             "unguarded": unguarded,
             "ledger_errors": ledger_errors,
-            "vitals": vitals,
+            "vitals": self._host_evidence.encode(),
         }
-
-
-class Vitals:
-    """The vital signs of one worker, told by its main process.
-
-    Args:
-        complain: is told of an error here; a heartbeat does without them then.
-    """
-
-    def __init__(self, complain: Callable[[Exception], object]) -> None:
-        self._complain = complain
-        self._group = MemoryGroup()
-        self._limit: dict[str, Any] = {
-            "limit_kb": self._group.allowed() // 1024,
-            "limit_of": "machine" if self._group.limit() is None else "group",
-        }
-        self._asked_by = ""
-        self._asked_at: float | None = None
-
-    def asked_to_leave(self, by: str = "") -> None:
-        """Note that the worker was asked to leave, by a signal of that name; for signal handlers too."""
-        if self._asked_at is None:
-            self._asked_by, self._asked_at = by, clock()
-
-    def tell(self) -> str:
-        """Return them as JSON, see docs/keys.md; never raises."""
-        try:
-            told = {**self._limit, "used_kb": self._group.used() // 1024}
-            if self._asked_at is not None:
-                told.update(asked=self._asked_by, asked_ms=int((clock() - self._asked_at) * 1000))
-            return json.dumps(told, separators=(",", ":"))
-        except Exception as error:
-            self._complain(error)
-            return ""
 
 
 class Owners:
@@ -130,31 +162,55 @@ class Owners:
             self._known[boot_id] = None if boot_id in recovered_from else boot_id in alive
 
 
-if TYPE_CHECKING:
-    from celery_poison.worker.worker import Worker
-
-#: Seconds after which a shutdown is told at the latest.
-TICK = 0.5
-#: Seconds for which a starting worker waits for its first heartbeat at most.
-FIRST_BEAT = 5.0
-
-
 class Heartbeat:
     """The main process's thread that beats; solo pools block the event loop, so that it cannot live there.
 
     It has connections of its own: with gevent and eventlet, a thread may share none with greenlets.
+
+    Args:
+        ledger: with a client of its own.
+        payload: returns what is told with each heartbeat.
+        interval: seconds.
     """
 
-    def __init__(self, runtime: Worker) -> None:
-        self._runtime = runtime
-        self._ledger = runtime.plugin.open_ledger()
-        self._writer = Writer(self._ledger.client, self._ledger.keys.channel(runtime.worker))
-        self._interval = runtime.settings.heartbeat_interval
+    def __init__(
+        self,
+        ledger: Ledger,
+        me: Incarnation,
+        payload: Callable[[], dict[str, str | int]],
+        shutdown: Shutdown,
+        health: Health,
+        lease: Lease,
+        rejoin: Rejoin,
+        exits: Exits,
+        complain: Callable[[Exception], object],
+        interval: float,
+    ) -> None:
+        self._ledger = ledger
+        self._writer = Writer(ledger.client, ledger.keys.channel(me.worker))
+        self._me = me
+        self._payload = payload
+        self._shutdown = shutdown
+        self._health = health
+        self._lease = lease
+        self._rejoin = rejoin
+        self._exits = exits
+        self._complain = complain
+        self._interval = interval
         self._first = True
         self._due = 0.0
-        self._told_run_id = ""
-        self._told_stopping = False
+        self._run_id = ""
+        self._sent_run_id = ""
+        self._sent_stopping = False
         self._started = False
+
+    def identity(self) -> tuple[str, str]:
+        """Return the name under which this worker's monitor competes, and the Redis where it is subscribed.
+
+        The name stays the same when the worker rejoins, as its connections do. The run id is empty while it
+        is subscribed nowhere.
+        """
+        return self._me.first_worker, self._run_id
 
     def start(self) -> None:
         if not self._started:
@@ -166,49 +222,48 @@ class Heartbeat:
                 time.sleep(0.01)
 
     def _work(self) -> None:
-        while not self._runtime.ended:
+        while not self._shutdown.is_over:
             try:
                 self._live()
             except Exception as error:  # without this thread the worker would be taken for dead
-                self._runtime.complain(error)
+                self._complain(error)
                 time.sleep(TICK)
 
     def _live(self) -> None:
         with no_fork():
             self._writer.open()  # at once when it broke: a connection that stays away means death
-            self._runtime.run_id = self._writer.run_id
+            self._run_id = self._writer.run_id
             if self._is_due():
                 self.beat()
         self._writer.wait(min(TICK, max(0.0, self._due - clock())))
 
     def _is_due(self) -> bool:
         # A shutdown is told at once: dying under its tombstone is no crash.
-        tombstone = self._runtime.stopping and not self._told_stopping
-        moved = self._writer.run_id != self._told_run_id
+        tombstone = self._shutdown.is_begun and not self._sent_stopping
+        moved = self._writer.run_id != self._sent_run_id
         return tombstone or moved or clock() >= self._due
 
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""
-        runtime = self._runtime
         self._writer.follow()
-        runtime.exits.look()
-        began, stopping, run_id = clock(), runtime.stopping, self._writer.run_id
+        self._exits.look()
+        began, stopping, run_id = clock(), self._shutdown.is_begun, self._writer.run_id
         try:
-            runtime.health.ensure_enrolled(self._ledger)
-            self._ledger.beat(runtime.worker, runtime.about(), first=self._first, run_id=run_id)
+            self._health.ensure_enrolled(self._ledger)
+            self._ledger.beat(self._me.worker, self._payload(), first=self._first, run_id=run_id)
         except Fenced:
             self._first = True
-            if not runtime.ended:
-                runtime.rejoin.taken_for_dead()
+            if not self._shutdown.is_over:
+                self._rejoin.taken_for_dead()
                 self.beat()
             return
         except (LedgerUnavailable, ConfigurationError) as error:
-            runtime.complain(error)
-            runtime.health.is_up = False
-            runtime.lease.unknown()
+            self._complain(error)
+            self._health.is_up = False
+            self._lease.unknown()
         else:
             self._first = False
-            self._told_stopping, self._told_run_id = stopping, run_id
-            runtime.health.is_up = True
-            runtime.lease.confirmed(began)
+            self._sent_stopping, self._sent_run_id = stopping, run_id
+            self._health.is_up = True
+            self._lease.confirmed(began)
         self._due = began + self._interval

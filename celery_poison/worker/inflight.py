@@ -34,7 +34,7 @@ class InFlight:
         self._ended: OrderedDict[str, bool] = OrderedDict()
 
     def let_in(self, token: str) -> None:
-        """A delivery of the present connection passed the door."""
+        """A delivery of the present connection was admitted."""
         self._let_in.add(token)
 
     def dropped(self, token: str) -> None:

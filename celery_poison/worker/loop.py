@@ -1,4 +1,4 @@
-"""From any thread back to the thread of the worker's event loop, which alone may touch the broker."""
+"""The worker's event loop, whose thread alone may touch the broker: from any thread back to it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from celery.utils.log import get_logger
@@ -25,18 +26,16 @@ class EventLoop:
 
     Attributes:
         consumer: of the present broker connection; None before the first.
+        epoch: number of that connection; changes when it is lost, too. What came by an earlier one is void.
     """
 
     def __init__(self) -> None:
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], object]] = deque()
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self.consumer: Any = None
-
-    def attach(self, consumer: Any) -> None:
-        """Deliver to ``consumer`` from now on."""
-        self.consumer = consumer
+        self.epoch = 0
 
     def start_afresh(self, reason: str) -> None:
         """Leave the broker and come back (on the event loop)."""
@@ -50,7 +49,7 @@ class EventLoop:
         hub.add_reader(self._reader, self.drain)
         self._wake()
 
-    def call_in_loop(self, function: Callable[[], None]) -> None:
+    def call_in_loop(self, function: Callable[[], object]) -> None:
         """Run ``function`` on the event loop, soon."""
         self._calls.append(function)
         if self.consumer is None or self.consumer.hub is not None:
@@ -59,6 +58,10 @@ class EventLoop:
             self.drain()  # all threads are greenlets of one thread
         else:
             self.consumer.call_soon(self.drain)
+
+    def deferred(self, function: Callable[..., object]) -> Callable[..., None]:
+        """Return a function that runs ``function`` on the event loop, soon; from any thread."""
+        return lambda *args: self.call_in_loop(partial(function, *args))
 
     def _wake(self) -> None:
         with suppress(OSError):  # the pipe is full: the loop is being woken up already

@@ -81,20 +81,20 @@ class QuarantineWriter:
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
         if new:
-            told = partial(self._announce.quarantined, start.id, start.task, cause, reason)
-            self._loop.call_in_loop(told)
+            announcement = partial(self._announce.quarantined, start.id, start.task, cause, reason)
+            self._loop.call_in_loop(announcement)
         if block_after:
             self._refresher.blocks()  # here at once, elsewhere within a heartbeat
 
     def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Note what would become of a message, with ``poison_observe_only``."""
-        known = self.journal_fields(message, start.task)
-        self._ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=known)
+        fields = self.journal_fields(message, start.task)
+        self._ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=fields)
         logger.warning("celery_poison: Task %s[%s] would be quarantined: %s", start.task, start.id, reason)
 
     def journal_fields(self, message: Any, task: str, evidence: Evidence = NO_EVIDENCE) -> Known:
         """Return what the journal tells about a message of this worker beside its start."""
         asks_user = self._policies[task][0].fingerprint is not None
         traits = traits_of_message(message, task, self._recorder.secret, asks_user=asks_user)
-        told = {"release": self._release, "evidence": evidence.encode()}
-        return {**traits._asdict(), **told, "memory_kb": str(evidence.rss_kb or "")}
+        ours = {"release": self._release, "evidence": evidence.encode()}
+        return {**traits._asdict(), **ours, "memory_kb": str(evidence.rss_kb or "")}

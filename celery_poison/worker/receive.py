@@ -5,6 +5,7 @@ Receiving can kill too: kombu unpacks, and Celery decodes, in the main process, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,10 @@ from celery_poison.ledger.writer import Writer, command
 from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.task import Attempt
+from celery_poison.worker.blocklist import Checker
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker.resync import ResyncWindow
 
 
 @dataclass(slots=True)
@@ -141,25 +146,11 @@ def note_delivery(
     redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
     is_known = redelivered or release is not None or MARK in headers
     came_from = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
-    home = headers.get(TRIAL)
-    start = Start.of(
-        token,
-        worker,
-        str(headers["id"]),
-        headers["task"],
-        queue=home if home and isinstance(home, str) else came_from,
-        phase=Phase.CLAIMED,
-        pid=pid,
-        max_crashes=policy.max_crashes,
-        max_failures=policy.max_failures,
-        payload_bytes=size_of(message),
-        diverts=diverts,
-    )
     return Delivery(
         message=message,
         mid=mid_of(headers),
         policy=policy,
-        start=start,
+        start=_start_of(message, policy, came_from, diverts=diverts, token=token, worker=worker, pid=pid),
         came_from=came_from,
         epoch=epoch,
         look=is_known or suspected,
@@ -172,8 +163,27 @@ def note_delivery(
     )
 
 
+def _start_of(
+    message: Any, policy: Policy, came_from: str, *, diverts: bool, token: str, worker: str, pid: int
+) -> Start:
+    home = message.headers.get(TRIAL)
+    return Start.of(
+        token,
+        worker,
+        str(message.headers["id"]),
+        message.headers["task"],
+        queue=home if home and isinstance(home, str) else came_from,
+        phase=Phase.CLAIMED,
+        pid=pid,
+        max_crashes=policy.max_crashes,
+        max_failures=policy.max_failures,
+        payload_bytes=size_of(message),
+        diverts=diverts,
+    )
+
+
 class AdmitMarks:
-    """Writes them for one worker."""
+    """Writes the marks that a delivery leaves in the ledger while it is let in, without waiting."""
 
     def __init__(self, writer: Writer, keys: Keys) -> None:
         self._writer = writer
@@ -195,3 +205,60 @@ class AdmitMarks:
     def remove(self, mid: str) -> None:
         """Take that entry away again, in the same way."""
         self._writer.send(command(b"HDEL", self._running, mid.encode()))
+
+
+class Receiver:
+    """Makes the notes about what this worker receives, on the event loop.
+
+    Args:
+        policies: task name -> (policy, whether it diverts).
+        trials: whether suspects are tried at all.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        me: Incarnation,
+        policies: Mapping[str, tuple[Policy, bool]],
+        resync_window: ResyncWindow,
+        checker: Checker,
+        *,
+        trials: bool,
+    ) -> None:
+        self._loop = loop
+        self._me = me
+        self._policies = policies
+        self._resync_window = resync_window
+        self._checker = checker
+        self._trials = trials
+
+    def notes(self, message: Any) -> Delivery | None:
+        """Return notes about a message that needs care; None for one that goes straight on."""
+        task = message.headers.get("task")
+        guarded = self._policies.get(task)
+        if guarded is None or "id" not in message.headers:
+            return None
+        policy, diverts = guarded
+        suspected = self._resync_window.is_suspected
+        care = suspected or needs_care(message, policy)
+        blockable = self._checker.concerns(task)
+        if not care and not blockable:
+            return None
+        delivery = note_delivery(
+            message,
+            policy,
+            diverts=diverts,
+            token=self._me.next_token(),
+            worker=self._me.worker,
+            pid=self._me.pid,
+            epoch=self._loop.epoch,
+            suspected=suspected,
+            trials=self._trials,
+        )
+        if blockable:
+            args = (message, task, policy)
+            if not self._checker.must_ask(*args):
+                delivery.blocked = self._checker.reason(*args, ask=False)
+            else:  # what needs care is asked about when it is let in
+                delivery.is_asked_about = not care
+        return delivery if care or delivery.blocked or delivery.is_asked_about else None

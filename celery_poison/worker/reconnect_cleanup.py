@@ -16,7 +16,9 @@ from celery_poison.model import Phase
 from celery_poison.worker.background import Background
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.resync import Resync
 
 #: Milliseconds for the rest of a result that does not fit into the pipe at once.
 REST_OF_A_RESULT = 1000
@@ -27,34 +29,64 @@ class ReconnectCleanup:
 
     def __init__(
         self,
+        loop: EventLoop,
         ledger: Ledger,
         inflight: InFlight,
         background: Background,
         me: Incarnation,
         lease: Lease,
+        rejoin: Rejoin,
+        resync: Resync,
     ) -> None:
+        self._loop = loop
         self._ledger = ledger
         self._inflight = inflight
         self._background = background
         self._me = me
         self._lease = lease
+        self._rejoin = rejoin
+        self._resync = resync
+        self._connections = 0
 
-    def refuse(self) -> None:
-        """Let nothing begin any more that has not: it goes back to the broker now."""
-        self._lease.void(self._me.issued)
+    @property
+    def has_reconnected(self) -> bool:
+        """Whether the worker has lost its broker connection before."""
+        return self._connections > 1
 
-    def drop(self) -> None:
-        """Drop what had not begun: the broker delivers it again."""
-        self.refuse()
+    def connected(self, consumer: Any) -> None:
+        """A broker connection begins: what came by earlier ones and has not begun is dropped."""
+        self.disconnected()
+        self._connections += 1
+        self._rejoin.is_fenced = False
         if void := self._inflight.connection_lost(active_requests):
             self._background.do(partial(take_back_claims, self._ledger, void))
+        forgets = consumer.connection.transport.driver_type == "redis"
+        self._resync.connected(broker_forgets=forgets, again=self.has_reconnected)
+        self._loop.consumer = consumer
+
+    def disconnected(self) -> None:
+        """The broker connection is gone: what came by it and has not begun is void, and delivered again."""
+        self._loop.epoch += 1
+        self._lease.void(self._me.issued)
+
+    def away(self) -> None:
+        """It is gone, and the worker stays: nothing is forgotten until there is another."""
+        self._resync.broker_is_away = True
+        self.disconnected()
+
+    def channel_closes(self, channel: Any) -> None:
+        """A channel closes, and what it holds goes back: from now on nothing of that may begin."""
+        consumer = getattr(self._loop.consumer, "task_consumer", None)
+        if consumer is not None and consumer.channel is channel:
+            self.disconnected()
+            hear_of_begun(self._loop.consumer)
 
 
 def hear_of_begun(consumer: Any) -> None:
     """Read what the processes of a prefork pool have said: a task that has begun is not given back.
 
     The event loop reads it otherwise, and may have been kept from that by a broker that does not answer. What
-    begins after this is void (:meth:`ReconnectCleanup.refuse`, before). Read against Celery 5.7.
+    begins after this is void (:meth:`ReconnectCleanup.disconnected`, before). Read against Celery 5.7.
     """
     pool: Any = getattr(consumer.pool, "_pool", None)
     hub = consumer.hub

@@ -34,19 +34,19 @@ class GuardedRequest(SentRequest):
         Raises:
             TaskRevokedError: to Celery, which gives the place in the pool to another.
         """
-        runtime, delivery = self.runtime, self.poison
-        if not runtime.blocks.concerns(self._type) or (delivery is not None and delivery.released):
+        needs, delivery = self.needs, self.poison
+        if not needs.checker.concerns(self._type) or (delivery is not None and delivery.released):
             return
-        policy = runtime.policies[self._type][0]
-        reason = str(runtime.checker.on_its_way_to_the_pool(self._message, self._type, policy))
+        policy = needs.policies[self._type][0]
+        reason = str(needs.checker.on_its_way_to_the_pool(self._message, self._type, policy))
         if not reason:
             return
-        what = Disposition(Settlement.QUARANTINE, not runtime.observes, causes.BLOCKED)
+        what = Disposition(Settlement.QUARANTINE, not needs.settings.observe_only, causes.BLOCKED)
         if not what.holds:
-            runtime.outcomes.carry_out(Case(self, self.start(), what, reason))
+            needs.outcomes.carry_out(Case(self, self.start(), what, reason))
             return
         if delivery is not None:
-            runtime.inflight.dropped(delivery.start.token)
+            needs.inflight.dropped(delivery.start.token)
         self._carry_out(what, reason)
         raise TaskRevokedError(self.id)
 
@@ -99,7 +99,7 @@ class GuardedRequest(SentRequest):
                 # Neither acknowledge nor put back: it was put back already, and may run elsewhere.
                 state.task_ready(self)
                 if not isinstance(error, NeverBegan):
-                    self.runtime.outcomes.left_to_its_owner(self)
+                    self.needs.outcomes.left_to_its_owner(self)
                 self._enter(Stage.OVERTAKEN)
                 return True
             case Settlement.QUARANTINE:
@@ -117,12 +117,12 @@ class GuardedRequest(SentRequest):
         end, cause = read_end(error)
         evidence, task = NO_EVIDENCE, self._task
         if end is End.DIED:
-            evidence = self.runtime.exits.evidence_of(error, self.worker_pid)
+            evidence = self.needs.exits.evidence_of(error, self.worker_pid)
             if isinstance(error, WorkerLostError) and evidence.cause != causes.UNKNOWN:
                 cause = evidence.cause  # what became of the process, and not what was written about it
         elif end is End.TIMED_OUT:
             limit = self.time_limits[0] or task.time_limit
-            evidence = replace(self.runtime.exits.so_far(self.worker_pid or 0), time_limit_s=limit)
+            evidence = replace(self.needs.exits.so_far(self.worker_pid or 0), time_limit_s=limit)
         elif isinstance(error, TrialSpoilt):
             evidence = error.evidence
         run = Run(
@@ -132,7 +132,7 @@ class GuardedRequest(SentRequest):
             acks_end=bool(task.acks_on_timeout if end is End.TIMED_OUT else task.acks_on_failure),
             asked=evidence.is_from_outside,
             leaving=bool(state.should_terminate or self._already_cancelled or self._already_revoked),
-            observed=self.runtime.observes,
+            observed=self.needs.settings.observe_only,
         )
         return run, evidence
 
@@ -149,11 +149,11 @@ class GuardedRequest(SentRequest):
         if self._enter(stage):
             if what.holds:
                 state.task_ready(self)
-            self.runtime.outcomes.carry_out(Case(self, self.start(), what, reason, evidence, error))
+            self.needs.outcomes.carry_out(Case(self, self.start(), what, reason, evidence, error))
 
     def _left_pool(self, end: End) -> None:
         assert self._ticket is not None
-        self.runtime.inflight.left_pool(self._ticket.token, ended_well=end.mark is Ended.DONE)
+        self.needs.inflight.left_pool(self._ticket.token, ended_well=end.mark is Ended.DONE)
         if not self.diverts:
             self._settle()
 
@@ -169,11 +169,11 @@ class GuardedRequest(SentRequest):
     def end_stale(self) -> None:
         """Stop running: the message has a new owner, and nothing of this start would be kept (EMS-8)."""
         assert self._ticket is not None
-        if not self.worker_pid or not self.runtime.inflight.is_in_pool(self._ticket.token):
+        if not self.worker_pid or not self.needs.inflight.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
         self._enter(Stage.OVERTAKEN)
-        pool = self._cells or self.runtime.consumer.pool
-        if self._cells or (hasattr(pool, "terminate_job") and not self.runtime.contained):
+        pool = self._cells or self.needs.loop.consumer.pool
+        if self._cells or (hasattr(pool, "terminate_job") and not self.needs.contained):
             pool.terminate_job(self.worker_pid, signal.SIGKILL)
 
     # --- its outcome is on record --------------------------------------------------------------
@@ -246,16 +246,16 @@ class GuardedRequest(SentRequest):
             return
         if ticket is None:
             if self.poison is not None:
-                self.runtime.outcomes.never_started(self.poison, put_back=put_back)
+                self.needs.outcomes.never_started(self.poison, put_back=put_back)
         elif put_back:
-            self.runtime.outcomes.interrupted(self.mid, self.start())
+            self.needs.outcomes.interrupted(self.mid, self.start())
         else:
             if stage is not Stage.ENDED:
-                self.runtime.recorder.finish(ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
+                self.needs.recorder.finish(ticket, self.id, self._type, Ended.DONE, "lost", 0.0)
             went_back = getattr(self._message, "went_back", None)
-            copy = self.epoch != self.runtime.epoch if went_back is None else went_back
+            copy = self.epoch != self.needs.loop.epoch if went_back is None else went_back
             final = self._end is not End.RETRIED
-            self.runtime.outcomes.acknowledged(self, ticket, final=final, copy=copy)
+            self.needs.outcomes.acknowledged(self, ticket, final=final, copy=copy)
 
 
 def _as_worker_lost(error: BaseException) -> WorkerLostError:

@@ -146,16 +146,25 @@ class Resync:
             self._remind(self._deferred_cleanup.recent())
         self.disturbed()
 
-    def connection_lost(self) -> None:
-        """Keep what ended just now on record: nobody knows which acknowledgements the broker heard."""
+    def connected(self, *, broker_forgets: bool, again: bool) -> None:
+        """Keep what ended just now on record: nobody knows which acknowledgements the broker heard.
+
+        Args:
+            broker_forgets: it can lose its last moments, and deliver a message again without saying so.
+            again: there was a connection before.
+        """
+        self._resync_window.broker_forgets = broker_forgets
+        if again:
+            self._resync_window.reconnected()
         self.disturbed()
         keep_for = self._resync_window.grace if self._resync_window.broker_forgets else FOR_A_COPY
         self._remind(self._deferred_cleanup.connection_lost(keep_for))
+        self.broker_is_away = False
 
-    def settle(self) -> None:
+    def clean_up(self) -> None:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
         if not self.broker_is_away and not self._owes():
-            self._deferred_cleanup.settle()
+            self._deferred_cleanup.clean_up()
 
     def keep(self, end: Acknowledged) -> None:
         """Have it on record that a start ended, for the copy of its message that comes."""
@@ -163,13 +172,13 @@ class Resync:
         self._remind([end])
 
     def _remind(self, ended: Iterable[Acknowledged]) -> None:
-        if told := list(ended):
-            self._background.do(partial(self._tell, told))
+        if ends := list(ended):
+            self._background.do(partial(self._tell, ends))
 
     def _tell(self, ended: list[Acknowledged]) -> None:
         # Redis may have been away until now: what has been forgotten meanwhile is not put on record again.
-        known = self._deferred_cleanup.tokens()
-        starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended if end.token in known]
+        on_record = self._deferred_cleanup.tokens()
+        starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended if end.token in on_record]
         for first in range(0, len(starts), BATCH):
             self._deferred_cleanup.missing += self._ledger.resync(starts[first : first + BATCH])
 

@@ -6,8 +6,10 @@ drawing against ``WAYS``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 from celery.exceptions import TaskRevokedError
@@ -17,13 +19,44 @@ from celery.worker.request import Request
 from celery_poison.headers import mid_of
 from celery_poison.model import ALONE, IN_CELL, Phase, Start
 from celery_poison.plugin import plugin_of
+from celery_poison.policy import Policy
+from celery_poison.sandbox.pool import Cells
+from celery_poison.settings import Settings
 from celery_poison.task import FIRST
+from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.child import run_fast, run_plain
+from celery_poison.worker.exits import Exits
+from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.receive import Delivery, attempt_of, size_of
-from celery_poison.worker.recorder import Ticket
+from celery_poison.worker.recorder import Recorder, Ticket
+from celery_poison.worker.rejoin import Incarnation, Rejoin
 
-if TYPE_CHECKING:
-    from celery_poison.worker.worker import Worker
+
+@dataclass(frozen=True, slots=True)
+class RequestNeeds:
+    """What the requests of a worker work with.
+
+    Celery makes the requests: they find this on the plugin of their app, and are given it by nobody.
+
+    Attributes:
+        policies: task name -> (policy, whether it diverts).
+        contained: whether tasks share this process.
+    """
+
+    settings: Settings
+    me: Incarnation
+    policies: Mapping[str, tuple[Policy, bool]]
+    loop: EventLoop
+    inflight: InFlight
+    rejoin: Rejoin
+    cells: Cells
+    checker: Checker
+    recorder: Recorder
+    exits: Exits
+    outcomes: Outcomes
+    contained: bool
 
 
 class Stage(Enum):
@@ -90,7 +123,7 @@ class SentRequest(Request):
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         self.poison: Delivery | None = getattr(message, "poison", None)
-        self.runtime: Worker = plugin_of(self._app).runtime
+        self.needs: RequestNeeds = plugin_of(self._app).request_needs
 
     def _enter(self, stage: Stage) -> bool:
         """Go on to ``stage``; False where no way leads there, and it stays where it is."""
@@ -104,7 +137,7 @@ class SentRequest(Request):
     @property
     def runs_alone(self) -> bool:
         """Whether nothing may run beside it."""
-        return self.poison is not None and self.poison.alone and not self.runtime.observes
+        return self.poison is not None and self.poison.alone and not self.needs.settings.observe_only
 
     @property
     def alone(self) -> int:
@@ -132,10 +165,10 @@ class SentRequest(Request):
         """Return the start as this process knows it, for the scripts that end it."""
         ticket = self._ticket
         assert ticket is not None
-        policy, diverts = self.runtime.policies[self._type]
+        policy, diverts = self.needs.policies[self._type]
         return Start.of(
             ticket.token,
-            self.runtime.worker,
+            self.needs.me.worker,
             self.id,
             self._type,
             queue=ticket.queue,
@@ -153,7 +186,7 @@ class SentRequest(Request):
 
     def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
         """As in Celery, but the pool runs our target, which records the start before any user code."""
-        if self.runtime is None:
+        if self.needs is None:
             return super().execute_using_pool(pool, **kwargs)
         if self.revoked():
             raise TaskRevokedError(self.id)
@@ -161,12 +194,12 @@ class SentRequest(Request):
             return self._drop()
         ticket = self._ticket = self._make_ticket()
         self._stop_if_blocked()
-        self.epoch = self.runtime.epoch
-        self._cells = pool if pool is self.runtime.cells else None
-        if self.runtime.rejoin.is_fenced:
+        self.epoch = self.needs.loop.epoch
+        self._cells = pool if pool is self.needs.cells else None
+        if self.needs.rejoin.is_fenced:
             return self._drop()
         self._enter(Stage.RUNNING)
-        self.runtime.inflight.went_to_pool(ticket.token, self)
+        self.needs.inflight.went_to_pool(ticket.token, self)
         task, (hard, soft) = self._task, self.time_limits
         result = pool.apply_async(
             run_fast if self._app.use_fast_trace_task else run_plain,
@@ -203,7 +236,7 @@ class SentRequest(Request):
         if delivery is None:
             queue = getattr(self._message, "queue_name", None) or self._delivery_info["routing_key"] or ""
             mid = mid_of(self._request_dict)
-            return Ticket(mid, self.runtime.me.next_token(), queue, FIRST, size_of(self._message))
+            return Ticket(mid, self.needs.me.next_token(), queue, FIRST, size_of(self._message))
         # From here on the entry is the pool process's to write.
         delivery.start = delivery.start.in_phase(Phase.RUNNING)
         start = delivery.start

@@ -17,8 +17,8 @@ import redis
 from celery import Celery
 
 from celery_poison.broker.held import Held, Holdings
-from celery_poison.broker.putback import PutBack, put_back
 from celery_poison.broker.transport import guarded_connection
+from celery_poison.broker.unacked import PutBack, put_back
 
 
 def new_boot_id() -> str:

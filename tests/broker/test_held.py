@@ -9,7 +9,7 @@ import pytest
 from redis.exceptions import ConnectionError
 
 from celery_poison.broker import held as book
-from celery_poison.broker.arriving import arriving_key
+from celery_poison.broker.unacked import arriving_key
 from celery_poison.testing import RedisServer, TcpProxy, wait_until
 from tests.broker.kit import Killed, Process, Receiver, Site, killed_after
 

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from redis.exceptions import ConnectionError
 
 from celery_poison.broker.held import AWAY, Held
-from celery_poison.broker.redis_transport import _FETCH
+from celery_poison.broker.receive import _FETCH
 from tests.broker.kit import Fuse, Site, new_boot_id
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from celery import Celery
 
-from celery_poison.broker.redis_transport import arriving_key
+from celery_poison.broker.receive import arriving_key
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import Fenced
 from celery_poison.failover.monitor import Monitor

@@ -13,7 +13,7 @@ from celery_poison.evidence import Evidence
 from celery_poison.failover.monitor import last_heard
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
-from celery_poison.worker.heartbeat import Vitals
+from celery_poison.worker.heartbeat import HostEvidence, Shutdown
 
 WORKER = "w1@host/0a1b"
 
@@ -30,14 +30,14 @@ def _complain(error: Exception) -> None:
 
 @pytest.fixture
 def dies(ledger: Ledger) -> Callable[..., Evidence]:
-    """Let a worker of this process beat once, with changed vitals, and say what is known of its death."""
+    """Let a worker of this process beat once, with changed evidence, and say what is known of its death."""
 
     def beat_and_die(how: Silence = Silence.SILENT, **changed: Any) -> Evidence:
-        vitals = Vitals(_complain)
+        shutdown = Shutdown()
         if "asked" in changed:
-            vitals.asked_to_leave(changed.pop("asked"))
-        told = json.dumps(json.loads(vitals.tell()) | changed)
-        ledger.beat(WORKER, {"vitals": told}, first=True)
+            shutdown.ask(changed.pop("asked"))
+        evidence = json.loads(HostEvidence(shutdown, _complain).encode())
+        ledger.beat(WORKER, {"vitals": json.dumps(evidence | changed)}, first=True)
         return last_heard(ledger, WORKER, how)
 
     return beat_and_die
@@ -51,7 +51,7 @@ def test_NEW_2_memory_near_the_limit_is_told_and_is_no_verdict(dies: Callable[..
 
 
 def test_NEW_2_a_worker_tells_the_memory_of_its_group_or_machine() -> None:
-    told = json.loads(Vitals(_complain).tell())
+    told = json.loads(HostEvidence(Shutdown(), _complain).encode())
     assert 0 < told["used_kb"] < told["limit_kb"]
     assert told["limit_of"] in ("group", "machine")
     assert "asked" not in told

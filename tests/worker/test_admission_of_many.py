@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,9 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.testing import wait_until
-from celery_poison.worker.admission import Admission
+from celery_poison.worker.admission import Admission, Judge
 from celery_poison.worker.background import Background
+from celery_poison.worker.receive import Receiver
 
 COUNT = 200
 
@@ -42,34 +44,39 @@ class Site:
         self.ledger = Counted(open_redis(redis_url), Keys("ns"))
         self.background = Background(self.complaints.append)
         tokens = iter(range(10_000))
-        runtime: Any = SimpleNamespace(
-            policies={"t": (Policy(), True)},
-            epoch=1,
-            worker="w1@h/b",
-            activation_ms=1000,
-            observes=False,
-            settings=Settings(),
-            ledger=self.ledger,
-            background=self.background,
-            complain=self.complaints.append,
-            me=SimpleNamespace(next_token=lambda: f"b.{next(tokens)}", pid=1),
-            resync_window=SimpleNamespace(is_suspected=False, patience=0.0),
-            master_follower=SimpleNamespace(heard_from=lambda run_id: None),
-            loop=SimpleNamespace(call_in_loop=lambda call: call()),
-            inflight=SimpleNamespace(let_in=lambda token: None, is_running=lambda mid: False),
-            blocks=SimpleNamespace(concerns=lambda task: bool(checks)),
-            checker=SimpleNamespace(**{"must_ask": lambda *about: False, **checks}),
-            admit_marks=SimpleNamespace(
+        parts: dict[str, Any] = {
+            "loop": SimpleNamespace(call_in_loop=lambda call: call(), epoch=1),
+            "settings": Settings(),
+            "ledger": self.ledger,
+            "background": self.background,
+            "complain": self.complaints.append,
+            "me": SimpleNamespace(next_token=lambda: f"b.{next(tokens)}", pid=1, worker="w1@h/b"),
+            "resync_window": SimpleNamespace(is_suspected=False, patience=0.0),
+            "master_follower": SimpleNamespace(heard_from=lambda run_id: None),
+            "inflight": SimpleNamespace(let_in=lambda token: None, is_running=lambda mid: False),
+            "checker": SimpleNamespace(
+                **{"must_ask": lambda *about: False, "concerns": lambda task: bool(checks), **checks}
+            ),
+            "admit_marks": SimpleNamespace(
                 put=lambda mid, start: self.marks.append(("put", mid)),
                 remove=lambda mid: self.marks.append(("removed", mid)),
                 close=lambda delivery: None,
             ),
-            quarantine_writer=SimpleNamespace(
+            "quarantine_writer": SimpleNamespace(
                 write=lambda message, mid, start, cause, reason: self.kept.append(f"{mid} {cause} {reason}")
             ),
-        )
-        self.runtime = runtime
-        self.admission = Admission(runtime, self.handled.append)
+            "handler": self.handled.append,
+            "policies": {"t": (Policy(), True)},
+            "trials": True,
+            "outcomes": None,
+        }
+        self.inflight = parts["inflight"]
+
+        def made(kind: Any) -> Any:
+            return kind(**{name: parts[name] for name in signature(kind).parameters})
+
+        parts |= {"judge": made(Judge), "receiver": made(Receiver)}
+        self.admission = made(Admission)
 
     def receive(self, number: int, *, redelivered: bool) -> None:
         self.admission(
@@ -115,7 +122,7 @@ def test_TP1_8_of_two_copies_in_one_batch_one_is_let_in(site: Callable[..., Site
     here.receive(1, redelivered=True)
     here.receive(1, redelivered=True)
     here.receive(2, redelivered=True)
-    here.runtime.inflight.of = lambda start, ended: (True, ended)
+    here.inflight.of = lambda start, ended: (True, ended)
     here.background.start()
     wait_until(lambda: len(here.handled) == 2, timeout=60, what="one of each is let in")
     assert sorted(message.headers["id"] for message in here.handled) == ["i1", "i2"]

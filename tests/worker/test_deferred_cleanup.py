@@ -50,10 +50,10 @@ def test_what_arrives_behind_its_settlement_leaves_nothing_behind_and_is_not_cou
 ) -> None:
     acknowledge(deferred_cleanup, 1, 2, 3)
     arrive(ledger, 2)
-    deferred_cleanup.settle()
+    deferred_cleanup.clean_up()
     arrive(ledger, 1, 3)
     assert on_record(ledger) == (2, 2)
-    deferred_cleanup.settle()
+    deferred_cleanup.clean_up()
     assert (on_record(ledger), deferred_cleanup.missing) == ((0, 0), 0)
 
 
@@ -61,16 +61,16 @@ def test_what_never_arrives_is_counted_once(ledger: Ledger, deferred_cleanup: De
     acknowledge(deferred_cleanup, 1, 2)
     arrive(ledger, 2)
     for _ in range(4):
-        deferred_cleanup.settle()
+        deferred_cleanup.clean_up()
     assert deferred_cleanup.missing == 1
 
 
 def test_at_the_end_nobody_waits_for_what_is_late(ledger: Ledger, deferred_cleanup: DeferredCleanup) -> None:
     acknowledge(deferred_cleanup, 1)
-    deferred_cleanup.settle()
+    deferred_cleanup.clean_up()
     acknowledge(deferred_cleanup, 2)
     arrive(ledger, 1)
-    deferred_cleanup.settle(everything=True)
+    deferred_cleanup.clean_up(everything=True)
     assert (on_record(ledger), deferred_cleanup.missing) == ((0, 0), 1)
 
 
@@ -78,15 +78,15 @@ def test_a_ledger_that_is_away_loses_nothing(
     ledger: Ledger, deferred_cleanup: DeferredCleanup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acknowledge(deferred_cleanup, 1)
-    deferred_cleanup.settle()
+    deferred_cleanup.clean_up()
     acknowledge(deferred_cleanup, 2)
     with monkeypatch.context() as cut:
         cut.setattr(ledger.client.connection_pool, "get_connection", _refused)
         for _ in range(2):
             with pytest.raises(LedgerUnavailable):
-                deferred_cleanup.settle()
+                deferred_cleanup.clean_up()
     arrive(ledger, 1, 2)
-    deferred_cleanup.settle()
+    deferred_cleanup.clean_up()
     assert (on_record(ledger), deferred_cleanup.missing) == ((0, 0), 0)
 
 
@@ -106,10 +106,10 @@ def test_a_ledger_that_goes_away_between_two_answers_loses_nothing(
     monkeypatch.setattr(ledger, "survived", tell)
     acknowledge(deferred_cleanup, 1, 2, 3)
     with pytest.raises(LedgerUnavailable):
-        deferred_cleanup.settle()
-    deferred_cleanup.settle()
+        deferred_cleanup.clean_up()
+    deferred_cleanup.clean_up()
     arrive(ledger, 1, 2, 3)
-    deferred_cleanup.settle()
+    deferred_cleanup.clean_up()
     assert told == ["m1", "cut", "m2", "m3"]
     # The first was looked for again meanwhile, in vain.
     assert (on_record(ledger), deferred_cleanup.missing) == ((1, 1), 1)
@@ -121,8 +121,8 @@ def test_one_that_runs_elsewhere_by_now_stops_no_other(
     acknowledge(deferred_cleanup, 1, 2)
     other = Start("R", "c.1", "w2@h/c", 7, 1, 2, 0, "id1", "t", "celery", 2, 5, 1, 1)
     ledger.client.hset(ledger.keys.running, "m1", other.encode())
-    deferred_cleanup.settle()
-    deferred_cleanup.settle()
+    deferred_cleanup.clean_up()
+    deferred_cleanup.clean_up()
     assert deferred_cleanup.missing == 2
     assert ledger.client.hget(ledger.keys.running, "m1") == other.encode()
 

@@ -136,11 +136,11 @@ def test_NEW_9_a_start_that_ended_here_is_told_so_kept_for_its_copy_and_forgotte
     here.resync.recheck()
     here.resync.recheck()
     assert [*here.queries.ends([start.token])] == [Ended.DONE] and here.running() == {"m"}
-    here.resync.settle()
+    here.resync.clean_up()
     assert here.running() == {"m"}, "for as long as a copy of it may come"
     clock = settling.time.monotonic() + 1.0
     monkeypatch.setattr(settling, "time", SimpleNamespace(monotonic=lambda: clock + 1.0))
-    here.resync.settle()
+    here.resync.clean_up()
     assert not here.running() and not [*here.queries.ended_tokens()]
 
 
@@ -175,10 +175,10 @@ def test_NEW_9_a_reminder_that_comes_late_puts_nothing_back_on_record(
     start = here.start("m")
     here.ended(start)
     here.deferred_cleanup.add("m", start.token, start.id, start.task)
-    here.resync.connection_lost()
+    here.resync.connected(broker_forgets=False, again=True)
     clock = settling.time.monotonic() + 2 * settling.FOR_A_COPY
     monkeypatch.setattr(settling, "time", SimpleNamespace(monotonic=lambda: clock))
-    here.resync.settle()
+    here.resync.clean_up()
     assert not here.running()
     here.do_what_is_due()
     assert not here.running() and not [*here.queries.ended_tokens()]
@@ -188,7 +188,7 @@ def test_NEW_9_a_reminder_in_time_puts_back_what_redis_has_forgotten(here: Here)
     start = here.start("m")
     here.deferred_cleanup.add("m", start.token, start.id, start.task)
     here.ledger.client.delete(here.ledger.keys.running, here.ledger.keys.done)
-    here.resync.connection_lost()
+    here.resync.connected(broker_forgets=False, again=True)
     here.do_what_is_due()
     assert here.running() == {"m"} and [*here.queries.ends([start.token])] == [Ended.DONE]
 
@@ -202,10 +202,10 @@ def test_NEW_9_nothing_is_forgotten_before_the_broker_has_heard_of_its_acknowled
     here.ended(start)
     here.deferred_cleanup.add("m", start.token, start.id, start.task)
     here.resync.broker_is_away, here.owes = why == "the broker is away", why != "the broker is away"
-    here.resync.settle()
+    here.resync.clean_up()
     assert here.running() == {"m"}
     here.resync.broker_is_away = here.owes = False
-    here.resync.settle()
+    here.resync.clean_up()
     assert not here.running()
 
 

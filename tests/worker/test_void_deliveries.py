@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,38 +13,36 @@ from kombu.asynchronous import Hub
 
 from celery_poison.model import Phase
 from celery_poison.worker.admission import Admission
-from celery_poison.worker.bootsteps import GuardStep
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Lease
+from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.receive import AdmitMarks, note_delivery
-from celery_poison.worker.reconnect_cleanup import hear_of_begun
-from celery_poison.worker.worker import Worker
+from celery_poison.worker.reconnect_cleanup import ReconnectCleanup, hear_of_begun
 
 
-class Stub(SimpleNamespace):
+class Stub:
     """As much of a worker as a delivery meets."""
 
     def __init__(self, channel: object) -> None:
-        super().__init__(
-            policies={}, epoch=1, consumer=SimpleNamespace(task_consumer=None, hub=None, pool=None)
+        self.loop = EventLoop()
+        self.loop.consumer = SimpleNamespace(
+            task_consumer=SimpleNamespace(channel=channel), hub=None, pool=None
         )
-        self.consumer.task_consumer = SimpleNamespace(channel=channel)
-        self.refused, self.dropped, self.noted = 0, [], []
-        self._reconnect_cleanup = SimpleNamespace(refuse=self._refuse)
-        self.outcomes = SimpleNamespace(
-            never_started=lambda delivery, put_back: self.dropped.append((delivery, put_back))
-        )
-        self.inflight = SimpleNamespace(let_in=lambda token: None)
-        self.admit_marks = SimpleNamespace(
-            put=lambda mid, start: self.noted.append((mid, start.phase)), close=lambda delivery: None
-        )
-        self.checker = SimpleNamespace(must_ask=lambda *about: False)
-
-    def _refuse(self) -> None:
-        self.refused += 1
-
-    def disconnected(self) -> None:
-        Worker.disconnected(self)  # type: ignore[arg-type]
+        self.lease, self.dropped, self.handled = Lease(10.0), list[Any](), list[Any]()
+        parts: dict[str, Any] = dict.fromkeys(signature(ReconnectCleanup).parameters)
+        parts |= {"loop": self.loop, "lease": self.lease, "me": SimpleNamespace(issued=1)}
+        self.cleanup = ReconnectCleanup(**parts)
+        parts = dict.fromkeys(signature(Admission).parameters) | {
+            "handler": self.handled.append,
+            "loop": self.loop,
+            "outcomes": SimpleNamespace(
+                never_started=lambda delivery, put_back: self.dropped.append((delivery, put_back))
+            ),
+            "inflight": SimpleNamespace(let_in=lambda token: None),
+            "admit_marks": SimpleNamespace(put=lambda mid, start: None, close=lambda delivery: None),
+            "checker": SimpleNamespace(must_ask=lambda *about: False),
+        }
+        self.admission = Admission(**parts)
 
 
 def _delivery(epoch: int) -> Any:
@@ -59,15 +58,14 @@ def _delivery(epoch: int) -> Any:
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_NEW_9_a_delivery_that_was_judged_while_its_channel_closed_is_not_let_in(lost: bool) -> None:
-    channel, other, handled = object(), object(), list[Any]()
-    runtime: Any = Stub(channel)
-    admission = Admission(runtime, handled.append)
-    delivery = _delivery(runtime.epoch)
-    Worker._channel_closes(runtime, channel if lost else other)
-    admission._let_in(delivery)
-    assert bool(handled) is not lost
-    assert runtime.dropped == ([(delivery, True)] if lost else []), "its claim is taken back"
-    assert runtime.refused == lost, "and what is in the pool and has not begun is refused"
+    channel, other = object(), object()
+    worker = Stub(channel)
+    delivery = _delivery(worker.loop.epoch)
+    worker.cleanup.channel_closes(channel if lost else other)
+    worker.admission.let_in(delivery)
+    assert bool(worker.handled) is not lost
+    assert worker.dropped == ([(delivery, True)] if lost else []), "its claim is taken back"
+    assert worker.lease.is_void("b.1") == lost, "and what is in the pool and has not begun is refused"
 
 
 def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -> None:
@@ -76,16 +74,14 @@ def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -
     keys: Any = SimpleNamespace(running="running")
     delivery = _delivery(1)
     delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-    step: Any = SimpleNamespace(_runtime=SimpleNamespace(admit_marks=AdmitMarks(writer, keys)))
     cells: Any = SimpleNamespace(hold=lambda held: None)
     dispatcher = Dispatcher(
         lambda request: seen.append(request.poison.start.phase),
-        lambda request: False,
         lambda: True,
         lambda seconds, call: None,
         lambda: None,
         cells,
-        lambda request: GuardStep._received(step, request),
+        AdmitMarks(writer, keys),
     )
     dispatcher(SimpleNamespace(poison=delivery))
     dispatcher(SimpleNamespace(poison=delivery))

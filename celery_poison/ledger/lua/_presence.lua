@@ -1,6 +1,6 @@
 -- Shared by every script that asks who is alive.
 
--- What stays the same of an incarnation when its worker is reborn.
+-- What stays the same of an incarnation when its worker rejoins.
 local function life_of(worker)
   return (string.gsub(worker, 'r%d+$', ''))
 end

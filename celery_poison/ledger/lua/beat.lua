@@ -10,7 +10,7 @@
 -- ARGV[3] first   1 for the first beat
 -- ARGV[4] run_id  of the server at which its main process is subscribed, '' for none
 -- ARGV[5] fields  field, value, ... from here on
--- RETURNS OK, now in ms | FENCED (it was declared dead, and is so for ever: it must be reborn)
+-- RETURNS OK, now in ms | FENCED (it was declared dead, and is so for ever: it must rejoin under a new name)
 -- JOURNALS worker_started (first beat)
 local now = now_ms()
 if redis.call('ZSCORE', KEYS[3], ARGV[2]) then return {'FENCED'} end

@@ -1,4 +1,4 @@
--- reclaim: a worker that was taken for dead is reborn, and this start of it is still running. If nobody has
+-- reclaim: a worker that was taken for dead rejoins, and this start of it is still running. If nobody has
 -- started the message anew, it is the worker's again, and what was held against it is taken back.
 -- KEYS[1] running    hash
 -- KEYS[2] lineage    hash
