@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from celery_poison.sandbox.watcher import MemoryGroup
+from celery_poison.procfs import MemoryGroup
 from celery_poison.worker.lease import clock
 
 
