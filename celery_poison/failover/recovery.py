@@ -177,7 +177,7 @@ class Recovery:
             elif ended is Ended.INTERRUPTED:
                 self._interrupt(mid, start, death)
             elif self._had_succeeded(start):
-                self._ledger.client.hset(self._ledger.keys.done, start.token, Ended.DONE.value)
+                self._ledger.finish(mid, start, fence=death.fence, release=death.incident.release)
             elif start.alone > IN_CELL:
                 self._interrupt(mid, start, death)
             elif start.is_in_cell:
@@ -243,7 +243,7 @@ class Recovery:
         self._orphans = {}
         ended = set(self._queries.ended_tokens())  # before the starts: an end on record has its start there
         running = [(mid, start) for mid, start, _ in self._queries.running()]
-        self._forget_strays(ended - {start.token for _, start in running})
+        self._forget_strays(ended - {start.token for _, start in running}, fence)
         starts = [(mid, start) for mid, start in running if start.worker not in known]
         ends = self._queries.ends([start.token for _, start in starts])
         for (mid, start), end in zip(starts, ends, strict=True):
@@ -267,10 +267,10 @@ class Recovery:
             put_back(self._app, boot_id, ())
         self._ownerless = ownerless
 
-    def _forget_strays(self, strays: set[str]) -> None:
+    def _forget_strays(self, strays: set[str], fence: int) -> None:
         """Forget ends without a start that were there in the last sweep too: nobody asks for them."""
         if forgotten := strays & self._strays:
-            self._ledger.client.hdel(self._ledger.keys.done, *forgotten)
+            self._ledger.forget_ends(forgotten, fence)
         self._strays = strays - forgotten
 
 

@@ -1,4 +1,4 @@
-"""What a Redis can promise about a write: by what means a start is on disk, or on a replica (EMS-10).
+"""Starts that survive Redis itself (EMS-10): how one gets on disk or on a replica, and waiting for it.
 
 Disk comes before replica, for what was on a replica only is lost where Redis is started again in its
 own place. Under Sentinel it is the other way round: there the replica takes its place.
@@ -6,6 +6,10 @@ own place. Under Sentinel it is the other way round: there the replica takes its
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -13,11 +17,16 @@ import redis
 import redis.sentinel
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
 
 #: Seconds that a start may wait for its promise.
 PATIENCE = 5.0
 _PATIENCE_MS = str(int(PATIENCE * 1000))
+#: Seconds by which Redis may be late with the answer that its own patience has ended.
+GRACE = 1.0
+
+#: Closing resets the connection: what Redis has not received by then is dropped, instead of arriving late.
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 #: Redis from which WAITAOF is believed. Of 7.4 and of every Valkey so far it answers up to a second
 #: before the file is synced, under appendfsync everysec: https://github.com/redis/redis/pull/13793.
@@ -157,3 +166,64 @@ def _try(client: redis.Redis, means: Means) -> None:
         client.execute_command(name, *("0" for _ in counts), "1")  # type: ignore[no-untyped-call]
     except redis.exceptions.ResponseError as error:
         raise NoPromise(f"{name}: {error}", f"ACL SETUSER <user> +{name.lower()}") from error
+
+
+class WaitingWriter:
+    """Writes that are waited for, on a connection of their own; one for each process.
+
+    Thread-safe: one writes at a time. Connects at the first write, again after a fork, and when the server
+    has closed the connection. A write that failed may have been carried out all the same.
+    """
+
+    def __init__(self, client: redis.Redis, patience: float = PATIENCE + GRACE) -> None:
+        self._pool: Any = client.connection_pool
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        self._pid = 0
+
+    def write(self, commands: bytes, count: int) -> list[Any]:
+        """Send ``count`` commands in Redis' wire format, and return their answers.
+
+        Raises:
+            LedgerUnavailable: Redis is away, silent for too long, or refuses one of them.
+        """
+        self._adopt_process()
+        with self._lock, clear_errors("waiting for a write"):
+            try:
+                self._connect()
+                self._connection.send_packed_command([commands])
+                return [self._connection.read_response() for _ in range(count)]
+            except BaseException:  # a time limit too: half an answer may be lost
+                self._drop()
+                raise
+
+    def renew(self) -> None:
+        """Connect anew for the next write: another server may have taken over."""
+        self._adopt_process()
+        with self._lock:
+            self._drop()
+
+    def _adopt_process(self) -> None:
+        if self._pid != os.getpid():  # the parent's socket must not be shared, its lock may have been held
+            self._lock, self._connection, self._pid = threading.Lock(), None, os.getpid()
+
+    def _connect(self) -> None:
+        if self._connection is not None and self._is_closed():
+            self._drop()
+        if self._connection is None:
+            options = {**self._pool.connection_kwargs, "socket_timeout": self._patience}
+            self._connection = self._pool.connection_class(**options)
+            self._connection.connect()
+            self._connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+
+    def _is_closed(self) -> bool:
+        try:
+            return bool(self._connection.can_read())  # nothing is owed: there is nothing to read but the end
+        except REDIS_ERRORS:
+            return True
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.disconnect()

@@ -170,6 +170,25 @@ class MessageTransitions(Caller):
         }
         return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
 
+    def finish(self, mid: str, start: Start, *, fence: int, release: str = "") -> None:
+        """Note the end of a start that a dead worker had finished and not written down.
+
+        Raises:
+            StaleDelivery: the message has no such start any more.
+            Fenced: another monitor took over.
+        """
+        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "fence": fence_of(fence)}
+        self._call("finish", {}, **arguments, release=release)
+
+    def forget_ends(self, tokens: Iterable[str], fence: int) -> None:
+        """Forget ends whose starts are not on record.
+
+        Raises:
+            Fenced: another monitor took over.
+        """
+        if rest := list(tokens):
+            self._call("forget_ends", {}, rest=rest, fence=fence_of(fence))
+
     def clean_up(self, starts: Iterable[tuple[str, str]]) -> list[int]:
         """Forget acknowledged starts, given as (mid, token); return the numbers of those not on record."""
         flat = [word for pair in starts for word in pair]

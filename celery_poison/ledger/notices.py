@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.ledger import Ledger
+from celery_poison.ledger.scripts import Runner
 from celery_poison.states import State
 
 #: Tasks that are remembered, and for how many seconds, where nobody listens.
@@ -46,14 +46,9 @@ def leave_notice(ledger: Ledger, notice: Notice) -> None:
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    key = ledger.keys.untold
-    with clear_errors("leaving a notice"):
-        known: Any = ledger.client.hlen(key)
-        if known < MAX_NOTICES:
-            pipe = ledger.client.pipeline(transaction=False)
-            pipe.hset(key, notice.id, json.dumps([notice.fact, notice.mid, notice.story]))
-            pipe.expire(key, LIFETIME)
-            pipe.execute()
+    text = json.dumps([notice.fact, notice.mid, notice.story])
+    arguments = {"id": notice.id, "notice": text, "most": MAX_NOTICES, "lifetime_ms": LIFETIME * 1000}
+    Runner(ledger.client)("leave_notice", {"untold": ledger.keys.untold}, arguments)
 
 
 def take(ledger: Ledger) -> list[Notice]:
@@ -62,15 +57,13 @@ def take(ledger: Ledger) -> list[Notice]:
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    key = ledger.keys.untold
-    with clear_errors("taking notices"):
-        if not ledger.client.hlen(key):
-            return []
-        pipe = ledger.client.pipeline(transaction=True)
-        pipe.hgetall(key)
-        pipe.delete(key)
-        raw: dict[bytes, bytes] = pipe.execute()[0]
-        found = [_notice(id.decode("utf-8", "replace"), line) for id, line in raw.items()]
+    flat = Runner(ledger.client)("take_notices", {"untold": ledger.keys.untold}, {})[1]
+    if not flat:
+        return []
+    found = [
+        _notice(id.decode("utf-8", "replace"), line) for id, line in zip(flat[::2], flat[1::2], strict=True)
+    ]
+    with clear_errors("reading whether notices are true"):
         pipe = ledger.client.pipeline(transaction=False)
         for notice in found:
             pipe.zscore(ledger.keys.candidates, notice.id)

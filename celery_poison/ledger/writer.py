@@ -1,4 +1,4 @@
-"""The writes of the hot path, unanswered unless asked about: a socket told to send no replies.
+"""The unanswered writes of the hot path: a socket told to send no replies.
 
 Why no replies: a process killed while unread replies lie in its receive buffer closes its socket with
 a reset, and Redis drops what it had not read yet. With CLIENT REPLY OFF there is nothing to read, and
@@ -7,9 +7,6 @@ worker's main process notices it when it settles the start, and counts it as ung
 
 The same connection is a sign of life: it is subscribed to a channel of its worker, on which nobody ever
 publishes. Redis counts the subscribers, and a process that dies takes its connection along (EMS-2).
-
-With ``poison_durability="sync"`` starts are asked about, on the same connection: so they keep their
-place among the notes of this process, and an end can never overtake its start.
 """
 
 from __future__ import annotations
@@ -25,8 +22,7 @@ from typing import Any
 import redis
 import redis.sentinel
 
-from celery_poison.ledger.answers import Answers
-from celery_poison.ledger.connection import REDIS_ERRORS, clear_errors
+from celery_poison.ledger.connection import REDIS_ERRORS
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
 SEND_TIMEOUT = 0.5
@@ -48,11 +44,8 @@ def bulk(word: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
-_REPLY_ON, _REPLY_OFF = (command(b"CLIENT", b"REPLY", word) for word in (b"ON", b"OFF"))
-
-
 class Writer:
-    """Sends commands and waits for no answer unless asked to; one connection for each process.
+    """Sends commands and waits for no answer; one connection for each process.
 
     Thread-safe. Opens its connection at the first write, and again after a fork.
 
@@ -77,11 +70,9 @@ class Writer:
         self._on_connect = on_connect
         self.run_id = ""
         self._lock = threading.Lock()
-        self._asking = threading.Lock()
         self._connection: Any = None
-        self._answers: Any = None
         self.connects = 0
-        self._has_news: Callable[[float], object] = lambda seconds: False
+        self._is_readable: Callable[[float], object] = lambda seconds: False
         self._pid = 0
         self._retry_at = 0.0
         self.failures = 0
@@ -134,51 +125,9 @@ class Writer:
             time.sleep(min(seconds, RETRY_PAUSE))
             return False
         try:
-            return not waiter(connection._sock, unread=not _tells_broken())(seconds)
+            return not waiter(connection._sock)(seconds)
         except (TypeError, ValueError, AttributeError, OSError):  # closed at this very moment
             return False
-
-    def reach(self) -> int:
-        """Connect if need be; return the number of the connection.
-
-        Raises:
-            LedgerUnavailable: Redis is away.
-        """
-        if self._pid != os.getpid():
-            self._adopt_process()
-        with self._lock, clear_errors("connecting to the ledger"):
-            self._ready()
-            return self.connects
-
-    def ask(self, commands: bytes, count: int, timeout: float) -> list[bytes]:
-        """Send ``commands`` and wait for their ``count`` answers; of an array the first element is told.
-
-        One asks at a time; what others send meanwhile goes out behind it, and they do not wait.
-
-        Raises:
-            LedgerUnavailable: Redis is away, silent for ``timeout`` seconds (the commands may still be
-                carried out, in their place), or refuses one of them.
-        """
-        if self._pid != os.getpid():
-            self._adopt_process()
-        with self._asking, clear_errors("waiting for a write"):
-            connection = None
-            try:
-                with self._lock:
-                    self._ready()
-                    connection, answers = self._connection, self._answers
-                    answers.owed += 1 + count
-                    connection._sock.sendall(_REPLY_ON + commands + _REPLY_OFF)
-                told: list[bytes] = answers.take(time.monotonic() + timeout)[-count:]
-                _raise_refusal(told)
-                return told
-            except redis.TimeoutError:
-                raise  # a stalled Redis answers in the end: whoever asks next skips these answers
-            except BaseException:  # a time limit too: half an answer may be lost
-                with self._lock:
-                    if connection is not None and self._connection is connection:
-                        self._drop(pause=0.0)
-                raise
 
     def _ready(self) -> None:
         if self._connection is None or self._is_closed():
@@ -192,13 +141,11 @@ class Writer:
 
     def _is_closed(self) -> bool:
         # A readable socket that expects no replies has been closed by the server.
-        if self._answers.owed:
-            return bool(waiter(self._connection._sock, unread=False)(0))
-        return bool(self._has_news(0))
+        return bool(self._is_readable(0))
 
     def _adopt_process(self) -> None:
-        # The parent's socket must not be shared, and its locks may have been held at the fork.
-        self._lock, self._asking = threading.Lock(), threading.Lock()
+        # The parent's socket must not be shared, and its lock may have been held at the fork.
+        self._lock = threading.Lock()
         self._connection = None
         self.run_id = ""
         self._retry_at = 0.0  # the parent's pause is none of this process's business
@@ -219,8 +166,7 @@ class Writer:
         connection._sock.settimeout(SEND_TIMEOUT)
         connection._sock.sendall(self._on_connect())
         self._connection = connection
-        self._answers = Answers(connection._sock, waiter(connection._sock), self._lock)
-        self._has_news = waiter(connection._sock)
+        self._is_readable = waiter(connection._sock)
         self.connects += 1
 
     def _connected(self) -> Any:
@@ -255,19 +201,12 @@ class Writer:
             connection.disconnect()
 
 
-def _tells_broken() -> bool:
-    """Whether a connection that the server closed can be told from one with something to read."""
-    return hasattr(select, "poll") and hasattr(select, "POLLRDHUP")
-
-
-def waiter(sock: Any, *, unread: bool = True) -> Callable[[float], object]:
-    """Return what waits some seconds until ``sock`` is readable (``unread``) or broken, and tells
-    whether it is."""
+def waiter(sock: Any) -> Callable[[float], object]:
+    """Return what waits some seconds until ``sock`` is readable or broken, and tells whether it is."""
     if not hasattr(select, "poll"):  # eventlet takes it away
-        return lambda seconds: unread and select.select([sock], [], [], seconds)[0]
+        return lambda seconds: select.select([sock], [], [], seconds)[0]
     poll = select.poll()
-    broken = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
-    poll.register(sock, broken | (select.POLLIN if unread else 0))
+    poll.register(sock, select.POLLIN | select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0))
     return lambda seconds: poll.poll(int(seconds * 1000))
 
 
@@ -276,15 +215,3 @@ class _Away(redis.ConnectionError):
 
     def __init__(self) -> None:
         super().__init__("it was not a moment ago")
-
-
-def _raise_refusal(answers: list[bytes]) -> None:
-    for answer in answers:
-        if answer.startswith(b"-"):
-            raise redis.ResponseError(answer[1:].decode("utf-8", "replace"))
-
-
-def probe(client: redis.Redis) -> None:
-    """Raise ``LedgerUnavailable`` unless Redis answers."""
-    with clear_errors("connecting to the ledger"):
-        client.ping()

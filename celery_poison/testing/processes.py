@@ -15,7 +15,7 @@ from types import TracebackType
 
 from celery_poison import procfs
 
-from .waiting import wait_until
+from .waiting import PATIENCE, wait_until
 
 
 class Worker:
@@ -92,7 +92,7 @@ class Worker:
     def hostname(self) -> str:
         return f"{self.name}@test"
 
-    def wait_ready(self, timeout: float = 60.0) -> Worker:
+    def wait_ready(self, timeout: float = PATIENCE) -> Worker:
         """Wait until it says that it is ready to receive tasks."""
 
         def ready() -> bool:
@@ -111,7 +111,7 @@ class Worker:
         with self._reaping:
             return self._running() is not None
 
-    def wait(self, timeout: float = 30.0) -> int:
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Wait for the main process to end; its exit status (negative: the signal that killed it).
 
         Children that are left are killed then, as systemd or a container runtime would.

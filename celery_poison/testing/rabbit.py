@@ -14,7 +14,7 @@ from types import TracebackType
 import kombu
 
 from .ports import free_ports
-from .waiting import wait_until
+from .waiting import PATIENCE, wait_until
 
 #: Debian's `rabbitmq-server` on the PATH changes to the user rabbitmq and to the system's directories;
 #: the script that it calls in the end does neither.
@@ -78,7 +78,7 @@ class RabbitServer:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         if done.returncode:
             raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
@@ -99,7 +99,7 @@ class RabbitServer:
         self._epmd = self._spawn("epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1")
         self._server = self._spawn(self._script)
         try:
-            wait_until(self._answers, timeout=90, what=lambda: f"RabbitMQ answers\n{self.log_text()}")
+            wait_until(self._answers, what=lambda: f"RabbitMQ answers\n{self.log_text()}")
         except BaseException:
             self.stop()
             raise

@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from .servers import RedisServer
-from .waiting import wait_until
+from .waiting import PATIENCE, wait_until
 
 MASTER_NAME = "poison"
 
@@ -105,7 +105,7 @@ class SentinelSet:
         for server in (*self.sentinels, self.replica, self.master):
             server.stop()
 
-    def fail_over(self, *, kill: bool = True, timeout: float = 60.0) -> None:
+    def fail_over(self, *, kill: bool = True, timeout: float = PATIENCE) -> None:
         """Make the replica the master, and wait until it is and every Sentinel says so.
 
         With `kill` the master dies by SIGKILL and stays dead until `replica.start()`. Without, a
@@ -120,7 +120,7 @@ class SentinelSet:
         wait_until(lambda: self._is_master(new), timeout, what=lambda: f"a failover\n{self.log_text()}")
         self.master, self.replica = new, old
 
-    def wait_whole(self, timeout: float = 60.0) -> None:
+    def wait_whole(self, timeout: float = PATIENCE) -> None:
         """Wait until every Sentinel knows a replica in step, and all the others: it can fail over."""
         others = len(self.sentinels) - 1
         wait_until(

@@ -82,7 +82,7 @@ class RedisServer:
                 self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         try:
-            wait_until(self._answers, timeout=20, what=lambda: f"Redis answers PING\n{self.log_text()}")
+            wait_until(self._answers, what=lambda: f"Redis answers PING\n{self.log_text()}")
         except BaseException:
             self.stop()
             raise

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from .processes import Worker
-from .waiting import wait_until
+from .waiting import PATIENCE, wait_until
 
 
 class Death(NamedTuple):
@@ -66,7 +66,7 @@ class Supervisor:
         for worker in self.workers:
             worker.stop(grace)
 
-    def wait_ready(self, timeout: float = 60.0) -> Supervisor:
+    def wait_ready(self, timeout: float = PATIENCE) -> Supervisor:
         """Wait until every present life consumes, however many died on the way there."""
         wait_until(
             lambda: all(worker.is_ready() for worker in self.workers),

@@ -8,6 +8,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+#: Seconds to wait for what must come, before giving up: enough for a machine that has much else to do.
+PATIENCE = 120.0
+
 
 class WaitTimeout(AssertionError):
     """What was waited for did not happen. An AssertionError, so that a test fails rather than errs."""
@@ -15,7 +18,7 @@ class WaitTimeout(AssertionError):
 
 def wait_until(
     predicate: Callable[[], T],
-    timeout: float = 30.0,
+    timeout: float = PATIENCE,
     what: str | Callable[[], str] = "",
     interval: float = 0.02,
 ) -> T:

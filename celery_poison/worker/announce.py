@@ -1,4 +1,4 @@
-"""Says aloud what was decided: one log line, one signal and one event for Flower for each fact.
+"""What a worker tells people: a log line, a signal and an event for Flower for each fact; its own errors.
 
 Flower knows a few fields only, so that the story goes into ``exception`` and ``result``. A quarantined task
 gets the state QUARANTINED, which outranks STARTED; ``task-retried`` brings it back among the waiting ones. No
@@ -7,15 +7,39 @@ event may have a field named ``worker``.
 
 from __future__ import annotations
 
+from logging import ERROR, WARNING
 from typing import Any
 from urllib.parse import quote
 
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
+from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger.notices import Fact, Notice
 
 logger = get_logger("celery_poison")
+
+
+class Complaints:
+    """Takes the errors of one worker's plugin: each is counted, each kind of it is logged once.
+
+    Attributes:
+        count: how many there were.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._logged: set[str] = set()
+
+    def __call__(self, error: Exception) -> None:
+        self.count += 1
+        kind = f"{type(error).__name__}: {str(error).split(':')[0]}"
+        if kind not in self._logged:
+            self._logged.add(kind)
+            known = isinstance(error, (LedgerUnavailable, ConfigurationError))
+            sentence = "celery_poison: %s; tasks go on (logged once, counted in status)"
+            logger.log(WARNING if known else ERROR, sentence, error, exc_info=None if known else error)
+
 
 #: Fact -> the event that shows it.
 _EVENTS = {

@@ -21,7 +21,8 @@ from celery_poison.sandbox.trial import TimeLimits
 from celery_poison.worker import crash_reports
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.dispatcher import Dispatcher
-from celery_poison.worker.heartbeat import Heartbeat, keep_child_alive
+from celery_poison.worker.heartbeat import Heartbeat
+from celery_poison.worker.lease import keep_child_alive
 from celery_poison.worker.worker import Worker
 
 logger = get_logger("celery_poison")

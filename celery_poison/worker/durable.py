@@ -10,15 +10,13 @@ from celery.utils.log import get_logger
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.durability import PATIENCE, Means, find_means
+from celery_poison.ledger.durability import PATIENCE, Means, WaitingWriter, find_means
 from celery_poison.ledger.writer import Writer, command
 from celery_poison.requests import NeverBegan
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
 
-#: Seconds by which Redis may be late with the answer that its own patience has ended.
-GRACE = 1.0
 #: Least seconds in which nothing is asked of a Redis that broke its promise, and how many times as long
 #: as the vain wait they are: so a fifth of the time is lost at most (``poison_fail_open=True``).
 LEAST_DOUBT, DOUBT = 1.0, 4
@@ -39,13 +37,14 @@ class Durable:
     """Writes starts that survive Redis itself; thread-safe, and inherited by pool processes.
 
     Args:
-        writer: the notes of this process; starts keep their place among them.
+        writer: the unanswered writes of this process; a start that nobody promised to keep is one of them.
         fail_open: what is done without the promise: True runs the task, False tries again and again.
     """
 
     def __init__(self, client: redis.Redis, writer: Writer, *, fail_open: bool) -> None:
         self._client = client
         self._writer = writer
+        self._waiting = WaitingWriter(client)
         self._fail_open = fail_open
         self._means: Means | None = None
         self._said: Means | None = None
@@ -108,22 +107,22 @@ class Durable:
         return True
 
     def _promise(self, start: bytes) -> None:
-        server = None
-        while server != self._writer.connects:  # connected anew meanwhile: to what may be another server
-            server = self._writer.reach()
-            if self._decided_for != server or self._means is None:
-                self._means = self.decide()
-                self._decided_for = server
-            self._wait_for(start, self._means)
+        self._writer.open()
+        server = self._writer.connects  # connected anew meanwhile: to what may be another server
+        if self._means is None or self._decided_for != server:
+            self._waiting.renew()
+            self._means = self.decide()
+            self._decided_for = server
+        self._wait_for(start, self._means)
         if self._broken_by is not None:
             self._broken_by = None
             logger.warning("celery_poison: poison_durability='sync': starts are safe again")
 
     def _wait_for(self, start: bytes, means: Means) -> None:
         wait = command(*(word.encode() for word in means.wait)) if means.wait else b""
-        answers = self._writer.ask(start + wait, 2 if wait else 1, PATIENCE + GRACE)
-        if wait and int(answers[-1][1:]) < 1:
-            self._decided_for = None  # the replica is gone, or the settings have changed
+        *_, kept = self._waiting.write(start + wait, 2 if wait else 1)
+        if wait and (kept[0] if isinstance(kept, list) else kept) < 1:
+            self._means = None  # the replica is gone, or the settings have changed
             raise NotKept(f"no start is {means.said}: not within {PATIENCE:g} s")
 
     def _broken(self, error: Exception) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger, connection, meta
-from celery_poison.ledger.queries import Queries
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
-from celery_poison.worker.complaints import Complaints
+from celery_poison.worker.announce import Complaints
 from celery_poison.worker.durable import Durable
 from celery_poison.worker.recorder import Recorder
-from celery_poison.worker.resync_window import ResyncWindow
 
 logger = get_logger("celery_poison")
 
@@ -36,8 +34,13 @@ class Health:
         self._enrolled = False
         self.is_up = True
 
-    def check(self, ledger: Ledger, durable_starts: Durable | None, resync_window: ResyncWindow) -> None:
+    def check(
+        self, ledger: Ledger, durable_starts: Durable | None, meet_redis: Callable[[Ledger], object]
+    ) -> None:
         """Examine the ledger before the worker begins; what is merely doubtful is logged.
+
+        Args:
+            meet_redis: is called when the ledger is known to be fit, and ours.
 
         Raises:
             ConfigurationError: it is unfit, or another app's.
@@ -51,7 +54,7 @@ class Health:
             if durable_starts is not None:
                 durable_starts.decide()
             self.ensure_enrolled(ledger)
-            _meet_redis(ledger, resync_window)
+            meet_redis(ledger)
         except LedgerUnavailable as error:
             if not self._settings.fail_open:
                 raise
@@ -73,10 +76,3 @@ class Health:
     def is_another_redis(self) -> None:
         """Its Redis was restarted or replaced: whose it is must be asked again."""
         self._enrolled = False
-
-
-def _meet_redis(ledger: Ledger, resync_window: ResyncWindow) -> None:
-    run_id, up = connection.who_answers(ledger.client)
-    # One that is new and empty can have forgotten nothing.
-    has_a_past = Queries(ledger).journal_age() > up + 1
-    resync_window.met(run_id, up if has_a_past else math.inf)

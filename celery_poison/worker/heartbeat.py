@@ -1,15 +1,134 @@
-"""How a worker's processes show that they live: heartbeats, and a subscribed connection each (EMS-2)."""
+"""How a worker shows that it lives: heartbeats, what they tell, and a subscribed connection (EMS-2).
+
+What a heartbeat tells counts on the day on which the worker dies as a whole: nobody is left then to say how
+much memory was in use, how much was allowed, or that it had been asked to leave.
+"""
 
 from __future__ import annotations
 
+import json
+import socket
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
 
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.forking import no_fork
-from celery_poison.ledger.writer import Writer, command
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.writer import Writer
+from celery_poison.procfs import MemoryGroup
 from celery_poison.worker import native
 from celery_poison.worker.lease import clock
+from celery_poison.worker.rejoin import Incarnation
+
+
+class Payload:
+    """The facts about one worker that stand in its ``worker`` hash.
+
+    Args:
+        release: ``poison_release``.
+        pool: name of the pool's implementation.
+        concurrency: tasks that it runs at once.
+    """
+
+    def __init__(self, app: Celery, me: Incarnation, release: str, pool: str, concurrency: int) -> None:
+        self._app = app
+        self._fixed: dict[str, str | int] = {
+            "node": me.node,
+            "pid": me.pid,
+            "host": socket.gethostname(),
+            "pool": pool,
+            "concurrency": concurrency,
+            "started_at": int(time.time() * 1000),
+            "release": release,
+        }
+
+    def now(
+        self, *, stopping: bool, reconnected: bool, unguarded: int, ledger_errors: int, vitals: str
+    ) -> dict[str, str | int]:
+        """Return all of it.
+
+        Args:
+            reconnected: it has lost its broker connection before.
+            unguarded: starts or ends that never reached the ledger.
+            vitals: what ``vitals.py`` has to tell.
+        """
+        return {
+            **self._fixed,
+            "queues": ",".join(sorted(self._app.amqp.queues.consume_from)),
+            "stopping": int(stopping),
+            "reconnected": int(reconnected),
+            "unguarded": unguarded,
+            "ledger_errors": ledger_errors,
+            "vitals": vitals,
+        }
+
+
+class Vitals:
+    """The vital signs of one worker, told by its main process.
+
+    Args:
+        complain: is told of an error here; a heartbeat does without them then.
+    """
+
+    def __init__(self, complain: Callable[[Exception], object]) -> None:
+        self._complain = complain
+        self._group = MemoryGroup()
+        self._limit: dict[str, Any] = {
+            "limit_kb": self._group.allowed() // 1024,
+            "limit_of": "machine" if self._group.limit() is None else "group",
+        }
+        self._asked_by = ""
+        self._asked_at: float | None = None
+
+    def asked_to_leave(self, by: str = "") -> None:
+        """Note that the worker was asked to leave, by a signal of that name; for signal handlers too."""
+        if self._asked_at is None:
+            self._asked_by, self._asked_at = by, clock()
+
+    def tell(self) -> str:
+        """Return them as JSON, see docs/keys.md; never raises."""
+        try:
+            told = {**self._limit, "used_kb": self._group.used() // 1024}
+            if self._asked_at is not None:
+                told.update(asked=self._asked_by, asked_ms=int((clock() - self._asked_at) * 1000))
+            return json.dumps(told, separators=(",", ":"))
+        except Exception as error:
+            self._complain(error)
+            return ""
+
+
+class Owners:
+    """Answers at once, from what was read last; what it cannot answer is read before the next sweep."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._queries = Queries(ledger)
+        self._asked: set[str] = set()
+        self._known: dict[str, bool | None] = {}
+
+    def is_alive(self, boot_id: str) -> bool | None:
+        """Whether the worker with this boot id lives; None when nobody can say (on the event loop)."""
+        self._asked.add(boot_id)
+        return self._known.get(boot_id)
+
+    def read(self) -> None:
+        """Find out what was asked for (in the background thread).
+
+        Raises:
+            LedgerUnavailable: nothing is known then.
+        """
+        if not self._asked:
+            return
+        asked, self._asked, self._known = self._asked, set(), {}
+        alive = {worker.rpartition("/")[2] for worker in self._queries.leases()}
+        recovered_from = {worker.rpartition("/")[2] for worker in self._queries.open_incidents()}
+        for boot_id in asked:
+            # Its messages are put back after what it was running has been flagged, not before.
+            self._known[boot_id] = None if boot_id in recovered_from else boot_id in alive
+
 
 if TYPE_CHECKING:
     from celery_poison.worker.worker import Worker
@@ -93,22 +212,3 @@ class Heartbeat:
             runtime.health.is_up = True
             runtime.lease.confirmed(began)
         self._due = began + self._interval
-
-
-def keep_child_alive(writer: Writer, lease_key: str, heartbeat: float, activation: float) -> None:
-    """Start the thread of a pool process that keeps its own lease and its connection.
-
-    Args:
-        lease_key: key that lives while this process does.
-        heartbeat, activation: seconds.
-    """
-    renewal = command(b"SET", lease_key.encode(), b"1", b"PX", b"%d" % int(activation * 1000))
-
-    def work() -> None:
-        while True:
-            with no_fork():
-                writer.follow()
-                writer.send(renewal)
-            writer.wait(heartbeat)  # shorter when the connection breaks: then it is opened anew at once
-
-    native.start(work, "poison-heartbeat")

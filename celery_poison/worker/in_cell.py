@@ -18,8 +18,7 @@ from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.sandbox.channel import Prepared
 from celery_poison.worker import child, crash_reports
 from celery_poison.worker.durable import open_durable
-from celery_poison.worker.heartbeat import keep_child_alive
-from celery_poison.worker.lease import Lease
+from celery_poison.worker.lease import Lease, keep_child_alive
 from celery_poison.worker.recorder import Recorder, open_recorder
 
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.

@@ -13,6 +13,10 @@ import os
 import struct
 import time
 
+from celery_poison.forking import no_fork
+from celery_poison.ledger.writer import Writer, command
+from celery_poison.worker import native
+
 _LAYOUT = struct.Struct("=dqq")
 
 #: Runs on while a machine sleeps, and is the same for all its processes.
@@ -87,3 +91,22 @@ def _new_memory() -> int:
 def rejoins_before(token: str) -> int:
     """Return how often the worker had rejoined when it made this start."""
     return int(token.partition(".")[0].partition("r")[2] or 0)
+
+
+def keep_child_alive(writer: Writer, lease_key: str, heartbeat: float, activation: float) -> None:
+    """Start the thread of a pool process that keeps its own lease and its connection.
+
+    Args:
+        lease_key: key that lives while this process does.
+        heartbeat, activation: seconds.
+    """
+    renewal = command(b"SET", lease_key.encode(), b"1", b"PX", b"%d" % int(activation * 1000))
+
+    def work() -> None:
+        while True:
+            with no_fork():
+                writer.follow()
+                writer.send(renewal)
+            writer.wait(heartbeat)  # shorter when the connection breaks: then it is opened anew at once
+
+    native.start(work, "poison-heartbeat")

@@ -35,11 +35,11 @@ from celery_poison.settings import Settings
 from celery_poison.worker.background import Background, Retry
 from celery_poison.worker.deferred_cleanup import Acknowledged, DeferredCleanup
 from celery_poison.worker.exits import Exits
-from celery_poison.worker.incarnation import Incarnation
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease, rejoins_before
 from celery_poison.worker.receive import Delivery
 from celery_poison.worker.recorder import Recorder, Ticket
+from celery_poison.worker.rejoin import Incarnation
 from celery_poison.worker.resync import Resync
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import stored_fields
 from celery_poison.worker.announce import Announcer
-from celery_poison.worker.fingerprints import Fingerprints
+from celery_poison.worker.blocklist import Fingerprints
 from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.refresh import Refresher

@@ -1,4 +1,7 @@
-"""A worker's notes about one delivery that needed care before it was let in."""
+"""What a worker notes about one delivery that needs care, and the admit mark under which it is opened.
+
+Receiving can kill too: kombu unpacks, and Celery decodes, in the main process, before any start is written.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_poison.headers import MARK, MID, PARK, RELEASE, TRIAL, mid_of
+from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.writer import Writer, command
 from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.task import Attempt
@@ -127,7 +132,7 @@ def note_delivery(
     """Make the notes about a message that needs care.
 
     Args:
-        suspected: even a first delivery may be a copy (see :mod:`celery_poison.worker.resync_window`).
+        suspected: even a first delivery may be a copy (see :mod:`celery_poison.worker.resync`).
     """
     headers = message.headers
     release, park = headers.get(RELEASE), headers.get(PARK)
@@ -166,3 +171,28 @@ def note_delivery(
         stamped=MID in headers,
         trials=trials,
     )
+
+
+class AdmitMarks:
+    """Writes them for one worker."""
+
+    def __init__(self, writer: Writer, keys: Keys) -> None:
+        self._writer = writer
+        self._running = keys.running.encode()
+
+    def put(self, mid: str, start: Start) -> None:
+        """Overwrite the entry of a delivery that this process is letting in."""
+        self._writer.send(command(b"HSET", self._running, mid.encode(), start.encode()))
+
+    def close(self, delivery: Delivery) -> None:
+        """Close the admit mark of a delivery, which was received and decoded, and harmed nobody.
+
+        Before it goes anywhere: where a pool of greenlets is full, that takes as long as somebody's task.
+        """
+        if delivery.start.phase == Phase.ADMITTING:
+            delivery.start = delivery.start.in_phase(Phase.CLAIMED)
+            self.put(delivery.mid, delivery.start)
+
+    def remove(self, mid: str) -> None:
+        """Take that entry away again, in the same way."""
+        self._writer.send(command(b"HDEL", self._running, mid.encode()))

@@ -13,9 +13,9 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Phase
 from celery_poison.worker.background import Background
-from celery_poison.worker.incarnation import Incarnation
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
+from celery_poison.worker.rejoin import Incarnation
 
 #: Milliseconds for the rest of a result that does not fit into the pipe at once.
 REST_OF_A_RESULT = 1000

@@ -9,10 +9,9 @@ from celery.utils.log import get_logger
 from celery_poison.ledger import Ledger, notices
 from celery_poison.plugin import Plugin
 from celery_poison.policy import Policy
-from celery_poison.worker.announce import Announcer
+from celery_poison.worker.announce import Announcer, Complaints
 from celery_poison.worker.background import Retry
 from celery_poison.worker.blocklist import BlockList
-from celery_poison.worker.complaints import Complaints
 from celery_poison.worker.health import Health
 from celery_poison.worker.loop import EventLoop
 

@@ -1,24 +1,65 @@
-"""What a worker does that was taken for dead, and lives (EMS-8).
+"""The names under which one worker lives, and what it does when it was taken for dead, and lives (EMS-8).
 
-Others have put back what it held, and may be running it. What waits here is dropped. What runs goes on, and
-is this worker's again unless somebody else has started it meanwhile.
+It has a new name after each time. Others have put back what it held, and may be running it. What waits here
+is dropped. What runs goes on, and is this worker's again unless somebody else has started it meanwhile.
 """
 
 from __future__ import annotations
 
+import os
 from functools import partial
+from uuid import uuid4
 
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
-from celery_poison.worker.complaints import Complaints
-from celery_poison.worker.incarnation import Incarnation
+from celery_poison.worker.announce import Complaints
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.loop import EventLoop
 
 logger = get_logger("celery_poison")
+
+
+class Incarnation:
+    """A worker as others know it at this moment.
+
+    Args:
+        node: its node name.
+
+    Attributes:
+        boot_id: what tells it from every other worker of that name; part of its tokens.
+        rejoins: how often it rejoined.
+        pid: of its main process.
+        issued: number of the last token.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.pid = os.getpid()
+        self.rejoins = 0
+        self.boot_id = self._life = uuid4().hex[:16]
+        self.issued = 0
+
+    @property
+    def worker(self) -> str:
+        """Its name in the ledger."""
+        return f"{self.node}/{self.boot_id}"
+
+    @property
+    def first_worker(self) -> str:
+        """The name that it was born with, and that its connections keep."""
+        return f"{self.node}/{self._life}"
+
+    def next_token(self) -> str:
+        """Return the fencing token of a new start (on the event loop)."""
+        self.issued += 1
+        return f"{self.boot_id}.{self.issued}"
+
+    def rejoin(self) -> None:
+        self.rejoins += 1
+        self.boot_id = f"{self._life}r{self.rejoins}"
 
 
 class Rejoin:

@@ -1,11 +1,14 @@
-"""What this worker remembers for a Redis that may have forgotten it.
+"""What a worker does when the ledger's Redis may have forgotten something.
 
-The processes that run tasks tell by themselves what they are running, first thing on a new connection.
-What has ended is told here.
+A Redis that was restarted has lost what was not on disk, a replica that was promoted what had not reached it.
+The workers remember, and tell it again: the processes that run tasks what they are running, first thing on a
+new connection; the main process what has ended. Until all of them have, nothing that Redis says about a
+message is final, and one that came from its queue may be delivered once more as if for the first time.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,16 +18,79 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.errors import StaleDelivery
-from celery_poison.ledger import Ledger
+from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Phase, Start
-from celery_poison.worker.background import Background
+from celery_poison.worker.background import Background, Retry
 from celery_poison.worker.deferred_cleanup import BATCH, FOR_A_COPY, Acknowledged, DeferredCleanup
-from celery_poison.worker.incarnation import Incarnation
+from celery_poison.worker.health import Health
 from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.resync_window import ResyncWindow
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.rejoin import Incarnation
 
 logger = get_logger("celery_poison")
+
+#: Seconds within which every worker that lives has noticed, and has told again what it is running.
+TELL_AGAIN = 1.0
+
+
+class ResyncWindow:
+    """The memory of the ledger's Redis and of the broker's, as far as it is in doubt.
+
+    Args:
+        grace: seconds for which a message may come back as if for the first time.
+        tell_again: seconds within which every worker has told again what it is running.
+    """
+
+    def __init__(self, grace: float, tell_again: float = TELL_AGAIN) -> None:
+        self.grace = grace
+        self._tell_again = tell_again
+        self._run_id: str | None = None
+        self._whole_at = self._until = 0.0
+        #: Whether the broker can lose its last moments, and deliver a message again without saying so.
+        self.broker_forgets = False
+
+    def met(self, run_id: str, up: float = 0.0) -> bool:
+        """Note which Redis the ledger is; return whether it is another one, or has been restarted.
+
+        Args:
+            run_id: of its server; empty where it may not be asked.
+            up: seconds for which it has been running, where that is known.
+        """
+        if not run_id or run_id == self._run_id:
+            return False
+        self._run_id = run_id
+        since = time.monotonic() - up
+        self._whole_at = since + self._tell_again
+        self._until = max(self._until, since + self.grace)
+        return True
+
+    def meet_first(self, ledger: Ledger) -> None:
+        """Note which Redis the ledger is when the worker begins.
+
+        Raises:
+            LedgerUnavailable: it is away.
+        """
+        run_id, up = connection.who_answers(ledger.client)
+        # One that is new and empty can have forgotten nothing.
+        has_a_past = Queries(ledger).journal_age() > up + 1
+        self.met(run_id, up if has_a_past else math.inf)
+
+    def reconnected(self) -> None:
+        """The broker's connection was lost, perhaps because it was restarted."""
+        self._until = time.monotonic() + self.grace
+
+    @property
+    def is_suspected(self) -> bool:
+        """Whether even a first delivery may be a copy of something that is running, or has ended."""
+        return self.broker_forgets and time.monotonic() < self._until
+
+    @property
+    def patience(self) -> float:
+        """Seconds until the ledger has heard everybody again; 0 when it has."""
+        return max(0.0, self._whole_at - time.monotonic())
+
 
 #: Seconds after a disturbance in which the ledger is compared with what is known here.
 RECHECK_FOR = 30.0
@@ -152,3 +218,46 @@ class Resync:
                 self._ledger.interrupt(mid, start, cause=causes.UNKNOWN)
         else:
             self._ledger.claim(mid, raw, None)
+
+
+class MasterFollower:
+    """Follows the Redis of one worker's ledger.
+
+    Args:
+        interval: seconds between two questions to Sentinel.
+    """
+
+    def __init__(
+        self, writer: Writer, resync: Resync, health: Health, loop: EventLoop, interval: float
+    ) -> None:
+        self._writer = writer
+        self._resync = resync
+        self._health = health
+        self._loop = loop
+        self._interval = interval
+
+    def heard_from(self, run_id: str) -> None:
+        """Note which Redis answered; one that was restarted or replaced is told what it may not know."""
+        self._resync.heard_from(run_id, self._is_another)
+
+    def _is_another(self) -> None:
+        self._health.is_another_redis()
+        self._follow_master()
+
+    def go_on(self) -> None:
+        """Follow the master, now and in each interval (in the background thread)."""
+        self._follow_master()
+        raise Retry(self._interval)
+
+    def _follow_master(self) -> None:
+        """Leave a master that Sentinel has replaced; what is written there is lost."""
+        left = self._writer.follow()
+        if left is not None:
+            self._loop.call_in_loop(partial(self._leave_broker, left))
+
+    def _leave_broker(self, address: tuple[str, int]) -> None:
+        """What the old master still gives to this worker, the new one gives to others (on the event loop)."""
+        client = getattr(self._loop.consumer.task_consumer.channel, "client", None)
+        connection = getattr(client, "connection", None)
+        if connection is not None and (connection.host, connection.port) == address:
+            self._loop.start_afresh("there is a new master")

@@ -20,34 +20,27 @@ from celery_poison.sandbox.channel import Prepare
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Death, TimeLimits
 from celery_poison.worker import child, in_cell
-from celery_poison.worker.admit_marks import AdmitMarks
-from celery_poison.worker.announce import Announcer
+from celery_poison.worker.announce import Announcer, Complaints
 from celery_poison.worker.background import Background, Retry
-from celery_poison.worker.blocklist import BlockList, Checker
-from celery_poison.worker.complaints import Complaints
+from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
 from celery_poison.worker.crash_reports import make_deathbed
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.exits import Exits
-from celery_poison.worker.fingerprints import Fingerprints
 from celery_poison.worker.health import Health
-from celery_poison.worker.incarnation import Incarnation
+from celery_poison.worker.heartbeat import Owners, Payload, Vitals
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.loop import EventLoop
-from celery_poison.worker.master_follower import MasterFollower
 from celery_poison.worker.observed import observe_tasks
 from celery_poison.worker.outcome import Endings, Ownership
-from celery_poison.worker.owners import Owners
-from celery_poison.worker.payload import Payload
 from celery_poison.worker.quarantine_writer import QuarantineWriter
+from celery_poison.worker.receive import AdmitMarks
 from celery_poison.worker.reconnect_cleanup import ReconnectCleanup, hear_of_begun
 from celery_poison.worker.recorder import open_recorder
 from celery_poison.worker.refresh import Refresher
-from celery_poison.worker.rejoin import Rejoin
-from celery_poison.worker.resync import Resync
-from celery_poison.worker.resync_window import TELL_AGAIN, ResyncWindow
-from celery_poison.worker.vitals import Vitals
+from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.resync import TELL_AGAIN, MasterFollower, Resync, ResyncWindow
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0
@@ -112,7 +105,7 @@ class Worker:
         self.cells = Cells(self, settings, limits, lease=self.lease.fd, slots=concurrency)
         child.configure(self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes)
         self._connect_as_myself()
-        self.health.check(self.ledger, self._durable, self.resync_window)
+        self.health.check(self.ledger, self._durable, self.resync_window.meet_first)
 
     def _open_ledger(self) -> None:
         settings, self.ledger = self.settings, self.plugin.open_ledger()

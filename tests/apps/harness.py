@@ -18,6 +18,7 @@ from celery.result import AsyncResult
 
 from celery_poison import Quarantine, procfs
 from celery_poison.testing import Supervisor, Worker, wait_until
+from tests import PATIENCE
 from tests.apps.factory import build_app
 from tests.apps.marks import Marks
 
@@ -95,7 +96,7 @@ class Fleet:
         entries = self.quarantine.queries.journal(count=100_000)
         return [entry for entry in entries if not kinds or entry["event"] in kinds]
 
-    def await_that(self, condition: Callable[[], object], what: str, timeout: float = 40) -> None:
+    def await_that(self, condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
         wait_until(condition, timeout=timeout, what=lambda: f"{what}\n{self.evidence()}")
 
     def evidence(self) -> str:

@@ -148,7 +148,7 @@ def test_NEW_9_where_kombu_connects_anew_without_a_word_a_message_whose_answer_w
     channel._finish_receiving()
     site.send(0)
     channel._brpop_start()
-    wait_until(site.entries, timeout=20, what="Redis has given it")
+    wait_until(site.entries, what="Redis has given it")
     channel.client.connection.disconnect()  # with the answer in its buffer
     channel._in_poll = None
     receiver.drain(lambda: channel._in_poll)

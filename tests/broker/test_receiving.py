@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 
 Build = Callable[..., Fleet]
@@ -19,7 +20,7 @@ def _done(fleet: Fleet) -> int:
 
 
 def _await(fleet: Fleet, condition: Callable[[], object], what: str) -> None:
-    wait_until(condition, timeout=60, what=lambda: f"{what}\n{fleet.log_text()[-4000:]}")
+    wait_until(condition, what=lambda: f"{what}\n{fleet.log_text()[-4000:]}")
 
 
 def _keys(fleet: Fleet) -> set[str]:
@@ -75,7 +76,7 @@ def test_EMS_6_priorities_several_queues_and_a_key_prefix_work(
 def test_flushed_scripts_are_loaded_again(new_fleet: Build, redis_url: str) -> None:
     fleet = new_fleet(redis_url)
     with fleet.worker():
-        assert fleet.send("healthy", 0).get(timeout=30) == 0
+        assert fleet.send("healthy", 0).get(timeout=PATIENCE) == 0
         redis.Redis.from_url(fleet.broker_url).script_flush()
         for n in range(1, 20):
             fleet.send("healthy", n)

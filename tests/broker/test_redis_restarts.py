@@ -27,11 +27,10 @@ def test_EMS_6_what_was_prefetched_runs_after_redis_came_back(
         worker.wait_ready()
         for n in range(6):
             fleet.send("healthy", n, 1.0)
-        wait_until(lambda: broker.hlen("unacked") == 6, timeout=30, what="all received")
+        wait_until(lambda: broker.hlen("unacked") == 6, what="all received")
         lasting_redis.restart()
         wait_until(
             lambda: len(fleet.marks.count("healthy", "end")) == 6,
-            timeout=60,
             what=lambda: f"all done\n{fleet.log_text()[-6000:]}",
         )
     assert set(fleet.marks.count("healthy", "start").values()) == {1}

@@ -37,7 +37,7 @@ def sentinel_url(redis_server: RedisServer, tmp_path: Path) -> Iterator[str]:
         return False
 
     try:
-        wait_until(knows, timeout=20, what="the Sentinel knows its master")
+        wait_until(knows, what="the Sentinel knows its master")
         yield f"sentinel://127.0.0.1:{port}"
     finally:
         process.terminate()

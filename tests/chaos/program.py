@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_poison import procfs
+from tests import PATIENCE
 
 TAG = "POISON_CHAOS_TEST"
 
@@ -53,6 +54,6 @@ class ChaosProcess:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
-            self.process.communicate(timeout=60)
+            self.process.communicate(timeout=PATIENCE)
         for pid in procfs.carrying(TAG, self._tag):
             os.kill(pid, signal.SIGKILL)

@@ -24,6 +24,7 @@ from celery_poison.chaos.plan import PAUSE, PEACE, make_plan
 from celery_poison.chaos.runs import Blow, runs_of
 from celery_poison.chaos.story import story
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock
+from tests import PATIENCE
 from tests.chaos.world import calmly, facts, run
 
 _names = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, unique=True)
@@ -87,7 +88,7 @@ def test_processes_that_write_at_one_time_and_die_leave_whole_lines(tmp_path: Pa
     )
     env = {**os.environ, tasklog.LOG: str(path), tasklog.LIFE: "w1/1"}
     writers = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(4)]
-    assert [writer.wait(60) for writer in writers] == [-9] * 4
+    assert [writer.wait(PATIENCE) for writer in writers] == [-9] * 4
     log = tasklog.TaskLog(path)
     log.update()
     assert Counter(line.event for line in log.lines) == {"step": 2000, "kill": 4}

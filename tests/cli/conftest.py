@@ -18,6 +18,7 @@ from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
 from celery_poison.cli.celery_command import poison
+from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
 
 
@@ -79,7 +80,7 @@ def celery(fleet: Fleet, entry_points: Path) -> Callable[..., subprocess.Complet
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
 
     return run

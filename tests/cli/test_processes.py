@@ -17,13 +17,13 @@ from click.testing import CliRunner
 from celery_poison.cli import standalone
 from celery_poison.cli.standalone import main
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
 from tests.quarantine.keeping import Keeper
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.mark.timeout(120)
 def test_SAP_7_a_poison_is_found_shown_released_and_failed_from_the_command_line(
     celery: Run, fleet: Fleet, keeper: Keeper
 ) -> None:
@@ -37,7 +37,7 @@ def test_SAP_7_a_poison_is_found_shown_released_and_failed_from_the_command_line
         return json.loads(done.stdout)
 
     with fleet.worker(concurrency=1):
-        wait_until(lambda: len(fleet.quarantine.list()) == 2, timeout=60, what=fleet.log_text)
+        wait_until(lambda: len(fleet.quarantine.list()) == 2, what=fleet.log_text)
         by_id = {message["id"]: message for message in run("list")}
         assert by_id[released.id]["cause"] == "signal:9"
         assert by_id[failed.id]["cause"] == "exit:7"
@@ -45,9 +45,9 @@ def test_SAP_7_a_poison_is_found_shown_released_and_failed_from_the_command_line
         fleet.marks.repair()
         assert run("release", released.id, "--note", "repaired")[0]["done"]
         assert run("fail", "--filter", "cause=exit:*", "--note", "hopeless")[0]["done"]
-        assert released.get(timeout=30) == "repaired"
+        assert released.get(timeout=PATIENCE) == "repaired"
         with pytest.raises(Exception, match="hopeless"):
-            failed.get(timeout=30)
+            failed.get(timeout=PATIENCE)
         assert run("list") == []
         assert run("status")["workers"]["alive"] == 1
         (worker,) = run("workers")
@@ -80,7 +80,7 @@ def test_a_reader_that_leaves_early_does_no_harm(fleet: Fleet, entry_points: Pat
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.stdout.startswith("ok")
     assert "Traceback" not in done.stderr
@@ -117,7 +117,7 @@ def test_on_a_terminal_many_messages_are_touched_after_a_question_and_a_bar_show
         stderr=there,
     ) as process:
         os.write(here, f"{answer}\n".encode())
-        stdout, _ = process.communicate(timeout=60)
+        stdout, _ = process.communicate(timeout=PATIENCE)
     os.close(there)
     told = os.read(here, 65536).decode()
     os.close(here)

@@ -12,6 +12,7 @@ from kombu.compression import compress
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import MessageRecord
 from celery_poison.proposals import ProposedRule, sheet
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.quarantine.keeping import Keeper
@@ -140,7 +141,7 @@ def test_show_remembers_from_the_journal_what_has_ended_since(
     id = fleet.quarantine.get(mid).id
     fleet.quarantine.release([mid], actor="ann", note="why not")
     with fleet.worker():
-        fleet.app.AsyncResult(id).get(timeout=30)
+        fleet.app.AsyncResult(id).get(timeout=PATIENCE)
     told = console.out("show", id)
     assert "Ended; only the journal remembers it." in told
     assert "released by ann: why not" in told

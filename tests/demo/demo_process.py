@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 
 from celery_poison import procfs
+from tests import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 TAG = "POISON_DEMO_TEST"
@@ -52,7 +53,7 @@ class DemoProcess:
             seen.append(line)
         raise AssertionError(f"it ended without {pattern!r}: {''.join(seen)}")
 
-    def finish(self, timeout: float = 150.0) -> tuple[int, str, str]:
+    def finish(self, timeout: float = 2 * PATIENCE) -> tuple[int, str, str]:
         """Wait for its end; exit status, stdout and stderr (both in the first, on a terminal)."""
         out, err = self.process.communicate(timeout=timeout)
         if self._terminal:
@@ -63,7 +64,7 @@ class DemoProcess:
         """End it if it still runs, and whatever it should not have left behind."""
         if self.process.poll() is None:
             self.process.terminate()
-            self.process.wait(timeout=30)
+            self.process.wait(PATIENCE)
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
 

@@ -85,7 +85,7 @@ def test_a_demo_that_is_stopped_leaves_nothing_behind(start_demo: Start, number:
     # The demo, two workers and their pools; Redis writes its title over the mark that is counted here.
     wait_until(lambda: len(demo.processes()) >= 7, what=lambda: f"processes {demo.processes()}")
     demo.process.send_signal(number)
-    status, out, err = demo.finish(timeout=30)
+    status, out, err = demo.finish()
 
     assert status == 128 + number, err
     assert "nothing is left behind" in out

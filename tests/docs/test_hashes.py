@@ -16,7 +16,7 @@ from celery_poison.ledger.fleet import Silence
 from celery_poison.model import Start
 from celery_poison.quarantine.stored import stored_fields
 from celery_poison.states import Event
-from celery_poison.worker.payload import Payload
+from celery_poison.worker.heartbeat import Payload
 from tests.docs.pages import rows, section, text, words
 
 ID, MID, WORKER, INCIDENT = "id", "mid", "w1@host/0a1b", "incident"

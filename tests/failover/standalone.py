@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import ROOT
 from tests.failover.crew import Watched
 
@@ -67,7 +68,7 @@ class MonitorProcess:
         """What it tells Prometheus now."""
         wait_until(lambda: "metrics at" in self.log_text(), what=self.log_text)
         (url,) = re.findall(r"metrics at (\S+)", self.log_text())
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             return str(answer.read(), "utf-8")
 
     def await_active(self) -> str:
@@ -77,10 +78,10 @@ class MonitorProcess:
     def end(self) -> int:
         """SIGTERM, and its exit status."""
         self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout=20)
+        return self._process.wait(PATIENCE)
 
     def wait(self) -> int:
-        return self._process.wait(timeout=20)
+        return self._process.wait(PATIENCE)
 
     def __enter__(self) -> MonitorProcess:
         return self

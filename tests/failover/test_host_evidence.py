@@ -13,7 +13,7 @@ from celery_poison.evidence import Evidence
 from celery_poison.failover.host_evidence import last_heard
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
-from celery_poison.worker.vitals import Vitals
+from celery_poison.worker.heartbeat import Vitals
 
 WORKER = "w1@host/0a1b"
 

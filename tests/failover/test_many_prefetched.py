@@ -14,6 +14,7 @@ import redis
 from celery_poison.broker.unacked import owner_of, text
 from celery_poison.model import Incident
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.apps.marks import Mark
 
@@ -56,7 +57,7 @@ def test_EMS_6_all_that_killed_workers_had_prefetched_runs_and_nothing_twice_at_
             for n in range(crowd.workers)
         ]
         for worker in workers:
-            worker.wait_ready(timeout=120)
+            worker.wait_ready()
         for n in range(crowd.messages):
             fleet.send("gated", n)
         busy = crowd.workers * crowd.concurrency
@@ -134,5 +135,5 @@ def _timing(incidents: list[Incident], killed_at: int) -> str:
     return f": {deaths}, all put back after {last:.2f} s"
 
 
-def _wait(fleet: Fleet, condition: Callable[[], object], what: str, timeout: float = 60) -> None:
+def _wait(fleet: Fleet, condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
     wait_until(condition, timeout, what=lambda: f"{what}\n{fleet.log_text()[-5000:]}", interval=0.05)

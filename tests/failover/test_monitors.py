@@ -10,6 +10,7 @@ import pytest
 
 from celery_poison.metrics.snapshot import Observer
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.policies import Policies
 from celery_poison.testing import RedisServer, wait_until
 from tests.failover.crew import Watched, frozen
 from tests.failover.standalone import MonitorProcess
@@ -100,6 +101,27 @@ def test_EMS_4_the_active_monitors_own_death_is_noticed_by_the_next_one_and_not_
     lost, finished = ("worker_lost", first.hostname), ("failover_finished", first.hostname)
     places = _order(crew, changed, lost, finished)
     assert places == sorted(places), crew.events()
+
+
+def test_EMS_9_a_monitor_that_takes_over_reads_the_policies_again_and_its_worker_acts_on_them(
+    new_crew: Callable[..., Watched], broker_url: str
+) -> None:
+    # So seldom a heartbeat that none brings the new policy during this test.
+    crew = new_crew(broker_url, poison_heartbeat_interval=300.0, poison_activation_interval=600.0)
+    with crew.worker() as first:
+        crew.await_that(lambda: _holder(crew).startswith(first.hostname), "its monitor is active")
+        with crew.worker("w2") as second:
+            second.wait_ready()
+            crew.await_that(lambda: len(crew.quarantine.queries.workers(10)) == 2, "both are on record")
+            version = Policies(crew.app).set("fleet.kill_child", {"max_crashes": 1}).version
+            in_force = f"policies of version {version} are in force"
+            first.kill_group()
+            crew.await_that(lambda: in_force in second.log_text(), "read at the switch")
+            poison = crew.send("kill_child")
+            crew.await_that(crew.quarantine.list, "in quarantine")
+        assert in_force not in first.log_text()
+    (kept,) = crew.quarantine.list()
+    assert (kept.id, kept.crashes) == (poison.id, 1)
 
 
 def test_EMS_3_a_standalone_monitor_puts_back_what_a_fleet_of_one_held_and_leaves_in_peace(

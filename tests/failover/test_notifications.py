@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_poison.plugin import plugin_of
+from tests import PATIENCE
 from tests.apps.events import Watcher
 from tests.apps.handlers import SIGNALS, heard
 from tests.apps.harness import ROOT
@@ -91,7 +92,7 @@ def test_EMS_5_every_signal_that_is_said_to_be_sent_reaches_a_handler_with_its_a
             ledger.beat(f"gone{n}@test/b", {"node": f"gone{n}@test"}, first=True)
         crew.await_that(lambda: heard(crew.marks, "fleet_gate_lifted"), "closed, and lifted again")
         crew.await_that(lambda: len(heard(crew.marks, "failover_finished")) == 2, "both are recovered")
-        assert poisons[1].get(timeout=60) == "repaired"
+        assert poisons[1].get(timeout=PATIENCE) == "repaired"
     told = {name: heard(crew.marks, name) or here(name) for name in SIGNALS}
     assert {name for name, arguments in told.items() if arguments} == _sent_by_this_version()
     for name in _sent_by_this_version():

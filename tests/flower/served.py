@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 
 from celery_poison.testing import wait_until
 from celery_poison.testing.ports import free_ports
+from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
 
 ANN = "ann:pa55word"
@@ -77,7 +78,7 @@ class FlowerServer:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.user and "Authorization" not in sent:
             sent["Authorization"] = f"Basic {base64.b64encode(self.user.encode()).decode()}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             began = time.perf_counter()
             connection.request(method, self.prefix + path, body, {k: v for k, v in sent.items() if v})
@@ -105,7 +106,7 @@ class FlowerServer:
             except OSError:
                 return False
 
-        wait_until(answers, timeout=60, what=self.log_text)
+        wait_until(answers, what=self.log_text)
         return self
 
     def log_text(self) -> str:
@@ -120,7 +121,7 @@ class FlowerServer:
         if self._process.poll() is None:
             self._process.terminate()
         try:
-            self._process.wait(15)
+            self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -11,6 +11,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN, FlowerServer
@@ -28,11 +29,11 @@ def text(browser: Any, selector: str = "body") -> str:
 
 
 def click(browser: Any, selector: str) -> None:
-    wait_until(lambda: browser.find_elements(By.CSS_SELECTOR, selector), timeout=10, what=selector)
+    wait_until(lambda: browser.find_elements(By.CSS_SELECTOR, selector), what=selector)
     browser.find_element(By.CSS_SELECTOR, selector).click()
 
 
-def await_text(browser: Any, wanted: str, selector: str = "body", timeout: float = 20) -> None:
+def await_text(browser: Any, wanted: str, selector: str = "body", timeout: float = PATIENCE) -> None:
     def there() -> bool:
         try:
             return wanted in text(browser, selector)
@@ -42,13 +43,12 @@ def await_text(browser: Any, wanted: str, selector: str = "body", timeout: float
     wait_until(there, timeout=timeout, what=lambda: f"{wanted!r} in\n{text(browser)[:3000]}")
 
 
-@pytest.mark.timeout(150)
 def test_a_click_on_release_puts_the_poison_back_and_the_repaired_task_finishes(
     browser: Any, serve: Serve, fleet: Fleet, keeper: Keeper, pictures: Path
 ) -> None:
     released = fleet.send("kill_child")
     with fleet.worker(concurrency=1):
-        wait_until(lambda: fleet.quarantine.list(), timeout=60, what=fleet.log_text)
+        wait_until(lambda: fleet.quarantine.list(), what=fleet.log_text)
         served = serve(user=ANN)
         visit(browser, served, "/")
         click(browser, "nav a[href='/poison']")
@@ -61,7 +61,7 @@ def test_a_click_on_release_puts_the_poison_back_and_the_repaired_task_finishes(
         browser.find_element(By.ID, "poison-note").send_keys("repaired")
         click(browser, "#poison-do")
         await_text(browser, "1 message released")
-        assert released.get(timeout=30) == "repaired"
+        assert released.get(timeout=PATIENCE) == "repaired"
         await_text(browser, "Nothing is in quarantine")
         # Not the note: a worker that is quicker than the page completes the release, and knows no note.
         (entry,) = [e for e in fleet.quarantine.queries.journal() if e["event"] == "released"]
@@ -90,7 +90,7 @@ def test_fail_makes_the_waiting_caller_raise(
     click(browser, "#poison-do")
     await_text(browser, "1 message failed")
     with pytest.raises(Exception, match="hopeless"):
-        failed.get(timeout=20)
+        failed.get(timeout=PATIENCE)
     visit(browser, served, f"/poison/task/{failed.id}")
     await_text(browser, "failed by ann (flower): hopeless", "[aria-labelledby='poison-audit']")
 
@@ -113,7 +113,7 @@ def test_a_group_is_a_link_and_everything_that_matches_is_acted_on_and_nothing_e
     late = keeper.send_and_keep("fleet.kill_child")
     browser.find_element(By.ID, "poison-note").send_keys("a test")
     click(browser, "#poison-do")
-    wait_until(lambda: len(fleet.quarantine.list()) == 3, timeout=20, what="55 are given up")
+    wait_until(lambda: len(fleet.quarantine.list()) == 3, what="55 are given up")
     await_text(browser, "55")
     assert {record.mid for record in fleet.quarantine.list()} == {*other, late}
 
@@ -137,7 +137,7 @@ def test_a_page_stays_fresh_without_losing_ticks_or_focus_and_works_with_the_key
     await_text(browser, "Release 1 message?", "dialog")
     assert browser.switch_to.active_element.get_attribute("id") == "poison-note"
     browser.switch_to.active_element.send_keys(Keys.ESCAPE)
-    wait_until(lambda: browser.switch_to.active_element == row, timeout=5, what="focus goes back")
+    wait_until(lambda: browser.switch_to.active_element == row, what="focus goes back")
     live = browser.find_element(By.ID, "poison-live")
     live.send_keys(Keys.SPACE)
     assert (live.text, live.get_attribute("aria-pressed")) == ("Paused", "false")

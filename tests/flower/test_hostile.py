@@ -81,7 +81,6 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     assert (told["task"], told["reason"]) == (SCRIPT, BROKEN.decode("utf-8", "replace"))
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("many", [5000, pytest.param(100_000, marks=pytest.mark.matrix)])
 def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_second_a_page(
     new_fleet: Callable[..., Fleet], serve: Serve, new_server: Callable[..., RedisServer], many: int
@@ -104,7 +103,7 @@ def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_se
         told.append(flower.get("/healthcheck").took)
         return "Still reading" not in flower.get("/poison").text
 
-    wait_until(read, timeout=60, what="all is read")
+    wait_until(read, what="all is read")
     pages = {
         "list": "/poison",
         "deep": f"/poison?offset={many - 100}",

@@ -56,6 +56,6 @@ def test_a_paused_redis_leaves_flower_fast_and_is_told(
     assert 'role="alert"' in page.text
     assert "Redis" in page.text
     assert (message.status, refused.status) == (503, 503)
-    wait_until(lambda: 'role="alert"' not in flower.get("/poison").text, timeout=30, what="it recovers")
+    wait_until(lambda: 'role="alert"' not in flower.get("/poison").text, what="it recovers")
     assert flower.get(f"/poison/message/{mid}").status == 200
     keeper.close()

@@ -1,13 +1,16 @@
-"""By what means a start survives Redis: chosen from what the server tells, or refused with the cure."""
+"""How a start survives Redis: by means chosen from what the server tells, or refused with the cure."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.durability import (
     ALWAYS,
@@ -16,9 +19,11 @@ from celery_poison.ledger.durability import (
     WAITAOF,
     Means,
     NoPromise,
+    WaitingWriter,
     choose,
     find_means,
 )
+from celery_poison.ledger.writer import command
 from celery_poison.testing import RedisServer, wait_until
 
 OLD: dict[str, Any] = {"redis_version": "7.0.15", "role": "master", "aof_enabled": 1, "connected_slaves": 0}
@@ -117,7 +122,7 @@ def test_EMS_10_a_user_who_may_not_ask_is_told_the_right_that_is_missing(always:
 def test_EMS_10_a_replica_is_found_when_it_is_in_step_and_only_if_it_may_be_waited_for() -> None:
     with RedisServer() as primary, RedisServer(options={"replicaof": f"127.0.0.1 {primary.port}"}):
         client = open_redis(primary.url())
-        wait_until(lambda: _means(client) == REPLICA, timeout=20, what="a replica in step")
+        wait_until(lambda: _means(client) == REPLICA, what="a replica in step")
         with pytest.raises(NoPromise, match=r"\+wait"):
             find_means(_as_user(primary, "+@all", "-wait"))
 
@@ -127,3 +132,68 @@ def _means(client: redis.Redis) -> Means | None:
         return find_means(client)
     except NoPromise:
         return None
+
+
+# --- writes that are waited for ------------------------------------------------------------------------
+
+
+def _push(word: str) -> bytes:
+    return command(b"RPUSH", b"words", word.encode())
+
+
+def _words(url: str) -> list[bytes]:
+    found: list[bytes] = redis.Redis.from_url(url).lrange("words", 0, -1)  # type: ignore[assignment]
+    return found
+
+
+def test_EMS_10_a_write_that_is_waited_for_returns_its_answers_in_order(redis_url: str) -> None:
+    waiting = WaitingWriter(open_redis(redis_url))
+    array = command(b"EVAL", b"return {7, 8}", b"0")
+    assert waiting.write(_push("one") + array, 2) == [1, [7, 8]]
+    assert waiting.write(_push("two"), 1) == [2]
+
+
+def test_EMS_10_a_refused_write_is_an_error_and_the_next_one_is_not(redis_url: str) -> None:
+    waiting = WaitingWriter(open_redis(redis_url))
+    with pytest.raises(LedgerUnavailable, match="WRONGTYPE"):
+        waiting.write(command(b"SET", b"text", b"x") + command(b"HSET", b"text", b"a", b"b"), 2)
+    assert waiting.write(_push("one"), 1) == [1]
+
+
+def test_EMS_10_an_answer_that_comes_too_late_is_not_taken_for_that_of_the_next_write() -> None:
+    with RedisServer() as server:
+        waiting = WaitingWriter(open_redis(server.url()), patience=0.2)
+        waiting.write(_push("one"), 1)
+        server.pause()
+        began = time.monotonic()
+        with pytest.raises(LedgerUnavailable):
+            waiting.write(_push("two"), 1)
+        assert time.monotonic() - began < 5
+        server.resume()
+        wait_until(lambda: server.client().ping(), what="it answers again")
+        assert waiting.write(command(b"ECHO", b"three"), 1) == [b"three"]
+
+
+def test_EMS_10_a_server_that_was_restarted_between_two_writes_costs_nothing() -> None:
+    with RedisServer() as server:
+        waiting = WaitingWriter(open_redis(server.url()))
+        waiting.write(_push("one"), 1)
+        server.kill()
+        with pytest.raises(LedgerUnavailable):
+            waiting.write(_push("lost"), 1)
+        server.start()
+        assert waiting.write(_push("two"), 1)
+        server.kill()
+        server.start()
+        assert waiting.write(_push("three"), 1), "the closed connection is noticed before the write"
+
+
+def test_EMS_10_a_forked_process_waits_on_a_connection_of_its_own(redis_url: str) -> None:
+    waiting = WaitingWriter(open_redis(redis_url))
+    waiting.write(_push("parent"), 1)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if waiting.write(_push("child"), 1) == [2] else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert waiting.write(_push("parent again"), 1) == [3]
+    assert _words(redis_url) == [b"parent", b"child", b"parent again"]

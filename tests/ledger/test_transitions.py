@@ -20,7 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError, StaleDelivery
+from celery_poison.errors import Fenced, IllegalTransition, MessageNotFound, PoisonError, StaleDelivery
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
@@ -421,6 +421,41 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
     quick.give_up("m1", Event.DISCARDED, "bob", "", second)
     with pytest.raises(IllegalTransition):
         slow.released("m1", "id-m1", first, "ann", "")
+
+
+def test_EMS_8_a_monitor_notes_the_end_of_a_start_once_and_only_while_it_is_the_dead_worker_s(
+    ledgers: list[Ledger],
+) -> None:
+    ledger, queries = ledgers[0], Queries(ledgers[0])
+    fence, _ = ledger.lead("w/1", 10_000) or (0, False)
+    start = start_of("m1", "t1")
+    with pytest.raises(StaleDelivery):
+        ledger.finish("m1", start, fence=fence)
+    ledger.claim("m1", b"", start)
+    with pytest.raises(Fenced):
+        ledger.finish("m1", start, fence=fence + 1)
+    for _ in range(2):
+        ledger.finish("m1", start, fence=fence, release="1.2")
+    (entry,) = (e for e in queries.journal() if e["event"] == "finished")
+    assert (entry["token"], entry["state"], entry["outcome"], entry["release"]) == (
+        "t1",
+        "DLVD",
+        "success",
+        "1.2",
+    )
+    assert ledger.client.hgetall(ledger.keys.done) == {b"t1": b"D"}
+    ledger.claim("m1", start.encode(), start_of("m1", "t2"))
+    with pytest.raises(StaleDelivery):
+        ledger.finish("m1", start, fence=fence)
+
+
+def test_EMS_3_a_monitor_that_lost_its_lock_forgets_no_end(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    fence, _ = ledger.lead("w/1", 10_000) or (0, False)
+    ledger.client.hset(ledger.keys.done, "stray", "D")
+    with pytest.raises(Fenced):
+        ledger.forget_ends(["stray"], fence + 1)
+    assert ledger.client.hexists(ledger.keys.done, "stray")
 
 
 def test_an_end_whose_start_is_gone_is_forgotten_by_the_second_sweep(ledgers: list[Ledger]) -> None:

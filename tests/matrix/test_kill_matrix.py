@@ -30,7 +30,6 @@ def _params() -> list[Any]:
     ]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("cell", _params())
 def test_SAP_3_SAP_4_a_poison_is_quarantined_after_two_crashes_and_all_behind_it_finish(
     cell: Cell, new_fleet: Callable[..., Fleet], request: pytest.FixtureRequest
@@ -41,7 +40,7 @@ def test_SAP_3_SAP_4_a_poison_is_quarantined_after_two_crashes_and_all_behind_it
         fleet.send("healthy", n)
 
     with fleet.supervise(cell.workers, cell.pool, cell.slots) as supervisor:
-        wait_until(lambda: _is_over(fleet), timeout=120, what=lambda: _story(fleet, supervisor))
+        wait_until(lambda: _is_over(fleet), what=lambda: _story(fleet, supervisor))
         deaths = len(supervisor.deaths)
 
     _assert_the_poison_was_caught(cell, fleet, poison.id)

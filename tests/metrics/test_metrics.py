@@ -25,6 +25,7 @@ from celery_poison.metrics.snapshot import MAX_NAME, MAX_SERIES, OTHERS, Observe
 from celery_poison.model import Start
 from celery_poison.states import State
 from celery_poison.testing import RedisServer, wait_until
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.metrics.conftest import Scraper, scraped
 from tests.quarantine.keeping import Keeper
@@ -253,7 +254,7 @@ def test_the_registry_of_the_process_is_the_default_and_takes_one_apps_metrics_o
 
 def test_a_port_serves_them_and_a_port_that_is_taken_is_said(scraper: Scraper) -> None:
     port = scraper.exporter.serve(0)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
         assert b"celery_poison_snapshot_errors_total" in answer.read()
     with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port}"):
         scraper.exporter.serve(port)

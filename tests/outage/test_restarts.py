@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_poison.testing import RedisServer
+from tests import PATIENCE
 from tests.outage.conftest import BOTH_POOLS, Rewind, Site
 
 NewSite = Callable[..., Site]
@@ -27,7 +28,7 @@ def test_EMS_8_a_ledger_that_has_forgotten_everything_is_told_again(
         site.await_that(lambda: site.on_record() == 4, "their starts are on record again")
         site.await_that(lambda: site.known_workers() == {"w1", "w2"}, "both workers are known again")
         assert not site.ends(), "this was to be seen while they run"
-        assert {result.get(timeout=30) for result in results} == {"w1@test", "w2@test"}
+        assert {result.get(timeout=PATIENCE) for result in results} == {"w1@test", "w2@test"}
         site.await_that(lambda: site.on_record() == 0, "and forgotten when they were acknowledged")
         assert site.ran_once() and site.nobody_is_blamed()
         site.still_guards(w1, w2)

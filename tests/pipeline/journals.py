@@ -16,6 +16,7 @@ import redis
 from celery_poison.ledger.keys import Keys
 from celery_poison.pipeline.ingest.stream import parts
 from celery_poison.pipeline.schema import FIELDS, WIDTHS
+from tests import PATIENCE
 
 KEY = Keys().journal
 COLUMNS = ("entry", "v", *(name for name, _ in FIELDS))
@@ -117,10 +118,10 @@ class Driver:
             self.process.kill()
         else:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
 
     def end(self) -> int:
-        return self.process.wait(120)
+        return self.process.wait(PATIENCE)
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
@@ -129,4 +130,4 @@ class Driver:
         """Leave nothing of it behind."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)

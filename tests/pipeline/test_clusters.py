@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import redis
 
+from tests import PATIENCE
+
 pytest.importorskip("pyspark")
 pytest.importorskip("duckdb")
 
@@ -55,7 +57,7 @@ def _java(log: Path, main: str, *words: str) -> Iterator[subprocess.Popen[bytes]
         yield process
     finally:
         os.killpg(process.pid, 9)
-        process.wait(30)
+        process.wait(PATIENCE)
 
 
 def _answers(port: int) -> bool:
@@ -72,14 +74,14 @@ def cluster(tmp_path: Path) -> Iterator[str]:
     master = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
     with ExitStack() as stack:
         stack.enter_context(_java(tmp_path / "master.log", f"{deploy}.master.Master", *master))
-        wait_until(lambda: _answers(port), timeout=60)
+        wait_until(lambda: _answers(port))
         url = f"spark://127.0.0.1:{port}"
         for number in (1, 2):
             log = tmp_path / f"worker{number}.log"
             options = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
             options += ["--work-dir", str(tmp_path / f"work{number}")]
             stack.enter_context(_java(log, f"{deploy}.worker.Worker", *options, url))
-            wait_until(lambda log=log: "registered with master" in log.read_text().lower(), timeout=60)
+            wait_until(lambda log=log: "registered with master" in log.read_text().lower())
         yield url
 
 
@@ -92,14 +94,14 @@ def connect(tmp_path: Path) -> Iterator[str]:
     words += ["--conf", f"spark.connect.grpc.binding.port={port}", "--conf", "spark.ui.enabled=false"]
     main = "org.apache.spark.deploy.SparkSubmit"
     with _java(tmp_path / "connect.log", main, *words, "spark-internal"):
-        wait_until(lambda: _answers(port), timeout=120)
+        wait_until(lambda: _answers(port))
         yield f"sc://127.0.0.1:{port}"
 
 
 def _run(*words: str) -> Any:
     """Return what a program of ours prints as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=400, check=False
+        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=4 * PATIENCE, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return _read(done.stdout)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from celery_poison.model import MessageRecord
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 
 
@@ -39,17 +40,14 @@ def pipeline(spark: Any, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def _kept(fleet: Fleet, count: int) -> list[MessageRecord]:
-    wait_until(
-        lambda: len(fleet.quarantine.list()) >= count, timeout=40, what=lambda: fleet.log_text()[-5000:]
-    )
+    wait_until(lambda: len(fleet.quarantine.list()) >= count, what=lambda: fleet.log_text()[-5000:])
     return fleet.quarantine.list()
 
 
 def _awaited(fleet: Fleet, words: str) -> None:
-    wait_until(lambda: words in fleet.log_text(), timeout=20, what=lambda: fleet.log_text()[-3000:])
+    wait_until(lambda: words in fleet.log_text(), what=lambda: fleet.log_text()[-3000:])
 
 
-@pytest.mark.timeout(180)
 def test_NEW_7_what_killed_workers_is_found_and_runs_no_more_until_it_is_rolled_back(
     fleet: Fleet, pipeline: Callable[..., Any]
 ) -> None:
@@ -59,7 +57,7 @@ def test_NEW_7_what_killed_workers_is_found_and_runs_no_more_until_it_is_rolled_
         for _ in range(2):
             fleet.send("kill_child", 7)
         convicted = _kept(fleet, 2)
-        assert [result.get(timeout=30) for result in healthy] == [*range(10)]
+        assert [result.get(timeout=PATIENCE) for result in healthy] == [*range(10)]
         guilty = convicted[0].fingerprint
         deaths = fleet.marks.count("kill_child", "start")
 
@@ -76,8 +74,8 @@ def test_NEW_7_what_killed_workers_is_found_and_runs_no_more_until_it_is_rolled_
         assert (new.cause, new.crashes, new.fingerprint) == ("blocked", 0, guilty)
         assert fleet.marks.count("kill_child", "start") == deaths, "it did not run"
         fleet.marks.repair()
-        assert fleet.send("kill_child", 8).get(timeout=30) == "repaired", "other arguments run"
+        assert fleet.send("kill_child", 8).get(timeout=PATIENCE) == "repaired", "other arguments run"
 
         assert pipeline("publish", "--rollback")["taken_back"]["rules"] == 1
         _awaited(fleet, "is not blocked any more")
-        assert fleet.send("kill_child", 7).get(timeout=30) == "repaired"
+        assert fleet.send("kill_child", 7).get(timeout=PATIENCE) == "repaired"

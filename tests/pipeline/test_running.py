@@ -16,6 +16,7 @@ from celery_poison.cli.standalone import main
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline import session
 from celery_poison.pipeline.together import together
+from tests import PATIENCE
 
 
 def _java(home: Path, version: str) -> Path:
@@ -78,7 +79,7 @@ def test_a_command_that_lacks_something_is_wrong_usage(words: list[str]) -> None
 
 
 def test_what_runs_together_ends_together_and_the_first_failure_is_told() -> None:
-    met, ended = threading.Barrier(2, timeout=10), []
+    met, ended = threading.Barrier(2, timeout=PATIENCE), []
 
     def meets(name: str) -> str:
         met.wait()

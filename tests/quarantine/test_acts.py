@@ -15,6 +15,7 @@ from celery_poison.errors import LedgerUnavailable, MessageNotFound, SchemaMisma
 from celery_poison.quarantine.lookup import AmbiguousId
 from celery_poison.quarantine.outcome import Outcome
 from celery_poison.testing import RedisServer, wait_until
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper
 
@@ -40,14 +41,14 @@ def test_SAP_7_of_two_operators_at_one_message_one_wins_and_the_other_hears_who(
 
     def slowly(*args: Any) -> None:
         at_it.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE)
         publish(*args)
 
     monkeypatch.setattr(Publisher, "publish", slowly)
     won: list[Outcome] = []
     winner = threading.Thread(target=lambda: won.extend(fleet.quarantine.release([mid], actor="ann")))
     winner.start()
-    assert at_it.wait(10)
+    assert at_it.wait(PATIENCE)
     assert "ann is deciding about this message" in refused(getattr(Quarantine(fleet.app), other)([mid]))
     go_on.set()
     winner.join()

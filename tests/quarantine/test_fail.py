@@ -15,6 +15,7 @@ from kombu.compression import compress
 from celery_poison import Quarantine
 from celery_poison.quarantine.result import GivenUp
 from celery_poison.testing import RedisServer
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.quarantine.app import build, heard
 from tests.quarantine.keeping import Keeper
@@ -59,7 +60,7 @@ def test_SAP_7_the_caller_of_a_failed_message_gets_a_failure_that_says_who_gave_
     mid = keeper.keep(keeper.receive())
     give_up(app, mid)
     with pytest.raises(GivenUp, match=r"killed its process by SIGKILL \(hopeless\)"):
-        result.get(timeout=5)
+        result.get(timeout=PATIENCE)
     record = Quarantine(app).get(mid)
     assert (record.state, record.resolution, record.actor, record.note) == (
         "FAIL",
@@ -79,7 +80,7 @@ def test_SAP_7_every_later_link_of_a_chain_fails_with_it(
     give_up(app, keeper.keep(keeper.receive()))
     for result in (last, last.parent, last.parent.parent):
         with pytest.raises(GivenUp):
-            result.get(timeout=5)
+            result.get(timeout=PATIENCE)
 
 
 def test_SAP_7_a_group_fails_with_its_member(app: Celery, keeper: Keeper) -> None:
@@ -87,7 +88,7 @@ def test_SAP_7_a_group_fails_with_its_member(app: Celery, keeper: Keeper) -> Non
     for _ in range(2):
         give_up(app, keeper.keep(keeper.receive()))
     with pytest.raises(GivenUp):
-        result.get(timeout=5)
+        result.get(timeout=PATIENCE)
     assert [child.state for child in result.results] == [FAILED, FAILED]
 
 
@@ -103,11 +104,11 @@ def test_SAP_7_a_chord_fails_whichever_of_its_members_ends_last(
         give_up(app, mid)
     healthy.requeue()
     with fleet.worker():
-        AsyncResult(healthy.headers["id"], app=app).get(timeout=30)
+        AsyncResult(healthy.headers["id"], app=app).get(timeout=PATIENCE)
         if fails == "last":
             give_up(app, mid)
         with pytest.raises(Exception, match="given up in quarantine"):
-            body.get(timeout=30)
+            body.get(timeout=PATIENCE)
     assert isinstance(body.result, ChordError)
     assert not fleet.marks.all("healthy", "start")[1:], "the body of a failed chord must not run"
 
@@ -117,7 +118,7 @@ def test_SAP_7_a_chain_that_is_a_member_of_a_chord_fails_the_chord(app: Celery, 
     body = chord([chain(app.tasks[POISON].si(), healthy.si(1))], healthy.si(2)).apply_async()
     give_up(app, keeper.keep(keeper.receive()))
     with pytest.raises(Exception, match="given up in quarantine"):
-        body.get(timeout=5)
+        body.get(timeout=PATIENCE)
     assert isinstance(body.result, ChordError)
 
 
@@ -151,7 +152,7 @@ def test_SAP_7_a_message_of_a_task_that_no_longer_exists_can_be_failed(app: Cele
     app.tasks.pop(POISON)
     give_up(app, mid)
     with pytest.raises(GivenUp):
-        result.get(timeout=5)
+        result.get(timeout=PATIENCE)
 
 
 def test_a_task_that_succeeded_after_all_cannot_be_failed(app: Celery, keeper: Keeper) -> None:
@@ -159,7 +160,7 @@ def test_a_task_that_succeeded_after_all_cannot_be_failed(app: Celery, keeper: K
     mid = keeper.keep(keeper.receive())
     app.backend.store_result(result.id, 42, OK)
     assert "SUCCESS already" in refusal(app, mid)
-    assert result.get(timeout=5) == 42
+    assert result.get(timeout=PATIENCE) == 42
 
 
 # --- bodies that are not for our eyes --------------------------------------------------------------
@@ -173,7 +174,7 @@ def test_a_pickled_body_is_never_opened_and_failing_it_is_refused_while_its_canv
     assert "use force" in refusal(app, mid)
     give_up(app, mid, force=True)
     with pytest.raises(GivenUp):
-        result.get(timeout=5)
+        result.get(timeout=PATIENCE)
 
 
 def test_SAP_7_a_pickled_message_that_its_worker_had_decoded_resolves_its_chain(
@@ -185,14 +186,14 @@ def test_SAP_7_a_pickled_message_that_its_worker_had_decoded_resolves_its_chain(
     message.decode()
     give_up(app, keeper.keep(message))
     with pytest.raises(GivenUp):
-        last.get(timeout=5)
+        last.get(timeout=PATIENCE)
 
 
 def test_a_body_that_no_worker_could_read_can_be_failed(app: Celery, keeper: Keeper) -> None:
     result = app.tasks[POISON].delay()
     give_up(app, keeper.keep(keeper.receive(), cause="payload", body="[[1], {}, {"))
     with pytest.raises(GivenUp):
-        result.get(timeout=5)
+        result.get(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("method", ["gzip", "bzip2", "lzma"])
@@ -233,7 +234,7 @@ def test_SAP_7_a_caller_with_a_reply_queue_of_its_own_hears_of_the_failure(fleet
     result = app.tasks[POISON].delay()
     give_up(app, keeper.keep(keeper.receive()))
     with pytest.raises(GivenUp):
-        result.get(timeout=10)
+        result.get(timeout=PATIENCE)
     keeper.close()
     app.close()
 

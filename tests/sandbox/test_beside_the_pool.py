@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
+from tests import PATIENCE
 from tests.sandbox.conftest import Court
 
 POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
@@ -22,11 +23,11 @@ def test_NEW_1_healthy_work_goes_on_while_suspects_are_tried_in_turn(court: Cour
         assert start.alone == 2
         others = [court.app.tasks["trial.tells"].delay(n) for n in range(20)]
         for other in others:
-            told = other.get(timeout=30)
+            told = other.get(timeout=PATIENCE)
             assert (told["in_cell"], told["on_trial"]) == (False, False)
         assert len(court.marks.all("waits", "start")) == 1, "the second waits for the first to end"
         court.marks.repair()
-        assert {suspect.get(timeout=30) for suspect in suspects} == {"repaired"}
+        assert {suspect.get(timeout=PATIENCE) for suspect in suspects} == {"repaired"}
         court.await_acquittal()
     assert not court.events("crashed")[12:]
 
@@ -34,12 +35,12 @@ def test_NEW_1_healthy_work_goes_on_while_suspects_are_tried_in_turn(court: Cour
 @pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
 def test_NEW_1_a_suspect_knows_that_it_is_on_trial_and_all_ends_reach_their_caller(court: Court) -> None:
     with court.worker():
-        told = court.suspect("trial.tells").get(timeout=30)
+        told = court.suspect("trial.tells").get(timeout=PATIENCE)
         assert (told["in_cell"], told["on_trial"]) == (True, True)
         with pytest.raises(LookupError, match="an ordinary bug"):
-            court.suspect("trial.ends", "raises").get(timeout=30)
-        assert court.suspect("trial.ends", "retries").get(timeout=30) == "retries"
-        assert court.suspect("trial.ends", "rolls-back").get(timeout=30) == "rolls-back"
+            court.suspect("trial.ends", "raises").get(timeout=PATIENCE)
+        assert court.suspect("trial.ends", "retries").get(timeout=PATIENCE) == "retries"
+        assert court.suspect("trial.ends", "rolls-back").get(timeout=PATIENCE) == "rolls-back"
         court.await_acquittal()
     assert [event["event"] for event in court.events("rolled_back")] == ["rolled_back"]
 
@@ -48,22 +49,23 @@ def test_NEW_1_a_suspect_knows_that_it_is_on_trial_and_all_ends_reach_their_call
 def test_NEW_1_a_cell_is_used_again_unless_something_was_left_in_it(court: Court, pool: str) -> None:
     """A thread, or a greenlet where the cell is patched for such."""
     with court.worker(pool=pool):
-        first = court.suspect("trial.tells").get(timeout=30)["pid"]
-        assert court.suspect("trial.tells").get(timeout=30)["pid"] == first
-        assert court.suspect("trial.leaves_a_thread").get(timeout=30) == first
-        assert court.suspect("trial.tells").get(timeout=30)["pid"] != first
+        first = court.suspect("trial.tells").get(timeout=PATIENCE)["pid"]
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["pid"] == first
+        assert court.suspect("trial.leaves_a_thread").get(timeout=PATIENCE) == first
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["pid"] != first
 
 
 def test_a_soft_time_limit_is_raised_in_the_suspect(court: Court) -> None:
     with court.worker():
-        assert court.suspect("trial.waits", soft_time_limit=0.5, time_limit=30).get(timeout=30) == "soft"
+        suspect = court.suspect("trial.waits", soft_time_limit=0.5, time_limit=PATIENCE)
+        assert suspect.get(timeout=PATIENCE) == "soft"
 
 
 def test_a_hard_time_limit_ends_the_suspect_as_it_would_in_the_pool(court: Court) -> None:
     with court.worker(args=("--time-limit=1",)) as worker:
         with pytest.raises(TimeLimitExceeded):
-            court.suspect("trial.waits").get(timeout=30)
-        assert court.suspect("trial.tells").get(timeout=30)["in_cell"]
+            court.suspect("trial.waits").get(timeout=PATIENCE)
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"]
         court.await_acquittal()
         assert worker.is_alive()
 
@@ -74,7 +76,7 @@ def test_a_pool_that_ignores_time_limits_ignores_them_for_suspects_too(court: Co
         court.await_start("waits")
         time.sleep(1)  # nothing to wait for: the limit would have come by now
         court.marks.repair()
-        assert suspect.get(timeout=30) == "repaired"
+        assert suspect.get(timeout=PATIENCE) == "repaired"
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -84,7 +86,7 @@ def test_a_suspect_on_trial_can_be_revoked(court: Court, pool: str) -> None:
         court.await_start("waits")
         court.app.control.revoke(suspect.id, terminate=True)
         court.await_that(lambda: suspect.state == "REVOKED", "revoked")
-        assert court.suspect("trial.tells").get(timeout=30)["in_cell"]
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"]
         assert worker.is_alive()
     assert len(court.events("crashed")) == 2, "those by which the two became suspects"
 
@@ -116,6 +118,6 @@ def test_TP1_5_a_trial_longer_than_the_visibility_timeout_runs_once(new_court: A
         assert court.ledger.client.exists(court.ledger.keys.child(start.worker, start.pid)), "its own lease"
         time.sleep(5)  # longer than the timeout: nothing is to happen
         court.marks.repair()
-        assert suspect.get(timeout=30) == "repaired"
+        assert suspect.get(timeout=PATIENCE) == "repaired"
         court.await_acquittal()
     assert len(court.marks.all("waits", "start")) == 1

@@ -14,6 +14,7 @@ from celery.exceptions import TimeLimitExceeded
 
 from celery_poison import procfs
 from celery_poison.testing import RedisServer, TcpProxy, wait_until
+from tests import PATIENCE
 from tests.failover.crew import frozen
 from tests.sandbox.apps import SLOW_TO_LOAD
 from tests.sandbox.conftest import Court
@@ -52,7 +53,7 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(
         first.wait()
     court.marks.repair()
     with court.worker("w2", pool="threads"):
-        assert suspect.get(timeout=30) == "repaired"
+        assert suspect.get(timeout=PATIENCE) == "repaired"
         court.await_acquittal()
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
 
@@ -66,7 +67,7 @@ def test_a_cell_that_is_killed_while_it_opens_is_opened_again(court: Court, vict
         court.await_that(lambda: procfs.children_of(watcher), "a cell that loads")
         (cell,) = procfs.children_of(watcher)
         os.kill(watcher if victim == "watcher" else cell, signal.SIGKILL)
-        told = suspect.get(timeout=30)
+        told = suspect.get(timeout=PATIENCE)
         assert told["in_cell"] and told["pid"] != cell
         court.await_acquittal()
         assert "cannot be tried in cells" not in worker.log_text()
@@ -76,9 +77,9 @@ def test_a_cell_that_is_killed_while_it_opens_is_opened_again(court: Court, vict
 @matrix
 def test_a_cell_that_is_killed_while_it_is_idle_is_opened_again(court: Court) -> None:
     with court.worker(pool="threads"):
-        first = court.suspect("trial.tells").get(timeout=30)["pid"]
+        first = court.suspect("trial.tells").get(timeout=PATIENCE)["pid"]
         os.kill(first, signal.SIGKILL)
-        told = court.suspect("trial.tells").get(timeout=30)
+        told = court.suspect("trial.tells").get(timeout=PATIENCE)
         assert told["in_cell"] and told["pid"] != first
         court.await_acquittal()
     assert len(court.events("crashed")) == 2, "those by which the two became suspects"
@@ -89,8 +90,8 @@ def test_a_time_limit_ends_a_suspect_that_has_stopped_its_watcher(court: Court) 
     suspect = court.suspect("trial.dies", "stop-watcher", time_limit=0.5)
     with court.worker():
         with pytest.raises(TimeLimitExceeded):
-            suspect.get(timeout=30)
-        assert court.suspect("trial.tells").get(timeout=30)["in_cell"]
+            suspect.get(timeout=PATIENCE)
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"]
         court.await_acquittal()
 
 
@@ -124,12 +125,12 @@ def test_NEW_1_a_trial_whose_processes_are_paused_goes_on_and_is_not_begun_elsew
             other.wait_ready()
             with frozen(*pids):
                 if who == "everybody":
-                    wait_until(lambda: begun() == 2, timeout=60, what="the other worker tries it")
+                    wait_until(lambda: begun() == 2, what="the other worker tries it")
                 else:
                     time.sleep(3 * ACTIVATION)  # nothing is to happen
                 tried = begun()
             court.marks.repair()
-            assert suspect.get(timeout=30) == "repaired"
+            assert suspect.get(timeout=PATIENCE) == "repaired"
             court.await_acquittal()
     assert tried == (2 if who == "everybody" else 1)
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
@@ -174,11 +175,11 @@ def test_NEW_1_a_trial_during_which_the_ledger_is_cut_off_ends_as_it_would_have(
         time.sleep(0.5)  # so that its end falls into the outage
         proxy.heal()
         if end == "survives":
-            assert suspect.get(timeout=30) == "repaired"
+            assert suspect.get(timeout=PATIENCE) == "repaired"
             court.await_acquittal()
         else:
             court.await_that(court.quarantine.list, "convicted")
-        assert court.suspect("trial.tells").get(timeout=30)["in_cell"], "and all is well again"
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"], "and all is well again"
         court.await_acquittal()
         assert worker.is_alive()
     assert len(court.marks.all(task, "start")) == 1

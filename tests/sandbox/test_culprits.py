@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.sandbox.conftest import Court, every_pool_and_broker
 
@@ -32,10 +33,9 @@ def test_NEW_1_a_poison_costs_one_worker_and_those_who_ran_beside_it_are_cleared
     with fleet.supervise(1, pool, 1 if pool == "solo" else BYSTANDERS + 1) as supervisor:
         wait_until(
             lambda: fleet.quarantine.list() and not _suspects(fleet) and _ended(fleet, BYSTANDERS),
-            timeout=90,
             what=lambda: f"one convicted, the others cleared\n{fleet.log_text()[-5000:]}",
         )
-        assert [innocent.get(timeout=10) for innocent in innocents] == [1.0] * BYSTANDERS
+        assert [innocent.get(timeout=PATIENCE) for innocent in innocents] == [1.0] * BYSTANDERS
         deaths = len(supervisor.deaths)
     (kept,) = fleet.quarantine.list()
     assert (kept.id, kept.crashes, kept.strikes, kept.cause) == (poison.id, 2, 2, "signal:9")
@@ -67,7 +67,7 @@ def test_NEW_1_nothing_that_a_suspect_does_to_its_surroundings_reaches_the_worke
     poison = court.suspect("trial.dies", way)
     with court.worker(pool=pool) as worker:
         court.await_that(court.quarantine.list, "convicted")
-        assert court.suspect("trial.tells").get(timeout=30)["in_cell"], "another cell serves the next"
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"], "another cell serves the next"
         assert worker.is_alive()
     (kept,) = court.quarantine.list()
     assert (kept.id, kept.cause, kept.strikes) == (poison.id, WAYS[way], 2)
@@ -81,7 +81,7 @@ def test_NEW_2_a_suspect_that_eats_its_memory_is_stopped_and_the_cause_is_told(
     court.suspect("trial.dies", "eat-memory")
     with court.worker():
         court.await_that(court.quarantine.list, "convicted")
-        assert court.suspect("trial.tells").get(timeout=30)["in_cell"]
+        assert court.suspect("trial.tells").get(timeout=PATIENCE)["in_cell"]
     (kept,) = court.quarantine.list()
     assert kept.cause == "oom"
 
@@ -92,7 +92,7 @@ def test_NEW_1_only_a_death_alone_convicts_however_many_were_shared(court: Court
     for number in range(3):
         _die_beside_others(court, innocent.id, number)
     with court.worker():
-        assert innocent.get(timeout=30)["on_trial"]
+        assert innocent.get(timeout=PATIENCE)["on_trial"]
         court.await_acquittal()
     assert not court.quarantine.list()
 
@@ -122,7 +122,7 @@ def test_SAP_3_without_trials_two_shared_deaths_convict(
     fleet = new_fleet(redis_url, poison_trial="off")
     poison = fleet.send("kill_main")
     with fleet.supervise(1, pool, 2) as supervisor:
-        wait_until(fleet.quarantine.list, timeout=60, what=lambda: fleet.log_text()[-3000:])
+        wait_until(fleet.quarantine.list, what=lambda: fleet.log_text()[-3000:])
         assert len(supervisor.deaths) == 2
     (kept,) = fleet.quarantine.list()
     assert (kept.id, kept.cause) == (poison.id, "worker_lost")

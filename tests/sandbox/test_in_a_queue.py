@@ -8,6 +8,7 @@ import pytest
 
 from celery_poison.quarantine.overview import overview
 from celery_poison.testing import Supervisor, Worker
+from tests import PATIENCE
 from tests.sandbox.conftest import Court
 
 QUEUE = "celery.trial"
@@ -29,8 +30,8 @@ def test_NEW_1_suspects_are_tried_by_the_worker_of_the_trial_queue_and_keep_thei
         court.await_that(
             lambda: court.quarantine.list() and not court.suspects(), "one convicted, the others cleared"
         )
-        assert [innocent.get(timeout=10) for innocent in innocents] == [0.5] * BYSTANDERS
-        assert retrier.get(timeout=10) == "retries"
+        assert [innocent.get(timeout=PATIENCE) for innocent in innocents] == [0.5] * BYSTANDERS
+        assert retrier.get(timeout=PATIENCE) == "retries"
         assert fleet.deaths_by_worker() == {TRIAL: 1, OTHER: 1}, "it died beside others, then alone"
         (kept,) = court.quarantine.list()
         assert (kept.id, kept.crashes, kept.queue) == (poison.id, 2, "celery")

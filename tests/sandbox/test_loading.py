@@ -13,6 +13,7 @@ from celery import Celery
 from celery_poison.sandbox import loading
 from celery_poison.sandbox.loading import Origin, origin_of
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import ROOT
 from tests.sandbox.apps import LOADS_ONCE
 from tests.sandbox.conftest import Court
@@ -46,8 +47,8 @@ def test_an_app_in_a_module_is_found_by_its_name(monkeypatch: Any) -> None:
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_what_is_set_up_when_a_worker_begins_is_there_in_a_cell_too(court: Court, pool: str) -> None:
     with court.worker(pool=pool) as worker:
-        in_cell = court.suspect("trial.tells").get(timeout=30)
-        in_pool = court.app.tasks["trial.tells"].delay().get(timeout=30)
+        in_cell = court.suspect("trial.tells").get(timeout=PATIENCE)
+        in_pool = court.app.tasks["trial.tells"].delay().get(timeout=PATIENCE)
         assert in_cell["in_cell"] and not in_pool["in_cell"]
         assert in_cell["prepared"] == in_pool["prepared"] == [worker.hostname]
 
@@ -73,11 +74,11 @@ def test_NEW_1_an_app_that_a_script_makes_is_loaded_without_running_it(court: Co
         from celery_poison import guarded
 
         guarded(of_script)
-        assert court.suspect("fleet.of_script").get(timeout=30) == ["fleet.of_script", True]
+        assert court.suspect("fleet.of_script").get(timeout=PATIENCE) == ["fleet.of_script", True]
         court.await_acquittal()
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
 PROJECT = {
@@ -152,12 +153,12 @@ def test_NEW_1_a_project_with_lazy_configuration_and_autodiscovery_is_loaded(
     process = _worker_of_project(court, tmp_path, *command)
     try:
         # Sent before anybody knows the ledger: its first worker says whose it is.
-        wait_until(lambda: "ready." in _log(court), timeout=30, what=lambda: _log(court))
-        assert court.suspect("proj.shop.tasks.where").get(timeout=30) is True, _log(court)
+        wait_until(lambda: "ready." in _log(court), what=lambda: _log(court))
+        assert court.suspect("proj.shop.tasks.where").get(timeout=PATIENCE) is True, _log(court)
         court.await_acquittal()
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
 
 
 def _log(court: Court) -> str:
@@ -169,7 +170,7 @@ def test_an_app_that_cannot_be_loaded_anew_costs_its_suspects_nothing(court: Cou
     first, second = (court.suspect("trial.tells", n) for n in range(2))
     with court.worker(pool=pool, env={LOADS_ONCE: "1"}) as worker:
         for suspect in (first, second):
-            told = suspect.get(timeout=30)
+            told = suspect.get(timeout=PATIENCE)
             assert (told["in_cell"], told["on_trial"]) == (False, True)
         court.await_acquittal()
         assert worker.log_text().count("cannot be tried in cells") == 1

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests import PATIENCE
 from tests.sandbox.conftest import POOLS, Court
 
 matrix = pytest.mark.matrix
@@ -30,11 +31,11 @@ def test_NEW_1_as_many_are_tried_at_once_as_there_are_cells_and_the_pool_goes_on
     with court.worker(pool=pool):
         court.await_start("waits", 3)
         others = [court.app.tasks["trial.tells"].delay(n) for n in range(20)]
-        assert not any(other.get(timeout=30)["in_cell"] for other in others)
+        assert not any(other.get(timeout=PATIENCE)["in_cell"] for other in others)
         assert len({start.pid for start in court.on_trial()}) == 3
         assert len(court.marks.all("waits", "start")) == 3, "the others wait for a cell"
         court.marks.repair()
-        assert {suspect.get(timeout=30) for suspect in suspects} == {"repaired"}
+        assert {suspect.get(timeout=PATIENCE) for suspect in suspects} == {"repaired"}
         court.await_acquittal()
     assert set(court.marks.count("waits", "start").values()) == {1}
     assert len({mark.pid for mark in court.marks.all("waits", "start")}) == 3, "cells are used again"
@@ -49,7 +50,7 @@ def test_NEW_1_a_poison_takes_its_own_cell_along_and_no_other(three_cells: Court
         court.await_that(court.quarantine.list, "convicted")
         court.await_start("waits", 2)
         court.marks.repair()
-        assert {suspect.get(timeout=30) for suspect in innocent} == {"repaired"}
+        assert {suspect.get(timeout=PATIENCE) for suspect in innocent} == {"repaired"}
         court.await_acquittal()
         assert worker.is_alive()
     (kept,) = court.quarantine.list()
@@ -66,7 +67,7 @@ def test_NEW_1_all_who_were_on_trial_when_their_worker_was_killed_are_tried_agai
         first.wait()
     court.marks.repair()
     with court.worker("w2", pool="threads"):
-        assert {suspect.get(timeout=30) for suspect in suspects} == {"repaired"}
+        assert {suspect.get(timeout=PATIENCE) for suspect in suspects} == {"repaired"}
         court.await_acquittal()
     assert len(court.events("crashed")) == 3, "those by which they became suspects"
     assert not court.quarantine.list()
@@ -80,6 +81,6 @@ def test_NEW_1_of_suspects_side_by_side_exactly_the_revoked_one_is_ended(three_c
         court.app.control.revoke(suspects[1].id, terminate=True)
         court.await_that(lambda: suspects[1].state == "REVOKED", "revoked")
         court.marks.repair()
-        assert {each.get(timeout=30) for each in (suspects[0], suspects[2])} == {"repaired"}
+        assert {each.get(timeout=PATIENCE) for each in (suspects[0], suspects[2])} == {"repaired"}
         court.await_acquittal()
     assert set(court.marks.count("waits", "start").values()) == {1}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_poison.decide import CHANCE
+from tests import PATIENCE
 from tests.sandbox.conftest import Court, every_pool_and_broker
 
 POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
@@ -26,10 +27,10 @@ def test_a_warm_shutdown_waits_for_the_trial(court: Court, pool: str) -> None:
         assert court.on_trial()
         court.marks.repair()
         worker.wait()
-    assert suspect.get(timeout=10) == "repaired"
+    assert suspect.get(timeout=PATIENCE) == "repaired"
     assert not court.survivors()
     with court.worker("w2"):
-        assert court.app.tasks["trial.tells"].delay().get(timeout=30)
+        assert court.app.tasks["trial.tells"].delay().get(timeout=PATIENCE)
         court.await_acquittal()
     assert len(court.marks.all("waits", "start")) == 1, "it was acknowledged"
 
@@ -43,7 +44,7 @@ def test_a_service_manager_that_signals_every_process_of_the_service_ends_no_tri
         court.await_that(lambda: "Warm shutdown" in worker.log_text(), "shutting down")
         court.marks.repair()
         worker.wait()
-    assert suspect.get(timeout=10) == "repaired"
+    assert suspect.get(timeout=PATIENCE) == "repaired"
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
@@ -56,7 +57,7 @@ def test_a_cold_shutdown_ends_the_trial_and_convicts_nobody(court: Court, pool: 
     assert not court.survivors()
     court.marks.repair()
     with court.worker("w2", pool=pool):
-        assert suspect.get(timeout=30) == "repaired"
+        assert suspect.get(timeout=PATIENCE) == "repaired"
         court.await_acquittal()
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
 
@@ -77,8 +78,8 @@ def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_a
         assert start.alone == 1, "nothing may run beside it now"
         other = court.app.tasks["trial.tells"].delay()
         court.marks.repair()
-        assert suspect.get(timeout=30) == "repaired"
-        assert other.get(timeout=30)
+        assert suspect.get(timeout=PATIENCE) == "repaired"
+        assert other.get(timeout=PATIENCE)
         court.await_acquittal()
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
     assert not court.quarantine.list()
@@ -112,7 +113,7 @@ def test_NEW_1_a_suspect_that_must_be_alone_does_not_wait_for_all_the_others(cou
         court.await_start("waits", 2)
         court.await_that(lambda: f"[{alone.id}] received" in second.log_text(), "put back and received")
         court.marks.repair()
-        assert all(other.get(timeout=30)["in_cell"] for other in others)
+        assert all(other.get(timeout=PATIENCE)["in_cell"] for other in others)
         court.await_acquittal()
     starts = [(mark.task, mark.n) for mark in court.marks.all(event="start")]
     assert starts[:3] == [("waits", 0), ("waits", 1), ("waits", 0)], starts
@@ -127,14 +128,14 @@ def test_a_suspect_that_must_be_alone_keeps_its_credit_and_others_go_to_other_wo
         court.await_start("waits")
         other = court.app.tasks["trial.tells"].delay()
         with court.worker("w2", pool="threads", concurrency=1):
-            assert other.get(timeout=30)["in_cell"] is False
+            assert other.get(timeout=PATIENCE)["in_cell"] is False
             court.marks.repair()
             court.await_acquittal()
 
 
 def test_nothing_is_left_behind_by_a_worker_whose_cell_is_idle(court: Court) -> None:
     with court.worker() as worker:
-        court.suspect("trial.tells").get(timeout=30)
+        court.suspect("trial.tells").get(timeout=PATIENCE)
         assert court.watchers()
         worker.send_signal(signal.SIGTERM)
         worker.wait()
@@ -153,8 +154,8 @@ def test_a_broker_connection_that_is_lost_drops_suspects_that_wait_and_no_trial(
         rabbit_server.ctl("close_all_connections", "--vhost", rabbit_url.rpartition("/")[2], "test")
         court.await_that(lambda: court.log_text().count("Connected to amqp") > connected, "connected again")
         court.marks.repair()
-        assert running.get(timeout=30) == "repaired"
-        assert all(suspect.get(timeout=30)["in_cell"] for suspect in waiting)
+        assert running.get(timeout=PATIENCE) == "repaired"
+        assert all(suspect.get(timeout=PATIENCE)["in_cell"] for suspect in waiting)
         court.await_acquittal()
     assert len(court.marks.all("waits", "start")) == 1
     assert all(count == 1 for count in court.marks.count("tells", "start").values())

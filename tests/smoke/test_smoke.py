@@ -8,6 +8,7 @@ import pytest
 
 from celery_poison import Quarantine
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.smoke.engine import docker_trouble
 from tests.smoke.smoke_tasks import healthy, kill_child
 
@@ -23,7 +24,7 @@ def test_SAP_3_in_containers_a_poison_is_quarantined_and_the_healthy_finish(cele
     poison = kill_child.s().set(app=celery_setup.app).apply_async(queue=queue)
     results = [healthy.s(n).set(app=celery_setup.app).apply_async(queue=queue) for n in range(20)]
 
-    assert [result.get(timeout=60) for result in results] == list(range(20))
+    assert [result.get(timeout=PATIENCE) for result in results] == list(range(20))
     quarantine = Quarantine(celery_setup.app)
-    (kept,) = wait_until(quarantine.list, timeout=60, what="the poison is in quarantine")
+    (kept,) = wait_until(quarantine.list, what="the poison is in quarantine")
     assert (kept.id, kept.crashes) == (poison.id, 2)

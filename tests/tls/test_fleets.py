@@ -11,6 +11,7 @@ import pytest
 from celery_poison.cli.doctor import examine
 from celery_poison.testing import wait_until
 from celery_poison.testing.sentinel import MASTER_NAME
+from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
 from tests.tls.server import SentinelOfTls, TlsRedisServer
 
@@ -27,7 +28,7 @@ def assert_that_a_poison_is_caught_and_released(fleet: Fleet) -> None:
     poison = fleet.send("kill_group")
     with fleet.supervise(2) as workers:
         healthy = [fleet.send("healthy", n) for n in range(HEALTHY)]
-        assert [result.get(timeout=60) for result in healthy] == list(range(HEALTHY))
+        assert [result.get(timeout=PATIENCE) for result in healthy] == list(range(HEALTHY))
         fleet.await_that(fleet.quarantine.list, "the poison is in quarantine")
         (kept,) = fleet.quarantine.list()
         assert (kept.id, kept.cause, kept.strikes) == (poison.id, "signal:9", 2)
@@ -35,7 +36,7 @@ def assert_that_a_poison_is_caught_and_released(fleet: Fleet) -> None:
         fleet.await_that(lambda: not fleet.quarantine.list(candidates=True), "everybody else is cleared")
         fleet.marks.repair()
         assert celery(fleet, "release", kept.mid, "--yes").startswith("released")
-        assert poison.get(timeout=60) == "repaired"
+        assert poison.get(timeout=PATIENCE) == "repaired"
     log = fleet.log_text()
     assert "runs unguarded" not in log and "not reachable" not in log, log
 
@@ -80,7 +81,7 @@ def test_EMS_10_many_starts_that_wait_for_their_answers_at_once_are_all_recorded
         fleet = new_fleet(redis_url, poison_redis_url=server.url(), poison_durability="sync")
         with fleet.worker(pool=pool, concurrency=16):
             results = [fleet.send("healthy", n, 0.001) for n in range(300)]
-            assert [result.get(timeout=60) for result in results] == list(range(300))
+            assert [result.get(timeout=PATIENCE) for result in results] == list(range(300))
             fleet.await_that(lambda: not [*fleet.quarantine.queries.running()], "all have ended")
     assert set(fleet.marks.count("healthy", "start").values()) == {1}
     assert "unguarded" not in fleet.log_text()
@@ -95,10 +96,10 @@ def test_NEW_8_after_a_stall_of_the_ledger_everything_is_on_record_and_settled(
     with TlsRedisServer(tls_server.authority, options) as server:
         fleet = new_fleet(redis_url, poison_redis_url=server.url(), poison_durability=durability)
         with fleet.worker():
-            assert fleet.send("healthy", 0).get(timeout=30) == 0
+            assert fleet.send("healthy", 0).get(timeout=PATIENCE) == 0
             server.pause()
             results = [fleet.send("healthy", n) for n in range(1, 41)]
-            assert [result.get(timeout=60) for result in results] == list(range(1, 41))
+            assert [result.get(timeout=PATIENCE) for result in results] == list(range(1, 41))
             server.resume()
             fleet.await_that(lambda: not [*fleet.quarantine.queries.running()], "all are settled")
             assert not fleet.events("interrupted", "crashed")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.worker.crash_reports import Deathbed, LastWords
 from celery_poison.worker.exits import Kills
+from tests import PATIENCE
 
 NUMBER = st.none() | st.integers(0, 1 << 40)
 
@@ -85,7 +86,7 @@ def _last_words(deathbed: Deathbed, how: str, **env: str) -> LastWords:
         env={**os.environ, **env},
         stderr=subprocess.PIPE,
     )
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     found = deathbed.read(process.pid)
     assert not os.listdir(deathbed.path)
     return found

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from celery_poison.errors import StaleDelivery
-from celery_poison.worker.incarnation import Incarnation
-from celery_poison.worker.rejoin import Rejoin
+from celery_poison.worker.rejoin import Incarnation, Rejoin
 
 
 class Surroundings:

@@ -9,7 +9,7 @@ import pytest
 
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.background import Retry
-from celery_poison.worker.resync_window import ResyncWindow
+from celery_poison.worker.resync import ResyncWindow
 
 GRACE, TELL_AGAIN = 10.0, 1.0
 

@@ -10,6 +10,7 @@ from typing import Any
 from celery_poison.flower.shelf import Shelf, View
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
+from tests import PATIENCE
 
 MANY = 1000
 
@@ -34,7 +35,7 @@ class Ledger:
         self.reads += 1
         if self.reads > 1:
             self.is_stuck.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(PATIENCE)
         return (MessageRecord.from_hash({"mid": mid, "id": mid, "task": "t"}, State.NDLV) for mid in mids)
 
 
@@ -45,13 +46,13 @@ def test_a_page_shows_what_the_metrics_have_read_so_far() -> None:
     shown: list[tuple[int, bool]] = []
     with ThreadPoolExecutor() as threads:
         metrics = threads.submit(shelf.take)
-        assert ledger.is_stuck.wait(10)
+        assert ledger.is_stuck.wait(PATIENCE)
 
         def show(view: View) -> None:
             shown.append((len(view.records), view.unread))
             ledger.go_on.set()
 
         page = threads.submit(shelf.refresh, show)
-        assert len(metrics.result(10)) == len(page.result(10).records) == MANY
+        assert len(metrics.result(PATIENCE)) == len(page.result(PATIENCE).records) == MANY
     assert shown[0] == (200, True) and shown[-1] == (MANY, False)
     assert ledger.reads == 2

@@ -11,6 +11,7 @@ from typing import Any
 
 from celery import Celery
 from celery.exceptions import Reject
+from kombu import compression
 
 from celery_poison import guarded
 from tests.apps.factory import build_app
@@ -57,6 +58,13 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
             case "retry-once":
                 if not self.request.retries:
                     raise self.retry(countdown=0)
+        return list(self.request.poison)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.dies_once")
+    def dies_once(self: Any, *, worker: bool) -> list[Any]:
+        if not self.request.poison.crashes:
+            os.kill(-os.getpgrp() if worker else os.getpid(), signal.SIGKILL)
         return list(self.request.poison)
 
     @guarded
@@ -147,6 +155,22 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
             time.sleep(0.02)
         here().leave("waits_for_repair", self.request.id, "end", n)
         return n
+
+
+#: A compression whose decompression kills.
+KILLS = "application/x-kills"
+
+
+def _compress(body: bytes) -> bytes:
+    return body
+
+
+def _kill_who_decompresses(body: bytes) -> bytes:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return body
+
+
+compression.register(_compress, _kill_who_decompresses, KILLS)
 
 
 class Endless:

@@ -34,13 +34,13 @@ class Office:
         return work
 
     def awaits(self, *wanted: str) -> None:
-        wait_until(lambda: self.done == [*wanted], timeout=20, what=lambda: f"{wanted}, not {self.done}")
+        wait_until(lambda: self.done == [*wanted], what=lambda: f"{wanted}, not {self.done}")
 
     def is_idle(self) -> None:
         """Whatever was to be done is done by now."""
         marks: list[str] = []
         self.background.do(lambda: marks.append("x"))
-        wait_until(lambda: marks and not self.background._due, timeout=20, what="nothing is left")
+        wait_until(lambda: marks and not self.background._due, what="nothing is left")
 
 
 @pytest.fixture
@@ -94,5 +94,5 @@ def test_a_job_that_fails_keeps_no_other_waiting(office: Office) -> None:
     others: list[int] = []
     for n in range(3):
         office.background.do(lambda n=n: others.append(n))  # type: ignore[misc]
-    wait_until(lambda: others == [0, 1, 2], timeout=20, what="the others are done")
+    wait_until(lambda: others == [0, 1, 2], what="the others are done")
     office.background._due.clear()

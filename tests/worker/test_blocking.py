@@ -14,6 +14,7 @@ from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.blocks import Blocks
 from celery_poison.quarantine.fingerprint import fingerprint_of
+from tests import PATIENCE
 from tests.worker.conftest import Crew
 
 BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
@@ -35,7 +36,6 @@ def _send(crew: Crew, n: int, count: int) -> list[str]:
 
 
 @BOTH
-@pytest.mark.timeout(180)
 def test_NEW_3_a_poison_that_is_sent_again_and_again_kills_nobody_once_it_was_convicted_often_enough(
     new_crew: Callable[..., Crew], broker_url: str
 ) -> None:
@@ -56,16 +56,16 @@ def test_NEW_3_a_poison_that_is_sent_again_and_again_kills_nobody_once_it_was_co
 
         crew.marks.repair()
         harmless = crew.send("kill_child", 8)
-        assert harmless.get(timeout=30) == "repaired", "other arguments of the same task run"
-        assert crew.send("healthy", 1).get(timeout=30) == 1
+        assert harmless.get(timeout=PATIENCE) == "repaired", "other arguments of the same task run"
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
 
         released = crew.quarantine.list()[0]
         assert crew.quarantine.release([released.mid])[0].done
-        assert crew.app.AsyncResult(released.id).get(timeout=30) == "repaired", "a person's word goes before"
+        assert crew.app.AsyncResult(released.id).get(timeout=PATIENCE) == "repaired", "a person goes before"
 
         Blocks(crew.app).unblock(Kind.FINGERPRINT, rule.name)
         crew.await_that(lambda: "is not blocked any more" in crew.log_text(), "it is not unblocked")
-        assert crew.send("kill_child", 7).get(timeout=30) == "repaired"
+        assert crew.send("kill_child", 7).get(timeout=PATIENCE) == "repaired"
     assert [entry["note"] for entry in crew.events("blocked", "unblocked")] == [
         f"fingerprint {rule.name} after 2 convictions",
         f"fingerprint {rule.name}",
@@ -92,7 +92,6 @@ def _fingerprint(crew: Crew, task: str, *args: Any, **kwargs: Any) -> str:
     return fingerprint_of(message, f"fleet.{task}", secret, crew.app.tasks[f"fleet.{task}"].fingerprint)
 
 
-@pytest.mark.timeout(180)
 def test_NEW_3_what_a_worker_has_received_already_does_not_run_either(crew: Crew) -> None:
     with crew.worker(concurrency=1, args=["--prefetch-multiplier=10"]) as worker:
         worker.wait_ready()
@@ -105,13 +104,12 @@ def test_NEW_3_what_a_worker_has_received_already_does_not_run_either(crew: Crew
         crew.marks.repair()
         (kept,) = _kept(crew, like.id)
         assert (kept.cause, kept.reason) == ("blocked", f"fingerprint {fingerprint} is blocked by ann")
-        assert unlike.get(timeout=30) == 8, "its place in the pool was given back"
+        assert unlike.get(timeout=PATIENCE) == 8, "its place in the pool was given back"
         assert crew.marks.count("healthy", "start") == {8: 1}
         crew.await_that(crew.nothing_runs, "the ledger has not forgotten them")
 
 
 @BOTH
-@pytest.mark.timeout(180)
 def test_NEW_3_a_blocked_task_does_not_run_until_that_is_over_and_released_ones_do_with_their_retries(
     crew: Crew,
 ) -> None:
@@ -120,21 +118,20 @@ def test_NEW_3_a_blocked_task_does_not_run_until_that_is_over_and_released_ones_
     with crew.worker():
         (kept,) = _kept(crew, crew.send("asks", "retry-once").id)
         assert kept.reason == "task fleet.asks is blocked by ann: supplier is down" == rule.reason
-        assert crew.send("healthy", 1).get(timeout=30) == 1
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
         assert not crew.starts("asks")
 
         crew.quarantine.release([kept.mid])
-        assert crew.app.AsyncResult(kept.id).get(timeout=30)
+        assert crew.app.AsyncResult(kept.id).get(timeout=PATIENCE)
         assert crew.starts("asks") == 2, "neither it nor its retry was stopped"
 
         _in_force(crew, blocks.block_task("fleet.asks", actor="bob", seconds=2))
         sent = crew.send("asks", "nothing")
         _kept(crew, sent.id)
         crew.await_that(lambda: not blocks.read().rules, "the block is not over")
-        assert crew.send("asks", "nothing").get(timeout=30), "over without any word from the ledger"
+        assert crew.send("asks", "nothing").get(timeout=PATIENCE), "over without any word from the ledger"
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
 def test_NEW_3_a_users_function_that_raises_or_hangs_stops_no_message_and_no_worker(
     crew: Crew, pool: str
@@ -147,10 +144,10 @@ def test_NEW_3_a_users_function_that_raises_or_hangs_stops_no_message_and_no_wor
         _in_force(crew, Blocks(crew.app).block_fingerprint(fingerprint, task="fleet.tells", actor="ann"))
         (kept,) = _kept(crew, crew.send("tells", "order-7", "something else").id)
         assert (kept.cause, kept.fingerprint) == ("blocked", fingerprint)
-        assert crew.send("tells", "order-8", "").get(timeout=30) == "order-8"
-        assert crew.send("tells", "order-7", "raises").get(timeout=30) == "order-7"
-        assert crew.send("tells", "order-7", "hangs").get(timeout=30) == "order-7"
-        assert crew.send("tells", "order-7", "").get(timeout=30) == "order-7", "it is not asked again"
+        assert crew.send("tells", "order-8", "").get(timeout=PATIENCE) == "order-8"
+        assert crew.send("tells", "order-7", "raises").get(timeout=PATIENCE) == "order-7"
+        assert crew.send("tells", "order-7", "hangs").get(timeout=PATIENCE) == "order-7"
+        assert crew.send("tells", "order-7", "").get(timeout=PATIENCE) == "order-7", "it is not asked again"
         crew.await_that(crew.nothing_runs, "the ledger has not forgotten them")
         told = crew.quarantine.queries.workers
         crew.await_that(lambda: [each.ledger_errors for each in told(1000)] == [2], "not both counted")
@@ -160,10 +157,9 @@ def test_NEW_3_a_users_function_that_raises_or_hangs_stops_no_message_and_no_wor
 
 
 @BOTH
-@pytest.mark.timeout(180)
 def test_NEW_3_a_message_on_which_the_function_kills_its_worker_ends_in_quarantine(crew: Crew) -> None:
     with crew.supervise():
-        crew.send("healthy", 1).get(timeout=60)
+        crew.send("healthy", 1).get(timeout=PATIENCE)
         rule = Blocks(crew.app).block_fingerprint("0" * 16, task="fleet.tells", actor="ann")
         _in_force(crew, rule)
         (kept,) = _kept(crew, crew.send("tells", "order-7", "dies").id)
@@ -172,7 +168,6 @@ def test_NEW_3_a_message_on_which_the_function_kills_its_worker_ends_in_quaranti
 
 
 @BOTH
-@pytest.mark.timeout(180)
 def test_NEW_3_a_body_that_is_no_json_is_neither_blocked_nor_does_it_stop_anything(crew: Crew) -> None:
     with crew.worker() as worker:
         worker.wait_ready()
@@ -184,5 +179,5 @@ def test_NEW_3_a_body_that_is_no_json_is_neither_blocked_nor_does_it_stop_anythi
                 headers = {"id": f"garbage-{n}", "task": "fleet.healthy", "lang": "py"}
                 how = {"content_type": "application/json", "content_encoding": "utf-8"}
                 producer.publish(body, routing_key="celery", headers=headers, **how)
-        assert crew.send("healthy", 1).get(timeout=30) == 1
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
         assert not [record for record in crew.quarantine.list() if record.cause == "blocked"]

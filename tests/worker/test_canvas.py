@@ -10,6 +10,7 @@ from celery.exceptions import ChordError
 
 from celery_poison.broker.publish import Publisher
 from celery_poison.quarantine.stored import publish_release
+from tests import PATIENCE
 from tests.worker.conftest import Crew
 
 
@@ -47,7 +48,7 @@ def test_SAP_7_a_chord_finishes_after_its_poison_was_released(crew: Crew) -> Non
     result = chord([_member(crew, 1), _poison(crew), _member(crew, 2)])(_total(crew))
     with crew.worker():
         _release(crew)
-        assert result.get(timeout=30) == 1003
+        assert result.get(timeout=PATIENCE) == 1003
 
 
 def test_SAP_7_a_chord_fails_after_its_poison_was_failed(crew: Crew) -> None:
@@ -62,7 +63,7 @@ def test_SAP_7_a_group_finishes_after_its_poison_was_released(crew: Crew) -> Non
     result = group([_member(crew, 1), _poison(crew)])()
     with crew.worker():
         _release(crew)
-        assert result.get(timeout=30) == [1, 1000]
+        assert result.get(timeout=PATIENCE) == [1, 1000]
 
 
 def test_SAP_7_a_group_fails_after_its_poison_was_failed(crew: Crew) -> None:
@@ -70,14 +71,14 @@ def test_SAP_7_a_group_fails_after_its_poison_was_failed(crew: Crew) -> None:
     with crew.worker():
         _fail(crew)
         with pytest.raises(Exception, match="given up in quarantine"):
-            result.get(timeout=30)
+            result.get(timeout=PATIENCE)
 
 
 def test_SAP_7_a_chain_goes_on_after_its_poison_was_released(crew: Crew) -> None:
     result = chain(_member(crew, 1), _poison(crew), _total(crew))()
     with crew.worker():
         _release(crew)
-        assert result.get(timeout=30) == 1000
+        assert result.get(timeout=PATIENCE) == 1000
 
 
 def test_SAP_7_a_chain_ends_after_its_poison_was_failed_and_nobody_waits_for_ever(crew: Crew) -> None:
@@ -85,7 +86,7 @@ def test_SAP_7_a_chain_ends_after_its_poison_was_failed_and_nobody_waits_for_eve
     with crew.worker():
         _fail(crew)
         with pytest.raises(Exception, match="given up in quarantine"):
-            result.get(timeout=30)
+            result.get(timeout=PATIENCE)
 
 
 def test_SAP_7_the_errback_of_a_failed_message_is_called(crew: Crew) -> None:
@@ -94,7 +95,7 @@ def test_SAP_7_the_errback_of_a_failed_message_is_called(crew: Crew) -> None:
     with crew.worker():
         _fail(crew)
         with pytest.raises(Exception, match="given up in quarantine"):
-            result.get(timeout=30)
+            result.get(timeout=PATIENCE)
         crew.await_that(lambda: crew.starts("told") == 1, "errback called")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import PATIENCE
 from tests.apps.confined import Confined, new_memory_group
 from tests.apps.harness import ROOT
 from tests.worker.conftest import Crew
@@ -71,7 +72,7 @@ def test_NEW_2_a_pool_process_that_is_asked_to_end_is_nobodys_crash(
         _kill_its_process(crew, signum)
         crew.await_that(lambda: crew.starts("waits_for_repair") == 2, "put back")
         crew.marks.repair()
-        assert result.get(timeout=30) == 1
+        assert result.get(timeout=PATIENCE) == 1
     assert crew.no_strikes(), json.dumps(crew.events("crashed")) + crew.log_text()
     (entry,) = crew.events("interrupted")
     assert (entry["cause"], entry["failures"]) == (f"signal:{signum}", "1")
@@ -87,7 +88,7 @@ def test_NEW_2_an_outsiders_sigkill_cannot_be_told_and_counts_and_the_survivor_i
         assert (record.cause, record.strikes) == ("signal:9", 1)
         assert "Who sent SIGKILL is not known" in record.evidence.sentence()
         crew.marks.repair()
-        assert result.get(timeout=30) == 1
+        assert result.get(timeout=PATIENCE) == 1
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "cleared")
 
 

@@ -14,6 +14,7 @@ from celery_poison.ledger.writer import Writer, command
 from celery_poison.requests import NeverBegan
 from celery_poison.testing import RedisServer, wait_until
 from celery_poison.worker.durable import Durable
+from tests import PATIENCE
 from tests.worker.conftest import Crew
 
 Start = Callable[..., RedisServer]
@@ -33,7 +34,7 @@ def synced(new_crew: Build, redis_url: str) -> Build:
 def _replica_of(primary: RedisServer, new_server: Start) -> RedisServer:
     replica = new_server(replicaof=f"127.0.0.1 {primary.port}")
     states = lambda: [row["state"] for row in _replicas(primary)]  # noqa: E731
-    wait_until(lambda: states() == ["online"], timeout=20, what="a replica in step")
+    wait_until(lambda: states() == ["online"], what="a replica in step")
     return replica
 
 
@@ -75,7 +76,7 @@ def test_EMS_10_a_start_survives_a_redis_that_the_first_line_of_its_task_kills(
     server = new_server(**ALWAYS)
     crew = synced(server, poison_fail_open=False)
     with crew.worker("w1") as worker:
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         server.pause()
         result = crew.send("kills_then_waits", server.pid)
         begun = lambda: crew.starts("kills_then_waits") == 1  # noqa: E731
@@ -89,7 +90,7 @@ def test_EMS_10_a_start_survives_a_redis_that_the_first_line_of_its_task_kills(
         crew.marks.repair()  # nobody may kill by a number that may be somebody else's by now
         with crew.worker("w2"):
             crew.await_that(lambda: crew.events("crashed"), "attributed")
-            assert result.get(timeout=60) is None
+            assert result.get(timeout=PATIENCE) is None
     assert [(event["id"], event["cause"]) for event in crew.events("crashed")] == [(result.id, "worker_lost")]
 
 
@@ -110,7 +111,7 @@ def test_EMS_10_with_fail_open_false_a_task_waits_for_its_promise(synced: Build,
         server, poison_fail_open=False, poison_heartbeat_interval=60, poison_activation_interval=120
     )
     with crew.worker(concurrency=1):
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         server.pause()
         crew.send("healthy", 1)
         crew.await_that(lambda: "the task waits" in crew.log_text(), "waits, and says so")
@@ -129,7 +130,7 @@ def test_EMS_10_without_its_file_the_start_is_on_a_replica(
     replica = _replica_of(primary, new_server)
     crew = synced(primary, poison_fail_open=fail_open)
     with crew.worker(concurrency=1):
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         assert find_means(open_redis(primary.url())) == REPLICA
         replica.pause()
         crew.send("healthy", 1)
@@ -150,7 +151,7 @@ def test_EMS_10_a_stalled_ledger_stalls_a_task_once_and_not_every_task(
     server = new_server(**ALWAYS)
     crew = synced(server)
     with crew.worker():
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         server.pause()
         for n in range(1, 41):
             crew.send("healthy", n)
@@ -169,10 +170,10 @@ def test_EMS_10_a_worker_that_starts_without_its_ledger_finds_out_later_what_it_
     crew = synced(server)
     with crew.worker():
         crew.await_that(lambda: "asks what Redis can promise" in crew.log_text(), "said at the start")
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         server.start()
         crew.await_that(lambda: crew.quarantine.queries.workers(1000), "enrolled")
-        runs = lambda: crew.send("healthy", 1).get(timeout=30)  # noqa: E731
+        runs = lambda: crew.send("healthy", 1).get(timeout=PATIENCE)  # noqa: E731
         crew.await_that(
             lambda: runs() and "this Redis promises nothing" in crew.log_text(), "no promise: said"
         )

@@ -6,6 +6,7 @@ import os
 import threading
 
 from celery_poison import forking
+from tests import PATIENCE
 
 
 def _fork_and_wait() -> None:
@@ -32,7 +33,7 @@ def test_a_fork_waits_until_a_thread_has_finished_its_work() -> None:
     forker.start()
     assert not done.wait(0.1), "forked in the middle"
     leave.set()
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
     worker.join()
     forker.join()
 

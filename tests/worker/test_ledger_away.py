@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from celery_poison.testing import RedisServer
+from tests import PATIENCE
 from tests.worker.conftest import Crew
 
 
@@ -28,7 +29,7 @@ def test_NEW_8_tasks_go_on_while_the_ledger_is_away_and_are_guarded_again_when_i
 ) -> None:
     crew = apart()
     with crew.worker():
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         ledger_server.stop()
         for n in range(1, 21):
             crew.send("healthy", n)
@@ -45,14 +46,14 @@ def test_NEW_8_a_stalled_ledger_does_not_stall_tasks(
 ) -> None:
     crew = apart()
     with crew.worker():
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         ledger_server.pause()
         for n in range(1, 21):
             crew.send("healthy", n)
         crew.await_that(lambda: crew.done() == 21, "done beside a stalled ledger")
         ledger_server.resume()
         crew.await_that(crew.nothing_runs, "settled")
-        assert crew.send("healthy", 99).get(timeout=30) == 99
+        assert crew.send("healthy", 99).get(timeout=PATIENCE) == 99
     assert crew.no_strikes()
 
 
@@ -61,7 +62,7 @@ def test_a_ledger_that_refuses_writes_is_counted_and_stops_nobody(
 ) -> None:
     crew = apart()
     with crew.worker():
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         ledger_server.client().config_set("maxmemory", "1")
         for n in range(1, 11):
             crew.send("healthy", n)
@@ -75,7 +76,7 @@ def test_a_strike_that_cannot_be_recorded_holds_its_message_back(
 ) -> None:
     crew = apart()
     with crew.worker():
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         ledger_server.pause()
         crew.send("kill_child")
         crew.await_that(lambda: crew.starts("kill_child") == 1, "died once")
@@ -93,7 +94,7 @@ def test_with_fail_open_false_tasks_are_held_back_until_the_ledger_is_there(
 ) -> None:
     crew = apart(poison_fail_open=False)
     with crew.worker():
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         ledger_server.stop()
         crew.await_that(lambda: "not reachable" in crew.log_text(), "noticed")
         crew.send("healthy", 1)
@@ -143,7 +144,7 @@ def test_a_worker_starts_without_its_ledger_and_guards_as_soon_as_it_is_there(
     ledger_server.stop()
     crew = apart()
     with crew.worker():
-        assert crew.send("healthy", 0).get(timeout=30) == 0
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
         ledger_server.start()
         crew.await_that(lambda: crew.quarantine.queries.workers(1000), "enrolled")
         crew.send("kill_child")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import PATIENCE
 from tests.apps.tasks import KillsItsReader
 from tests.worker.apps import build
 from tests.worker.conftest import Crew
@@ -98,7 +99,7 @@ def test_NEW_2_a_task_that_is_revoked_while_it_runs_is_nobodys_crash(crew: Crew)
         crew.await_that(lambda: result.state == "REVOKED", "revoked")
         crew.await_that(crew.nothing_runs, "forgotten")
         after = crew.send("healthy", 1)
-        assert after.get(timeout=30) == 1
+        assert after.get(timeout=PATIENCE) == 1
     assert crew.no_strikes()
     assert crew.starts("waits_for_repair") == 1
 
@@ -119,7 +120,7 @@ def test_TP1_8_a_lost_broker_connection_neither_runs_a_task_twice_nor_blames_it(
         _all_done_without_strikes(crew, 2)
         # This process's own connection was cut too, and without confirmation it would not notice.
         fresh = build(crew.environ()).tasks["fleet.healthy"].delay(1)
-        assert fresh.get(timeout=30) == 1
+        assert fresh.get(timeout=PATIENCE) == 1
     assert set(crew.marks.count("waits_for_repair", "start").values()) == {1}, "nothing ran twice"
 
 
@@ -172,7 +173,7 @@ def test_NEW_1_the_neighbours_of_a_poison_are_cleared_and_it_alone_is_quarantine
         first.wait()
     with crew.supervise(concurrency=4):
         crew.await_that(crew.quarantine.list, "in quarantine")
-        assert [n.get(timeout=60) for n in neighbours]
+        assert [n.get(timeout=PATIENCE) for n in neighbours]
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "neighbours cleared")
     (kept,) = crew.quarantine.list()
     assert (kept.id, kept.crashes, kept.cause) == (poison.id, 2, "signal:9")
@@ -210,7 +211,7 @@ def test_NEW_1_a_trial_that_is_spoilt_by_a_message_being_received_convicts_nobod
         crew.await_that(lambda: crew.starts("waits_for_repair") >= 3, "tried again")
         crew.await_that(crew.quarantine.list, "the guilty one in quarantine")
         crew.marks.repair()
-        assert innocent.get(timeout=60) == 1
+        assert innocent.get(timeout=PATIENCE) == 1
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "cleared")
     (kept,) = crew.quarantine.list()
     assert (kept.id, kept.cause) == (poison.id, "receive")

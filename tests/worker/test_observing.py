@@ -11,6 +11,7 @@ from billiard.exceptions import WorkerLostError
 from celery_poison.blocks import Kind
 from celery_poison.quarantine.blocks import Blocks
 from celery_poison.quarantine.overview import overview
+from tests import PATIENCE
 from tests.worker.conftest import Crew
 
 OBSERVE: dict[str, Any] = {"poison_observe_only": True}
@@ -23,7 +24,6 @@ def _would(crew: Crew) -> list[tuple[str, str]]:
 
 
 @BOTH
-@pytest.mark.timeout(180)
 def test_NEW_8_a_late_task_that_kills_goes_round_as_in_celery_and_is_told_once(
     new_crew: Callable[..., Crew], broker_url: str
 ) -> None:
@@ -33,8 +33,8 @@ def test_NEW_8_a_late_task_that_kills_goes_round_as_in_celery_and_is_told_once(
         poison, healthy = crew.send("kill_child", 7), crew.send("healthy", 1)
         crew.await_that(lambda: crew.starts("kill_child") >= 4, "it does not go round")
         crew.marks.repair()
-        assert poison.get(timeout=60) == "repaired"
-        assert healthy.get(timeout=30) == 1
+        assert poison.get(timeout=PATIENCE) == "repaired"
+        assert healthy.get(timeout=PATIENCE) == 1
         crew.await_that(crew.nothing_runs, "the ledger has not forgotten them")
     assert _would(crew) == [("fleet.kill_child", "signal:9")]
     (told,) = crew.events("would_quarantine")
@@ -45,7 +45,6 @@ def test_NEW_8_a_late_task_that_kills_goes_round_as_in_celery_and_is_told_once(
 
 
 @BOTH
-@pytest.mark.timeout(180)
 def test_NEW_8_an_early_task_stays_early_and_its_caller_hears_what_celery_says(
     new_crew: Callable[..., Crew], broker_url: str
 ) -> None:
@@ -53,18 +52,17 @@ def test_NEW_8_an_early_task_stays_early_and_its_caller_hears_what_celery_says(
     with crew.worker() as worker:
         worker.wait_ready()
         with pytest.raises(WorkerLostError):
-            crew.send("kill_child", 7).get(timeout=60)
+            crew.send("kill_child", 7).get(timeout=PATIENCE)
         assert crew.starts("kill_child") == 1
         crew.await_that(lambda: crew.events("crashed"), "it is not journalled")
-        assert crew.send("small", "x" * 5000).get(timeout=30) == 5000, "nothing is too large"
+        assert crew.send("small", "x" * 5000).get(timeout=PATIENCE) == 5000, "nothing is too large"
         crew.await_that(lambda: _would(crew) == [("fleet.small", "payload")], "it is not told")
         with pytest.raises(MemoryError):
-            crew.send("memory_error").get(timeout=30)
+            crew.send("memory_error").get(timeout=PATIENCE)
     assert not crew.quarantine.list()
 
 
 @BOTH
-@pytest.mark.timeout(180)
 def test_NEW_8_what_is_put_back_too_often_goes_on_and_what_is_blocked_runs(
     new_crew: Callable[..., Crew], broker_url: str
 ) -> None:
@@ -72,17 +70,16 @@ def test_NEW_8_what_is_put_back_too_often_goes_on_and_what_is_blocked_runs(
     Blocks(crew.app).block_task("fleet.healthy", actor="ann")
     with crew.worker() as worker:
         worker.wait_ready()
-        assert crew.send("healthy", 1).get(timeout=30) == 1
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
         sent = crew.send("asks", "reject")
         crew.await_that(lambda: crew.starts("asks") >= 6, "it does not go round")
         crew.marks.repair()
-        assert sent.get(timeout=30)
+        assert sent.get(timeout=PATIENCE)
     assert sorted(_would(crew)) == [("fleet.asks", "failures"), ("fleet.healthy", "blocked")]
     Blocks(crew.app).unblock(Kind.TASK, "fleet.healthy")
     assert not crew.quarantine.list()
 
 
-@pytest.mark.timeout(180)
 def test_NEW_8_a_whole_workers_death_is_judged_when_the_broker_delivers_again(
     new_crew: Callable[..., Crew], rabbit_url: str
 ) -> None:
@@ -90,15 +87,14 @@ def test_NEW_8_a_whole_workers_death_is_judged_when_the_broker_delivers_again(
     with crew.worker("watches", queues=["other"]) as monitor, crew.supervise():
         monitor.wait_ready()
         sent = crew.send("kill_main", 7)
-        crew.await_that(lambda: _would(crew), "it is not judged", timeout=90)
+        crew.await_that(lambda: _would(crew), "it is not judged")
         crew.marks.repair()
-        assert sent.get(timeout=60) == "repaired"
+        assert sent.get(timeout=PATIENCE) == "repaired"
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "it is not cleared")
     assert _would(crew)[:1] == [("fleet.kill_main", "worker_lost")]
     assert not crew.quarantine.list()
 
 
-@pytest.mark.timeout(180)
 def test_NEW_8_the_brokers_connection_is_celerys_own(new_crew: Callable[..., Crew], redis_url: str) -> None:
     crew = new_crew(redis_url, **LATE)
     with crew.worker() as worker:

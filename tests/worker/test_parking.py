@@ -17,6 +17,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.worker.receive import needs_care, note_delivery
+from tests import PATIENCE
 from tests.quarantine.keeping import Keeper
 from tests.worker.conftest import Crew
 from tests.worker.test_nobody_is_to_blame import _cut_broker_connections
@@ -63,7 +64,7 @@ def _is_over(crew: Crew) -> None:
     crew.await_that(lambda: crew.marks.count("waits_for_repair", "end"), "ended")
     crew.await_that(lambda: not _parked(crew) and crew.nothing_runs(), "the copy went with its message")
     # Whatever copies there are come before this one.
-    assert crew.send("healthy", 99).get(timeout=30) == 99
+    assert crew.send("healthy", 99).get(timeout=PATIENCE) == 99
     assert crew.marks.count("waits_for_repair", "end") == {1: 1}
     crew.await_that(lambda: not crew.quarantine.list(state="TBDL"), "cleared when it is settled")
     assert not crew.quarantine.list()
@@ -193,7 +194,7 @@ def test_TP1_8_a_monitor_that_dies_between_publishing_and_noting_it_makes_nothin
     with crew.worker(concurrency=1):
         crew.await_that(lambda: crew.events("duplicate"), "the second copy dropped")
         crew.await_that(crew.nothing_runs, "forgotten")
-        assert crew.send("healthy", 8).get(timeout=30) == 8
+        assert crew.send("healthy", 8).get(timeout=PATIENCE) == 8
     assert crew.marks.count("healthy", "start") == {7: 1, 8: 1}
 
 

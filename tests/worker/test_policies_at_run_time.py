@@ -8,6 +8,7 @@ from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.policies import Policies
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 
 POISON = "fleet.kill_child"
@@ -15,18 +16,17 @@ POISON = "fleet.kill_child"
 
 def _in_force(fleet: Fleet, version: int) -> None:
     told = f"policies of version {version} are in force"
-    wait_until(lambda: told in fleet.log_text(), timeout=30, what=fleet.log_text)
+    wait_until(lambda: told in fleet.log_text(), what=fleet.log_text)
 
 
 def _quarantined(fleet: Fleet, id: str) -> MessageRecord:
     def found() -> list[MessageRecord]:
         return [record for record in fleet.quarantine.list() if record.id == id]
 
-    wait_until(found, timeout=60, what=fleet.log_text)
+    wait_until(found, what=fleet.log_text)
     return found()[0]
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
 def test_EMS_9_a_running_worker_acts_on_a_changed_policy(fleet: Fleet) -> None:
     policies = Policies(fleet.app)
@@ -41,10 +41,9 @@ def test_EMS_9_a_running_worker_acts_on_a_changed_policy(fleet: Fleet) -> None:
         large = fleet.send("unpickled", "x" * 500)
         kept = _quarantined(fleet, large.id)
         assert (kept.cause, kept.crashes) == ("payload", 0)
-        assert fleet.send("healthy", 7).get(timeout=30) == 7
+        assert fleet.send("healthy", 7).get(timeout=PATIENCE) == 7
 
 
-@pytest.mark.timeout(120)
 def test_EMS_9_a_worker_that_starts_later_knows_the_newest_policy_before_its_first_message(
     fleet: Fleet,
 ) -> None:
@@ -55,7 +54,6 @@ def test_EMS_9_a_worker_that_starts_later_knows_the_newest_policy_before_its_fir
         assert _quarantined(fleet, sent.id).crashes == 1
 
 
-@pytest.mark.timeout(120)
 def test_EMS_9_garbage_in_redis_is_counted_and_told_once_and_tasks_go_on(
     fleet: Fleet,
 ) -> None:
@@ -66,8 +64,8 @@ def test_EMS_9_garbage_in_redis_is_counted_and_told_once_and_tasks_go_on(
         ledger.client.hset(ledger.keys.policy, POISON, '{"max_crashes": -1, "tomorrows_option": 1}')
         _in_force(fleet, Policies(fleet.app).set(POISON, {"max_failures": 9}).version)
         workers = fleet.quarantine.queries.workers
-        wait_until(lambda: [w.ledger_errors for w in workers(1000)] == [3], timeout=30, what=fleet.log_text)
-        assert fleet.send("healthy", 7).get(timeout=30) == 7
+        wait_until(lambda: [w.ledger_errors for w in workers(1000)] == [3], what=fleet.log_text)
+        assert fleet.send("healthy", 7).get(timeout=PATIENCE) == 7
         assert _quarantined(fleet, fleet.send("kill_child").id).crashes == 2
     assert fleet.log_text().count("in Redis is ignored: it is no JSON object") == 1
     assert fleet.log_text().count("max_crashes is ignored: ") == 1

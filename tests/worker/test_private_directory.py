@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from celery_poison.worker.crash_reports import Deathbed
+from tests import PATIENCE
 from tests.worker.conftest import Crew
 
 HOME = f"celery_poison-{os.geteuid()}"
@@ -40,7 +41,7 @@ def test_NEW_9_a_worker_removes_what_a_killed_one_left_and_nothing_of_the_users(
     ]
     env = {"TMPDIR": str(temporary)}
     with crew.worker("killed", env=env) as killed:
-        crew.send("healthy", 1).get(timeout=30)
+        crew.send("healthy", 1).get(timeout=PATIENCE)
         killed.kill_group()
         killed.wait()
     left = [file for directory in temporary.glob(f"{HOME}/*") for file in directory.iterdir()]
@@ -81,7 +82,7 @@ def test_NEW_9_a_private_directory_that_others_could_have_laid_is_refused_and_th
     lay(home)
     before = sorted(temporary.rglob("*"))
     with crew.worker(env={"TMPDIR": str(temporary)}) as worker:
-        assert crew.send("healthy", 1).get(timeout=30) == 1
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
         assert f"{home} is " in worker.log_text() and "remove it, or set TMPDIR" in worker.log_text()
     assert [path for path in sorted(temporary.rglob("*")) if "pymp" not in str(path)] == before
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests import PATIENCE
 from tests.worker.conftest import Crew
 
 BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
@@ -57,7 +58,7 @@ def test_a_task_that_raises_is_not_poison(crew: Crew) -> None:
     result = crew.send("asks", "raise")
     with crew.worker():
         with pytest.raises(ValueError, match="an ordinary bug"):
-            result.get(timeout=30)
+            result.get(timeout=PATIENCE)
         crew.await_that(crew.nothing_runs, "forgotten")
     assert crew.no_strikes()
 
@@ -65,7 +66,7 @@ def test_a_task_that_raises_is_not_poison(crew: Crew) -> None:
 def test_celerys_own_retry_stays_as_it_is(crew: Crew) -> None:
     result = crew.send("asks", "retry-once")
     with crew.worker():
-        assert result.get(timeout=30) == [1, 0, 0, False, False, False]
+        assert result.get(timeout=PATIENCE) == [1, 0, 0, False, False, False]
         crew.await_that(crew.nothing_runs, "forgotten")
     # Two processes of the pool ended them: who writes first is open.
     assert sorted(entry["outcome"] for entry in crew.events("finished")) == ["retry", "success"]
@@ -76,35 +77,22 @@ def test_EMS_7_a_task_sees_its_deliveries_crashes_and_failures(crew: Crew) -> No
     result = crew.send("asks", "rollback-once")
     with crew.worker():
         # deliveries, crashes, failures, redelivered, candidate, on_trial
-        assert result.get(timeout=30) == [2, 0, 1, True, False, False]
+        assert result.get(timeout=PATIENCE) == [2, 0, 1, True, False, False]
         crew.await_that(crew.nothing_runs, "forgotten")
     assert crew.quarantine.queries.lineage(result.id) is None, "success leaves no record"
 
 
-def test_SAP_6_a_payload_above_the_limit_is_quarantined_before_it_runs(crew: Crew) -> None:
-    crew.send("small", "x" * 5000)
-    fits = crew.send("small", "x" * 50)
-    with crew.worker():
-        assert fits.get(timeout=30) == 50
-        crew.await_that(crew.quarantine.list, "in quarantine")
-    (kept,) = crew.quarantine.list()
-    assert kept.cause == "payload" and kept.payload_bytes > 5000
-    assert crew.starts("small") == 1
-
-
-def test_SAP_6_a_body_that_cannot_be_unpacked_is_quarantined_as_it_was_received(crew: Crew) -> None:
-    with crew.app.connection_for_write() as connection:
-        crew.app.amqp.Producer(connection).publish(
-            b"this is not zlib",
-            routing_key="celery",
-            content_type="application/json",
-            content_encoding="utf-8",
-            headers={"id": "broken", "task": "fleet.healthy", "compression": "application/x-gzip"},
-        )
-    with crew.worker():
-        crew.await_that(crew.quarantine.list, "in quarantine")
-    (kept,) = crew.quarantine.list()
-    assert kept.cause == "payload" and crew.quarantine.message(kept.mid).body == b"this is not zlib"
+@pytest.mark.parametrize("worker", [False, True], ids=["its process died", "its worker died"])
+def test_EMS_7_a_task_sees_on_its_second_delivery_that_it_crashed_on_the_first(
+    crew: Crew, worker: bool
+) -> None:
+    result = crew.app.tasks["fleet.dies_once"].delay(worker=worker)
+    with crew.supervise():
+        # deliveries, crashes, failures, redelivered, candidate, on_trial
+        assert result.get(timeout=PATIENCE) == [2, 1, 0, True, True, True]
+        crew.await_that(crew.nothing_runs, "nothing left running")
+    assert [entry["crashes"] for entry in crew.events("crashed")] == ["1"]
+    assert not crew.quarantine.list() and not crew.quarantine.list(candidates=True), "cleared by its success"
 
 
 def test_a_loss_after_success_was_stored_adds_nothing(crew: Crew) -> None:
@@ -143,7 +131,7 @@ def test_under_guard_all_an_early_acknowledged_task_is_observed_and_not_diverted
 def test_an_unguarded_task_is_neither_recorded_nor_touched(crew: Crew) -> None:
     unguarded, guarded = crew.send("told"), crew.send("healthy", 1)
     with crew.worker():
-        unguarded.get(timeout=30)
-        guarded.get(timeout=30)
+        unguarded.get(timeout=PATIENCE)
+        guarded.get(timeout=PATIENCE)
         crew.await_that(lambda: crew.events("finished"), "journalled")
     assert {entry["task"] for entry in crew.events("finished")} == {"fleet.healthy"}

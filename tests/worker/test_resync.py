@@ -18,10 +18,9 @@ from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.worker import deferred_cleanup as settling
 from celery_poison.worker.background import Background
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
-from celery_poison.worker.incarnation import Incarnation
 from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.resync import Resync
-from celery_poison.worker.resync_window import ResyncWindow
+from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker.resync import Resync, ResyncWindow
 from tests.broker.kit import Site
 
 NOBODY = 2**22 + 1  # above the largest pid of Linux

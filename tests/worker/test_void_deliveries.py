@@ -12,11 +12,10 @@ from kombu.asynchronous import Hub
 
 from celery_poison.model import Phase
 from celery_poison.worker.admission import Admission
-from celery_poison.worker.admit_marks import AdmitMarks
 from celery_poison.worker.bootsteps import GuardStep
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.receive import note_delivery
+from celery_poison.worker.receive import AdmitMarks, note_delivery
 from celery_poison.worker.reconnect_cleanup import hear_of_begun
 from celery_poison.worker.worker import Worker
 

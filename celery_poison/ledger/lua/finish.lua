@@ -1,0 +1,21 @@
+-- finish: DLNG -> DLVD. A dead worker had stored the result of this start, and not written its end.
+-- (Whoever ends a task writes its end unanswered, without a script: worker/recorder.py.)
+-- KEYS[1] running hash
+-- KEYS[2] done    hash
+-- KEYS[3] monitor_fence string
+-- KEYS[4] journal stream
+-- ARGV[1] maxlen
+-- ARGV[2] mid
+-- ARGV[3] start
+-- ARGV[4] fence   of the monitor that tells it
+-- ARGV[5] release of the worker
+-- RETURNS OK | DONE (its end is on record) | STALE (the message has a newer start, or none) | FENCED
+-- JOURNALS finished
+if fenced(KEYS[3], ARGV[4]) then return {'FENCED'} end
+local e = cjson.decode(ARGV[3])
+if is_stale(entry_of(redis.call('HGET', KEYS[1], ARGV[2])), e, ARGV[4]) then return {'STALE'} end
+if redis.call('HSETNX', KEYS[2], e[2], 'D') == 0 then return {'DONE'} end
+journal(KEYS[4], ARGV[1], {event = 'finished', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
+  queue = e[10], worker = e[3], pid = e[4], state = 'DLVD', outcome = 'success', deliveries = e[6],
+  note = 'its worker died after it had stored the result', payload_bytes = e[13], release = ARGV[5]})
+return {'OK'}
