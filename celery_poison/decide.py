@@ -1,7 +1,14 @@
-"""The decision, apart from every mechanism: facts and limits in, one verdict out.
+"""Every decision about a message, apart from every mechanism: facts and limits in, one decision out.
 
-Nothing here knows Redis or Celery; docs/verdict.md holds the same rules as a table in plain English,
-and the tests try every combination of facts.
+=================== ============================================================== =========================
+:func:`judge`       may a message that arrives be let in?                          asked by ``admission``
+:func:`convict`     do its deaths and failures prove it guilty?                    after each of them
+:func:`disposition` what becomes of a message whose run ended?                     asked by ``request``
+:func:`end_of`      what becomes of a start whose worker died?                     asked by ``failover``
+=================== ============================================================== =========================
+
+Nothing here knows Redis or Celery. docs/verdict.md holds the same rules as tables in plain English, and the
+tests try every combination of facts against them.
 """
 
 from __future__ import annotations
@@ -12,6 +19,8 @@ from enum import Enum
 from celery_poison import causes
 from celery_poison.model import NO_HISTORY, Ended, History, Limits
 from celery_poison.states import State
+
+# --- may it be let in? --------------------------------------------------------------------------------
 
 
 class Action(Enum):
@@ -144,3 +153,109 @@ def _admit(history: History, limits: Limits) -> Verdict:
         return Verdict(Action.RUN_ALONE, reason=reason)
     alone = limits.trials and (history.candidate or history.probation)
     return Verdict(Action.RUN_ALONE if alone else Action.RUN)
+
+
+# --- what becomes of a message whose run ended? -------------------------------------------------------
+
+
+class End(Enum):
+    """How a run ended, as its own process told or as it was seen from outside.
+
+    Attributes:
+        mark: what its own process wrote into the ledger.
+        outcome: the journal's word for it; empty where its own process wrote nothing.
+    """
+
+    RETURNED = "returned", Ended.DONE, "success"
+    RAISED = "raised", Ended.DONE, "failure"
+    RETRIED = "retried", Ended.DONE, "retry"
+    IGNORED = "ignored", Ended.DONE, "ignored"
+    DISCARDED = "discarded", Ended.DONE, "discarded"
+    REJECTED = "rejected", Ended.DONE, "rejected"
+    ROLLED_BACK = "rolled_back", Ended.ROLLED_BACK, "rejected"
+    QUARANTINED = "quarantined", Ended.INTERRUPTED, "quarantined"
+    OVERTAKEN = "overtaken", Ended.NOT, ""
+    DIED = "died", Ended.NOT, ""
+    TIMED_OUT = "timed_out", Ended.NOT, ""
+    REVOKED = "revoked", Ended.NOT, ""
+    SPOILT = "spoilt", Ended.NOT, ""
+
+    def __init__(self, word: str, mark: Ended, outcome: str) -> None:
+        self.word = word
+        self.mark = mark
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is known about a run that has ended.
+
+    Attributes:
+        cause: what it died of, or why it was interrupted: a word of :mod:`celery_poison.causes`.
+        acks_late: its message is still the broker's.
+        acks_end: its task has such an end acknowledged (``acks_on_failure``, ``acks_on_timeout``).
+        asked: somebody asked its process to end, so that the task is not to blame.
+        leaving: its worker is leaving, or it was revoked or cancelled.
+        observed: nothing may become of its message but what Celery makes of it.
+    """
+
+    end: End
+    cause: str = ""
+    acks_late: bool = True
+    acks_end: bool = True
+    asked: bool = False
+    leaving: bool = False
+    observed: bool = False
+
+
+class Settlement(Enum):
+    """What is done about a run that has ended."""
+
+    CELERY = "celery"
+    LEAVE = "leave"
+    STRIKE = "strike"
+    INTERRUPT = "interrupt"
+    ROLL_BACK = "roll_back"
+    QUARANTINE = "quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class Disposition:
+    """What becomes of a message whose run ended.
+
+    Attributes:
+        holds: nobody acknowledges it or puts it back before that is on record; else it is noted beside.
+        cause: for the ledger; empty where nothing is recorded.
+        failure: it also counts as a failure.
+    """
+
+    settlement: Settlement
+    holds: bool = False
+    cause: str = ""
+    failure: bool = False
+
+
+def disposition(run: Run) -> Disposition:
+    """Decide what becomes of a message whose run ended (SAP-2, WAS-1, EMS-8)."""
+    if run.end is End.OVERTAKEN:
+        return Disposition(Settlement.LEAVE)
+    if run.leaving:
+        return Disposition(Settlement.CELERY)
+    held = run.acks_late and not run.observed
+    match run.end:
+        case End.DIED if run.asked and run.acks_late:
+            return Disposition(Settlement.INTERRUPT, held, run.cause, failure=True)
+        case End.DIED:
+            return Disposition(Settlement.STRIKE, held, run.cause)
+        case End.SPOILT:
+            return Disposition(Settlement.INTERRUPT, held, run.cause, failure=True)
+        case End.TIMED_OUT if run.acks_late and not run.acks_end:
+            return Disposition(Settlement.STRIKE, held, run.cause, failure=True)
+        case End.ROLLED_BACK if run.acks_late:
+            return Disposition(Settlement.ROLL_BACK, held, run.cause or causes.REJECTED, failure=True)
+        case End.QUARANTINED if run.acks_late:
+            # Its own code asks for it: whoever only observes would lose the message.
+            return Disposition(Settlement.QUARANTINE, True, run.cause)
+        case End.RAISED if run.acks_late and not run.acks_end:
+            return Disposition(Settlement.QUARANTINE, held, causes.REJECTED)
+    return Disposition(Settlement.CELERY)

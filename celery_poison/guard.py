@@ -118,8 +118,14 @@ def _own_acks(task: Any) -> tuple[bool | None, bool | None]:
     return vars(kind).get("acks_late"), vars(kind).get("reject_on_worker_lost")
 
 
-def give_back_acks(task: PoisonTask, conf: Any) -> None:
-    """Let a guarded task acknowledge as it would without us (``poison_observe_only``)."""
+def give_back_acks(app: Celery) -> None:
+    """Let every guarded task acknowledge as it would without us (``poison_observe_only``)."""
+    for task in app.tasks.values():
+        if isinstance(task, PoisonTask):
+            _give_back_acks(task, app.conf)
+
+
+def _give_back_acks(task: PoisonTask, conf: Any) -> None:
     if task.keeps_acks:
         return
     kind: Any = type(task)

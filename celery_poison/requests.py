@@ -1,10 +1,12 @@
-"""What a guarded task can ask for by raising: roll back, quarantine, discard (WAS-1)."""
+"""What a guarded task can ask for by raising (WAS-1), and what an error tells of the end of its run."""
 
 from __future__ import annotations
 
-from celery.exceptions import Ignore, Reject
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import Ignore, Reject, Retry
 
 from celery_poison import causes
+from celery_poison.decide import End
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 
@@ -69,3 +71,31 @@ class MemoryExhausted(SystemExit):
     Celery would store it as an ordinary failure first and then end the whole worker. As a SystemExit
     it ends the pool process only, and nobody is told a result before the message was judged.
     """
+
+
+def read_end(error: BaseException) -> tuple[End, str]:
+    """Return how a run ended that raised ``error``, and the cause for the ledger, where there is one."""
+    if isinstance(error, Reject) and error.requeue:
+        return End.ROLLED_BACK, str(error.reason) if isinstance(error, RollbackRequested) else ""
+    if isinstance(error, WorkerLostError):
+        return End.DIED, causes.from_worker_lost(str(error))
+    if isinstance(error, (TaskDied, TrialSpoilt)):
+        return End.DIED if isinstance(error, TaskDied) else End.SPOILT, error.cause
+    return next(((end, cause) for kind, end, cause in _ENDS if isinstance(error, kind)), (End.RAISED, ""))
+
+
+#: The first that fits counts.
+_ENDS: tuple[tuple[type[BaseException], End, str], ...] = (
+    (StaleDelivery, End.OVERTAKEN, ""),
+    (MemoryError, End.DIED, causes.MEMORY_ERROR),
+    (MemoryExhausted, End.DIED, causes.MEMORY_ERROR),
+    (SystemExit, End.DIED, causes.SYSTEM_EXIT),
+    (KeyboardInterrupt, End.DIED, causes.SYSTEM_EXIT),
+    (TimeLimitExceeded, End.TIMED_OUT, causes.TIME_LIMIT),
+    (Terminated, End.REVOKED, ""),
+    (QuarantineRequested, End.QUARANTINED, causes.REQUESTED),
+    (DiscardRequested, End.DISCARDED, ""),
+    (Reject, End.REJECTED, ""),
+    (Ignore, End.IGNORED, ""),
+    (Retry, End.RETRIED, ""),
+)

@@ -244,7 +244,7 @@ class Admission:
         """Unpack, decode and hand over, under an open admit mark: dying here is a crash of its own."""
         if delivery.epoch != self._runtime.epoch:
             # Its copy may come to another worker, and must not wait there for this claim.
-            self._runtime.endings.never_started(delivery, put_back=True)
+            self._runtime.outcomes.never_started(delivery, put_back=True)
             return
         message = delivery.message
         message.poison = delivery

@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery.app.task import Task
 from celery.app.trace import fast_trace_task, trace_task_ret
-from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
+from celery.exceptions import WorkerShutdown, WorkerTerminate
 
-from celery_poison import causes
+from celery_poison.decide import End
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.model import Ended, Start
-from celery_poison.requests import (
-    DiscardRequested,
-    MemoryExhausted,
-    NeverBegan,
-    QuarantineRequested,
-    StaleCompletion,
-    TaskDied,
-)
+from celery_poison.model import Start
+from celery_poison.requests import NeverBegan, StaleCompletion, TaskDied, read_end
 from celery_poison.task import PoisonTask, attempts
 from celery_poison.worker import crash_reports
 from celery_poison.worker.lease import Lease
@@ -36,40 +30,6 @@ from celery_poison.worker.traits import Given
 
 #: Characters of a task's own words that the journal keeps.
 NOTE_LENGTH = 500
-
-
-def outcome_of_result(result: Any) -> tuple[Ended, str, str]:
-    """Return how a start ended whose tracer returned ``result``, the journal's word, and the task's own."""
-    failed, info, _ = result
-    if not failed:
-        return Ended.DONE, "success", ""
-    error = info.exception
-    if isinstance(error, ExceptionWithTraceback):
-        error = error.exc
-    note = str(error)[:NOTE_LENGTH] if isinstance(error, DiscardRequested) else ""
-    return *outcome_of(error), note
-
-
-def outcome_of(error: BaseException) -> tuple[Ended, str]:
-    """Return how a start ended that raised ``error``, and the journal's word for it."""
-    match error:
-        case StaleDelivery():
-            return Ended.NOT, "stale"
-        case QuarantineRequested():
-            return Ended.INTERRUPTED, "quarantined"
-        case DiscardRequested():
-            return Ended.DONE, "discarded"
-        case Retry():
-            return Ended.DONE, "retry"
-        case Reject(requeue=True):
-            return Ended.ROLLED_BACK, "rejected"
-        case Reject():
-            return Ended.DONE, "rejected"
-        case Ignore():
-            return Ended.DONE, "ignored"
-        case _:
-            return Ended.DONE, "failure"
-
 
 #: Set once in the worker's main process, before its pool forks.
 _recorder: Recorder | None = None
@@ -153,40 +113,52 @@ def run_guarded(
         _running[uuid] = ticket, _begin(recorder, ticket, uuid, task)
     except NeverBegan as error:
         return _failed(error)
-    begun, given = time.monotonic(), Given(body, content_type, request)
     attempts[uuid] = ticket.attempt
+    finish = partial(_finish, recorder, ticket, uuid, task, Given(body, content_type, request))
+    begun = time.monotonic()
     try:
         result = tracer(task, uuid, request, body, content_type, content_encoding)
     except (WorkerShutdown, WorkerTerminate):
         raise
-    except Reject as rejection:
-        how = Ended.ROLLED_BACK if rejection.requeue else Ended.DONE
-        recorder.finish(ticket, uuid, task, how, "rejected", time.monotonic() - begun, given=given)
-        raise
-    except MemoryError as error:
-        return _died(causes.MEMORY_ERROR, error)
-    except MemoryExhausted as error:
-        return _died(causes.MEMORY_ERROR, error)
-    except SystemExit as error:
-        return _died(causes.SYSTEM_EXIT, error)
-    except Exception:
-        ran = time.monotonic() - begun
-        recorder.finish(ticket, uuid, task, Ended.DONE, "failure", ran, given=given)
+    except (MemoryError, SystemExit) as error:
+        return _died(error)
+    except Exception as error:
+        finish(error, time.monotonic() - begun)
         raise
     finally:
         attempts.pop(uuid, None)
         _running.pop(uuid, None)
-    how, outcome, note = outcome_of_result(result)
-    if how is Ended.NOT:
-        return result  # another start owns the message: this one leaves nothing behind
-    recorder.finish(ticket, uuid, task, how, outcome, time.monotonic() - begun, note, given)
+    failed, info, _ = result
+    raised = info.exception if failed else None
+    if isinstance(raised, ExceptionWithTraceback):
+        raised = raised.exc
+    finish(raised, time.monotonic() - begun)
     return result
 
 
-def _died(cause: str, error: BaseException) -> Any:
+def _finish(
+    recorder: Recorder,
+    ticket: Ticket,
+    id: str,
+    task: str,
+    given: Given,
+    error: BaseException | None,
+    ran: float,
+) -> None:
+    """Send the end of a run; nothing where another start owns the message: this one leaves nothing behind."""
+    end = read_end(error)[0] if error is not None else End.RETURNED
+    if end is End.OVERTAKEN:
+        return
+    if not end.outcome:  # an error that only a main process can tell: the task has raised it itself
+        end = End.RAISED
+    note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else ""
+    recorder.finish(ticket, id, task, end.mark, end.outcome, ran, note, given)
+
+
+def _died(error: BaseException) -> Any:
     if _observing or not _contained:
         raise error
-    return _failed(TaskDied(cause, repr(error), Evidence(rss_kb=peak_memory_kb())))
+    return _failed(TaskDied(read_end(error)[1], repr(error), Evidence(rss_kb=peak_memory_kb())))
 
 
 def _failed(error: Exception) -> Any:

@@ -9,14 +9,17 @@ import os
 import signal
 import time
 from collections import deque
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from billiard.exceptions import WorkerLostError
 from billiard.pool import Pool
 
 from celery_poison import procfs
-from celery_poison.evidence import NATIVE, NEAR, Evidence
+from celery_poison.evidence import NATIVE, NEAR, NO_EVIDENCE, Evidence
 from celery_poison.procfs import MemoryGroup
+from celery_poison.requests import TaskDied
 from celery_poison.sandbox.trial import Death
 from celery_poison.worker.crash_reports import Deathbed, LastWords
 
@@ -121,6 +124,19 @@ class Exits:
             stack=found.words.stack if signum in NATIVE else (),
             recursion=found.words.recursion and signum in NATIVE,
         )
+
+    def evidence_of(self, error: BaseException, pid: int | None) -> Evidence:
+        """Return what is known about a death beside its cause.
+
+        Args:
+            error: what Celery was told.
+            pid: of the process that ran it, if it has begun.
+        """
+        if isinstance(error, TaskDied) and error.evidence is not None:
+            return replace(error.evidence, limit_kb=self.limit_kb)
+        if not pid or pid == os.getpid():
+            return NO_EVIDENCE
+        return (isinstance(error, WorkerLostError) and self.evidence(pid)) or self.so_far(pid)
 
     @property
     def limit_kb(self) -> int | None:

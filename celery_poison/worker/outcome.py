@@ -1,94 +1,92 @@
-"""Decides what becomes of a message whose task died, was rolled back, or asked for quarantine.
+"""Carries out what becomes of a message whose run ended: on record first, told to the broker afterwards.
 
-On record first, told to the broker afterwards: the background thread writes to the ledger, tries again
-while Redis is away, and only then lets the event loop acknowledge or put back (WAS-9). A message whose
-strike cannot be recorded is held back, or the crash loop would be back.
+What is to be done says :func:`celery_poison.decide.disposition`. The background thread writes it down,
+tries again while Redis is away, and only then lets the event loop acknowledge or put back (WAS-9). A message
+whose strike cannot be recorded is held back, or the crash loop would be back.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.exceptions import Ignore, Reject
-from celery.exceptions import Retry as TaskRetry
 from celery.utils.log import get_logger
-from celery.worker import state
 
 from celery_poison import causes
-from celery_poison.decide import Action, Verdict, convict
+from celery_poison.decide import Disposition, Settlement, convict
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.messages import Known
+from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Limits, Start
-from celery_poison.requests import MemoryExhausted, TaskDied
+from celery_poison.model import NO_HISTORY, Limits, Start
 from celery_poison.results import success_was_stored
 from celery_poison.settings import Settings
+from celery_poison.worker.announce import Announcer
 from celery_poison.worker.background import Background, Retry
 from celery_poison.worker.deferred_cleanup import Acknowledged, DeferredCleanup
-from celery_poison.worker.exits import Exits
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease, rejoins_before
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import Delivery
 from celery_poison.worker.recorder import Recorder, Ticket
 from celery_poison.worker.rejoin import Incarnation
 from celery_poison.worker.resync import Resync
 
-if TYPE_CHECKING:
-    from celery_poison.worker.request import GuardedRequest
-
-#: Ends that Celery handles itself, whatever the task says about acknowledging failures.
-_OTHER_ENDS = (Reject, Ignore, TaskRetry, WorkerLostError, TimeLimitExceeded, Terminated)
-
-
-def cause_of_death(error: BaseException) -> str | None:
-    """Return what a pool process died of, or None when ``error`` is no death."""
-    match error:
-        case TaskDied():
-            return error.cause
-        case MemoryError() | MemoryExhausted():
-            return causes.MEMORY_ERROR
-        case SystemExit() | KeyboardInterrupt():
-            return causes.SYSTEM_EXIT
-        case WorkerLostError():
-            return causes.from_worker_lost(str(error))
-    return None
-
-
-def evidence_of(error: BaseException, pid: int | None, exits: Exits) -> Evidence:
-    """Return what is known about a death beside its cause.
-
-    Args:
-        pid: of the process that ran it, if it has begun.
-    """
-    if isinstance(error, TaskDied) and error.evidence is not None:
-        return replace(error.evidence, limit_kb=exits.limit_kb)
-    if not pid or pid == os.getpid():
-        return NO_EVIDENCE
-    return (isinstance(error, WorkerLostError) and exits.evidence(pid)) or exits.so_far(pid)
-
-
-def is_unacknowledged_failure(error: BaseException, task: object) -> bool:
-    """Whether Celery would reject the message for good: its task does not acknowledge failures."""
-    acks = getattr(task, "acks_on_failure", None)
-    if acks is None:  # before Celery 5.7
-        acks = getattr(task, "acks_on_failure_or_timeout", True) is not False
-    return not acks and not isinstance(error, _OTHER_ENDS)
-
-
 logger = get_logger("celery_poison")
+
+#: Seconds between two looks at what must be judged first.
+PAUSE = 0.25
+
+
+class Held(Protocol):
+    """A request whose run has ended, as far as its outcome goes. Its last five are for the event loop."""
+
+    id: str
+    type: str
+    mid: str
+    task: Any
+    message: Any
+    ignore_result: bool
+
+    def start(self) -> Start: ...
+    def humaninfo(self) -> str: ...
+
+    def left_to_its_owner(self) -> None: ...
+    def acknowledge_now(self) -> None: ...
+    def put_back_now(self) -> None: ...
+    def had_finished(self) -> None: ...
+    def try_again(self, error: BaseException | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run that has ended, and what is to become of its message.
+
+    Attributes:
+        reason: why it goes to quarantine, if it does.
+        evidence: what is known about its death.
+        error: what Celery was told about its end.
+    """
+
+    request: Held
+    start: Start
+    what: Disposition
+    reason: str = ""
+    evidence: Evidence = NO_EVIDENCE
+    error: BaseException | None = None
 
 
 class Ownership:
-    """Answers for one worker; everything here waits for Redis, in the background thread."""
+    """Whether what ran here still belongs to this worker, or others have put it back and run it (EMS-8).
+
+    Everything here waits for Redis, in the background thread.
+    """
 
     def __init__(self, ledger: Ledger, lease: Lease, recorder: Recorder) -> None:
         self._ledger = ledger
@@ -105,7 +103,7 @@ class Ownership:
             return False
         return True
 
-    def ended_too_late(self, request: Any, *, lost: bool = False) -> None:
+    def ended_too_late(self, request: Held, *, lost: bool = False) -> None:
         """A start ended after its worker was taken for dead.
 
         Args:
@@ -119,12 +117,12 @@ class Ownership:
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
 
 
-#: Seconds between two looks at what must be judged first.
-PAUSE = 0.25
+class Outcomes:
+    """Carries out, for one worker, what becomes of messages whose runs ended.
 
-
-class Endings:
-    """Takes the starts of one worker off the ledger, or has the background executor do it."""
+    Args:
+        is_leaving: whether the worker shuts down.
+    """
 
     def __init__(
         self,
@@ -133,18 +131,127 @@ class Endings:
         ledger: Ledger,
         ownership: Ownership,
         background: Background,
+        loop: EventLoop,
         deferred_cleanup: DeferredCleanup,
         resync: Resync,
         inflight: InFlight,
+        quarantine_writer: QuarantineWriter,
+        announce: Announcer,
+        is_leaving: Callable[[], bool],
     ) -> None:
         self._me = me
         self._settings = settings
         self._ledger = ledger
         self._ownership = ownership
         self._background = background
+        self._loop = loop
         self._deferred_cleanup = deferred_cleanup
         self._resync = resync
         self._inflight = inflight
+        self._quarantine_writer = quarantine_writer
+        self._announce = announce
+        self._is_leaving = is_leaving
+
+    # --- somebody or something is to blame -----------------------------------------------------
+
+    def carry_out(self, case: Case) -> None:
+        """Record what becomes of a message; then tell its request, if that holds the message until then."""
+        if case.what.holds:
+            self._inflight.undecided.add(case.request)
+            self._background.do(partial(self._decide, case))
+        else:
+            # Nobody waits for it: it is written down if the ledger is there.
+            self._background.do(partial(self._note, case), lambda: False)
+
+    def left_to_its_owner(self, request: Held) -> None:
+        """A run ended whose message was put back already, and may run elsewhere."""
+        self._background.do(partial(self._ownership.ended_too_late, request, lost=True))
+
+    def _decide(self, case: Case) -> None:
+        request, start, what = case.request, case.start, case.what
+        if not self._ownership.is_mine(request.mid, start):
+            self._ownership.ended_too_late(request, lost=True)
+            return self._tell(case, request.left_to_its_owner)
+        if what.settlement is Settlement.QUARANTINE:
+            return self._keep(case, what.cause, case.reason)
+        may_have_finished = what.settlement is not Settlement.ROLL_BACK
+        if may_have_finished and success_was_stored(request.task, request.id, ignored=request.ignore_result):
+            return self._tell(case, partial(_finished_after_all, request))
+        try:
+            recorded = self._record(case)
+        except StaleDelivery:
+            logger.warning("%s ended by a start that is not its message's last", request.humaninfo())
+            return self._tell(case, request.put_back_now)
+        if recorded.finished:
+            self._tell(case, partial(_finished_after_all, request))
+        elif what.settlement is Settlement.STRIKE:
+            self._judge(case, recorded)
+        else:
+            self._tell(case, request.put_back_now)
+
+    def _judge(self, case: Case, recorded: RecordedEnd) -> None:
+        start = case.start
+        limits = Limits(start.max_crashes, start.max_failures, trials=self._settings.has_trials)
+        verdict = convict(recorded.history, limits, gate_closed=recorded.gate_closed)
+        if verdict is not None:
+            self._keep(case, verdict.cause, verdict.reason)
+        else:
+            self._tell(case, partial(self._try_again, case, recorded.history.crashes))
+
+    def _try_again(self, case: Case, crashes: int) -> None:
+        self._announce.candidate(case.start.id, case.start.task, case.what.cause, crashes)
+        case.request.try_again(case.error)
+
+    def _keep(self, case: Case, cause: str, reason: str) -> None:
+        """Keep the original first, acknowledge it afterwards."""
+        request = case.request
+        try:
+            self._quarantine_writer.write(request.message, request.mid, case.start, cause, reason)
+        except StaleDelivery:
+            self._tell(case, request.put_back_now)
+        else:
+            self._tell(case, request.acknowledge_now)
+
+    def _tell(self, case: Case, call: Callable[[], Any]) -> None:
+        """End the wait for a decision, on the event loop."""
+
+        def tell() -> None:
+            self._inflight.undecided.discard(case.request)
+            call()
+
+        self._loop.call_in_loop(tell)
+
+    def _note(self, case: Case) -> None:
+        """Write down what would become of a message; Celery settles it."""
+        request, start, what = case.request, case.start, case.what
+        keep = partial(self._quarantine_writer.would_quarantine, request.message, request.mid, start)
+        if what.settlement is Settlement.QUARANTINE:
+            return keep(what.cause, case.reason)
+        with suppress(StaleDelivery):
+            recorded = self._record(case)
+            if what.settlement is Settlement.INTERRUPT or recorded.finished or not start.diverts:
+                return
+            verdict = convict(recorded.history, start.limits, gate_closed=recorded.gate_closed)
+            if verdict is not None:
+                keep(verdict.cause, verdict.reason)
+
+    def _record(self, case: Case) -> RecordedEnd:
+        start, what, mid = case.start, case.what, case.request.mid
+        known = self._quarantine_writer.journal_fields(case.request.message, start.task, case.evidence)
+        if what.settlement is Settlement.ROLL_BACK:
+            return self._ledger.rollback(mid, start, cause=what.cause, known=known)
+        if what.settlement is Settlement.STRIKE:
+            failure = what.failure and bool(start.diverts)
+            return self._ledger.crash(
+                mid, start, cause=what.cause, shared=False, failure=failure, known=known
+            )
+        cause, failure = what.cause, what.failure
+        if self._is_leaving():
+            cause, failure = causes.SHUTDOWN, False
+        finished = self._ledger.interrupt(mid, start, cause=cause, failure=failure, known=known)
+        return RecordedEnd(NO_HISTORY, finished=finished)
+
+    # --- nobody is to blame --------------------------------------------------------------------
 
     def acknowledged(self, request: Any, ticket: Ticket, *, final: bool, copy: bool) -> None:
         """The broker was told that a delivery is done: forget its start.
@@ -179,11 +286,9 @@ class Endings:
 
     def interrupt(self, mid: str, start: Start) -> None:
         """The same at once, by the caller's own thread."""
-        known = {"release": self._settings.release}
-        try:
+        with suppress(StaleDelivery):
+            known = {"release": self._settings.release}
             self._ledger.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
-        except StaleDelivery:
-            return
 
     def take_back_all(self) -> None:
         """Interrupt whatever this worker still has on record, now that it leaves.
@@ -204,176 +309,6 @@ class Endings:
             self._background.do(partial(self._ledger.acquit, delivery.mid, delivery.start, final=True))
 
 
-logger = get_logger(__name__)
-
-
-class Fate:
-    """The open question of one request.
-
-    Attributes:
-        is_open: nobody else may acknowledge or put back the message until this is decided.
-    """
-
-    def __init__(self, request: GuardedRequest) -> None:
-        self._request = request
-        self._runtime = request.runtime
-        self.is_open = False
-        self._evidence = NO_EVIDENCE
-
-    def _open(self) -> Start:
-        self._runtime.inflight.undecided.add(self._request)
-        state.task_ready(self._request)
-        self.is_open = self._request.is_on_record = True
-        return self._request.start()
-
-    def _close(self) -> None:
-        self.is_open = False
-        self._runtime.inflight.undecided.discard(self._request)
-
-    # --- on the event loop (or a pool thread) --------------------------------------------------
-
-    def died(self, cause: str, error: BaseException, evidence: Evidence = NO_EVIDENCE) -> None:
-        """Its pool process died: exact blame (SAP-2)."""
-        start = self._open()
-        self._evidence = evidence
-        if self._request.diverts:
-            self._runtime.background.do(partial(self._record_death, start, cause, error))
-        else:
-            # Acknowledged long ago: journalled if the ledger is there, and failed as Celery would.
-            self._runtime.background.do(partial(self._observe_death, start, cause), lambda: False)
-            self._close()
-            self._request.fail_as_celery_does(error)
-
-    def wants_quarantine(self, cause: str, reason: str) -> None:
-        """The task asked for it, or failed without acknowledging failures."""
-        start = self._open()
-        verdict = Verdict(Action.QUARANTINE, cause, reason)
-        self._runtime.background.do(partial(self._keep_if_mine, verdict, start))
-
-    def rolled_back(self, cause: str) -> None:
-        """The task put its message back (WAS-1)."""
-        start = self._open()
-        self._runtime.background.do(partial(self._record_rollback, start, cause))
-
-    def interrupted(self, cause: str, evidence: Evidence = NO_EVIDENCE) -> None:
-        """It ended through nobody's fault; counted as a failure, so that it cannot go on for ever."""
-        start = self._open()
-        self._evidence = evidence
-        self._runtime.background.do(partial(self._record_interruption, start, cause))
-
-    # --- in the background thread -----------------------------------------------------------------
-
-    def _record_death(self, start: Start, cause: str, error: BaseException) -> None:
-        request, runtime = self._request, self._runtime
-        if self._has_new_owner(start):
-            return
-        if success_was_stored(request.task, request.id, ignored=request.ignore_result):
-            runtime.loop.call_in_loop(self._finished_after_all)
-            return
-        try:
-            recorded = runtime.ledger.crash(
-                request.mid,
-                start,
-                cause=cause,
-                shared=False,
-                failure=cause == causes.TIME_LIMIT,
-                known=self._known(),
-            )
-        except StaleDelivery:
-            runtime.loop.call_in_loop(self._put_back)
-            return
-        if recorded.finished:
-            runtime.loop.call_in_loop(self._finished_after_all)
-            return
-        verdict = convict(recorded.history, self._limits(start), gate_closed=recorded.gate_closed)
-        if verdict is not None:
-            self._store(verdict, start)
-            return
-        try_again = partial(self._give_another_try, cause, recorded.history.crashes, error)
-        runtime.loop.call_in_loop(try_again)
-
-    def _limits(self, start: Start) -> Limits:
-        return Limits(start.max_crashes, start.max_failures, trials=self._runtime.settings.has_trials)
-
-    def _observe_death(self, start: Start, cause: str) -> None:
-        mid, known = self._request.mid, self._known()
-        self._runtime.ledger.crash(mid, start, cause=cause, shared=False, known=known)
-
-    def _record_rollback(self, start: Start, cause: str) -> None:
-        request = self._request
-        if self._has_new_owner(start):
-            return
-        try:
-            self._runtime.ledger.rollback(request.mid, start, cause=cause, known=self._known())
-        except StaleDelivery:
-            logger.warning("%s was rolled back by a start that is not its last", request.humaninfo())
-        self._runtime.loop.call_in_loop(self._put_back)
-
-    def _record_interruption(self, start: Start, cause: str) -> None:
-        if self._has_new_owner(start):
-            return
-        request, runtime = self._request, self._runtime
-        finished = success_was_stored(request.task, request.id, ignored=request.ignore_result)
-        if not finished:
-            leaving = runtime.stopping
-            with suppress(StaleDelivery):
-                finished = runtime.ledger.interrupt(
-                    request.mid,
-                    start,
-                    cause=causes.SHUTDOWN if leaving else cause,
-                    failure=not leaving,
-                    known=self._known(),
-                )
-        runtime.loop.call_in_loop(self._finished_after_all if finished else self._put_back)
-
-    def _known(self) -> Known:
-        known: Known = self._runtime.quarantine_writer.journal_fields(
-            self._request.message, self._request.type, self._evidence
-        )
-        return known
-
-    def _keep_if_mine(self, verdict: Verdict, start: Start) -> None:
-        if not self._has_new_owner(start):
-            self._store(verdict, start)
-
-    def _has_new_owner(self, start: Start) -> bool:
-        """Whether its worker was taken for dead meanwhile, and others have the message: it stays as it is."""
-        if self._runtime.ownership.is_mine(self._request.mid, start):
-            return False
-        self._runtime.ownership.ended_too_late(self._request, lost=True)
-        self._runtime.inflight.undecided.discard(self._request)
-        return True
-
-    def _store(self, verdict: Verdict, start: Start) -> None:
-        """Keep the original first, acknowledge it afterwards."""
-        request, loop = self._request, self._runtime.loop
-        try:
-            self._runtime.quarantine_writer.write(
-                request.message, request.mid, start, verdict.cause, verdict.reason
-            )
-        except StaleDelivery:
-            loop.call_in_loop(self._put_back)
-        else:
-            loop.call_in_loop(self._acknowledge)
-
-    # --- back on the event loop ----------------------------------------------------------------
-
-    def _acknowledge(self) -> None:
-        self._close()
-        self._request.acknowledge()
-
-    def _put_back(self) -> None:
-        self._close()
-        self._request.put_back_first()
-
-    def _finished_after_all(self) -> None:
-        logger.warning("%s had finished before its process was lost", self._request.humaninfo())
-        self._request.is_on_record = False
-        self._acknowledge()
-
-    def _give_another_try(self, cause: str, crashes: int, error: BaseException) -> None:
-        request = self._request
-        self._close()
-        self._runtime.announce.candidate(request.id, request.type, cause, crashes)
-        if not request.retry_as_celery_does(error):
-            self._put_back()
+def _finished_after_all(request: Held) -> None:
+    logger.warning("%s had finished before its process was lost", request.humaninfo())
+    request.had_finished()

@@ -1,7 +1,12 @@
-"""A guarded request on its way: it goes to the pool with a ticket, to a target that records its start."""
+"""A guarded request on its way: it goes to the pool with a ticket, to a target that records its start.
+
+It is in one :class:`Stage` at a time. docs/states.md draws the ways between them, and a test holds the
+drawing against ``WAYS``.
+"""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -12,7 +17,6 @@ from celery.worker.request import Request
 from celery_poison.headers import mid_of
 from celery_poison.model import ALONE, IN_CELL, Phase, Start
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.pool import Cells
 from celery_poison.task import FIRST
 from celery_poison.worker.child import run_fast, run_plain
 from celery_poison.worker.receive import Delivery, attempt_of, size_of
@@ -20,6 +24,41 @@ from celery_poison.worker.recorder import Ticket
 
 if TYPE_CHECKING:
     from celery_poison.worker.worker import Worker
+
+
+class Stage(Enum):
+    """Where a request stands; the values are the words of docs/states.md."""
+
+    WAITING = "waiting"
+    """It has not gone to the pool."""
+    RUNNING = "running"
+    """It runs, or was handed to the pool to run."""
+    ENDED = "ended"
+    """Its own process has written down how it ended; Celery settles the message."""
+    LOST = "lost"
+    """It ended without a word of its own process; Celery settles the message."""
+    HELD = "held"
+    """Nobody acknowledges the message or puts it back before its outcome is on record."""
+    NOTED = "noted"
+    """Its outcome is being noted beside, and Celery settles the message."""
+    OVERTAKEN = "overtaken"
+    """The message has another owner: nothing of this run counts."""
+    SETTLED = "settled"
+    """Nothing is left to write down."""
+
+
+#: From where to where a request may go. What would go elsewhere stays where it is.
+WAYS: dict[Stage, frozenset[Stage]] = {
+    Stage.WAITING: frozenset({Stage.RUNNING, Stage.HELD, Stage.SETTLED}),
+    # To itself: no cell could be had, and it goes to the pool.
+    Stage.RUNNING: frozenset(Stage) - {Stage.WAITING},
+    Stage.ENDED: frozenset({Stage.SETTLED}),
+    Stage.LOST: frozenset({Stage.HELD, Stage.NOTED, Stage.SETTLED}),
+    Stage.HELD: frozenset({Stage.LOST, Stage.OVERTAKEN, Stage.SETTLED}),
+    Stage.NOTED: frozenset({Stage.SETTLED}),
+    Stage.OVERTAKEN: frozenset(),
+    Stage.SETTLED: frozenset(),
+}
 
 
 class SentRequest(Request):
@@ -30,12 +69,16 @@ class SentRequest(Request):
 
     Attributes:
         poison: notes about a delivery that needed care, or None.
+        stage: where it stands.
         epoch: number of the broker connection by which it was sent to the pool.
+        is_refused_by_cells: it could not be tried in a cell.
     """
 
+    stage = Stage.WAITING
     epoch = -1
+    is_refused_by_cells = False
     _ticket: Ticket | None = None
-    _cells: Cells | None = None
+    _cells: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -49,10 +92,19 @@ class SentRequest(Request):
         self.poison: Delivery | None = getattr(message, "poison", None)
         self.runtime: Worker = plugin_of(self._app).runtime
 
+    def _enter(self, stage: Stage) -> bool:
+        """Go on to ``stage``; False where no way leads there, and it stays where it is."""
+        if stage not in WAYS[self.stage]:
+            return False
+        self.stage = stage
+        return True
+
+    # --- what others ask -----------------------------------------------------------------------
+
     @property
     def runs_alone(self) -> bool:
         """Whether nothing may run beside it."""
-        return self.poison is not None and self.poison.alone
+        return self.poison is not None and self.poison.alone and not self.runtime.observes
 
     @property
     def alone(self) -> int:
@@ -76,6 +128,30 @@ class SentRequest(Request):
         assert self._ticket is not None
         return self._ticket.mid
 
+    def start(self) -> Start:
+        """Return the start as this process knows it, for the scripts that end it."""
+        ticket = self._ticket
+        assert ticket is not None
+        policy, diverts = self.runtime.policies[self._type]
+        return Start(
+            phase=Phase.RUNNING.value,
+            token=ticket.token,
+            worker=self.runtime.worker,
+            pid=self.worker_pid or 0,
+            at_ms=int((self.time_start or 0) * 1000),
+            deliveries=ticket.attempt.deliveries,
+            alone=self.alone,
+            id=self.id,
+            task=self._type,
+            queue=ticket.queue,
+            max_crashes=policy.max_crashes,
+            max_failures=policy.max_failures,
+            payload_bytes=ticket.payload_bytes,
+            diverts=int(diverts),
+        )
+
+    # --- on its way to the pool ----------------------------------------------------------------
+
     def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
         """As in Celery, but the pool runs our target, which records the start before any user code."""
         if self.runtime is None:
@@ -90,6 +166,7 @@ class SentRequest(Request):
         self._cells = pool if pool is self.runtime.cells else None
         if self.runtime.rejoin.is_fenced:
             return self._drop()
+        self._enter(Stage.RUNNING)
         self.runtime.inflight.went_to_pool(ticket.token, self)
         task, (hard, soft) = self._task, self.time_limits
         result = pool.apply_async(
@@ -122,9 +199,6 @@ class SentRequest(Request):
         """
         state.task_ready(self)
 
-    def _stop_if_blocked(self) -> None:
-        """Raise TaskRevokedError to Celery if it may not go to the pool after all."""
-
     def _make_ticket(self) -> Ticket:
         delivery = self.poison
         if delivery is None:
@@ -136,24 +210,5 @@ class SentRequest(Request):
         start = delivery.start
         return Ticket(delivery.mid, start.token, start.queue, attempt_of(delivery), start.payload_bytes)
 
-    def start(self) -> Start:
-        """Return the start as this process knows it, for the scripts that end it."""
-        ticket = self._ticket
-        assert ticket is not None
-        policy, diverts = self.runtime.policies[self._type]
-        return Start(
-            phase=Phase.RUNNING.value,
-            token=ticket.token,
-            worker=self.runtime.worker,
-            pid=self.worker_pid or 0,
-            at_ms=int((self.time_start or 0) * 1000),
-            deliveries=ticket.attempt.deliveries,
-            alone=self.alone,
-            id=self.id,
-            task=self._type,
-            queue=ticket.queue,
-            max_crashes=policy.max_crashes,
-            max_failures=policy.max_failures,
-            payload_bytes=ticket.payload_bytes,
-            diverts=int(diverts),
-        )
+    def _stop_if_blocked(self) -> None:
+        """Raise TaskRevokedError to Celery if it may not go to the pool after all."""

@@ -14,6 +14,7 @@ from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.evidence import Evidence
+from celery_poison.guard import give_back_acks
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.sandbox.channel import Prepare
@@ -32,8 +33,7 @@ from celery_poison.worker.heartbeat import Owners, Payload, Vitals
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.loop import EventLoop
-from celery_poison.worker.observed import observe_tasks
-from celery_poison.worker.outcome import Endings, Ownership
+from celery_poison.worker.outcome import Outcomes, Ownership
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import AdmitMarks
 from celery_poison.worker.reconnect_cleanup import ReconnectCleanup, hear_of_begun
@@ -80,7 +80,7 @@ class Worker:
         self.settings = settings = self.plugin.settings
         self.observes = settings.observe_only
         if self.observes:
-            observe_tasks(app)
+            give_back_acks(app)
         self.policies = self.plugin.policies
         self.contained = contained
         self.activation_ms = int(settings.activation_interval * 1000)
@@ -163,16 +163,19 @@ class Worker:
             lambda: self.holdings.owes_acknowledgements,
         )
         self.master_follower = MasterFollower(self.writer, self.resync, self.health, self.loop, beat)
-        self.ownership = Ownership(self.ledger, self.lease, self.recorder)
-        self.endings = Endings(
+        self.outcomes = Outcomes(
             self.me,
             self.settings,
             self.ledger,
-            self.ownership,
+            Ownership(self.ledger, self.lease, self.recorder),
             self.background,
+            self.loop,
             self._deferred_cleanup,
             self.resync,
             self.inflight,
+            self.quarantine_writer,
+            self.announce,
+            lambda: self.stopping,
         )
 
     def _prepare_for_losses(self) -> None:
@@ -327,7 +330,7 @@ class Worker:
         self.ended = True
         try:
             self._deferred_cleanup.settle(everything=True)
-            self.endings.take_back_all()
+            self.outcomes.take_back_all()
             if self._gives_everything_back():
                 self.ledger.retire(self.worker)
                 if self.me.rejoins:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from celery_poison import causes, decide, headers, signals
-from celery_poison.decide import Action, Facts, judge
+from celery_poison.decide import Action, End, Facts, judge
 from celery_poison.ledger import Keys, scripts
 from celery_poison.model import Ended, History, Limits, Phase, Start
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.states import TRANSITIONS, Event, State
+from celery_poison.worker.sending import WAYS, Stage
 from tests.docs import settings_table
 from tests.docs.pages import DOCS, PACKAGE, blocks, rows, section, text, words
 
@@ -57,6 +58,21 @@ def test_every_step_is_a_lua_script_but_the_unanswered_start() -> None:
 def test_every_state_is_explained() -> None:
     explained = [words(row[0])[0] for row in rows(text("states.md").partition("\n## ")[0])]
     assert explained == [str(state) for state in State]
+
+
+def test_the_ways_of_a_request_are_drawn() -> None:
+    (block,) = blocks(text("states.md"), "ways")
+    drawn = {}
+    for line in block.splitlines():
+        start, _, ends = line.partition("->")
+        drawn[Stage(start.strip())] = frozenset(Stage(end.strip()) for end in ends.split(","))
+    assert drawn == {stage: ways for stage, ways in WAYS.items() if ways}
+    assert set(WAYS) == set(Stage)
+
+
+def test_every_stage_of_a_request_is_told() -> None:
+    table = rows(section(text("states.md"), "A request in its worker"))
+    assert [words(row[0])[0] for row in table] == [stage.value for stage in Stage]
 
 
 # --- settings.md -------------------------------------------------------------------------------------
@@ -153,6 +169,7 @@ def test_our_headers_are_told() -> None:
 
 # --- verdict.md --------------------------------------------------------------------------------------
 
+_ENDED = "A run has ended (`disposition`)"
 _STRIKES = History(strikes=2, crashes=2, cause="signal:9", proven=1)
 
 #: One message for each row of the table.
@@ -231,6 +248,12 @@ def test_every_reason_in_the_code_is_in_the_table() -> None:
     reasons = re.findall(r'reason="([^"]+)"', inspect.getsource(decide))
     assert len(reasons) > 4
     assert [reason for reason in reasons if reason not in page] == []
+
+
+def test_every_end_of_a_run_is_told_with_what_its_own_process_writes() -> None:
+    table = [row for row in rows(section(text("verdict.md"), _ENDED)) if len(row) == 4]
+    told = [tuple((words(cell) or [""])[0] for cell in row[:3]) for row in table]
+    assert told == [(end.word, end.mark.value, end.outcome) for end in End]
 
 
 # --- signals-events.md -------------------------------------------------------------------------------

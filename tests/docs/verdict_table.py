@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from celery_poison.decide import Action, Facts
+from celery_poison.decide import Action, End, Facts, Run, Settlement
 from celery_poison.model import Ended, History, Limits
 from celery_poison.states import State
 from tests.docs.pages import rows, section, text, words
@@ -135,6 +135,41 @@ def rules(trials: bool = True) -> list[Rule]:
 def action_for(facts: Facts, limits: Limits) -> Action:
     """Return what the first row says that applies."""
     return next(rule.action for rule in rules(limits.trials) if rule.applies(facts, limits))
+
+
+# --- what becomes of a message whose run ended? -------------------------------------------------------
+
+_ENDED = "A run has ended (`disposition`)"
+_AND: dict[str, Callable[[Run], bool]] = {
+    "": lambda r: True,
+    "its worker is leaving, or it was revoked or cancelled": lambda r: r.leaving,
+    "late, and somebody asked its process to end": lambda r: r.acks_late and r.asked,
+    "late, and its task does not acknowledge time limits": lambda r: r.acks_late and not r.acks_end,
+    "late": lambda r: r.acks_late,
+    "late, and its task does not acknowledge failures": lambda r: r.acks_late and not r.acks_end,
+}
+
+
+@cache
+def _settlements() -> list[tuple[str, Callable[[Run], bool], Settlement, str]]:
+    table = [row for row in rows(section(_PAGE, _ENDED)) if len(row) == 5]
+    assert {also for _, _, also, _, _ in table} == set(_AND)
+    return [
+        ((words(how) or ["any"])[0], _AND[also], Settlement(words(settlement)[0]), counts)
+        for _, how, also, settlement, counts in table
+    ]
+
+
+def disposition_for(run: Run) -> tuple[Settlement, str, bool]:
+    """Return what the first row says that applies: what is done, what counts, and whether it holds."""
+    settlement, counts = next(
+        (settlement, counts)
+        for how, applies, settlement, counts in _settlements()
+        if how in ("any", run.end.word) and applies(run)
+    )
+    nothing = settlement in (Settlement.CELERY, Settlement.LEAVE)
+    asks_for_it = run.end is End.QUARANTINED
+    return settlement, counts, not nothing and run.acks_late and (not run.observed or asks_for_it)
 
 
 # --- what counts --------------------------------------------------------------------------------------

@@ -223,9 +223,12 @@ def test_NEW_8_observed_tasks_acknowledge_as_they_would_without_us(configured: b
     @app.task(base=PoisonTask, shared=False, acks_late=True)
     def both() -> None: ...
 
-    for task, is_late in ((plain, configured), (late, True), (derived, configured), (both, True)):
+    expected = {plain: configured, late: True, derived: configured, both: True}
+    for task in expected:
         bound = app.tasks[task.name]
         assert bound.acks_late is bound.reject_on_worker_lost is True
-        give_back_acks(bound, app.conf)
-        give_back_acks(bound, app.conf)
+    give_back_acks(app)
+    give_back_acks(app)
+    for task, is_late in expected.items():
+        bound = app.tasks[task.name]
         assert (bool(bound.acks_late), bool(bound.reject_on_worker_lost)) == (is_late, configured), task.name

@@ -30,7 +30,7 @@ class Stub(SimpleNamespace):
         self.consumer.task_consumer = SimpleNamespace(channel=channel)
         self.refused, self.dropped, self.noted = 0, [], []
         self._reconnect_cleanup = SimpleNamespace(refuse=self._refuse)
-        self.endings = SimpleNamespace(
+        self.outcomes = SimpleNamespace(
             never_started=lambda delivery, put_back: self.dropped.append((delivery, put_back))
         )
         self.inflight = SimpleNamespace(let_in=lambda token: None)

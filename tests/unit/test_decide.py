@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 
 from celery_poison import causes
-from celery_poison.decide import Action, Facts, convict, judge
+from celery_poison.decide import Action, End, Facts, Run, Settlement, convict, disposition, judge
 from celery_poison.model import Ended, History, Limits
 from celery_poison.states import State
 from tests.docs import verdict_table as table
@@ -241,3 +241,40 @@ def test_every_decision_that_keeps_a_message_from_running_gives_a_reason() -> No
     for facts, history in itertools.product(FACTS[::7], HISTORIES[::13]):
         verdict = judge(replace(facts, history=history), Limits(max_payload_bytes=10))
         assert verdict.reason or verdict.action in (Action.RUN, Action.RUN_ALONE)
+
+
+RUNS = [
+    Run(end, "signal:9", *flags)
+    for end, *flags in itertools.product(End, *[(False, True)] * 5)
+]  # fmt: skip
+
+
+def test_every_end_of_a_run_gets_the_disposition_of_the_table_in_the_docs() -> None:
+    for run in RUNS:
+        what = disposition(run)
+        settlement, counts, holds = table.disposition_for(run)
+        assert (what.settlement, what.holds) == (settlement, holds), run
+        assert what.failure == counts.endswith("a failure"), run
+        assert (settlement is Settlement.STRIKE) == counts.startswith("a strike"), run
+
+
+def test_whatever_is_recorded_has_a_cause() -> None:
+    for run in RUNS:
+        what = disposition(run)
+        recorded = what.settlement not in (Settlement.CELERY, Settlement.LEAVE)
+        assert bool(what.cause) == recorded, run
+
+
+def test_SAP_2_what_its_worker_or_a_person_ended_gets_no_strike() -> None:
+    for run in RUNS:
+        if run.leaving or run.end in (End.REVOKED, End.SPOILT) or (run.asked and run.acks_late):
+            assert disposition(run).settlement is not Settlement.STRIKE or run.end is End.TIMED_OUT, run
+
+
+def test_NEW_8_whoever_only_observes_holds_no_message_but_those_that_ask_for_quarantine() -> None:
+    held = {run.end for run in RUNS if run.observed and disposition(run).holds}
+    assert held == {End.QUARANTINED}
+
+
+def test_EMS_8_what_has_another_owner_is_left_to_it_whatever_else_is_known() -> None:
+    assert {disposition(run).settlement for run in RUNS if run.end is End.OVERTAKEN} == {Settlement.LEAVE}
