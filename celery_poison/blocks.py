@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -71,6 +72,10 @@ class Rule:
             note=_text(told.get("note")),
             convictions=int(_number(told.get("convictions"))),
         )
+
+
+def is_fingerprint(text: str) -> bool:
+    return bool(re.fullmatch("[0-9a-f]{16}", text))
 
 
 def read_rules(

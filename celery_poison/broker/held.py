@@ -71,6 +71,9 @@ class Held:
         self._acks: OrderedDict[str, float] = OrderedDict()  # and since when
         self._returns: OrderedDict[str, bool] = OrderedDict()
         self._acknowledged: OrderedDict[str, None] = OrderedDict()
+        #: Acknowledged, or about to be, since they are on record elsewhere: a Redis that forgets that
+        #: acknowledgement has forgotten the record, too.
+        self._moved: set[str] = set()
         self._boot_ids: set[str] = set()
         #: Boot ids under which something may be on its way from a queue, and nobody waits for it.
         self._arriving: set[str] = set()
@@ -130,6 +133,11 @@ class Held:
                 return True
             self._acks[tag] = time.monotonic()
             return False
+
+    def note_moved(self, tag: str) -> None:
+        """Note that a message will be acknowledged, and is not done: it is on record elsewhere."""
+        with self._lock:
+            self._moved.add(tag)
 
     def acknowledge(self, tag: str) -> None:
         """Tell Redis that a message is done, now or as soon as it is there."""
@@ -256,7 +264,10 @@ class Held:
             with self._lock:
                 for tag in tags:
                     self._acks.pop(tag, None)
-                    self._acknowledged[tag] = None
+                    if tag in self._moved:
+                        self._moved.discard(tag)
+                    else:
+                        self._acknowledged[tag] = None
                 while len(self._acknowledged) > MEMORY:
                     self._acknowledged.popitem(last=False)
 

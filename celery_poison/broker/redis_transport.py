@@ -15,7 +15,7 @@ ten times a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from itertools import count
@@ -38,6 +38,9 @@ logger = get_logger(__name__)
 
 #: Seconds an idle worker waits on one queue before it looks at the others.
 PATIENCE = 0.1
+
+#: Of delivery tags: no two in one process are the same, whatever they came by.
+_numbers = count(1)
 
 #: Pops one message and registers it. KEYS: arriving, unacked, index, queues by priority.
 #: ARGV: tag, time, the queue that arrived, then the queue name of each further key.
@@ -70,6 +73,9 @@ class RedisMessage(virtual.Message, Sealed):
     def is_done(self) -> None:
         self.went_back = self.channel.held.note_done(self.delivery_tag)
 
+    def has_moved(self) -> None:
+        self.channel.held.note_moved(self.delivery_tag)
+
     def reject(self, requeue: bool = False) -> None:
         """As in kombu; a guarded message that is put back goes to the front of its queue (WAS-3)."""
         if requeue and self.to_front and not self.acknowledged:
@@ -88,7 +94,6 @@ class OwnedChannel(_Base):
 
     boot_id: str
     new_boot_id: Callable[[], str]
-    numbers: Iterator[int]
     holdings: Holdings
     owner_is_alive: OwnerIsAlive
 
@@ -274,7 +279,7 @@ class OwnedChannel(_Base):
             self._script = client.execute_command("SCRIPT LOAD", _FETCH)
 
     def _next_tag(self) -> str:
-        return f"{self.boot_id}-{next(self.numbers)}"
+        return f"{self.boot_id}-{next(_numbers)}"
 
 
 def owned_channel(
@@ -283,7 +288,6 @@ def owned_channel(
     """Return the channel class of one worker process."""
     own = {
         "new_boot_id": staticmethod(boot_id),
-        "numbers": count(1),
         "holdings": holdings,
         "owner_is_alive": staticmethod(owner_is_alive),
     }

@@ -43,6 +43,9 @@ class Sealed(Message):
     def is_done(self) -> None:
         """Its task has ended, and it will be acknowledged: Celery may do that later, when it is connected."""
 
+    def has_moved(self) -> None:
+        """It is on record elsewhere, and will be acknowledged: a Redis that forgets both gets it back."""
+
     @property
     def sealed(self) -> bool:
         """Whether the body is still compressed."""

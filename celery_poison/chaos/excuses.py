@@ -16,6 +16,8 @@ CUT_SHORT = 2.0
 HEARTBEAT = 4.0
 #: Seconds until a client tries again whose server was away.
 RECONNECT = 5.0
+#: Seconds until a prefork worker does, which tells of no end before: Celery waits longer each time.
+BACK_AT_WORK = 9.0
 #: Seconds until a busy worker notices that a connection is closed.
 NOTICE = 6.0
 #: Seconds within which two deaths disturb each other.
@@ -82,8 +84,8 @@ def settled(run: Run, blows: Iterable[Blow]) -> float:
     at = end + CUT_SHORT
     for blow in sorted(blows, key=lambda blow: blow.began):
         struck = blow.name in OUTAGES and (not blow.lives or run.life in blow.lives)
-        if struck and blow.began <= at and blow.ended >= end - RECONNECT:
-            at = max(at, blow.ended + RECONNECT)
+        if struck and blow.began <= at and blow.ended >= end - BACK_AT_WORK:
+            at = max(at, blow.ended + BACK_AT_WORK)
     return at
 
 

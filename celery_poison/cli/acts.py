@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
-from celery.bin.base import CeleryCommand, handle_preload_options
 
-from celery_poison.cli.listing import filter_option, print_records
-from celery_poison.cli.output import clean, count_of, json_option, print_json
-from celery_poison.cli.progress import Progress
-from celery_poison.cli.session import REFUSED, open_quarantine, plainly
+from celery_poison.cli.output import print_json, print_records, progress, say
+from celery_poison.cli.reading import filter_option
+from celery_poison.cli.session import REFUSED, json_option, open_quarantine, verb, who_options
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.filters import Filter
-from celery_poison.quarantine.outcome import Outcome
+from celery_poison.quarantine.search import Filter
+from celery_poison.quarantine.service import Outcome
+from celery_poison.text import count_of
 
 PAST = {"release": "released", "fail": "failed", "discard": "discarded"}
 
@@ -29,8 +28,7 @@ _OPTIONS = (
     click.option("--all", "everything", is_flag=True, help="Everything in quarantine."),
     click.option("--dry-run", is_flag=True, help="Only show which messages this would touch."),
     click.option("--yes", is_flag=True, help="Do not ask before touching more than one message."),
-    click.option("--note", default="", help="Why; is journalled and shown."),
-    click.option("--actor", default="", help="Who decides; default: your login name and host."),
+    *who_options,
     json_option,
 )
 
@@ -49,35 +47,23 @@ class Order:
     actor: str
     as_json: bool
 
-    @property
-    def who(self) -> dict[str, str]:
-        return {"actor": self.actor, "note": self.note}
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.ids, self.filters, self.group, self.everything))) != 1:
+            raise click.UsageError("say which messages: their ids, or --filter, or --group, or --all")
 
-    @property
-    def where(self) -> Filter:
-        return Filter.of_group(self.group) if self.group else Filter.parse(*self.filters)
-
-
-def _act_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    def select(self, quarantine: Quarantine) -> list[MessageRecord]:
+        """Return what matches, where no ids were typed."""
+        if self.everything:
+            return quarantine.list()
+        return quarantine.list(
+            where=Filter.of_group(self.group) if self.group else Filter.parse(*self.filters)
+        )
 
 
-def _order(options: dict[str, Any]) -> Order:
-    order = Order(**{name: options[name] for name in Order.__dataclass_fields__})
-    ways = [bool(order.ids), bool(order.filters), bool(order.group), order.everything]
-    if sum(ways) != 1:
-        raise click.UsageError("say which messages: their ids, or --filter, or --group, or --all")
-    return order
-
-
-@click.command(cls=CeleryCommand)
-@_act_options
-@click.option("--force", is_flag=True, help="Even if no task of that name is registered in this app.")
-@click.pass_context
-@handle_preload_options
-@plainly
+@verb(
+    *_OPTIONS,
+    click.option("--force", is_flag=True, help="Even if no task of that name is registered in this app."),
+)
 def release(ctx: click.Context, force: bool, **options: Any) -> None:
     """Put messages back into their own queues, byte for byte as they were sent.
 
@@ -88,19 +74,17 @@ def release(ctx: click.Context, force: bool, **options: Any) -> None:
     celery -A proj poison release --filter task=shop.render --dry-run
     celery -A proj poison release --all --yes
     """
-    _carry_out(ctx, "release", _order(options), force=force)
+    _carry_out(ctx, "release", Order(**options), force=force)
 
 
-@click.command(cls=CeleryCommand)
-@_act_options
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Even if the body is not JSON: its chord, chain and errbacks then hear nothing.",
+@verb(
+    *_OPTIONS,
+    click.option(
+        "--force",
+        is_flag=True,
+        help="Even if the body is not JSON: its chord, chain and errbacks then hear nothing.",
+    ),
 )
-@click.pass_context
-@handle_preload_options
-@plainly
 def fail(ctx: click.Context, force: bool, **options: Any) -> None:
     """Give messages up: whoever waits for them gets a failure, from the caller to chords and errbacks.
 
@@ -108,21 +92,17 @@ def fail(ctx: click.Context, force: bool, **options: Any) -> None:
     celery -A proj poison fail ID --note "customer is gone"
     celery -A proj poison fail --filter 'cause=oom age>7d' --yes
     """
-    _carry_out(ctx, "fail", _order(options), force=force)
+    _carry_out(ctx, "fail", Order(**options), force=force)
 
 
-@click.command(cls=CeleryCommand)
-@_act_options
-@click.pass_context
-@handle_preload_options
-@plainly
+@verb(*_OPTIONS)
 def discard(ctx: click.Context, **options: Any) -> None:
     """Give messages up without telling anybody. Their callers, if any, wait on: see fail.
 
     \b
     celery -A proj poison discard ID --note "sent by mistake"
     """
-    _carry_out(ctx, "discard", _order(options))
+    _carry_out(ctx, "discard", Order(**options))
 
 
 def _carry_out(ctx: click.Context, verb: str, order: Order, **more: bool) -> None:
@@ -132,13 +112,14 @@ def _carry_out(ctx: click.Context, verb: str, order: Order, **more: bool) -> Non
     ids = _chosen(quarantine, verb, order)
     outcomes: list[Outcome] = []
     try:
-        with Progress(len(ids)) as progress:
+        with progress(len(ids)) as step:
 
-            def told(outcome: Outcome) -> None:
+            def heard(outcome: Outcome) -> None:
                 outcomes.append(outcome)
-                progress.step()
+                step()
 
-            getattr(quarantine, verb)(ids, **order.who, **more, on_outcome=told)
+            act = getattr(quarantine, verb)
+            act(ids, actor=order.actor, note=order.note, **more, on_outcome=heard)
     finally:
         # Also after Ctrl-C or a lost Redis: what was done is done, and is said.
         _report(verb, outcomes, as_json=order.as_json)
@@ -150,7 +131,7 @@ def _chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
     """Return whom the act is for; more than a person has named one by one must be confirmed."""
     if order.ids:
         return list(dict.fromkeys(order.ids))
-    mids = [record.mid for record in quarantine.select(order.where)]
+    mids = [record.mid for record in order.select(quarantine)]
     if len(mids) > 1 and not order.yes:
         messages = count_of(len(mids), "message")
         if order.as_json or not sys.stdin.isatty():
@@ -162,22 +143,21 @@ def _chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
 
 
 def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
-    found, refusals = _candidates_for(quarantine, order)
+    refusals: list[str] = []
+    found = _named(quarantine, order.ids, refusals) if order.ids else order.select(quarantine)
     if order.as_json:
         print_json([record.as_dict() for record in found])
     else:
         print_records(found, now=quarantine.queries.now_ms() / 1000)
         click.echo(f"{count_of(len(found), 'message')} would be {PAST[verb]}", err=True)
     for refusal in refusals:
-        click.echo(clean(refusal), err=True)
+        say(refusal, err=True)
     return REFUSED if refusals or not found else 0
 
 
-def _candidates_for(quarantine: Quarantine, order: Order) -> tuple[list[MessageRecord], list[str]]:
-    if not order.ids:
-        return quarantine.select(order.where), []
-    found, refusals = [], []
-    for id in dict.fromkeys(order.ids):
+def _named(quarantine: Quarantine, ids: Sequence[str], refusals: list[str]) -> list[MessageRecord]:
+    found = []
+    for id in dict.fromkeys(ids):
         try:
             record = quarantine.get(id)
         except PoisonError as error:
@@ -187,7 +167,7 @@ def _candidates_for(quarantine: Quarantine, order: Order) -> tuple[list[MessageR
             found.append(record)
         else:
             refusals.append(f"{id}: the message is in state {record.state}, not in quarantine")
-    return found, refusals
+    return found
 
 
 def _report(verb: str, outcomes: Sequence[Outcome], *, as_json: bool) -> None:
@@ -197,9 +177,9 @@ def _report(verb: str, outcomes: Sequence[Outcome], *, as_json: bool) -> None:
     for outcome in outcomes:
         whom = "  ".join(part for part in (outcome.id, outcome.task) if part)
         if outcome.done:
-            click.echo(clean(f"{PAST[verb]}  {whom}"))
+            say(f"{PAST[verb]}  {whom}")
         else:
-            click.echo(clean(f"refused  {whom}: {outcome.error}"), err=True)
+            say(f"refused  {whom}: {outcome.error}", err=True)
     if not outcomes:
         click.echo("nothing matched", err=True)
         return

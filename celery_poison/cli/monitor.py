@@ -1,4 +1,4 @@
-"""``celery poison monitor``: the standalone standby."""
+"""``celery poison monitor | flower``: what runs until it is told to stop."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 from celery import Celery
-from celery.bin.base import CeleryCommand, handle_preload_options
+from celery.bin.base import CeleryCommand
 
 from celery_poison import signals
-from celery_poison.cli.output import json_option
-from celery_poison.cli.session import app_of, plainly
+from celery_poison.cli.session import app_of, json_option, verb
 from celery_poison.failover.standalone import StandaloneMonitor
 from celery_poison.metrics import register
 
@@ -29,20 +28,16 @@ _STORIES: dict[str, str] = {
 }
 
 
-@click.command(cls=CeleryCommand)
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    help="Serve metrics for Prometheus at this port; 0: any that is free.",
+@verb(
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        help="Serve metrics for Prometheus at this port; 0: any that is free.",
+    ),
+    click.option("--metrics-address", default="127.0.0.1", show_default=True, help="At this address."),
+    json_option,
 )
-@click.option("--metrics-address", default="127.0.0.1", show_default=True, help="At this address.")
-@json_option
-@click.pass_context
-@handle_preload_options
-@plainly
-def monitor(
-    ctx: click.Context, metrics_port: int | None, metrics_address: str, as_json: bool, **kwargs: Any
-) -> None:
+def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str, as_json: bool) -> None:
     """Watch the workers from a process of its own, until SIGTERM or Ctrl-C.
 
     Every worker carries a monitor already; one of them is active, the others stand by. A fleet of one worker
@@ -76,8 +71,32 @@ def _metrics(app: Celery, port: int | None, address: str) -> Iterator[None]:
 
 
 def _tell(name: str, story: str, as_json: bool) -> Callable[..., None]:
-    def told(sender: object = None, signal: object = None, **facts: Any) -> None:
+    def heard(sender: object = None, signal: object = None, **facts: Any) -> None:
         click.echo(json.dumps({"event": name, **facts}) if as_json else story.format(**facts))
 
-    getattr(signals, name).connect(told)
-    return told
+    getattr(signals, name).connect(heard)
+    return heard
+
+
+@click.command(cls=CeleryCommand, context_settings={"ignore_unknown_options": True})
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[FLOWER OPTIONS]...")
+@click.pass_context
+def flower(ctx: click.Context, options: tuple[str, ...]) -> None:
+    """Start Flower with a Quarantine tab. Takes all of Flower's options.
+
+    \b
+    celery -A proj poison flower --port=5555 --basic_auth=ann:secret
+    celery -A proj poison flower --conf=flowerconfig.py --url_prefix=flower
+    """
+    try:
+        from flower.command import flower as flowers
+
+        from celery_poison.flower import install
+    except ModuleNotFoundError as error:
+        if error.name not in ("flower", "tornado"):
+            raise
+        raise click.ClickException("Flower is not installed: pip install 'celery-poison[flower]'") from None
+    install()
+    # As if it had been called itself, below `celery`, whose options it looks at.
+    with flowers.make_context("flower", [*options], parent=ctx.find_root()) as context:
+        flowers.invoke(context)

@@ -1,25 +1,32 @@
-"""What every verb needs: the app behind it, and errors as one plain line with the right exit status."""
+"""What every verb needs: common options, the app behind it, errors as one plain line with an exit status."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import IO, Any, ParamSpec, TypeVar
+from typing import IO, Any
 
 import click
 from celery import Celery
+from celery.bin.base import CeleryCommand, handle_preload_options
 
 from celery_poison.broker.publish import bounded_options
-from celery_poison.cli.output import clean
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.filters import BadFilter
-from celery_poison.quarantine.owner import check_owner
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from celery_poison.quarantine.search import BadFilter
+from celery_poison.text import clean
 
 REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
+
+Option = Callable[..., Any]
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")
+force_option = click.option("--force", is_flag=True, help="Even if this app guards no task of that name.")
+#: Of every verb that changes something.
+who_options = (
+    click.option("--note", default="", help="Why; is journalled and shown."),
+    click.option("--actor", default="", help="Who does it; default: your login name and host."),
+)
 
 
 class Refused(click.ClickException):
@@ -47,17 +54,40 @@ def trouble(error: PoisonError) -> Refused:
     return Misused(str(error)) if usage else Refused(str(error))
 
 
-def plainly(verb: Callable[P, T]) -> Callable[P, T]:
+def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
     """Say every error of ours in one line, without a traceback."""
 
-    @wraps(verb)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
         try:
-            return verb(*args, **kwargs)
+            return function(*args, **kwargs)
         except PoisonError as error:
             raise trouble(error) from error
 
     return run
+
+
+def verb(
+    *options: Option, name: str | None = None, group: click.Group | None = None
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command below ``celery`` of a function: it gets the context, and its own options by name."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        own: set[str] = set()
+
+        @wraps(function)
+        def run(ctx: click.Context, **values: Any) -> Any:
+            # An app may add options of its own to every command; those are not for the verb.
+            return function(ctx, **{name: value for name, value in values.items() if name in own})
+
+        callback = click.pass_context(handle_preload_options(plainly(run)))
+        for option in reversed(options):
+            callback = option(callback)
+        command: click.Command = (group or click).command(name, cls=CeleryCommand)(callback)
+        own.update(str(parameter.name) for parameter in command.params)
+        return command
+
+    return make
 
 
 def app_of(ctx: click.Context) -> Celery:
@@ -77,5 +107,5 @@ def open_quarantine(ctx: click.Context) -> Quarantine:
     # This process is ours: nothing in it, such as Celery's sending of errbacks, may wait for ever.
     app.conf.update(broker_transport_options=bounded_options(app), task_publish_retry=False)
     quarantine = Quarantine(app)
-    check_owner(app, quarantine.queries)
+    quarantine.check_owner()
     return quarantine

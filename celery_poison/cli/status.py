@@ -1,26 +1,24 @@
-"""``celery poison status``: how things stand, and loudly what is wrong."""
+"""``celery poison status | workers | incidents``: how things stand, who lives, who died, what is wrong."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import click
-from celery.bin.base import CeleryCommand, handle_preload_options
 
-from celery_poison.cli.gate import told_of
-from celery_poison.cli.output import clean, count_of, json_option, print_json, when
-from celery_poison.cli.session import app_of, plainly
+from celery_poison.cli.output import print_json, print_table
+from celery_poison.cli.rules import gate_line
+from celery_poison.cli.session import app_of, json_option, open_quarantine, verb
+from celery_poison.model import Incident, WorkerRecord
+from celery_poison.plugin import plugin_of
 from celery_poison.proposals import Proposal
 from celery_poison.quarantine.overview import Overview, overview
-from celery_poison.stuck import Stranded
+from celery_poison.quarantine.stranded import Stranded
+from celery_poison.text import clean, count_of, duration, when
 
 
-@click.command(cls=CeleryCommand)
-@json_option
-@click.pass_context
-@handle_preload_options
-@plainly
-def status(ctx: click.Context, as_json: bool, **kwargs: Any) -> None:
+@verb(json_option)
+def status(ctx: click.Context, as_json: bool) -> None:
     """Say how many messages are where, who is alive, and what is wrong.
 
     \b
@@ -31,12 +29,12 @@ def status(ctx: click.Context, as_json: bool, **kwargs: Any) -> None:
     if as_json:
         print_json(seen.as_dict())
     else:
-        _say(ctx.obj, seen)
+        _tell(ctx.obj, seen)
 
 
-def _say(console: Any, seen: Overview) -> None:
-    for name, told in _lines(seen):
-        console.echo(f"{name:<12}{clean(told)}")
+def _tell(console: Any, seen: Overview) -> None:
+    for name, value in _lines(seen):
+        console.echo(f"{name:<12}{clean(value)}")
     for warning in seen.warnings:
         console.echo(console.style("WARNING", fg="red", bold=True) + f"  {clean(warning)}")
     if not seen.warnings:
@@ -56,10 +54,10 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         ("candidates", str(seen.candidates)),
         ("running", f"{seen.running} (DLNG)"),
         ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
-        *([("stuck", _stuck(seen.stranded))] if seen.stranded.total else []),
+        *([("stuck", _stuck_line(seen.stranded))] if seen.stranded.total else []),
         ("blocked", count_of(seen.blocked, "rule")),
-        *([("proposal", _told(seen.proposal))] if seen.proposal else []),
-        ("gate", told_of(seen.gate)),
+        *([("proposal", _proposal_line(seen.proposal))] if seen.proposal else []),
+        ("gate", gate_line(seen.gate)),
         ("workers", workers),
         ("monitor", seen.monitor or "nobody"),
         ("unguarded", unguarded),
@@ -67,12 +65,95 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
     ]
 
 
-def _stuck(stranded: Stranded) -> str:
+def _stuck_line(stranded: Stranded) -> str:
     kinds = ", ".join(f"{number} {kind}" for kind, number in stranded.counts.items() if number)
     return f"nobody works on {count_of(stranded.total, 'message')}: {kinds}"
 
 
-def _told(proposal: Proposal) -> str:
+def _proposal_line(proposal: Proposal) -> str:
     options = f" and {count_of(len(proposal.policy), 'option')}" if proposal.policy else ""
     what = f"{count_of(len(proposal.rules), 'rule')}{options}"
     return f"{what} of the pipeline, until {when(proposal.until)}: `pipeline publish --show`"
+
+
+@verb(json_option)
+def workers(ctx: click.Context, as_json: bool) -> None:
+    """List the workers that guard messages, the longest silent first.
+
+    NOTICED BY says how soon its death would be noticed: by its connection in about a second, or by its
+    heartbeat after poison_activation_interval. UNGUARDED counts tasks whose start or end never reached the
+    ledger, ERRORS what went wrong with it.
+
+    \b
+    celery -A proj poison workers
+    celery -A proj poison workers --json | jq '.[] | select(.alive | not)'
+    """
+    queries = open_quarantine(ctx).queries
+    found = queries.workers(int(plugin_of(app_of(ctx)).settings.activation_interval * 1000))
+    if as_json:
+        print_json([worker.as_dict() for worker in found])
+    elif found:
+        now = queries.now_ms() / 1000
+        headings = ("WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES", "UNGUARDED", "ERRORS")
+        print_table((*headings, "NOTICED BY", "STARTED"), (_worker_row(worker, now) for worker in found))
+    else:
+        click.echo("no worker has reported", err=True)
+
+
+def _worker_row(worker: WorkerRecord, now: float) -> tuple[object, ...]:
+    state = "silent" if not worker.alive else "stopping" if worker.stopping else "alive"
+    return (
+        worker.worker,
+        state,
+        f"{duration(now - (worker.last_beat or now))} ago",
+        worker.pid,
+        worker.pool or "-",
+        worker.concurrency,
+        worker.queues or "-",
+        worker.unguarded,
+        worker.ledger_errors,
+        worker.noticed_by,
+        when(worker.started_at),
+    )
+
+
+@verb(
+    click.option(
+        "-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many."
+    ),
+    json_option,
+)
+def incidents(ctx: click.Context, limit: int, as_json: bool) -> None:
+    """List the deaths of whole workers, newest first.
+
+    NOTICED says how: gone (all its connections broke), silent (no heartbeat), frozen (connected, and no
+    heartbeat). TOOK is the time from the death to the end of the recovery. FLAGGED counts messages that were
+    running and became candidates, PUT BACK what the worker held and where it went; RabbitMQ puts back by
+    itself, so that nothing is counted there.
+
+    \b
+    celery -A proj poison incidents
+    celery -A proj poison incidents --json | jq '.[] | {worker, how, took, returned}'
+    celery -A proj poison list --filter incident=3f2a9c0d11ee
+    """
+    found = open_quarantine(ctx).queries.incidents(limit)
+    if as_json:
+        print_json([incident.as_dict() for incident in found])
+    elif found:
+        headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
+        print_table(headings, map(_incident_row, found))
+    else:
+        click.echo("no worker has died", err=True)
+
+
+def _incident_row(incident: Incident) -> tuple[object, ...]:
+    return (
+        incident.incident,
+        when(incident.died_at),
+        incident.how or "-",
+        f"{incident.took:.1f} s" if incident.took is not None else "open",
+        incident.cause,
+        incident.flagged,
+        ", ".join(f"{queue}: {count}" for queue, count in incident.returned.items()) or incident.put_back,
+        incident.worker,
+    )

@@ -5,10 +5,10 @@ Either ``celery -A proj poison flower`` with all of Flower's options, or two lin
     from celery_poison.flower import install
     install()
 
-In reading order: ``install`` adds the routes and the tab; ``reading`` and ``acting`` answer the pages,
-``api`` the programs, all after ``guarding`` has let a request in. What they ask is answered by ``desk``,
-away from Flower's event loop, from ``shelf`` and :class:`~celery_poison.quarantine.Quarantine`; ``actions``
-finds out what can be done, ``jobs`` does it.
+In reading order: ``install`` adds routes, tab and metrics; ``pages`` answers people, ``api`` programs, both
+after ``access`` has let a request in. What they ask is answered by ``ledger``, away from Flower's event loop,
+out of the read model and :class:`~celery_poison.quarantine.Quarantine`. ``choosing`` says what can be
+done, ``jobs`` does it.
 """
 
 from celery_poison.flower.install import install

@@ -12,22 +12,14 @@ from flower.api import BaseApiHandler
 from tornado.web import HTTPError, authenticated
 
 from celery_poison.errors import PoisonError
-from celery_poison.flower.actions import ACTIONS
-from celery_poison.flower.base import Guarded
-from celery_poison.flower.bodies import send_body
-from celery_poison.flower.choice import Choice, NothingChosen
-from celery_poison.flower.guarding import CLIENT_HEADER
-from celery_poison.flower.jobs import Job, Order
-from celery_poison.flower.listing import TABS, Listing
+from celery_poison.flower.access import CLIENT_HEADER, Guarded, status_of, version_of
+from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
+from celery_poison.flower.jobs import Job
 from celery_poison.flower.message import PATIENCE
-from celery_poison.flower.page import status_of
-from celery_poison.flower.proposal import version_of
-from celery_poison.model import MessageRecord
-from celery_poison.quarantine import story
+from celery_poison.flower.pages import chooser, find
 from celery_poison.quarantine.body import decoded
-from celery_poison.quarantine.dossier import find, parcel_if_kept
-from celery_poison.quarantine.groups import By, grouped
-from celery_poison.states import State
+from celery_poison.quarantine.overview import Overview
+from celery_poison.quarantine.search import By, grouped
 
 Method = Callable[..., Awaitable[None]]
 
@@ -48,21 +40,28 @@ class Api(Guarded, BaseApiHandler):
     def answer(self, value: Any) -> None:
         self.set_header("Content-Type", "application/json; charset=UTF-8")
         # ASCII: whatever was stored, lone surrogates too, arrives as it was.
-        self.finish(json.dumps(value))
+        self.finish(json.dumps(value, default=str))
 
     def write_error(self, status_code: int, **more: Any) -> None:
         error = (more.get("exc_info") or (None, None))[1]
-        told = error.log_message if isinstance(error, HTTPError) and error.log_message else ""
+        sentence = error.log_message if isinstance(error, HTTPError) and error.log_message else ""
         if status_code == HTTPStatus.UNAUTHORIZED and self.application.options.basic_auth:
             self.set_header("WWW-Authenticate", 'Basic realm="flower"')
         self.set_status(status_code)
-        self.answer({"error": told or HTTPStatus(status_code).phrase})
+        self.answer({"error": sentence or HTTPStatus(status_code).phrase})
 
     def number(self, name: str, default: int) -> int:
         text = self.get_query_argument(name, "")
         if text and not (text.isdecimal() and len(text) < 10):
             raise HTTPError(400, f"{name} must be a number")
         return int(text) if text else default
+
+    async def overview(self) -> Overview:
+        """Return how things stand; HTTPError 503: nothing is known so far."""
+        overview = (await self.ledger.look()).overview
+        if overview is None:
+            raise HTTPError(503, self.ledger.trouble)
+        return overview
 
     def _wanted(self) -> dict[str, Any]:
         try:
@@ -78,27 +77,24 @@ def telling(method: Method) -> Method:
     """Answer our own errors with their status and sentence."""
 
     @wraps(method)
-    async def told(self: Api, *words: str) -> None:
+    async def answered(self: Api, *words: str) -> None:
         try:
             await method(self, *words)
-        except NothingChosen as wrong:
-            raise HTTPError(400, str(wrong)) from None
         except PoisonError as trouble:
             raise HTTPError(status_of(trouble), str(trouble)) from None
 
-    checked: Any = authenticated(told)
+    checked: Any = authenticated(answered)
     return cast(Method, checked)
 
 
 class Status(Api):
     @telling
     async def get(self) -> None:
-        snapshot = await self.desk.look()
-        if snapshot.overview is None:
-            raise HTTPError(503, self.desk.trouble)
-        own = {"on_trial": snapshot.on_trial, "oldest": snapshot.view.oldest}
-        stale = {"age": round(snapshot.age, 3), "trouble": self.desk.trouble}
-        self.answer({**snapshot.overview.as_dict(), **own, **stale})
+        overview = await self.overview()
+        snapshot = self.ledger.snapshot
+        own = {"on_trial": snapshot.trials, "oldest": snapshot.oldest}
+        stale = {"age": round(snapshot.age, 3), "trouble": self.ledger.trouble}
+        self.answer({**overview.as_dict(), **own, **stale})
 
 
 class Groups(Api):
@@ -109,20 +105,22 @@ class Groups(Api):
         by = self.get_query_argument("by", By.CAUSE)
         if by not in [*By]:
             raise HTTPError(400, f"by must be one of {', '.join(By)}")
-        view = (await self.desk.look_at_all()).view
-        found = await self.desk.think(lambda: grouped(view.records, By(by)))
+        snapshot = await self.ledger.look_at_all()
+        found = snapshot.groups
+        if by != By.CAUSE:
+            found = await self.ledger.think(lambda: grouped(snapshot.view.records, By(by)))
         self.answer([group.as_dict() for group in found])
 
 
 class Messages(Api):
     @telling
     async def get(self) -> None:
-        await self.desk.look()
+        await self.ledger.look()
         ask = partial(self.get_query_argument, default="")
         if ask("state") not in ("", *TABS):
             raise HTTPError(400, f"state must be one of {', '.join(TABS)}")
         listing = Listing.parse(ask("state"), ask("filter"), str(self.number("offset", 0)), ask("order"))
-        found = await listing.find(self.desk, rows=min(MOST, self.number("limit", MOST)))
+        found = await find(self.ledger, listing, rows=min(MOST, self.number("limit", MOST)))
         self.set_header("X-Total", "" if found.total is None else str(found.total))
         self.answer([record.as_dict() for record in found.rows])
 
@@ -130,18 +128,8 @@ class Messages(Api):
 class Message(Api):
     @telling
     async def get(self, id: str) -> None:
-        self.answer(await self.desk.ask(partial(self._read, id), PATIENCE))
-
-    def _read(self, id: str) -> dict[str, Any]:
-        quarantine = self.desk.quarantine
-        record, history = find(quarantine, id)
-        parcel = parcel_if_kept(quarantine, record)
-        told = {**record.as_dict(), "story": story.why(record), "history": history}
-        if parcel is not None:
-            told.update(content_type=parcel.content_type, content_encoding=parcel.content_encoding)
-            # Dates and bytes among them have no JSON of their own.
-            told.update(headers=_plain(parcel.headers), properties=_plain(parcel.properties))
-        return told
+        detail = await self.ledger.ask(lambda: self.ledger.quarantine.detail(id), PATIENCE)
+        self.answer(detail.as_dict())
 
 
 class Body(Api):
@@ -149,29 +137,29 @@ class Body(Api):
 
     @telling
     async def get(self, mid: str) -> None:
-        parcel = await self.desk.ask(lambda: self.desk.quarantine.message(mid))
+        stored = await self.ledger.ask(lambda: self.ledger.quarantine.message(mid))
         if self.get_query_argument("decoded", "") == "1":
-            self.answer({"body": decoded(parcel)})
+            self.answer({"body": decoded(stored)})
         else:
-            send_body(self, parcel.body)
+            self.send_body(stored.body)
 
 
 class Incidents(Api):
     @telling
     async def get(self) -> None:
         limit = min(MOST, self.number("limit", 100))
-        found = await self.desk.ask(lambda: self.desk.quarantine.queries.incidents(limit))
+        found = await self.ledger.ask(lambda: self.ledger.quarantine.queries.incidents(limit))
         self.answer([incident.as_dict() for incident in found])
 
 
 class Actions(Api):
     @telling
     async def get(self) -> None:
-        told = [
+        acts = [
             {"verb": each.verb, "story": each.story, "states": sorted(each.states), "choices": each.choices}
             for each in ACTIONS.values()
         ]
-        self.answer({"actions": told, "closed": self.closed})
+        self.answer({"actions": acts, "closed": self.closed})
 
 
 class Act(Api):
@@ -185,20 +173,16 @@ class Act(Api):
         choice = Choice(tuple(map(str, wanted.get("ids") or ())), everything, text)
         choice.check()
         if wanted.get("dry_run"):
-            found = await self.desk.ask(partial(self._rehearse, choice, action.states), PATIENCE)
+            kept = self.ledger.model.quarantined
+            found = await self.ledger.ask(lambda: choice.among(kept.refresh().records), PATIENCE)
             self.answer({"matches": len(found), "messages": [record.as_dict() for record in found[:MOST]]})
             return
-        options = {name: True for name in action.choices if wanted.get(name) is True}
-        choose = partial(choice.of, action=action)
-        job = await self.desk.start(
-            Order(verb, choose, self.actor, str(wanted.get("note") or ""), options), QUICK
-        )
+        switched = {name: True for name in action.choices if wanted.get(name) is True}
+        note = str(wanted.get("note") or "")
+        job = Job(verb, partial(chooser, self.ledger, choice), actor=self.actor, note=note, **switched)
+        await self.ledger.start(job, QUICK)
         self.set_status(HTTPStatus.OK if job.finished else HTTPStatus.ACCEPTED)
         self.answer(job.as_dict())
-
-    def _rehearse(self, choice: Choice, states: frozenset[State]) -> list[MessageRecord]:
-        kept = [state for state in (State.NDLV, State.FAIL) if state in states]
-        return [record for state in kept for record in choice.among(self.desk.shelf(state).refresh().records)]
 
 
 class LiftGate(Api):
@@ -206,8 +190,9 @@ class LiftGate(Api):
 
     @telling
     async def post(self) -> None:
-        gate = await self.desk.lift_gate(self.actor, str(self._wanted().get("note") or ""))
-        self.answer(gate.as_dict())
+        note = str(self._wanted().get("note") or "")
+        lift = self.ledger.quarantine.lift_gate
+        self.answer((await self.ledger.change(lambda: lift(actor=self.actor, note=note))).as_dict())
 
 
 class Proposal(Api):
@@ -215,10 +200,8 @@ class Proposal(Api):
 
     @telling
     async def get(self) -> None:
-        waiting = (await self.desk.look()).overview
-        if waiting is None:
-            raise HTTPError(503, self.desk.trouble)
-        self.answer(waiting.proposal and waiting.proposal.as_dict())
+        waiting = (await self.overview()).proposal
+        self.answer(waiting and waiting.as_dict())
 
 
 class DecideProposal(Api):
@@ -227,32 +210,24 @@ class DecideProposal(Api):
     @telling
     async def post(self, verb: str) -> None:
         wanted = self._wanted()
-        version, note = version_of(wanted.get("version")), str(wanted.get("note") or "")
+        version = version_of(wanted.get("version"))
+        how: dict[str, Any] = {"actor": self.actor, "note": str(wanted.get("note") or "")}
+        quarantine = self.ledger.quarantine
         if verb == "apply":
-            rules_only = wanted.get("rules_only") is True
-            done = await self.desk.apply_proposal(version, rules_only, self.actor, note)
-            self.answer(done.as_dict())
+            how["rules_only"] = wanted.get("rules_only") is True
+            done = await self.ledger.change(lambda: quarantine.apply_proposal(version, **how))
+            self.answer(done._asdict())
         else:
-            await self.desk.dismiss_proposal(version, self.actor, note)
+            await self.ledger.change(lambda: quarantine.dismiss_proposal(version, **how))
             self.answer({"version": version})
 
 
 class JobState(Api):
     @telling
     async def get(self, id: str) -> None:
-        self.answer(self._job(id).as_dict())
+        self.answer(self.job(id).as_dict())
 
     @telling
     async def post(self, id: str) -> None:
-        self._job(id).stop()
-        self.answer(self._job(id).as_dict())
-
-    def _job(self, id: str) -> Job:
-        job = self.desk.jobs.get(id)
-        if job is None:
-            raise HTTPError(404, "nobody remembers this act")
-        return job
-
-
-def _plain(values: Any) -> Any:
-    return json.loads(json.dumps(dict(values), default=str))
+        self.job(id).stop()
+        self.answer(self.job(id).as_dict())

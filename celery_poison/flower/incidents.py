@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from celery_poison.flower import words
-from celery_poison.flower.desk import Desk
+from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.flower.picture import Mark, draw
 from celery_poison.model import Incident
 from celery_poison.quarantine import story
@@ -41,8 +41,8 @@ class Suspect:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """One incident with those who were there."""
+class Death:
+    """One incident, with the messages that were running."""
 
     incident: Incident
     suspects: list[Suspect]
@@ -70,7 +70,7 @@ class Told:
 class Seen:
     """What the page shows."""
 
-    told: list[Told]
+    deaths: list[Death]
     processes: int
     picture: str
     slowest: float | None
@@ -81,25 +81,25 @@ def span(word: str) -> str:
     return word if word in SPANS else "24h"
 
 
-def read(desk: Desk, word: str) -> Seen:
+def read(ledger: AsyncLedger, word: str) -> Seen:
     """Read the newest incidents, and what the journal says of them.
 
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    queries = desk.quarantine.queries
+    queries = ledger.quarantine.queries
     now = queries.now_ms() / 1000
     journal = queries.journal(count=READ)
-    told = [_told(incident, journal) for incident in queries.incidents(SHOWN)]
+    deaths = [_death(incident, journal) for incident in queries.incidents(SHOWN)]
     alone = [entry for entry in journal if entry["event"] == "crashed" and not entry["incident"]]
     since = now - SPANS[word]
-    marks = [_mark(each) for each in told] + [_process(entry) for entry in alone]
+    marks = [_mark(death) for death in deaths] + [_process(entry) for entry in alone]
     shown = [mark for mark in marks if mark.at >= since]
-    took = [each.incident.took for each in told if each.incident.took is not None]
-    return Seen(told, len(alone), draw(shown, since, now), max(took, default=None))
+    took = [death.incident.took for death in deaths if death.incident.took is not None]
+    return Seen(deaths, len(alone), draw(shown, since, now), max(took, default=None))
 
 
-def _told(incident: Incident, journal: Sequence[Mapping[str, str]]) -> Told:
+def _death(incident: Incident, journal: Sequence[Mapping[str, str]]) -> Death:
     suspects: dict[str, Suspect] = {}
     for entry in journal:
         if entry["incident"] == incident.incident and entry["mid"] and entry["event"] in _VERDICTS:
@@ -112,16 +112,16 @@ def _told(incident: Incident, journal: Sequence[Mapping[str, str]]) -> Told:
                 words.say(story.sentence(entry), 400),
             )
     named = [*suspects.values()][:_NAMED]
-    return Told(incident, named, len(suspects) - len(named))
+    return Death(incident, named, len(suspects) - len(named))
 
 
-def _mark(told: Told) -> Mark:
-    incident = told.incident
+def _mark(death: Death) -> Mark:
+    incident = death.incident
     label = (
         f"{words.node(incident.worker)} died {_ago(incident.died_at)}: {words.cause(incident)};"
-        f" recovery {told.took}; {incident.flagged} flagged"
+        f" recovery {death.took}; {incident.flagged} flagged"
     )
-    kind = "open" if incident.took is None else "convicted" if told.convicted else "worker"
+    kind = "open" if incident.took is None else "convicted" if death.convicted else "worker"
     return Mark(incident.died_at or 0.0, incident.took, kind, label)
 
 

@@ -1,12 +1,32 @@
-"""Adds pages and tab to the Flower of this process, before it starts."""
+"""Adds pages, tab and metrics to the Flower of this process, before it starts."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 from celery.utils.log import get_logger
+from flower import urls
+from flower.views import monitor
+from tornado.template import Loader, Template
+from tornado.web import StaticFileHandler, url
+
+from celery_poison.flower import api, pages
+from celery_poison.flower.access import ledger_of
+from celery_poison.metrics import register
 
 logger = get_logger(__name__)
+
+STATIC = Path(__file__).parent / "static"
+OWN = Path(__file__).parent / "templates"
+
+_TAB = re.compile(r"[ \t]*<li\b(?:(?!</li>).)*reverse_url\('broker'\)(?:(?!</li>).)*</li>\n?", re.DOTALL)
+_CONTAINER = "{% block container %}"
+_TASK_LINK = """
+<div class="container-fluid poison-task-link"><a href="{{ reverse_url('poison-task', task.uuid) }}">What
+  celery_poison knows about this task</a></div>
+"""
 
 
 def install() -> bool:
@@ -18,19 +38,12 @@ def install() -> bool:
 
     Returns:
         Whether the pages are there now.
-
-    Raises:
-        ModuleNotFoundError: Flower is not installed: ``pip install 'celery-poison[flower]'``.
     """
-    from flower import urls
-
-    from celery_poison.flower import metrics, routes, templates
-
     try:
         if not any(_is_ours(handler) for handler in urls.handlers):
-            loader = templates.PoisonLoader(urls.settings["template_path"])
+            loader = PoisonLoader(urls.settings["template_path"])
             # In front, since Flower's last route answers everything that is left with 404.
-            urls.handlers[:0] = [*routes.handlers(), (r"/metrics", metrics.Metrics)]
+            urls.handlers[:0] = [*handlers(), (r"/metrics", Metrics)]
             urls.settings["template_loader"] = loader
     except Exception as error:
         logger.warning(
@@ -45,3 +58,89 @@ def install() -> bool:
 
 def _is_ours(handler: Any) -> bool:
     return getattr(handler, "name", None) == "poison"
+
+
+def handlers() -> list[Any]:
+    """Return the routes. Only ``url`` objects keep their arguments under Flower's ``--url_prefix``."""
+    return [
+        url(r"/poison", pages.ListPage, name="poison"),
+        url(r"/poison/message/(.+)", pages.MessagePage, name="poison-message"),
+        url(r"/poison/task/(.+)", pages.TaskRedirect, name="poison-task"),
+        url(r"/poison/body/(.+)", pages.Body, name="poison-body"),
+        url(r"/poison/incidents", pages.IncidentsPage, name="poison-incidents"),
+        url(r"/poison/preview/(\w+)", pages.PreviewPage, name="poison-preview"),
+        url(r"/poison/act/(\w+)", pages.Act, name="poison-act"),
+        url(r"/poison/job/(\w+)", pages.JobPage, name="poison-job"),
+        url(r"/poison/gate/lift", pages.LiftGate, name="poison-gate"),
+        url(r"/poison/proposal/(apply|dismiss)", pages.DecideProposal, name="poison-proposal"),
+        url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
+        url(r"/api/poison/status", api.Status),
+        url(r"/api/poison/groups", api.Groups),
+        url(r"/api/poison/messages", api.Messages),
+        url(r"/api/poison/message/(.+)", api.Message),
+        url(r"/api/poison/body/(.+)", api.Body),
+        url(r"/api/poison/incidents", api.Incidents),
+        url(r"/api/poison/actions", api.Actions),
+        url(r"/api/poison/act/(\w+)", api.Act),
+        url(r"/api/poison/job/(\w+)", api.JobState),
+        url(r"/api/poison/gate/lift", api.LiftGate),
+        url(r"/api/poison/proposal", api.Proposal),
+        url(r"/api/poison/proposal/(apply|dismiss)", api.DecideProposal),
+    ]
+
+
+class Metrics(monitor.Metrics):
+    """Flower's own ``/metrics``, with the quarantine's beside it: open to everybody, as Flower leaves it.
+
+    Begins to look at the ledger when it is asked for the first time: only then the app is known.
+    """
+
+    async def get(self) -> None:
+        settings = self.application.settings
+        if not settings.get("_poison_metrics"):
+            settings["_poison_metrics"] = True
+            try:
+                # Neither waits for Redis.
+                register(self.application.capp, model=ledger_of(self.application).model)
+            except Exception as error:
+                logger.warning("celery_poison: Flower's metrics lack the quarantine's: %s", error)
+        await super().get()
+
+
+class PoisonLoader(Loader):
+    """Loads Flower's templates from its directory, ours from our own.
+
+    Where Flower's look different from what we know, they are left alone, and ours stand on a plain base.
+    """
+
+    def __init__(self, flowers: str, **options: Any) -> None:
+        super().__init__(flowers, **options)
+
+    def resolve_path(self, name: str, parent_path: str | None = None) -> str:
+        return name
+
+    def _create_template(self, name: str) -> Template:
+        own = OWN / name
+        source = own.read_text() if own.is_file() else self._flowers(name)
+        return Template(source, name=name, loader=self)
+
+    def _flowers(self, name: str) -> str:
+        path = Path(self.root) / name
+        if name == "base.html" and (not path.is_file() or _CONTAINER not in path.read_text()):
+            logger.warning("celery_poison: Flower has no base template that we know; ours is plain")
+            return (OWN / "poison-plain-base.html").read_text()
+        source = path.read_text(encoding="utf-8")
+        if name == "navbar.html":
+            return with_tab(source)
+        return source.replace(_CONTAINER, _CONTAINER + _TASK_LINK, 1) if name == "task.html" else source
+
+
+def with_tab(navbar: str) -> str:
+    """Return Flower's navigation bar with a tab after that of the broker, made like it."""
+    found = _TAB.search(navbar)
+    tab = found and found[0].replace("('broker')", "('poison')").replace("'broker'", "'poison'")
+    if not found or not tab or tab.count(">Broker<") != 1:
+        logger.warning("celery_poison: Flower's navigation bar has changed: see /poison, without a tab")
+        return navbar
+    tab = tab.replace(">Broker<", ">Quarantine<")
+    return navbar[: found.end()] + tab + navbar[found.end() :]

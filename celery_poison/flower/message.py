@@ -1,19 +1,17 @@
-"""One message's dossier: what is on record, its attempts, what else happened, and the message itself."""
+"""One message's page: what is on record, its attempts, what else happened, and the message itself."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import words
-from celery_poison.flower.desk import Desk
+from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine import story
-from celery_poison.quarantine.dossier import find, parcel_if_kept
+from celery_poison.quarantine import Quarantine, story
 
 #: Seconds that a page waits for a message and its part of the journal.
 PATIENCE = 4.0
@@ -43,11 +41,11 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Dossier:
+class MessageStory:
     record: MessageRecord
     steps: list[Step]
     left_out: int
-    parcel: StoredMessage | None
+    stored: StoredMessage | None
 
     @property
     def why(self) -> str:
@@ -60,33 +58,25 @@ class Dossier:
     @property
     def decisions(self) -> list[Step]:
         """The audit trail: what people decided."""
-        return [
-            step
-            for step in self.steps
-            if step.kind in ("released", "failed", "discarded", "restored", "edited")
-        ]
-
-    @property
-    def attempts(self) -> list[Step]:
-        return [step for step in self.steps if step.attempt]
+        return [step for step in self.steps if step.kind in ("released", "failed", "discarded")]
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        return _table(self.parcel.headers if self.parcel else {})
+        return _table(self.stored.headers if self.stored else {})
 
     @property
     def properties(self) -> list[tuple[str, str]]:
-        return _table(self.parcel.properties if self.parcel else {})
+        return _table(self.stored.properties if self.stored else {})
 
     @property
     def arguments(self) -> list[tuple[str, str]]:
         """What the producer lets people see: its ``argsrepr`` and ``kwargsrepr``, not the body."""
-        headers = self.parcel.headers if self.parcel else {}
-        told = (("positional", headers.get("argsrepr")), ("by keyword", headers.get("kwargsrepr")))
-        return [(name, words.tell(value)) for name, value in told if value]
+        headers = self.stored.headers if self.stored else {}
+        shown = (("positional", headers.get("argsrepr")), ("by keyword", headers.get("kwargsrepr")))
+        return [(name, words.tell(value)) for name, value in shown if value]
 
 
-async def read_dossier(desk: Desk, id: str) -> Dossier:
+async def read_story(ledger: AsyncLedger, id: str) -> MessageStory:
     """Return what is known about a message, by mid or task id.
 
     Raises:
@@ -95,19 +85,17 @@ async def read_dossier(desk: Desk, id: str) -> Dossier:
         LedgerUnavailable: Redis does not answer.
     """
     try:
-        return await desk.ask(partial(_read, desk, id), PATIENCE)
+        return await ledger.ask(lambda: _read(ledger.quarantine, id), PATIENCE)
     except UnicodeError:
         raise MessageNotFound(f"no message {words.say(id)!r}") from None
     except TimeoutError:
         raise LedgerUnavailable("its part of the journal was not read in time") from None
 
 
-def _read(desk: Desk, id: str) -> Dossier:
-    quarantine = desk.quarantine
-    record, entries = find(quarantine, id)
+def _read(quarantine: Quarantine, id: str) -> MessageStory:
+    record, entries, stored = quarantine.detail(id)
     left_out = max(0, len(entries) - _ENTRIES)
-    steps = [_step(entry) for entry in entries[left_out:]]
-    return Dossier(record, steps, left_out, parcel_if_kept(quarantine, record))
+    return MessageStory(record, [_step(entry) for entry in entries[left_out:]], left_out, stored)
 
 
 def _step(entry: Mapping[str, str]) -> Step:
@@ -152,6 +140,6 @@ def _evidence(text: str) -> dict[str, str]:
 
 
 def _table(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    told = [(name, value) for name, value in sorted(values.items()) if value is not None]
-    rows = [(words.say(name, 80), words.tell(value)) for name, value in told[:_FIELDS]]
-    return rows + ([("…", f"{len(told) - _FIELDS} more")] if len(told) > _FIELDS else [])
+    present = [(name, value) for name, value in sorted(values.items()) if value is not None]
+    rows = [(words.say(name, 80), words.tell(value)) for name, value in present[:_FIELDS]]
+    return rows + ([("…", f"{len(present) - _FIELDS} more")] if len(present) > _FIELDS else [])

@@ -39,9 +39,9 @@ def draw(marks: Sequence[Mark], since: float, now: float) -> str:
         totals[bucket] += count
     top = max([*totals.values(), 4])
     parts = [*_frame(since, now, top), *_bars(bars, top), *_recoveries(marks, since, now)]
-    told = f"{len(marks)} deaths between {_clock(since, now)} and {_clock(now, now)}"
+    label = f"{len(marks)} deaths between {_clock(since, now)} and {_clock(now, now)}"
     return (
-        f'<svg class="poison-picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(told)}"'
+        f'<svg class="poison-picture" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(label)}"'
         f' xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
     )
 

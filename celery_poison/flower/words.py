@@ -25,9 +25,9 @@ _LONGEST, _LONGEST_VALUE = 200, 2000
 
 def say(text: object, limit: int = _LONGEST) -> str:
     """Return printable text of at most ``limit`` characters on one line; it is escaped by the template."""
-    told = text if isinstance(text, str) else str(text)
-    shown = clean(told[:limit])
-    return shown if len(told) <= limit else f"{shown}… ({len(told):,} characters)"
+    whole = text if isinstance(text, str) else str(text)
+    shown = clean(whole[:limit])
+    return shown if len(whole) <= limit else f"{shown}… ({len(whole):,} characters)"
 
 
 def tell(value: Any) -> str:
@@ -47,12 +47,12 @@ def cause(record: Any) -> str:
 
 def state(record: MessageRecord) -> str:
     """Return where a message stands, in words."""
-    told = STATES.get(record.state, record.state)
+    name = STATES.get(record.state, record.state)
     if record.state == "DLNG" and record.candidate:
         return "on trial"
     if record.state == "TBDL" and record.candidate:
         return "released" if record.probation else "candidate"
-    return record.resolution or told if record.state == "FAIL" else told
+    return record.resolution or name if record.state == "FAIL" else name
 
 
 def attempts(record: MessageRecord) -> str:

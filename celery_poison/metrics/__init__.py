@@ -1,9 +1,7 @@
 """What Prometheus sees: one background thread looks at the ledger, everything that is scraped is what it saw.
 
-snapshot.py   what is looked at
-sampler.py    the thread that looks, every few seconds
-families.py   each metric: its name, its labels, and where in a snapshot it stands
-collector.py  gives them to prometheus_client
+families.py   each metric: its name, its labels, and where in a snapshot of the read model it stands
+collector.py  the thread that looks, every few seconds, and what gives prometheus_client what it saw
 exporter.py   puts it into a registry (Flower), or behind a port (``celery poison monitor``)
 """
 

@@ -8,9 +8,7 @@ from weakref import WeakKeyDictionary
 from celery import Celery
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger.census import Headcount
-from celery_poison.metrics.sampler import Sampler
-from celery_poison.metrics.snapshot import Observer
+from celery_poison.quarantine.read_model import ReadModel
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -28,13 +26,13 @@ class Exporter:
     """The metrics of one app in one registry, until :meth:`close`."""
 
     def __init__(
-        self, app: Celery, interval: float, registry: CollectorRegistry, census: Headcount | None = None
+        self, app: Celery, interval: float, registry: CollectorRegistry, model: ReadModel | None = None
     ) -> None:
-        from celery_poison.metrics.collector import SnapshotCollector
+        from celery_poison.metrics.collector import Sampler, SnapshotCollector
 
         self.app = app
         self._registry = registry
-        self._sampler = Sampler(Observer(app, census).look, interval)
+        self._sampler = Sampler((model or ReadModel(app, brief=True)).look, interval)
         self._collector = SnapshotCollector(self._sampler)
         try:
             registry.register(self._collector)
@@ -80,14 +78,14 @@ def register(
     *,
     interval: float = INTERVAL,
     registry: CollectorRegistry | None = None,
-    census: Headcount | None = None,
+    model: ReadModel | None = None,
 ) -> Exporter:
     """Export the metrics of ``app``'s ledger, beginning now; Redis may be away. Safe to call again.
 
     Args:
         interval: seconds between two looks at the ledger.
         registry: default: that of the process, which Flower's ``/metrics`` serves.
-        census: who is in quarantine, where this process keeps that already; None: one of its own.
+        model: where this process keeps one already; None: one of its own.
 
     Raises:
         ConfigurationError: prometheus_client is not installed, a setting is wrong, or this process exports
@@ -99,4 +97,4 @@ def register(
         raise ConfigurationError(_MISSING) from None
     chosen = registry or REGISTRY
     known = _exporters.get(chosen)
-    return known if known is not None and known.app is app else Exporter(app, interval, chosen, census)
+    return known if known is not None and known.app is app else Exporter(app, interval, chosen, model)

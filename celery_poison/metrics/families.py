@@ -1,4 +1,4 @@
-"""Every metric: its name, what it says, its labels, and where in a sample it stands.
+"""Every metric: its name, what it says, its labels, and where in a snapshot it stands.
 
 docs/monitoring.md tells them too, and a test holds the two together.
 """
@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from celery_poison import causes
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS
-from celery_poison.metrics.sampler import Sample
-from celery_poison.metrics.snapshot import Snapshot
+from celery_poison.quarantine.overview import Overview
+from celery_poison.quarantine.read_model import Snapshot
 
 PREFIX = "celery_poison_"
 
@@ -42,19 +42,24 @@ class Family:
     kind: Kind
     says: str
     labels: tuple[str, ...]
-    rows: Callable[[Snapshot], Rows]
+    rows: Callable[[Snapshot, Overview], Rows]
 
 
-def _one(number: float) -> Rows:
-    return [((), number)]
+def _gauge(name: str, says: str, read: Callable[[Snapshot, Overview], float]) -> Family:
+    return Family(name, Kind.GAUGE, says, (), lambda s, o: [((), read(s, o))])
 
 
-def _workers(snapshot: Snapshot) -> Rows:
-    states = Counter(
-        "silent" if not worker.alive else "stopping" if worker.stopping else "alive"
-        for worker in snapshot.workers
-    )
-    return [((state,), states[state]) for state in ("alive", "stopping", "silent")]
+def _by(kind: Kind, name: str, says: str, label: str, rows: Callable[[Snapshot, Overview], Rows]) -> Family:
+    return Family(name, kind, says, (label,), rows)
+
+
+def _oldest(snapshot: Snapshot) -> float:
+    return max(0.0, (snapshot.view.taken_at or 0.0) - snapshot.oldest) if snapshot.oldest else 0.0
+
+
+def _workers(overview: Overview) -> Rows:
+    stopping, alive = overview.stopping, overview.alive
+    return [(("alive",), alive - stopping), (("stopping",), stopping), (("silent",), overview.dead)]
 
 
 def _by_cause(
@@ -69,14 +74,10 @@ def _by_cause(
     return (((cause,), number) for cause, number in sorted(found.items()))
 
 
-def _convictions(snapshot: Snapshot) -> Rows:
-    rows = _by_cause(snapshot.counts, "quarantined", (*causes.DEATHS, causes.FAILURES))
-    return [row for row in rows if row[0][0] not in causes.NO_CONVICTIONS]
-
-
-def _diversions(snapshot: Snapshot) -> Rows:
-    rows = _by_cause(snapshot.counts, "quarantined", causes.NO_CONVICTIONS)
-    return [row for row in rows if row[0][0] in causes.NO_CONVICTIONS]
+def _quarantined(snapshot: Snapshot, *, convicted: bool) -> Rows:
+    expected = (*causes.DEATHS, causes.FAILURES) if convicted else causes.NO_CONVICTIONS
+    rows = _by_cause(snapshot.counts, "quarantined", expected)
+    return [row for row in rows if (row[0][0] not in causes.NO_CONVICTIONS) is convicted]
 
 
 def _recoveries(snapshot: Snapshot) -> Rows:
@@ -91,132 +92,113 @@ FAMILIES = (
         Kind.GAUGE,
         "Messages in quarantine (NDLV)",
         ("task", "cause", "queue"),
-        lambda s: s.quarantined.items(),
+        lambda s, o: s.series.items(),
     ),
-    Family(
+    _gauge(
         "quarantine_oldest_seconds",
-        Kind.GAUGE,
         "For how long the oldest message has been in quarantine, 0 when there is none",
-        (),
-        lambda s: _one(s.oldest),
+        lambda s, o: _oldest(s),
     ),
-    Family(
-        "given_up_messages",
-        Kind.GAUGE,
-        "Messages that were given up and are still kept (FAIL)",
-        (),
-        lambda s: _one(s.totals["failed"]),
+    _gauge(
+        "given_up_messages", "Messages that were given up and are still kept (FAIL)", lambda s, o: o.failed
     ),
-    Family(
-        "candidates",
-        Kind.GAUGE,
-        "Messages that are flagged as candidates, waiting or running",
-        (),
-        lambda s: _one(s.totals["candidates"]),
+    _gauge(
+        "candidates", "Messages that are flagged as candidates, waiting or running", lambda s, o: o.candidates
     ),
-    Family("trials", Kind.GAUGE, "Suspects that run alone at this moment", (), lambda s: _one(s.trials)),
-    Family(
-        "running",
-        Kind.GAUGE,
-        "Messages that workers have in their hands",
-        (),
-        lambda s: _one(s.totals["running"]),
-    ),
-    Family(
+    _gauge("trials", "Suspects that run alone at this moment", lambda s, o: s.trials),
+    _gauge("running", "Messages that workers have in their hands", lambda s, o: o.running),
+    _gauge(
         "parked",
-        Kind.GAUGE,
         "Messages that wait in the ledger: until an earlier start ends, or on their way to the trial queue",
-        (),
-        lambda s: _one(s.totals["parked"]),
+        lambda s, o: o.parked,
     ),
-    Family(
+    _by(
+        Kind.GAUGE,
         "stuck_messages",
-        Kind.GAUGE,
         "Messages that nobody works on, and that should have gone on by now; of each kind at most 1000",
-        ("kind",),
-        lambda s: [((kind,), number) for kind, number in s.stuck.items()],
+        "kind",
+        lambda s, o: [((kind,), number) for kind, number in o.stranded.counts.items()],
     ),
-    Family("workers", Kind.GAUGE, "Workers that guard messages, by state", ("state",), _workers),
-    Family(
+    _by(Kind.GAUGE, "workers", "Workers that guard messages, by state", "state", lambda s, o: _workers(o)),
+    _gauge(
         "open_incidents",
-        Kind.GAUGE,
         "Dead workers whose messages are still being put back",
-        (),
-        lambda s: _one(s.open_incidents),
+        lambda s, o: len(o.open_incidents),
     ),
-    Family(
+    _gauge(
         "fleet_gate_closed",
-        Kind.GAUGE,
         "1 while the fleet gate is closed: only a death on trial convicts",
-        (),
-        lambda s: _one(s.gate_closed),
+        lambda s, o: o.gate.closed,
     ),
-    Family(
-        "monitor_present",
-        Kind.GAUGE,
-        "1 if somebody watches the workers",
-        (),
-        lambda s: _one(bool(s.monitor)),
-    ),
-    Family(
+    _gauge("monitor_present", "1 if somebody watches the workers", lambda s, o: bool(o.monitor)),
+    _gauge(
         "unguarded_tasks",
-        Kind.GAUGE,
         "Tasks that the present workers ran without the ledger's knowledge",
-        (),
-        lambda s: _one(sum(worker.unguarded for worker in s.workers)),
+        lambda s, o: o.unguarded,
     ),
-    Family(
-        "ledger_errors",
-        Kind.GAUGE,
-        "Errors of the ledger that the present workers counted",
-        (),
-        lambda s: _one(sum(worker.ledger_errors for worker in s.workers)),
+    _gauge(
+        "ledger_errors", "Errors of the ledger that the present workers counted", lambda s, o: o.ledger_errors
     ),
-    Family(
+    _by(
+        Kind.COUNTER,
         "crashes_total",
-        Kind.COUNTER,
         "Starts that died",
-        ("cause",),
-        lambda s: _by_cause(s.counts, "crashed", causes.DEATHS),
+        "cause",
+        lambda s, o: _by_cause(s.counts, "crashed", causes.DEATHS),
     ),
-    Family("convictions_total", Kind.COUNTER, "Messages convicted", ("cause",), _convictions),
-    Family(
-        "diversions_total",
+    _by(
         Kind.COUNTER,
+        "convictions_total",
+        "Messages convicted",
+        "cause",
+        lambda s, o: _quarantined(s, convicted=True),
+    ),
+    _by(
+        Kind.COUNTER,
+        "diversions_total",
         "Messages that went to quarantine without a conviction",
-        ("cause",),
-        _diversions,
+        "cause",
+        lambda s, o: _quarantined(s, convicted=False),
     ),
     Family(
         "acquittals_total",
         Kind.COUNTER,
         "Candidates, released messages among them, that ended alive",
         (),
-        lambda s: _one(s.counts.get("cleared", 0)),
+        lambda s, o: [((), s.counts.get("cleared", 0))],
     ),
     Family(
         "recovery_seconds",
         Kind.HISTOGRAM,
         "From a worker's death until everything of it was put back",
         (),
-        _recoveries,
+        lambda s, o: _recoveries(s),
     ),
-    Family(
-        "journal_entries",
-        Kind.GAUGE,
-        "Entries of the journal",
-        (),
-        lambda s: _one(s.totals["journal"]),
-    ),
-    Family(
+    _gauge("journal_entries", "Entries of the journal", lambda s, o: o.journal),
+    _gauge(
         "journal_lag_seconds",
-        Kind.GAUGE,
         "Age of the oldest entry of the journal, 0 when it is empty",
-        (),
-        lambda s: _one(s.journal_age),
+        lambda s, o: s.journal_age,
     ),
-    Family("snapshot_seconds", Kind.GAUGE, "How long the newest look took", (), lambda s: _one(s.took)),
+    _gauge("snapshot_seconds", "How long the newest look took", lambda s, o: s.took),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What is known at this moment.
+
+    Attributes:
+        snapshot: the newest; None before the first.
+        age: seconds since it was taken.
+        up: whether the last look succeeded, and not too long ago; None while the first look is under way.
+        errors: looks that failed so far.
+    """
+
+    snapshot: Snapshot | None
+    age: float
+    up: bool | None
+    errors: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,21 +213,18 @@ class Health:
 
 HEALTH = (
     Health(
-        "up",
-        Kind.GAUGE,
-        "1 if the ledger answers, 0 if these metrics are out of date",
-        lambda sample: sample.up,
+        "up", Kind.GAUGE, "1 if the ledger answers, 0 if these metrics are out of date", lambda each: each.up
     ),
     Health(
         "snapshot_age_seconds",
         Kind.GAUGE,
         "How old these metrics are",
-        lambda sample: sample.age if sample.snapshot else None,
+        lambda each: each.age if each.snapshot else None,
     ),
     Health(
         "snapshot_errors_total",
         Kind.COUNTER,
         "Looks at the ledger that failed, in this process",
-        lambda sample: sample.errors,
+        lambda each: each.errors,
     ),
 )

@@ -1,5 +1,5 @@
 """The quarantine: what was convicted, kept byte for byte until a person decides."""
 
-from celery_poison.quarantine.quarantine import Quarantine
+from celery_poison.quarantine.service import Quarantine
 
 __all__ = ["Quarantine"]

@@ -50,8 +50,8 @@ def fingerprint_of(message: Any, task: str, secret: bytes, function: Callable[..
     if function is None or arguments is None:
         return hash_of(secret, task, body, arguments)
     args, kwargs = arguments
-    told = function(*args, **kwargs)
-    material = told if isinstance(told, bytes) else json.dumps(told, sort_keys=True, default=repr).encode()
+    value = function(*args, **kwargs)
+    material = value if isinstance(value, bytes) else json.dumps(value, sort_keys=True, default=repr).encode()
     return _hash(secret, task, material)
 
 

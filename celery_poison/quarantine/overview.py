@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -17,21 +16,13 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.proposals import Proposal
-from celery_poison.quarantine.owner import check_owner
-from celery_poison.quarantine.stranded import find_stranded
+from celery_poison.quarantine.owner import check_owner, without_secrets
+from celery_poison.quarantine.stranded import Stranded, find_stranded
 from celery_poison.settings import Settings
-from celery_poison.stuck import Stranded
 from celery_poison.text import count_of, duration, when
 
 #: Messages that nobody works on, each with a warning of its own.
 _STUCK_TOLD = 3
-
-_SECRETS = re.compile(r"//[^;?]*@|\?[^;]*")
-
-
-def without_secrets(url: str) -> str:
-    """Return a URL without user, password and query, which may hold either."""
-    return _SECRETS.sub(lambda found: "//" if found[0].startswith("//") else "", url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +93,11 @@ class Overview:
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""
-        told = asdict(self)
-        del told["stranded"]
-        told["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
+        shown = asdict(self)
+        del shown["stranded"]
+        shown["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
         return {
-            **told,
+            **shown,
             "proposal": self.proposal and self.proposal.summary(),
             "stuck": [stuck.as_dict() for stuck in self.stranded.oldest],
             "stuck_messages": self.stranded.counts,
@@ -127,7 +118,7 @@ def overview(app: Celery) -> Overview:
     ledger = plugin.open_ledger()
     queries = Queries(ledger)
     settings = plugin.settings
-    totals = queries.totals()
+    totals: dict[str, Any] = queries.totals()  # by the names of fields
     workers = queries.workers(int(settings.activation_interval * 1000))
     monitor, incidents, gate = queries.monitor(), queries.open_incidents(), queries.gate()
     stranded = find_stranded(app)
@@ -143,12 +134,7 @@ def overview(app: Celery) -> Overview:
     return Overview(
         ledger=without_secrets(plugin.ledger_url),
         namespace=settings.namespace,
-        quarantined=totals["quarantined"],
-        failed=totals["failed"],
-        candidates=totals["candidates"],
-        running=totals["running"],
-        parked=totals["parked"],
-        journal=totals["journal"],
+        **totals,
         blocked=len(read_rules(raw, now)[0]),
         proposal=Proposal.read(*published.waiting(ledger)),
         gate=gate,

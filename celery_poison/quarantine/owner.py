@@ -1,9 +1,10 @@
-"""Whose ledger this is, asked before anything of it is published or failed, and who acts on it."""
+"""Whose ledger this is, asked before anything of it is published or failed, who acts, and where it lives."""
 
 from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
 
 from celery import Celery
@@ -54,3 +55,11 @@ def default_actor() -> str:
     except (KeyError, OSError, ImportError):  # a container's user need not have a name
         login = str(os.getuid())
     return f"{login}@{socket.gethostname()}"
+
+
+_SECRETS = re.compile(r"//[^;?]*@|\?[^;]*")
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL without user, password and query, which may hold either."""
+    return _SECRETS.sub(lambda found: "//" if found[0].startswith("//") else "", url)

@@ -60,14 +60,14 @@ def pack(fields: Mapping[str, str | bytes | int]) -> bytes:
     """Return the fields of :func:`stored_fields` as one value."""
     body = fields["body"]
     assert isinstance(body, bytes)
-    told = {name: value for name, value in fields.items() if name != "body"}
-    return json.dumps(told).encode() + b"\n" + body
+    rest = {name: value for name, value in fields.items() if name != "body"}
+    return json.dumps(rest).encode() + b"\n" + body
 
 
 def unpack(packed: bytes) -> dict[str, bytes]:
     """Undo :func:`pack`."""
-    told, _, body = packed.partition(b"\n")
-    return {**{name: str(value).encode() for name, value in json.loads(told).items()}, "body": body}
+    rest, _, body = packed.partition(b"\n")
+    return {**{name: str(value).encode() for name, value in json.loads(rest).items()}, "body": body}
 
 
 def stored_message(raw: Mapping[str, bytes]) -> StoredMessage:

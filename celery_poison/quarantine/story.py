@@ -1,15 +1,48 @@
-"""A message's life in sentences: what the journal says about it, and why it is where it is."""
+"""A message's life in sentences: what is known about it, why it is where it is, what the journal says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from celery_poison.causes import describe, signal_name
 from celery_poison.evidence import Evidence
-from celery_poison.model import MessageRecord
+from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.states import State
 from celery_poison.text import clean, count_of, when
 
 Entry = Mapping[str, str]
+
+_COUNTS = ("deliveries", "crashes", "strikes", "failures")
+
+
+class Detail(NamedTuple):
+    """Everything that is known about one message.
+
+    Attributes:
+        history: the journal's entries about it, oldest first.
+        stored: the original message, if it lies in the ledger and not with the broker.
+    """
+
+    record: MessageRecord
+    history: Sequence[Entry]
+    stored: StoredMessage | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``show --json`` prints, but for the body."""
+        shown = {**self.record.as_dict(), "story": why(self.record), "history": self.history}
+        if self.stored is not None:
+            names = ("content_type", "content_encoding", "headers", "properties")
+            shown.update((name, getattr(self.stored, name)) for name in names)
+        return shown
+
+
+def remembered(history: Sequence[Entry]) -> MessageRecord:
+    """Return what the last journal entry says about a message of which no record is left."""
+    last = history[-1]
+    names = ("id", "mid", "task", "queue", "cause", "worker", "incident", *_COUNTS)
+    return MessageRecord.from_hash({name: last[name] for name in names}, State(last["state"]))
+
 
 STANDING = {
     "NDLV": "In quarantine.",
@@ -62,17 +95,17 @@ def _finished(entry: Entry) -> str:
 
 
 def _crashed(entry: Entry) -> str:
-    told = f"{describe(entry['cause'])} on {entry['worker']}{_after(entry)}"
+    sentence = f"{describe(entry['cause'])} on {entry['worker']}{_after(entry)}"
     if entry["crashes"]:
-        told += f": death {entry['crashes']}, strike {entry['strikes']}"
+        sentence += f": death {entry['crashes']}, strike {entry['strikes']}"
     if entry["outcome"] == "shared" and not entry["note"]:
-        told += "; others ran beside it and share the blame"
-    return told + _noted(entry) + _proven(entry)
+        sentence += "; others ran beside it and share the blame"
+    return sentence + _noted(entry) + _proven(entry)
 
 
 def _interrupted(entry: Entry) -> str:
-    told = f"its run on {entry['worker']} was interrupted ({_why(entry['cause'])}); nobody is to blame"
-    return told + _proven(entry)
+    sentence = f"its run on {entry['worker']} was interrupted ({_why(entry['cause'])}); nobody is to blame"
+    return sentence + _proven(entry)
 
 
 def _why(cause: str) -> str:

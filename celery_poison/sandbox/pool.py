@@ -86,7 +86,8 @@ class Cells:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._running)
+        """Whether a suspect runs in a cell; not while its cell only opens."""
+        return any(runner.has_begun for runner in self._running)
 
     def takes(self, request: Suspect) -> bool:
         """Whether ``request`` can be tried in a cell."""

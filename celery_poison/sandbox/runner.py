@@ -69,6 +69,11 @@ class Runner:
         self._trial = trial
         self._trials.put(trial)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the trial that it was given last has begun in its cell."""
+        return self._trial is not None and self._trial.begun
+
     def terminate(self, pid: int, signum: int | None) -> None:
         """End what runs in the cell ``pid``, if that is its; SIGUSR1 interrupts it, as in a pool process."""
         cell, trial = self._cell, self._trial

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Facts, Verdict, judge
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.messages import MessageState
@@ -222,6 +223,8 @@ class Admission:
         self._acknowledge(delivery)
 
     def _acknowledge(self, delivery: Delivery) -> None:
+        if isinstance(delivery.message, Sealed):
+            delivery.message.has_moved()
         self._runtime.loop.call_in_loop(delivery.message.ack)
 
     def _claim(self, delivery: Delivery, recorded: MessageState, *, alone: bool) -> None:

@@ -23,6 +23,7 @@ from celery_poison.worker.admission import Admission
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.heartbeat import Heartbeat
 from celery_poison.worker.lease import keep_child_alive
+from celery_poison.worker.reconnect_cleanup import hear_of_begun
 from celery_poison.worker.worker import Worker
 
 logger = get_logger("celery_poison")
@@ -71,6 +72,7 @@ class LifeStep(bootsteps.StartStopStep):
             beat += 1
             time.sleep(0.05)
             runtime.loop.drain()
+            hear_of_begun(runtime.loop.consumer)  # and of what has ended: it is acknowledged meanwhile
         runtime.cells.end()
 
     def terminate(self, worker: Any) -> None:

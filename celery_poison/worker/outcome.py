@@ -28,7 +28,7 @@ from celery_poison.results import success_was_stored
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.background import Background, Retry
-from celery_poison.worker.deferred_cleanup import Acknowledged, DeferredCleanup
+from celery_poison.worker.deferred_cleanup import FOR_A_COPY, Acknowledged, DeferredCleanup
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease, rejoins_before
 from celery_poison.worker.loop import EventLoop
@@ -260,11 +260,14 @@ class Outcomes:
             final: nothing more comes of its task.
             copy: a copy of the message comes, or may: it is recognised by this start.
         """
+        end = Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type)
         if rejoins_before(ticket.token) < self._me.rejoins:
+            keep_for = FOR_A_COPY if copy else self._settings.activation_interval
+            self._deferred_cleanup.keep([end], keep_for)  # nobody recovers this former life any more
             self._background.do(partial(self._ownership.ended_too_late, request))
             return
         if copy:
-            self._resync.keep(Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type))
+            self._resync.keep(end)
         if request.poison is not None and not request.poison.is_ordinary:
             acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
             over = time.monotonic() + 3 * self._settings.activation_interval

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+from contextlib import suppress
 from functools import partial
 from inspect import isgenerator
 from typing import Any
@@ -58,17 +59,22 @@ def hear_of_begun(consumer: Any) -> None:
     pool: Any = getattr(consumer.pool, "_pool", None)
     hub = consumer.hub
     for fd in [*getattr(pool, "_fileno_to_outq", ())] if hub is not None else []:
-        said = select.poll()
-        said.register(fd, select.POLLIN)
-        rest = hub.readers.get(fd, (None,))[0]
-        while said.poll(REST_OF_A_RESULT * isgenerator(rest)):
-            if isgenerator(rest):
-                next(rest, None)
-            else:
-                pool.handle_result_event(fd)
-            if fd not in hub.readers:
-                break  # its process is gone
-            rest = hub.readers[fd][0]
+        with suppress(OSError, EOFError):  # its process is gone
+            _read_all(fd, pool, hub)
+
+
+def _read_all(fd: int, pool: Any, hub: Any) -> None:
+    said = select.poll()
+    said.register(fd, select.POLLIN)
+    rest = hub.readers.get(fd, (None,))[0]
+    while said.poll(REST_OF_A_RESULT * isgenerator(rest)):
+        if isgenerator(rest):
+            next(rest, None)
+        else:
+            pool.handle_result_event(fd)
+        if fd not in hub.readers:
+            return  # its process is gone
+        rest = hub.readers[fd][0]
 
 
 def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:

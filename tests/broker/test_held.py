@@ -206,6 +206,25 @@ def test_NEW_9_an_acknowledged_entry_that_reappears_is_acknowledged_again_and_do
     assert process.held.is_empty
 
 
+def test_NEW_9_an_entry_that_reappears_and_was_on_record_elsewhere_goes_back(
+    site: Site, process: Process
+) -> None:
+    """It was parked in the moments that Redis has lost: nobody else knows it."""
+    site.send(0)
+    receiver = process.connect()
+    (message,) = receiver.receive(1)
+    tag, raw = message.delivery_tag, site.raw.hget(site.unacked, message.delivery_tag)
+    message.has_moved()
+    message.ack()
+    assert not site.entries()
+    site.raw.hset(site.unacked, tag, raw)
+    site.raw.zadd(site.index, {tag: 1.0})
+    receiver.connection.close()
+    process.held.flush()
+    assert mids(site) == ["m0"] and not site.entries()
+    assert process.held.is_empty
+
+
 def test_NEW_9_what_was_put_back_and_reappears_is_put_back_again(site: Site, process: Process) -> None:
     site.send(0)
     receiver = process.connect()

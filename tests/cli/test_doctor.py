@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.cli.checks import server as server_checks
+from celery_poison.cli import redis_checks as server_checks
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet

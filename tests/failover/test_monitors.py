@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from celery_poison.metrics.snapshot import Observer
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.policies import Policies
+from celery_poison.quarantine.read_model import ReadModel
 from celery_poison.testing import RedisServer, wait_until
 from tests.failover.crew import Watched, frozen
 from tests.failover.standalone import MonitorProcess
@@ -113,7 +112,7 @@ def test_EMS_9_a_monitor_that_takes_over_reads_the_policies_again_and_its_worker
         with crew.worker("w2") as second:
             second.wait_ready()
             crew.await_that(lambda: len(crew.quarantine.queries.workers(10)) == 2, "both are on record")
-            version = Policies(crew.app).set("fleet.kill_child", {"max_crashes": 1}).version
+            version = crew.quarantine.set_policy("fleet.kill_child", {"max_crashes": 1}).version
             in_force = f"policies of version {version} are in force"
             first.kill_group()
             crew.await_that(lambda: in_force in second.log_text(), "read at the switch")
@@ -140,7 +139,7 @@ def test_EMS_3_a_standalone_monitor_puts_back_what_a_fleet_of_one_held_and_leave
         assert {line["message"]["id"] for line in monitor.told("message_candidate")} == held
         assert [line["how"] for line in monitor.told("worker_lost")] == ["gone"]
         wait_until(lambda: "celery_poison_up 1.0" in monitor.metrics, what=monitor.log_text)
-        counts = Observer(crew.app).look().counts
+        counts = ReadModel(crew.app).look().counts
         assert counts["crashed:worker_lost"] == 2
         assert sum(number for name, number in counts.items() if name.startswith("recovered:")) == 1
         assert monitor.end() == 0, monitor.log_text()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from celery_poison import Quarantine
 from celery_poison.ledger.fleet import GateLimits, Silence
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.gate import FleetGate
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
@@ -52,6 +52,6 @@ def test_NEW_1_a_program_lifts_it_and_is_told_when_it_is_open(
     close_gate(fleet)
     lifted = flower.post_json("/api/poison/gate/lift", {"note": "over"})
     assert (lifted.status, lifted.json["closed"], lifted.json["lifted_by"]) == (200, False, "ann (flower)")
-    assert not FleetGate(fleet.app).read().closed
+    assert not Quarantine(fleet.app).gate().closed
     again = flower.post_json("/api/poison/gate/lift", {})
     assert (again.status, again.json["error"]) == (404, "the fleet gate is not closed")

@@ -9,7 +9,6 @@ from celery_poison.blocks import read_rules
 from celery_poison.ledger import blocks
 from celery_poison.plugin import plugin_of
 from celery_poison.proposals import ProposedRule, sheet
-from celery_poison.quarantine.proposals import Proposals
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
 from tests.flower.served import ANN
@@ -86,7 +85,7 @@ def test_NEW_7_it_is_dismissed_and_programs_do_the_same(serve: Serve, fleet: Fle
     version = propose(fleet, 2, policy=1)
     done = flower.post_json("/api/poison/proposal/apply", {"version": version, "rules_only": True})
     assert done.json == {"version": version, "rules": 1, "options": 0}
-    assert Proposals.of(fleet.app).take_back(actor="ben").rules == 1
+    assert plugin_of(fleet.app).open_ledger().retract("ben") == (1, False)
     assert flower.post_json("/api/poison/proposal/dismiss", {}).status == 400
 
 

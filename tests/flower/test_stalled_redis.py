@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from celery_poison.flower.desk import PATIENCE
+from celery_poison.flower.ledger import PATIENCE
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve

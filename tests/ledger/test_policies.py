@@ -8,13 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from celery import Celery
 
-from celery_poison import guarded
+from celery_poison import Quarantine, guarded
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.policies import Policies
 
 
 @pytest.fixture
@@ -85,7 +84,7 @@ def test_EMS_9_people_who_change_at_the_same_time_lose_nothing(app: Celery, ledg
     app.finalize()
 
     def change(n: int) -> int:
-        return Policies(app).set(f"shop.t{n % 4}", {"max_crashes": n + 1}, force=True).version
+        return Quarantine(app).set_policy(f"shop.t{n % 4}", {"max_crashes": n + 1}, force=True).version
 
     with ThreadPoolExecutor(4) as pool:
         versions = list(pool.map(change, range(12)))
@@ -95,39 +94,42 @@ def test_EMS_9_people_who_change_at_the_same_time_lose_nothing(app: Celery, ledg
 
 
 def test_EMS_9_a_set_keeps_what_it_does_not_name_and_an_unset_too(app: Celery) -> None:
-    desk = Policies(app)
-    desk.set("shop.convert", {"max_crashes": 1})
-    assert desk.set("shop.convert", {"max_failures": 3}).options == {"max_crashes": 1, "max_failures": 3}
-    assert desk.unset("shop.convert", ["max_crashes"]).options == {"max_failures": 3}
-    assert desk.unset("shop.convert").options == {}
+    quarantine = Quarantine(app)
+    quarantine.set_policy("shop.convert", {"max_crashes": 1})
+    assert quarantine.set_policy("shop.convert", {"max_failures": 3}).options == {
+        "max_crashes": 1,
+        "max_failures": 3,
+    }
+    assert quarantine.unset_policy("shop.convert", ["max_crashes"]).options == {"max_failures": 3}
+    assert quarantine.unset_policy("shop.convert").options == {}
     with pytest.raises(MessageNotFound, match="nothing is overridden"):
-        desk.unset("shop.convert")
+        quarantine.unset_policy("shop.convert")
 
 
 def test_EMS_9_a_conflict_is_told_only_to_who_named_a_version(app: Celery) -> None:
-    desk = Policies(app)
-    version = desk.set("*", {"max_crashes": 1}, if_version=0).version
+    quarantine = Quarantine(app)
+    version = quarantine.set_policy("*", {"max_crashes": 1}, if_version=0).version
     with pytest.raises(PolicyConflict):
-        desk.set("*", {"max_crashes": 3}, if_version=0)
+        quarantine.set_policy("*", {"max_crashes": 3}, if_version=0)
     with pytest.raises(PolicyConflict):
-        desk.unset("*", if_version=version - 1)
-    assert desk.set("*", {"max_crashes": 3}).options == {"max_crashes": 3}
+        quarantine.unset_policy("*", if_version=version - 1)
+    assert quarantine.set_policy("*", {"max_crashes": 3}).options == {"max_crashes": 3}
 
 
 def test_garbage_can_be_seen_and_taken_away(app: Celery, ledger: Ledger) -> None:
-    desk = Policies(app)
-    desk.set("shop.convert", {"max_crashes": 1})
+    quarantine = Quarantine(app)
+    quarantine.set_policy("shop.convert", {"max_crashes": 1})
     ledger.client.hset(ledger.keys.policy, "shop.convert", '{"max_crashes": 1, "x": 2}')
     ledger.client.hset(ledger.keys.policy, "*", "{")
-    assert len(desk.read().ignored) == 2
-    assert desk.unset("shop.convert", ["x"]).options == {"max_crashes": 1}
-    desk.unset("*")
-    assert desk.read().ignored == []
+    assert len(quarantine.policies().ignored) == 2
+    assert quarantine.unset_policy("shop.convert", ["x"]).options == {"max_crashes": 1}
+    quarantine.unset_policy("*")
+    assert quarantine.policies().ignored == []
 
 
 def test_a_task_that_the_hash_has_no_place_for_is_refused(app: Celery) -> None:
     with pytest.raises(ConfigurationError, match="the name is taken"):
-        Policies(app).set("version", {"max_crashes": 1}, force=True)
+        Quarantine(app).set_policy("version", {"max_crashes": 1}, force=True)
 
 
 def test_EMS_9_a_plugin_reads_again_only_what_has_changed(
@@ -140,12 +142,12 @@ def test_EMS_9_a_plugin_reads_again_only_what_has_changed(
         return policy.max_crashes, policy.max_failures
 
     assert not plugin.refresh_policies(ledger)
-    Policies(app).set("shop.convert", {"max_crashes": 1})
+    Quarantine(app).set_policy("shop.convert", {"max_crashes": 1})
     assert plugin.refresh_policies(ledger)
     assert limits() == (1, 7)
     with monkeypatch.context() as patch:
         patch.delattr(policies, "read")
         assert not plugin.refresh_policies(ledger)
-    Policies(app).unset("shop.convert")
+    Quarantine(app).unset_policy("shop.convert")
     assert plugin.refresh_policies(ledger)
     assert limits() == (2, 7)

@@ -15,7 +15,6 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.scripts import Code
 from celery_poison.proposals import Proposal, ProposedRule, sheet
-from celery_poison.quarantine.proposals import Proposals
 
 RULES = [ProposedRule(fingerprint=f"{n:016x}", task="shop.pdf", note="why", caught=n) for n in range(3)]
 POLICY = {"max_crashes": 1, "max_payload_bytes": 100_000_000}
@@ -36,7 +35,7 @@ def _publish(
 
 
 def _waiting(ledger: Ledger) -> Proposal | None:
-    return Proposals(ledger).read()
+    return Proposal.read(*published.waiting(ledger))
 
 
 def _in_force(ledger: Ledger) -> dict[str, str]:

@@ -12,8 +12,8 @@ import pytest
 from celery_poison import Quarantine
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, SchemaMismatch
-from celery_poison.quarantine.lookup import AmbiguousId
-from celery_poison.quarantine.outcome import Outcome
+from celery_poison.quarantine.search import AmbiguousId
+from celery_poison.quarantine.service import Outcome
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet

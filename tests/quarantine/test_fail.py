@@ -13,7 +13,7 @@ from celery.result import AsyncResult
 from kombu.compression import compress
 
 from celery_poison import Quarantine
-from celery_poison.quarantine.result import GivenUp
+from celery_poison.quarantine.results import GivenUp
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.apps.harness import Fleet

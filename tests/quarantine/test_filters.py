@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.filters import BadFilter, Filter
+from celery_poison.quarantine.search import BadFilter, Filter
 
 
 def record(**more: Any) -> MessageRecord:
@@ -38,7 +38,7 @@ def record(**more: Any) -> MessageRecord:
     ],
 )
 def test_what_matches(text: str) -> None:
-    assert Filter.parse(text).matches(record())
+    assert [*Filter.parse(text).choose([record()])]
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,17 @@ def test_what_matches(text: str) -> None:
     ],
 )
 def test_what_does_not(text: str) -> None:
-    assert not Filter.parse(text).matches(record())
+    assert not [*Filter.parse(text).choose([record()])]
+
+
+def test_of_many_those_that_match_are_chosen_in_their_order() -> None:
+    many = [record(mid=f"m{n}", task=f"shop.t{n % 2}", crashes=n % 3) for n in range(12)]
+    assert [found.mid for found in Filter.parse("task=shop.t1 crashes>1").choose(many)] == ["m5", "m11"]
 
 
 def test_conditions_may_be_given_apart() -> None:
-    assert Filter.parse("task=shop.*", "crashes=2").matches(record())
-    assert not Filter.parse("task=shop.*", "crashes=3").matches(record())
+    assert [*Filter.parse("task=shop.*", "crashes=2").choose([record()])]
+    assert not [*Filter.parse("task=shop.*", "crashes=3").choose([record()])]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
-"""Groups: their ids, and that a second look is true and cheap."""
+"""Groups: their ids, and that a second look of the read model is true and cheap."""
 
 from __future__ import annotations
 
+import pytest
+
 from celery_poison import Quarantine
-from celery_poison.ledger.census import Census
-from celery_poison.quarantine.filters import Filter
-from celery_poison.quarantine.groups import By, group_id
+from celery_poison.ledger.queries import Queries
+from celery_poison.quarantine.read_model import Kept
+from celery_poison.quarantine.search import By, Filter, group_id
+from celery_poison.states import State
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper
 
@@ -40,16 +43,18 @@ def test_a_message_that_comes_back_is_read_anew(fleet: Fleet, keeper: Keeper) ->
     assert (after.cause, after.relapsed, after.newest) == ("exit:3", 1, mid)
 
 
-def test_a_second_look_reads_only_what_came_since(fleet: Fleet, keeper: Keeper) -> None:
-    census = Census(keeper.ledger)
+@pytest.mark.parametrize("brief", [False, True])
+def test_a_second_look_of_the_read_model_reads_only_what_came_since(
+    fleet: Fleet, keeper: Keeper, brief: bool
+) -> None:
+    kept = Kept(Queries(keeper.ledger), State.NDLV, brief=brief)
     client = keeper.ledger.client
     for number in range(3):
         keeper.send_and_keep("fleet.healthy", number)
-    client.config_resetstat()
-    assert len(census.take()) == 3
+    assert len(kept.refresh().records) == 3
     keeper.send_and_keep("fleet.healthy", 9)
     client.config_resetstat()
-    assert len(census.take()) == 4
+    assert len(kept.refresh().records) == 4
     assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 1
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kombu.message import Message
 
+from celery_poison import Quarantine
 from celery_poison.blocks import Kind, Rule
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.blocks import Blocks
 from celery_poison.quarantine.fingerprint import fingerprint_of
 from tests import PATIENCE
 from tests.worker.conftest import Crew
@@ -44,7 +44,7 @@ def test_NEW_3_a_poison_that_is_sent_again_and_again_kills_nobody_once_it_was_co
         worker.wait_ready()
         convicted = _kept(crew, *[id for _ in range(2) for id in _send_and_wait(crew, 7)])
         assert [(record.cause, record.crashes) for record in convicted] == [("signal:9", 2)] * 2
-        (rule,) = Blocks(crew.app).read().rules
+        (rule,) = Quarantine(crew.app).blocks().rules
         assert (rule.name, rule.task) == (convicted[0].fingerprint, "fleet.kill_child")
         deaths = len(crew.events("crashed"))
 
@@ -63,7 +63,7 @@ def test_NEW_3_a_poison_that_is_sent_again_and_again_kills_nobody_once_it_was_co
         assert crew.quarantine.release([released.mid])[0].done
         assert crew.app.AsyncResult(released.id).get(timeout=PATIENCE) == "repaired", "a person goes before"
 
-        Blocks(crew.app).unblock(Kind.FINGERPRINT, rule.name)
+        Quarantine(crew.app).unblock(Kind.FINGERPRINT, rule.name)
         crew.await_that(lambda: "is not blocked any more" in crew.log_text(), "it is not unblocked")
         assert crew.send("kill_child", 7).get(timeout=PATIENCE) == "repaired"
     assert [entry["note"] for entry in crew.events("blocked", "unblocked")] == [
@@ -100,7 +100,9 @@ def test_NEW_3_what_a_worker_has_received_already_does_not_run_either(crew: Crew
         like, unlike = crew.send("healthy", 7), crew.send("healthy", 8)
         crew.await_that(lambda: crew.log_text().count("fleet.healthy") >= 2, "not received")
         fingerprint = _fingerprint(crew, "healthy", 7)
-        _in_force(crew, Blocks(crew.app).block_fingerprint(fingerprint, task="fleet.healthy", actor="ann"))
+        _in_force(
+            crew, Quarantine(crew.app).block_fingerprint(fingerprint, task="fleet.healthy", actor="ann")
+        )
         crew.marks.repair()
         (kept,) = _kept(crew, like.id)
         assert (kept.cause, kept.reason) == ("blocked", f"fingerprint {fingerprint} is blocked by ann")
@@ -113,8 +115,8 @@ def test_NEW_3_what_a_worker_has_received_already_does_not_run_either(crew: Crew
 def test_NEW_3_a_blocked_task_does_not_run_until_that_is_over_and_released_ones_do_with_their_retries(
     crew: Crew,
 ) -> None:
-    blocks = Blocks(crew.app)
-    rule = blocks.block_task("fleet.asks", actor="ann", note="supplier is down")
+    quarantine = Quarantine(crew.app)
+    rule = quarantine.block_task("fleet.asks", actor="ann", note="supplier is down")
     with crew.worker():
         (kept,) = _kept(crew, crew.send("asks", "retry-once").id)
         assert kept.reason == "task fleet.asks is blocked by ann: supplier is down" == rule.reason
@@ -125,10 +127,10 @@ def test_NEW_3_a_blocked_task_does_not_run_until_that_is_over_and_released_ones_
         assert crew.app.AsyncResult(kept.id).get(timeout=PATIENCE)
         assert crew.starts("asks") == 2, "neither it nor its retry was stopped"
 
-        _in_force(crew, blocks.block_task("fleet.asks", actor="bob", seconds=2))
+        _in_force(crew, quarantine.block_task("fleet.asks", actor="bob", seconds=2))
         sent = crew.send("asks", "nothing")
         _kept(crew, sent.id)
-        crew.await_that(lambda: not blocks.read().rules, "the block is not over")
+        crew.await_that(lambda: not quarantine.blocks().rules, "the block is not over")
         assert crew.send("asks", "nothing").get(timeout=PATIENCE), "over without any word from the ledger"
 
 
@@ -141,7 +143,7 @@ def test_NEW_3_a_users_function_that_raises_or_hangs_stops_no_message_and_no_wor
     with crew.worker(pool=pool) as worker:
         worker.wait_ready()
         fingerprint = _fingerprint(crew, "tells", "order-7", "anything")
-        _in_force(crew, Blocks(crew.app).block_fingerprint(fingerprint, task="fleet.tells", actor="ann"))
+        _in_force(crew, Quarantine(crew.app).block_fingerprint(fingerprint, task="fleet.tells", actor="ann"))
         (kept,) = _kept(crew, crew.send("tells", "order-7", "something else").id)
         assert (kept.cause, kept.fingerprint) == ("blocked", fingerprint)
         assert crew.send("tells", "order-8", "").get(timeout=PATIENCE) == "order-8"
@@ -159,8 +161,8 @@ def test_NEW_3_a_users_function_that_raises_or_hangs_stops_no_message_and_no_wor
 @BOTH
 def test_NEW_3_a_message_on_which_the_function_kills_its_worker_ends_in_quarantine(crew: Crew) -> None:
     with crew.supervise():
-        crew.send("healthy", 1).get(timeout=PATIENCE)
-        rule = Blocks(crew.app).block_fingerprint("0" * 16, task="fleet.tells", actor="ann")
+        crew.send("healthy", 1).get(timeout=60)
+        rule = Quarantine(crew.app).block_fingerprint("0" * 16, task="fleet.tells", actor="ann")
         _in_force(crew, rule)
         (kept,) = _kept(crew, crew.send("tells", "order-7", "dies").id)
         assert (kept.cause, kept.crashes) == ("receive", 2)
@@ -171,7 +173,7 @@ def test_NEW_3_a_message_on_which_the_function_kills_its_worker_ends_in_quaranti
 def test_NEW_3_a_body_that_is_no_json_is_neither_blocked_nor_does_it_stop_anything(crew: Crew) -> None:
     with crew.worker() as worker:
         worker.wait_ready()
-        rule = Blocks(crew.app).block_fingerprint("0" * 16, actor="ann")
+        rule = Quarantine(crew.app).block_fingerprint("0" * 16, actor="ann")
         assert rule.task == "", "of any task"
         _in_force(crew, rule)
         with crew.app.producer_pool.acquire() as producer:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from billiard.exceptions import WorkerLostError
 
+from celery_poison import Quarantine
 from celery_poison.blocks import Kind
-from celery_poison.quarantine.blocks import Blocks
 from celery_poison.quarantine.overview import overview
 from tests import PATIENCE
 from tests.worker.conftest import Crew
@@ -67,7 +67,7 @@ def test_NEW_8_what_is_put_back_too_often_goes_on_and_what_is_blocked_runs(
     new_crew: Callable[..., Crew], broker_url: str
 ) -> None:
     crew = new_crew(broker_url, **LATE)
-    Blocks(crew.app).block_task("fleet.healthy", actor="ann")
+    Quarantine(crew.app).block_task("fleet.healthy", actor="ann")
     with crew.worker() as worker:
         worker.wait_ready()
         assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
@@ -76,7 +76,7 @@ def test_NEW_8_what_is_put_back_too_often_goes_on_and_what_is_blocked_runs(
         crew.marks.repair()
         assert sent.get(timeout=PATIENCE)
     assert sorted(_would(crew)) == [("fleet.asks", "failures"), ("fleet.healthy", "blocked")]
-    Blocks(crew.app).unblock(Kind.TASK, "fleet.healthy")
+    Quarantine(crew.app).unblock(Kind.TASK, "fleet.healthy")
     assert not crew.quarantine.list()
 
 

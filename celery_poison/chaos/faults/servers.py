@@ -31,7 +31,7 @@ end
 redis.call('FLUSHALL')
 return table.concat(found, ' ')
 """
-_TASK_ID = re.compile(r"[a-z_]+\d+\.\d+")
+_TASK_ID = re.compile(rb"[a-z_]+\d+\.\d+")
 
 
 @fault("redis-pause", owns="redis", brokers=ONE_REDIS)
@@ -69,9 +69,10 @@ def _lost_second(torment: Torment, fault: Fault, blow: Blow) -> None:
 
 @fault("redis-empty", owns="redis")
 def _empty(torment: Torment, fault: Fault, blow: Blow) -> None:
-    with torment.stage.redis.client() as client:
+    with torment.stage.redis.client(decode_responses=False) as client:
         there = client.eval(_TAKE_AND_EMPTY, 0, Keys().parcels)
-    blow.gone = tuple(sorted({*_TASK_ID.findall(there)} & {*torment.load.sent}))
+    ids = {id.decode() for id in _TASK_ID.findall(there)}
+    blow.gone = tuple(sorted(ids & {*torment.load.sent}))
 
 
 @fault("redis-full", owns="redis", brokers=ONE_REDIS)

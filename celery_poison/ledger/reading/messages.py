@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from sys import intern
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.reading.reader import as_text, batches
 from celery_poison.ledger.reading.starts import Starts, described
-from celery_poison.model import History, MessageRecord, Phase, Start, history_of
+from celery_poison.model import Brief, History, MessageRecord, Phase, Start, history_of
 from celery_poison.states import State
 
 #: Everything of a ``message`` hash but the original message itself.
@@ -17,6 +18,10 @@ _RECORD_FIELDS = (
     *("failures", "fingerprint", "payload_bytes", "worker", "first_seen", "last_seen", "quarantined_at"),
     *("reason", "incident", "releases", "resolution", "actor", "note", "pid", "runtime_ms", "evidence"),
 )
+
+_BRIEF_FIELDS = Brief._fields[1:]
+#: Entries of an index that are read in one exchange with Redis.
+_INDEX_PAGE = 10_000
 
 
 class Messages(Starts):
@@ -29,9 +34,20 @@ class Messages(Starts):
 
     def kept_index(self, state: State, limit: int = 0) -> list[tuple[str, float]]:
         """Return (mid, since when, in ms) of what is in quarantine or given up, newest first; 0: all."""
-        with clear_errors("reading an index"):
-            pairs: Any = self._client.zrange(self._index_of(state), 0, limit - 1, desc=True, withscores=True)
-        return [(mid.decode(), score) for mid, score in pairs]
+        index: dict[
+            tuple[str, float], None
+        ] = {}  # what comes while this is read moves entries to the next page
+        position = 0
+        while True:
+            end = position + (limit or _INDEX_PAGE) - 1
+            with clear_errors("reading an index"):
+                page: Any = self._client.zrange(
+                    self._index_of(state), position, end, desc=True, withscores=True
+                )
+            index.update(dict.fromkeys((mid.decode(), score) for mid, score in page))
+            if limit or len(page) < _INDEX_PAGE:
+                return [*index]
+            position += len(page)
 
     def kept_ids(self, state: State) -> Iterator[tuple[str, str]]:
         """Yield (mid, task id) of what is in quarantine (NDLV) or given up, newest first."""
@@ -53,6 +69,20 @@ class Messages(Starts):
                 rows = pipe.execute()
             for raw in map(_named, rows):
                 yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+
+    def briefs(self, index: Iterable[tuple[str, float]] | None = None) -> Iterator[Brief]:
+        """Yield the few words for each entry of ``index``, by default of all in quarantine, newest first.
+
+        Who left since the index was read is left out.
+        """
+        entries = self.kept_index(State.NDLV) if index is None else index
+        for page in batches(mid for mid, _ in entries):
+            with clear_errors("reading what is in quarantine"):
+                pipe = self._client.pipeline(transaction=False)
+                for mid in page:
+                    pipe.hmget(self._keys.message(mid), _BRIEF_FIELDS)
+                rows = pipe.execute()
+            yield from (_brief(mid, row) for mid, row in zip(page, rows, strict=True) if row[0] is not None)
 
     def record(self, mid: str) -> MessageRecord | None:
         """Return the record of a message that is kept, by its mid, without its body."""
@@ -130,6 +160,13 @@ def _named(row: list[bytes | None]) -> dict[str, str]:
     found = zip(_RECORD_FIELDS, row, strict=True)
     raw = {name: value.decode("utf-8", "replace") for name, value in found if value is not None}
     return raw if raw.get("state") else {}
+
+
+def _brief(mid: str, row: list[bytes | None]) -> Brief:
+    # Many share the same few words: each is kept in memory once.
+    task, queue, cause, fingerprint = (intern((word or b"").decode("utf-8", "replace")) for word in row[:4])
+    releases, first_seen, quarantined_at = (int(number or 0) for number in row[4:])
+    return Brief(mid, task, queue, cause, fingerprint, releases, first_seen / 1000, quarantined_at / 1000)
 
 
 def _state_of_start(raw: bytes | None) -> State:

@@ -18,9 +18,8 @@ from celery_poison.ledger import Keys, Ledger, blocks, policies, published
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import Code
 from celery_poison.overrides import EVERY_TASK, entry_of
-from celery_poison.proposals import policy_item, sheet
+from celery_poison.proposals import Proposal, policy_item, sheet
 from celery_poison.quarantine.owner import default_actor
-from celery_poison.quarantine.proposals import Proposals
 from celery_poison.text import clean, when
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def run_without_spark(options: Mapping[str, Any]) -> bool:
     if asked in ([], ["at_once"]):
         return False
     with _ledger(options) as ledger:
-        told = _decide(Proposals(ledger), asked[0], options)
+        told = _decide(ledger, asked[0], options)
     _say(told if options.get("as_json") else _words(told), options)
     return True
 
@@ -105,17 +104,27 @@ def _who(options: Mapping[str, Any]) -> dict[str, Any]:
     return {"actor": options.get("actor") or default_actor(), "note": options.get("note") or ""}
 
 
-def _decide(proposals: Proposals, verb: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _waiting(ledger: Ledger) -> dict[str, Any] | None:
+    waiting = Proposal.read(*published.waiting(ledger))
+    return waiting.as_dict() if waiting else None
+
+
+def _apply(ledger: Ledger, version: int, **how: Any) -> dict[str, int]:
+    rules, options = ledger.apply_proposal(version, **how)
+    return {"version": version, "rules": rules, "options": options}
+
+
+def _decide(ledger: Ledger, verb: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if verb == "show":
-        waiting = proposals.read()
-        return {"proposal": waiting and waiting.as_dict()}
+        return {"proposal": _waiting(ledger)}
     if verb == "apply":
         how: dict[str, Any] = {name: bool(options.get(name)) for name in ("rules_only", "replaced")}
-        return {"applied": proposals.apply(options["apply"], **_who(options), **how).as_dict()}
+        return {"applied": _apply(ledger, options["apply"], **_who(options), **how)}
     if verb == "dismiss":
-        proposals.dismiss(options["dismiss"], **_who(options))
+        ledger.dismiss_proposal(options["dismiss"], **_who(options))
         return {"dismissed": options["dismiss"]}
-    return {"taken_back": proposals.take_back(**_who(options)).as_dict()}
+    rules, policy = ledger.retract(**_who(options))
+    return {"taken_back": {"rules": rules, "policy": policy}}
 
 
 def _publish(ledger: Ledger, derived: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,14 +143,13 @@ def _publish(ledger: Ledger, derived: Any, options: Mapping[str, Any]) -> dict[s
     who, lasts_ms = _who(options), round(options["hours"] * 3_600_000)
     said = f"{len(rules)} rules, {len(policy)} options"
     code, version = ledger.publish(text, effect, lasts_ms=lasts_ms, actor=who["actor"], said=said)
-    proposals = Proposals(ledger)
     told: dict[str, Any] = {"decided_before": len(found) - len(rules)}
     if code is Code.DONE:
         return {**told, "proposal": None}
-    waiting = proposals.read()
+    waiting = _waiting(ledger)
     if at_once:
-        told["applied"] = proposals.apply(version, **who).as_dict()
-    return {**told, "proposal": waiting and waiting.as_dict()}
+        told["applied"] = _apply(ledger, version, **who)
+    return {**told, "proposal": waiting}
 
 
 def _in_force(ledger: Ledger) -> set[str]:

@@ -61,8 +61,8 @@ def store_failure(
             record.id, error, request=request, store_result=_is_stored(task, request), call_errbacks=True
         )
     except (OSError, KombuError, *_errors_of(backend)) as refusal:
-        told = f"the failure could not be stored, or an errback not be sent: {refusal}"
-        raise ResultRefused(told) from refusal
+        sentence = f"the failure could not be stored, or an errback not be sent: {refusal}"
+        raise ResultRefused(sentence) from refusal
 
 
 def _canvas(stored: StoredMessage, kept: Mapping[str, Any] | None, force: bool) -> dict[str, Any]:

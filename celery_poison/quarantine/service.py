@@ -1,32 +1,67 @@
-"""One class for every act on quarantined messages; the command line, Flower and Python share it."""
+"""One class for every decision of an operator; the command line, Flower and Python share it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice
+from typing import Any
 
-from celery import Celery
+from celery.utils.log import get_logger
 
 from celery_poison import signals
 from celery_poison.broker.publish import Publisher
-from celery_poison.errors import IllegalTransition, MessageNotFound
-from celery_poison.ledger.census import Census, Headcount
+from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.ledger.extract import Extent, extent, extract
 from celery_poison.ledger.history import history
-from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.notices import Fact, Notice, leave_notice
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.acting import Acting, Case
-from celery_poison.quarantine.filters import Filter
-from celery_poison.quarantine.groups import By, Group, grouped
-from celery_poison.quarantine.lookup import Lookup
-from celery_poison.quarantine.outcome import Listener, Outcome
-from celery_poison.quarantine.owner import check_owner, default_actor
-from celery_poison.quarantine.result import store_failure
+from celery_poison.quarantine.owner import default_actor
+from celery_poison.quarantine.results import store_failure
+from celery_poison.quarantine.rules import Rules
+from celery_poison.quarantine.search import By, Filter, Group, Lookup, grouped
 from celery_poison.quarantine.stored import canvas_of, publish_release, stored_message
+from celery_poison.quarantine.story import Detail, remembered
 from celery_poison.states import Event, State
 
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one message: done, or refused for a reason. ``mid`` is empty if it was not found."""
+
+    mid: str
+    id: str
+    task: str
+    done: bool
+    error: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One message that is reserved for one person's decision.
+
+    Attributes:
+        number: of the decision; a released copy bears it.
+    """
+
+    record: MessageRecord
+    number: int
+    actor: str
+    note: str
+
+    def announce(self, signal: Any) -> None:
+        """Send one of our signals about it."""
+        signal.send(sender=None, message=self.record.as_dict(), actor=self.actor, note=self.note)
+
+
+#: Hears of each outcome at once, so that nothing is forgotten when Redis goes away in the middle.
+Listener = Callable[[Outcome], object]
 # The class has a method named list, which would stand before the type in its annotations.
 Records = list[MessageRecord]
 Outcomes = list[Outcome]
@@ -34,31 +69,21 @@ Groups = list[Group]
 Entries = list[dict[str, str]]
 
 
-class Quarantine:
-    """Messages in quarantine, and what a person can do about them (SAP-7).
+class Quarantine(Rules):
+    """Messages in quarantine, what is in force for the app, and what a person can do about both (SAP-7).
 
-    Every act takes ids (mids or task ids), ``actor`` (who decided; default: login@host) and ``note``
-    (why), both journalled, and ``on_outcome``, which hears of each message at once. It returns one
-    :class:`Outcome` for each id. One message's refusal does not stop the others.
+    Acts on messages take ids (mids or task ids) and ``on_outcome``, which hears of each message at once, and
+    return one :class:`Outcome` for each id; one message's refusal does not stop the others. Every act takes
+    ``actor`` (who decided; default: login@host) and ``note`` (why), both journalled.
 
     Args:
         app: the Celery app; the plugin is installed on it if it is not yet.
-
-    Attributes:
-        census: who is in quarantine; to be replaced where this process keeps that already.
 
     Every method raises ``LedgerUnavailable`` when Redis is away or refuses, and loses nothing then; acts
     raise ``SchemaMismatch`` when the ledger belongs to another app.
 
     >>> Quarantine(app).release([record.mid], actor="ann", note="fixed in 1.2.3")
     """
-
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-        self._plugin = plugin_of(app)
-        self._ledger = self._plugin.open_ledger()
-        self.queries = Queries(self._ledger)
-        self.census: Headcount = Census(self._ledger)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -80,25 +105,21 @@ class Quarantine:
             where: only messages that match.
             limit, offset: paging; None: all.
         """
-        records = self._records(State(state), candidates, where)
-        matching = (record for record in records if where is None or where.matches(record))
-        return [*islice(matching, offset, None if limit is None else offset + limit)]
+        records: Iterable[MessageRecord] = self._records(State(state), candidates, where)
+        if where is not None:
+            records = where.choose(records)
+        return [*islice(records, offset, None if limit is None else offset + limit)]
 
     def _records(self, state: State, candidates: bool, where: Filter | None) -> Iterator[MessageRecord]:
         if candidates:
             return self.queries.candidates()
-        if state is State.NDLV and where is not None and (rough := where.of_the_census()):
-            return self._in_quarantine(rough)
+        if state is State.NDLV and where is not None and where.brief.conditions:
+            mids = (brief.mid for brief in where.brief.choose(self.queries.briefs()))
+            # Somebody may have let one go since.
+            return (record for record in self.queries.records(mids) if record and record.state == State.NDLV)
         if state in (State.NDLV, State.FAIL):
             return self.queries.kept(state)
-        if state is State.DLNG:
-            return self.queries.live()
-        return self._to_be_delivered()
-
-    def _in_quarantine(self, rough: Filter) -> Iterator[MessageRecord]:
-        mids = (inmate.mid for inmate in self.census.take() if rough.matches(inmate))
-        # Somebody may have let one go since the census was taken.
-        return (record for record in self.queries.records(mids) if record and record.state == State.NDLV)
+        return self.queries.live() if state is State.DLNG else self._to_be_delivered()
 
     def _to_be_delivered(self) -> Iterator[MessageRecord]:
         seen = set()
@@ -111,15 +132,16 @@ class Quarantine:
     def groups(self, *, where: Filter | None = None, by: By | str = By.FINGERPRINT) -> Groups:
         """Return what is in quarantine, counted by task, cause and fingerprint, the largest group first.
 
-        This is one walk through everything that is kept; without ``where``, further calls on the same object
-        read only what came since. No counters are held that could disagree with what is kept.
+        This is one walk through everything that is kept: no counters are held that could disagree with it.
 
         Args:
             where: only messages that match; ``Filter.of_group(group)`` are those of one group.
             by: ``"cause"``: by task and cause only.
         """
-        messages = self.census.take() if where is None else self.list(where=where)
-        return grouped(messages, By(by))
+        if where is not None and where.brief != where:
+            return grouped(self.list(where=where), By(by))
+        briefs = self.queries.briefs()
+        return grouped(briefs if where is None else where.choose(briefs), By(by))
 
     def get(self, id: str) -> MessageRecord:
         """Return the record of a message, by its mid or its task id; see :meth:`Lookup.find`.
@@ -140,17 +162,40 @@ class Quarantine:
         """
         return stored_message(self._kept(mid))
 
-    def history(self, id: str) -> Entries:
-        """Return what the journal says about a task id, oldest entry first; [] if it says nothing."""
+    def detail(self, id: str) -> Detail:
+        """Return all that is known about a message, also about one that only the journal remembers.
+
+        Raises:
+            MessageNotFound: nobody knows it.
+            AmbiguousId: several messages in quarantine carry this task id.
+        """
         try:
             record = self.get(id)
         except MessageNotFound:
-            return history(self._ledger.client, self._ledger.keys, id)
+            entries = self.history(id)
+            if not entries:
+                raise
+            return Detail(remembered(entries), entries, None)
+        entries = self.history(record.mid if record.quarantined_at else record.id)
         kept = record.state in (State.NDLV, State.FAIL)
-        until = record.last_seen if kept else None
-        return history(
-            self._ledger.client, self._ledger.keys, record.id, since=record.first_seen, until=until
-        )
+        return Detail(record, entries, self.message(record.mid) if kept else None)
+
+    def fingerprint_of(self, id: str) -> tuple[str, str]:
+        """Return fingerprint and task of a message in quarantine; raises as :meth:`get`."""
+        record = self.get(id)
+        if not record.fingerprint:
+            raise MessageNotFound(f"message {id!r} is not in quarantine: only there a fingerprint is known")
+        return record.fingerprint, record.task
+
+    def history(self, id: str) -> Entries:
+        """Return what the journal says about a task id, oldest entry first; [] if it says nothing."""
+        read = partial(history, self._ledger.client, self._ledger.keys)
+        try:
+            record = self.get(id)
+        except MessageNotFound:
+            return read(id)
+        until = record.last_seen if record.state in (State.NDLV, State.FAIL) else None
+        return read(record.id, since=record.first_seen, until=until)
 
     def journal(self, *, after: str = "") -> tuple[Extent, Iterator[dict[str, str]]]:
         """Return how far the journal reaches now, and its entries up to there, oldest first.
@@ -164,10 +209,6 @@ class Quarantine:
         client, keys = self._ledger.client, self._ledger.keys
         reach = extent(client, keys)
         return reach, extract(client, keys, after=after, until=reach.last or "0-0")
-
-    def select(self, where: Filter) -> Records:
-        """Return the messages in quarantine that an act with this filter would touch."""
-        return self.list(where=where)
 
     # --- acting --------------------------------------------------------------------------------
 
@@ -204,14 +245,12 @@ class Quarantine:
             force: where the body is not for our eyes, so that nobody knows its chord, chain and errbacks:
                 tell the task's own caller only.
         """
-
         return self._each(ids, "fail", actor, note, partial(self._fail, force), on_outcome)
 
     def discard(
         self, ids: Iterable[str], *, actor: str = "", note: str = "", on_outcome: Listener | None = None
     ) -> Outcomes:
         """Give messages up without telling anybody (FAIL); nobody should be waiting for them."""
-
         return self._each(ids, "discard", actor, note, self._discard, on_outcome)
 
     def _each(
@@ -223,15 +262,45 @@ class Quarantine:
         act: Callable[[Case], None],
         on_outcome: Listener | None,
     ) -> Outcomes:
-        check_owner(self._app, self.queries)
-        outcomes = []
-        acting = Acting(self._ledger, Lookup(self.queries), verb, actor or default_actor(), note, act)
+        self.check_owner()
+        outcomes, lookup, actor = [], Lookup(self.queries), actor or default_actor()
         for id in ids:
-            outcome = acting.on(id)
+            outcome = self._decide(lookup, id, verb, actor, note, act)
             outcomes.append(outcome)
             if on_outcome is not None:
                 on_outcome(outcome)
         return outcomes
+
+    def _decide(
+        self, lookup: Lookup, id: str, verb: str, actor: str, note: str, act: Callable[[Case], None]
+    ) -> Outcome:
+        """Reserve one message and act on it; every trouble but a lost Redis is an outcome."""
+        found = {"mid": "", "id": id, "task": ""}
+        try:
+            record = lookup.find(id)
+            found = {"mid": record.mid, "id": record.id, "task": record.task}
+            _refuse_unless_kept(record)
+            number = self._ledger.decide(record.mid, verb, actor, note)
+            try:
+                act(Case(record, number, actor, note))
+            except BaseException:
+                self._ledger.undecide(record.mid, number)  # open to everybody again
+                raise
+        except LedgerUnavailable:
+            raise
+        except PoisonError as error:
+            return Outcome(**found, done=False, error=str(error))
+        except Exception as error:
+            return Outcome(**found, done=False, error=f"{type(error).__name__}: {error}")
+        self._leave_notice(verb, record)
+        return Outcome(**found, done=True)
+
+    def _leave_notice(self, verb: str, record: MessageRecord) -> None:
+        """Let a live worker send the event for it; the decision stands whether that works or not."""
+        try:
+            leave_notice(self._ledger, Notice(record.id, Fact(verb), record.story, record.mid))
+        except LedgerUnavailable as error:
+            logger.debug("celery_poison: nobody will announce %s: %s", verb, error)
 
     def _release(self, publisher: Publisher, force: bool, case: Case) -> None:
         record = case.record
@@ -242,8 +311,7 @@ class Quarantine:
             )
         publish_release(publisher, self.message(record.mid), record.queue, case.number)
         self._ledger.released(record.mid, record.id, case.number, case.actor, case.note)
-        told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
-        signals.message_released.send(sender=None, **told)
+        case.announce(signals.message_released)
 
     def _fail(self, force: bool, case: Case) -> None:
         record = case.record
@@ -251,8 +319,7 @@ class Quarantine:
         self._is_registered(record.task)  # its own backend stores the result, if it has one
         store_failure(self._app, record, stored_message(kept), canvas_of(kept), note=case.note, force=force)
         self._ledger.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
-        told = {"message": record.as_dict(), "actor": case.actor, "note": case.note}
-        signals.message_failed.send(sender=None, **told)
+        case.announce(signals.message_failed)
 
     def _discard(self, case: Case) -> None:
         self._ledger.give_up(case.record.mid, Event.DISCARDED, case.actor, case.note, case.number)
@@ -271,3 +338,12 @@ class Quarantine:
         # What a worker would load at its start: this process may not have needed those modules so far.
         self._app.loader.import_default_modules()
         return frozenset(self._app.tasks)
+
+
+def _refuse_unless_kept(record: MessageRecord) -> None:
+    """Say what happened instead; the ledger checks again, atomically, when it reserves."""
+    if record.state in (State.TBDL, State.DLNG):
+        how = ": it was released" if record.probation else ""
+        raise IllegalTransition(f"the message is in state {record.state}, not in quarantine{how}")
+    if record.state == State.FAIL:
+        raise IllegalTransition(f"the message was {record.resolution} by {record.actor or 'somebody'}")

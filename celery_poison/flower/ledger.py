@@ -1,13 +1,11 @@
-"""Asks the ledger for pages, in threads of its own: Flower's event loop never waits for Redis."""
+"""The ledger for Flower's event loop, which never waits for Redis: all of it is asked in threads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
 from typing import Any, TypeVar
@@ -16,15 +14,9 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.flower.jobs import Job, Jobs, Order
-from celery_poison.flower.shelf import Shelf, View
-from celery_poison.model import GateRecord
+from celery_poison.flower.jobs import Job
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.gate import FleetGate
-from celery_poison.quarantine.groups import By, Group, grouped
-from celery_poison.quarantine.overview import Overview, overview
-from celery_poison.quarantine.proposals import Applied, Proposals
-from celery_poison.states import State
+from celery_poison.quarantine.read_model import ReadModel, Snapshot
 
 logger = get_logger(__name__)
 
@@ -42,65 +34,49 @@ BRIEF = 0.2
 FRESH = 1.0
 #: Seconds without an answer after which a page says so.
 _SILENT = 2.0
-#: Candidates that are looked through for those that run at this moment.
-_ON_TRIAL_AMONG = 1000
+#: Finished acts that are remembered.
+_REMEMBERED = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """What is known of the whole, as of one moment; nothing at all before the first answer of Redis."""
+class AsyncLedger:
+    """Answers for one app. To be used from Flower's event loop.
 
-    overview: Overview | None = None
-    view: View = field(default_factory=View)
-    groups: tuple[Group, ...] = ()
-    on_trial: int = 0
-    at: float = float("-inf")
-
-    @property
-    def age(self) -> float:
-        """Seconds."""
-        return time.monotonic() - self.at
-
-
-class Desk:
-    """Answers for one app. To be used from Flower's event loop."""
+    Attributes:
+        snapshot: the newest.
+        trouble: what is wrong, in a sentence; empty while Redis answers.
+        jobs: acts under way, and the newest that have ended.
+    """
 
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._readers = ThreadPoolExecutor(READERS, "poison-read")
-        self._keeper = ThreadPoolExecutor(1, "poison-snapshot")
+        self._looker = ThreadPoolExecutor(1, "poison-look")
         self._thinkers = ThreadPoolExecutor(1, "poison-filter")
+        self._actors = ThreadPoolExecutor(2, "poison-act")
         self._busy = 0
         self._opening = Lock()
         self._refreshing: asyncio.Future[None] | None = None
         self._outdated = True
         self._begun = asyncio.Event()
         self.snapshot = Snapshot()
-        #: What is wrong, in a sentence; empty while Redis answers.
         self.trouble = ""
-        self.jobs = Jobs(lambda: self.quarantine)
+        self.jobs: dict[str, Job] = {}
 
     @cached_property
-    def _opened(self) -> tuple[Quarantine, dict[State, Shelf]]:
-        quarantine = Quarantine(self._app)
-        shelves = {state: Shelf(quarantine.queries, state) for state in (State.NDLV, State.FAIL)}
-        quarantine.census = shelves[State.NDLV]
-        return quarantine, shelves
+    def _opened(self) -> tuple[Quarantine, ReadModel]:
+        return Quarantine(self._app), ReadModel(self._app)
 
     @property
     def quarantine(self) -> Quarantine:
-        """The app's quarantine.
-
-        Raises:
-            ConfigurationError: a setting is wrong.
-        """
+        """The app's quarantine; ConfigurationError: a setting is wrong."""
         with self._opening:
             return self._opened[0]
 
-    def shelf(self, state: State) -> Shelf:
-        """Return what is in quarantine (NDLV) or given up (FAIL)."""
+    @property
+    def model(self) -> ReadModel:
+        """The read model of this process; raises as :attr:`quarantine`."""
         with self._opening:
-            return self._opened[1][state]
+            return self._opened[1]
 
     async def ask(self, question: Callable[[], T], patience: float = PATIENCE) -> T:
         """Return what ``question`` returns, asked in a thread.
@@ -119,6 +95,13 @@ class Desk:
             return await asyncio.wait_for(asyncio.shield(future), patience)
         except TimeoutError:
             raise LedgerUnavailable(f"Redis has not answered within {patience:g} s") from None
+
+    async def change(self, question: Callable[[], T]) -> T:
+        """Ask what changes something: the next look will be new."""
+        try:
+            return await self.ask(question)
+        finally:
+            self._outdated = True
 
     async def think(self, question: Callable[[], T]) -> T:
         """Return what ``question`` returns, which needs time and no Redis."""
@@ -157,80 +140,35 @@ class Desk:
             raise LedgerUnavailable(self.trouble or "the quarantine is still being read: try again soon")
         return self.snapshot
 
-    async def start(self, order: Order, patience: float) -> Job:
-        """Begin an act, and wait for its end if that comes soon.
-
-        Args:
-            patience: seconds to wait.
-        """
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        job = self.jobs.start(order, lambda: loop.call_soon_threadsafe(self._ended, ended))
+    async def start(self, job: Job, patience: float) -> Job:
+        """Begin an act, and wait at most ``patience`` seconds for its end."""
+        ended = [each.id for each in self.jobs.values() if each.finished]
+        for id in ended[: max(0, len(ended) - _REMEMBERED)]:
+            del self.jobs[id]
+        self.jobs[job.id] = job
+        work = asyncio.get_running_loop().run_in_executor(self._actors, job.run, lambda: self.quarantine)
+        work.add_done_callback(self._acted)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(ended.wait(), patience)
+            await asyncio.wait_for(asyncio.shield(work), patience)
         return job
 
-    async def lift_gate(self, actor: str, note: str) -> GateRecord:
-        """Let deaths convict again.
-
-        Raises:
-            MessageNotFound: the fleet gate is not closed.
-            LedgerUnavailable: no answer in time.
-        """
-        try:
-            return await self.ask(lambda: FleetGate(self._app).lift(actor=actor, note=note))
-        finally:
-            self.outdate()
-
-    async def apply_proposal(self, version: int, rules_only: bool, actor: str, note: str) -> Applied:
-        """Put the pipeline's proposal in force, as it was read.
-
-        Raises:
-            ProposalRefused: it does not wait any more.
-            LedgerUnavailable: no answer in time.
-        """
-        how: dict[str, Any] = {"actor": actor, "note": note, "rules_only": rules_only}
-        try:
-            return await self.ask(lambda: Proposals.of(self._app).apply(version, **how))
-        finally:
-            self.outdate()
-
-    async def dismiss_proposal(self, version: int, actor: str, note: str) -> None:
-        """Drop the pipeline's proposal; raises as :meth:`apply_proposal`."""
-        try:
-            await self.ask(lambda: Proposals.of(self._app).dismiss(version, actor=actor, note=note))
-        finally:
-            self.outdate()
-
-    def _ended(self, ended: asyncio.Event) -> None:
-        self.outdate()
-        ended.set()
-
-    def outdate(self) -> None:
-        """The next look must be new: something was done."""
+    def _acted(self, _: object) -> None:
         self._outdated = True
 
     def _refresh(self) -> asyncio.Future[None]:
         if self._refreshing is None or self._refreshing.done():
             self._outdated = False
             loop = asyncio.get_running_loop()
-            self._refreshing = loop.run_in_executor(self._keeper, self._take, loop)
+            self._refreshing = loop.run_in_executor(self._looker, self._take, loop)
         return self._refreshing
 
     def _take(self, loop: asyncio.AbstractEventLoop) -> None:
+        def shown(snapshot: Snapshot) -> None:
+            self.snapshot = snapshot
+            loop.call_soon_threadsafe(self._begun.set)
+
         try:
-            seen = overview(self._app)
-            trials = self.quarantine.list(candidates=True, limit=_ON_TRIAL_AMONG) if seen.candidates else []
-            on_trial = sum(record.state == State.DLNG for record in trials)
-
-            def shown(view: View) -> None:
-                before = self.snapshot
-                same = before.view.records == view.records
-                groups = before.groups if same else tuple(grouped(view.records, By.CAUSE))
-                self.snapshot = Snapshot(seen, view, groups, on_trial, time.monotonic())
-                loop.call_soon_threadsafe(self._begun.set)
-
-            self.shelf(State.NDLV).refresh(shown)
+            self.model.look(shown)
             self.trouble = ""
         except PoisonError as error:
             self.trouble = str(error)

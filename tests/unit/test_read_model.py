@@ -1,4 +1,4 @@
-"""Flower's copy of the quarantine: one for pages, acts, groups and metrics."""
+"""The read model: one for Flower's pages, acts, groups and metrics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
-from celery_poison.flower.shelf import Shelf, View
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.read_model import Kept, View
 from celery_poison.states import State
 from tests import PATIENCE
 
@@ -42,17 +42,17 @@ class Ledger:
 def test_a_page_shows_what_the_metrics_have_read_so_far() -> None:
     """Whoever begins to read, nobody waits for the end to see the newest, and nothing is read twice."""
     ledger: Any = Ledger()
-    shelf = Shelf(ledger, State.NDLV)
+    kept = Kept(ledger, State.NDLV)
     shown: list[tuple[int, bool]] = []
     with ThreadPoolExecutor() as threads:
-        metrics = threads.submit(shelf.take)
+        metrics = threads.submit(kept.refresh)
         assert ledger.is_stuck.wait(PATIENCE)
 
         def show(view: View) -> None:
             shown.append((len(view.records), view.unread))
             ledger.go_on.set()
 
-        page = threads.submit(shelf.refresh, show)
-        assert len(metrics.result(PATIENCE)) == len(page.result(PATIENCE).records) == MANY
+        page = threads.submit(kept.refresh, show)
+        assert len(metrics.result(PATIENCE).records) == len(page.result(PATIENCE).records) == MANY
     assert shown[0] == (200, True) and shown[-1] == (MANY, False)
     assert ledger.reads == 2

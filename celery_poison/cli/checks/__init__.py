@@ -1,1 +1,0 @@
-"""What ``celery poison doctor`` looks at: each check yields findings, and changes nothing that stays."""

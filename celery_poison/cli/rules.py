@@ -1,0 +1,318 @@
+"""``celery poison block | unblock | policy | gate``: what is in force, changed while the workers run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from celery_poison.blocks import Kind, Rule
+from celery_poison.cli.output import print_json, print_table, say
+from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, verb, who_options
+from celery_poison.model import GateRecord
+from celery_poison.policy import OVERRIDABLE
+from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
+from celery_poison.text import when
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SOON = "the workers act on it within a heartbeat"
+
+_WHAT = (
+    click.option("--task", default="", help="A task, by its name; beside --fingerprint: whose it is."),
+    click.option("--fingerprint", default="", help="A fingerprint, as `list --json` and `show` tell it."),
+    click.option(
+        "--like", "like", default="", metavar="ID", help="The fingerprint of this message in quarantine."
+    ),
+)
+_IF_VERSION = click.option(
+    "--if-version",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Change nothing unless this is still the version that `policy get` shows.",
+)
+
+
+# --- block list --------------------------------------------------------------------------------
+
+
+def _seconds(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> float | None:
+    """Read ``90s``, ``15m``, ``12h`` or ``7d``."""
+    if typed is None:
+        return None
+    number, unit = typed[:-1], typed[-1:]
+    if number.isdecimal() and unit in _UNITS and int(number):
+        return float(int(number) * _UNITS[unit])
+    raise click.BadParameter(f"{typed!r}: write a number with s, m, h or d, for example 12h")
+
+
+@verb(
+    *_WHAT,
+    click.option(
+        "--expires", callback=_seconds, help="For how long: 90s, 15m, 12h, 7d. Default: until unblocked."
+    ),
+    click.option("--list", "as_list", is_flag=True, help="Only show what is blocked."),
+    force_option,
+    *who_options,
+    json_option,
+)
+def block(
+    ctx: click.Context,
+    expires: float | None,
+    as_list: bool,
+    force: bool,
+    note: str,
+    actor: str,
+    as_json: bool,
+    **what: str,
+) -> None:
+    """Send new messages of a task, or those like a known poison, to quarantine without running them.
+
+    Every worker acts on it within about a heartbeat. What runs already goes on. A message that is released
+    from quarantine runs all the same.
+
+    \b
+    celery -A proj poison block --like ID --note "crashes the converter"
+    celery -A proj poison block --task shop.convert --expires 2h
+    celery -A proj poison block --list
+    """
+    quarantine = Quarantine(app_of(ctx))
+    if as_list:
+        _show_blocks(quarantine.blocks(), as_json=as_json)
+        return
+    kind, name, task = _chosen(quarantine, **what)
+    how: dict[str, Any] = {"seconds": expires, "actor": actor, "note": note}
+    if kind is Kind.TASK:
+        rule = quarantine.block_task(name, force=force, **how)
+    else:
+        rule = quarantine.block_fingerprint(name, task=task, **how)
+    if as_json:
+        print_json(rule.as_dict())
+        return
+    of = f" of {rule.task or 'any task'}" if rule.kind is Kind.FINGERPRINT else ""
+    until = f"until {when(rule.until)}" if rule.until else "until somebody unblocks it"
+    say(f"blocked  {rule.kind} {rule.name}{of}, {until}")
+    say(_SOON, err=True)
+
+
+@verb(*_WHAT, *who_options, json_option)
+def unblock(ctx: click.Context, note: str, actor: str, as_json: bool, **what: str) -> None:
+    """Let new messages of a task, or like a known poison, run again.
+
+    What is in quarantine stays there: release it. The convictions of the fingerprint are forgotten.
+
+    \b
+    celery -A proj poison unblock --like ID --note "fixed in 1.2.3"
+    celery -A proj poison unblock --task shop.convert
+    """
+    quarantine = Quarantine(app_of(ctx))
+    kind, name, _ = _chosen(quarantine, **what)
+    version = quarantine.unblock(kind, name, actor=actor, note=note)
+    if as_json:
+        print_json({"kind": kind, "name": name, "version": version})
+        return
+    say(f"unblocked  {kind} {name}")
+    say(_SOON, err=True)
+
+
+def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> tuple[Kind, str, str]:
+    """Return kind, name, and whose messages can match."""
+    if like and not (task or fingerprint):
+        return Kind.FINGERPRINT, *quarantine.fingerprint_of(like)
+    if fingerprint and not like:
+        return Kind.FINGERPRINT, fingerprint, task
+    if task and not like:
+        return Kind.TASK, task, task
+    raise click.UsageError("say what: --task NAME, --fingerprint HEX [--task NAME], or --like ID")
+
+
+def _show_blocks(found: BlockList, *, as_json: bool) -> None:
+    if as_json:
+        print_json(found.as_dict())
+        return
+    if found.rules:
+        print_table(["KIND", "NAME", "TASK", "SINCE", "UNTIL", "WHY"], map(_block_row, found.rules))
+    else:
+        click.echo("nothing is blocked", err=True)
+    for sentence in found.ignored:
+        say(sentence, err=True)
+
+
+def _block_row(rule: Rule) -> list[str]:
+    until = when(rule.until) if rule.until else "unblocked"
+    why = f"{rule.convictions} convictions" if not rule.actor else f"{rule.actor}: {rule.note or '-'}"
+    return [rule.kind, rule.name, rule.task or "any", when(rule.since), until, why]
+
+
+# --- policy ------------------------------------------------------------------------------------
+
+
+@click.group()
+def policy() -> None:
+    """See and change what tasks tolerate, while the workers run.
+
+    Every worker acts on a change within about a heartbeat, without a restart. An override of a task goes
+    before one of every task ('*'), and both go before the code and the settings.
+
+    \b
+    celery -A proj poison policy get
+    celery -A proj poison policy set shop.convert max_crashes=1 --note "until 1.2.3 is out"
+    celery -A proj poison policy unset shop.convert
+    """
+
+
+@verb(click.argument("task", required=False), json_option, group=policy)
+def get(ctx: click.Context, task: str | None, as_json: bool) -> None:
+    """Show what each task, or one TASK, tolerates, and where that comes from.
+
+    override: set at run time for the task; override *: for every task; code: guarded(...) or an attribute of
+    the task; setting: poison_max_crashes and so on, or their default.
+
+    \b
+    celery -A proj poison policy get
+    celery -A proj poison policy get shop.convert --json | jq .version
+    """
+    policies = Quarantine(app_of(ctx)).policies()
+    found = [each for each in policies.tasks if task in (None, each.task)]
+    if as_json:
+        print_json({**policies.as_dict(), "tasks": [each.as_dict() for each in found]})
+    else:
+        if found:
+            print_table(["TASK", *(name.upper() for name in OVERRIDABLE), ""], map(_policy_row, found))
+        say(f"version {policies.version}" if policies.version else "nothing was ever overridden", err=True)
+        for sentence in policies.ignored:
+            say(sentence, err=True)
+    if task is not None and not found:
+        say(f"this app guards no task {task!r}, and nothing is overridden for it", err=True)
+        ctx.exit(REFUSED)
+
+
+@verb(
+    click.argument("task"),
+    click.argument("options", nargs=-1, required=True, metavar="OPTION=VALUE..."),
+    *who_options,
+    _IF_VERSION,
+    json_option,
+    force_option,
+    name="set",
+    group=policy,
+)
+def set_(ctx: click.Context, task: str, options: Sequence[str], as_json: bool, **how: Any) -> None:
+    """Override options of TASK, or of every guarded task: '*', in quotes.
+
+    Options: max_crashes, max_failures and max_payload_bytes, which may be none. What was overridden before
+    and is not named stays.
+
+    \b
+    celery -A proj poison policy set shop.convert max_crashes=3 max_failures=10 --note "slow supplier"
+    celery -A proj poison policy set '*' max_payload_bytes=1048576
+    celery -A proj poison policy set shop.convert max_payload_bytes=none --if-version 1767225600000
+    """
+    wanted = dict(map(_option, options))
+    _report(Quarantine(app_of(ctx)).set_policy(task, wanted, **how), as_json=as_json)
+
+
+@verb(
+    click.argument("task"),
+    click.argument("options", nargs=-1, metavar="[OPTION]..."),
+    *who_options,
+    _IF_VERSION,
+    json_option,
+    group=policy,
+)
+def unset(ctx: click.Context, task: str, options: Sequence[str], as_json: bool, **how: Any) -> None:
+    """Take overrides of TASK, or of '*', away: those of the named options, else all.
+
+    \b
+    celery -A proj poison policy unset shop.convert max_crashes
+    celery -A proj poison policy unset '*' --note "incident is over"
+    """
+    _report(Quarantine(app_of(ctx)).unset_policy(task, options, **how), as_json=as_json)
+
+
+def _option(typed: str) -> tuple[str, Any]:
+    name, given, value = typed.partition("=")
+    if not given:
+        raise click.UsageError(
+            f"{typed!r} is not OPTION=VALUE: write for example max_crashes=3, and '*' in quotes"
+        )
+    return name.strip(), _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    if text.lower() == "none":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        return text  # refused by the same check as a setting, which names the cure
+
+
+def _policy_row(of: TaskPolicy) -> list[str]:
+    cells = [
+        f"{shown(of.values[name])} ({of.origins[name]})" if name in of.values else "-" for name in OVERRIDABLE
+    ]
+    return [of.task, *cells, "" if of.guarded or of.task == "*" else "not a guarded task of this app"]
+
+
+def _report(change: PolicyChange, *, as_json: bool) -> None:
+    if as_json:
+        print_json(change._asdict())
+        return
+    options = " ".join(f"{name}={shown(value)}" for name, value in change.options.items())
+    say(f"{change.task}  {options or 'not overridden any more'}")
+    say(f"version {change.version}; {_SOON}", err=True)
+
+
+# --- fleet gate --------------------------------------------------------------------------------
+
+
+@click.group()
+def gate() -> None:
+    """See and lift the fleet gate, which closes when too many workers die at once.
+
+    While it is closed, only a death on trial convicts. It opens by itself when no more workers die.
+
+    \b
+    celery -A proj poison gate show
+    celery -A proj poison gate lift --note "the node is back"
+    """
+
+
+@verb(json_option, name="show", group=gate)
+def show_gate(ctx: click.Context, as_json: bool) -> None:
+    """Say whether it is closed, since when, and why.
+
+    \b
+    celery -A proj poison gate show
+    celery -A proj poison gate show --json | jq .closed
+    """
+    seen = Quarantine(app_of(ctx)).gate()
+    if as_json:
+        print_json(seen.as_dict())
+    else:
+        say(gate_line(seen))
+
+
+@verb(*who_options, json_option, group=gate)
+def lift(ctx: click.Context, note: str, actor: str, as_json: bool) -> None:
+    """Let deaths convict again, at once; those that closed the gate are not counted any more.
+
+    \b
+    celery -A proj poison gate lift --note "the node is back"
+    """
+    seen = Quarantine(app_of(ctx)).lift_gate(actor=actor, note=note)
+    if as_json:
+        print_json(seen.as_dict())
+    else:
+        click.echo("lifted  the fleet gate: deaths convict again")
+
+
+def gate_line(gate: GateRecord) -> str:
+    """Return one sentence about how the gate stands."""
+    if gate.closed:
+        return f"CLOSED since {when(gate.closed_at)}, until {when(gate.until)} at the earliest: {gate.story}"
+    if gate.lifted_at is None:
+        return "open"
+    return f"open; lifted {when(gate.lifted_at)} by {gate.lifted_by or 'itself'}"

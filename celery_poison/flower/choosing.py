@@ -1,0 +1,167 @@
+"""What may be done, and to which messages: acts, and lists as addresses and forms name them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Self
+from urllib.parse import urlencode
+
+from celery_poison.errors import PoisonError
+from celery_poison.model import MessageRecord
+from celery_poison.quarantine.search import Filter
+from celery_poison.states import State
+
+#: Word in the address -> its tab.
+TABS = {
+    "NDLV": "In quarantine",
+    "candidates": "Candidates",
+    "DLNG": "Running",
+    "TBDL": "Waiting",
+    "FAIL": "Given up",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One act on messages in quarantine.
+
+    Attributes:
+        verb: its method of ``Quarantine``, and its word in addresses.
+        story: one sentence about what it does.
+        choices: name -> sentence, of what may be switched on.
+        states: where a message may be for it.
+    """
+
+    verb: str
+    story: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+    states: frozenset[State] = frozenset({State.NDLV})
+
+    @property
+    def label(self) -> str:
+        return self.verb.capitalize()
+
+
+_FORCED_RELEASE = "release even if no task of that name is registered in this app."
+_FORCED_FAIL = (
+    "where the body is not for our eyes, so that nobody knows its chord, chain and errbacks: tell the task's"
+    " own caller only."
+)
+ACTIONS = {
+    action.verb: action
+    for action in (
+        Action(
+            "release",
+            "Publish the stored originals to their own queues; they run alone, on probation (TBDL).",
+            {"force": _FORCED_RELEASE},
+        ),
+        Action(
+            "fail",
+            "Give messages up: their callers get a failure, chords and errbacks are resolved (FAIL).",
+            {"force": _FORCED_FAIL},
+        ),
+        Action(
+            "discard", "Give messages up without telling anybody (FAIL); nobody should be waiting for them."
+        ),
+    )
+}
+
+
+def offered(state: str) -> list[Action]:
+    """Return what can be done with a message in this state."""
+    return [action for action in ACTIONS.values() if state in action.states]
+
+
+class NothingChosen(PoisonError):
+    """An act was asked for without saying on what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Whom an act is for: messages named one by one, or all that match a filter.
+
+    Attributes:
+        until: of those that match, only what came until then, in seconds of Redis' clock: what arrives after
+            somebody looked was not meant.
+    """
+
+    ids: tuple[str, ...] = ()
+    everything: bool = False
+    text: str = ""
+    until: float | None = None
+
+    def check(self) -> None:
+        """Refuse what names nobody (NothingChosen), and a filter that is none (BadFilter)."""
+        if bool(self.ids) == self.everything:
+            raise NothingChosen("Say which messages: tick some, or choose everything that matches")
+        if self.everything and self.text:
+            Filter.parse(self.text)
+
+    def among(self, records: Sequence[MessageRecord]) -> list[MessageRecord]:
+        """Return those of ``records`` that are meant."""
+        if not self.everything:
+            wanted = {*self.ids}
+            return [record for record in records if record.mid in wanted or record.id in wanted]
+        matching = Filter.parse(self.text).choose(records) if self.text else records
+        return [each for each in matching if self.until is None or (each.quarantined_at or 0.0) <= self.until]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a list shows. ``text`` is a filter as on the command line, or empty for everything."""
+
+    state: str = "NDLV"
+    text: str = ""
+    offset: int = 0
+    oldest_first: bool = False
+
+    @classmethod
+    def parse(cls, state: str, text: str, offset: str, order: str) -> Self:
+        """Read an address; what makes no sense there becomes the default."""
+        return cls(
+            state if state in TABS else "NDLV",
+            text.strip(),
+            int(offset) if offset.isdecimal() and len(offset) < 10 else 0,
+            order == "oldest",
+        )
+
+    @classmethod
+    def of(cls, **conditions: str) -> Self:
+        """Return the list of what is in quarantine and has exactly these values."""
+        return cls(text=" ".join(shlex.quote(f"{name}={_literal(v)}") for name, v in conditions.items()))
+
+    @property
+    def where(self) -> Filter | None:
+        """The filter; BadFilter: the text is none."""
+        return Filter.parse(self.text) if self.text else None
+
+    @property
+    def query(self) -> str:
+        """This list as the query of an address."""
+        words = {
+            "state": self.state if self.state != "NDLV" else "",
+            "filter": self.text,
+            "offset": str(self.offset or ""),
+            "order": "oldest" if self.oldest_first else "",
+        }
+        return urlencode({name: word for name, word in words.items() if word})
+
+    def at(self, offset: int) -> Self:
+        return replace(self, offset=max(0, offset))
+
+    def turned(self) -> Self:
+        return replace(self, offset=0, oldest_first=not self.oldest_first)
+
+    def page(self, records: Sequence[MessageRecord], rows: int) -> Sequence[MessageRecord]:
+        """Return one page of everything that matches, which is given newest first."""
+        total, end = len(records), self.offset + rows
+        if not self.oldest_first:
+            return records[self.offset : end]
+        return records[max(0, total - end) : max(0, total - self.offset)][::-1]
+
+
+def _literal(value: str) -> str:
+    """Return a pattern that matches only this value."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in value)

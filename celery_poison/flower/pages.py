@@ -1,0 +1,312 @@
+"""The pages: each asks the ledger, words what it hears, and fills a template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+from flower.views import BaseHandler
+from tornado.web import HTTPError, authenticated
+
+from celery_poison.errors import MessageNotFound, PoisonError, ProposalRefused
+from celery_poison.flower import incidents, words
+from celery_poison.flower.access import Guarded, status_of, version_of
+from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing, offered
+from celery_poison.flower.jobs import Job
+from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.flower.message import MessageStory, read_story
+from celery_poison.model import MessageRecord
+from celery_poison.states import State
+
+#: Rows of a list, and of a preview; the rest is counted.
+ROWS, SAMPLE = 50, 10
+#: Seconds for which a page waits for an act to end, before it shows its progress instead.
+QUICK = 1.5
+#: What the next page says of a decision about a proposal.
+DECIDED = {
+    "apply": "The proposal is in force: workers obey within a heartbeat.",
+    "dismiss": "The proposal was dismissed. Nothing of it is proposed again for 30 days.",
+    "refused": "That proposal does not wait any more: somebody decided about it, it is over, or a newer one"
+    " took its place. Nothing was done.",
+}
+
+
+class Page(Guarded, BaseHandler):
+    """A page in Flower's look."""
+
+    def prepare(self) -> None:
+        if self.request.method == "POST":
+            self.admit()
+
+    def show(self, template: str, **values: Any) -> None:
+        """Fill a template with what every page of ours knows."""
+        self.render(
+            template,
+            **words.NAMES,
+            actions=ACTIONS,
+            closed=self.closed,
+            trouble=self.ledger.trouble,
+            snapshot=self.ledger.snapshot,
+            link_with=self.link_with,
+            **values,
+        )
+
+    def failed(self, trouble: PoisonError) -> str:
+        """Set the status of one of our errors, and return its sentence."""
+        self.set_status(status_of(trouble))
+        return str(trouble)
+
+    def offers(self, state: str) -> list[Action]:
+        return [] if self.closed else offered(state)
+
+    def asked(self, name: str) -> str:
+        """Return an argument of the address as it was sent; Flower's own method escapes it."""
+        return self.get_query_argument(name, "")
+
+    def link(self, listing: Listing) -> str:
+        return self.reverse_url("poison") + (f"?{listing.query}" if listing.query else "")
+
+    def link_with(self, **conditions: str) -> str:
+        """Return the address of what is in quarantine and has these values."""
+        return self.link(Listing.of(**conditions))
+
+
+class Found(NamedTuple):
+    """One page of rows; ``total`` is None where nobody counts."""
+
+    rows: Sequence[MessageRecord] = ()
+    total: int | None = 0
+    more: bool = False
+
+
+async def find(ledger: AsyncLedger, listing: Listing, rows: int) -> Found:
+    """Return one page of a list.
+
+    Raises:
+        BadFilter: the filter is none.
+        LedgerUnavailable: Redis does not answer, and what is asked for is not in memory.
+    """
+    where = listing.where
+    if listing.state in (State.NDLV, State.FAIL):
+        if listing.state == State.NDLV:
+            view = ledger.snapshot.view
+            matching = view.records if where is None else await ledger.think(lambda: view.matching(where))
+        else:
+            matching = await ledger.ask(lambda: ledger.model.given_up.refresh().matching(where))
+        total = len(matching)
+        return Found(listing.page(matching, rows), total, total > listing.offset + rows)
+    what: Any = {"candidates": True} if listing.state == "candidates" else {"state": listing.state}
+    found = await ledger.ask(
+        lambda: ledger.quarantine.list(**what, where=where, limit=rows + 1, offset=listing.offset)
+    )
+    return Found(found[:rows], None, len(found) > rows)
+
+
+class ListPage(Page):
+    @authenticated
+    async def get(self) -> None:
+        listing = Listing.parse(*map(self.asked, ("state", "filter", "offset", "order")))
+        await self.ledger.look()
+        found, error = Found(), ""
+        try:
+            found = await find(self.ledger, listing, ROWS)
+        except PoisonError as trouble:
+            error = self.failed(trouble)
+        if self.ledger.snapshot.overview is None:
+            self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
+        self.show(
+            "poison-list.html",
+            listing=listing,
+            found=found,
+            error=error,
+            tabs=TABS,
+            offered=self.offers(listing.state),
+            job=self.ledger.jobs.get(self.asked("job")),
+            proposed=DECIDED.get(self.asked("proposal"), ""),
+            link=self.link,
+            Listing=Listing,
+        )
+
+
+class MessagePage(Page):
+    @authenticated
+    async def get(self, id: str) -> None:
+        await self.ledger.look()
+        story: MessageStory | None = None
+        error = ""
+        try:
+            story = await read_story(self.ledger, id)
+        except PoisonError as trouble:
+            error = self.failed(trouble)
+        self.show(
+            "poison-message.html",
+            id=id,
+            story=story,
+            error=error,
+            offered=self.offers(story.record.state if story else ""),
+            bodies_shown=not self.bodies_closed,
+        )
+
+
+class TaskRedirect(Page):
+    """From a task id, which is what Flower's own pages know, to its message."""
+
+    @authenticated
+    async def get(self, id: str) -> None:
+        await self.ledger.look()
+        mids = [record.mid for record in self.ledger.snapshot.view.records if record.id == id]
+        if len(mids) > 1:
+            self.redirect(self.link_with(id=id))
+        else:
+            self.redirect(self.reverse_url("poison-message", mids[0] if mids else id))
+
+
+class Body(Page):
+    """The body as it was received."""
+
+    @authenticated
+    async def get(self, mid: str) -> None:
+        if self.bodies_closed:
+            raise HTTPError(403, "Bodies are shown only where Flower asks who you are")
+        try:
+            stored = await self.ledger.ask(lambda: self.ledger.quarantine.message(mid))
+        except PoisonError as trouble:
+            raise HTTPError(status_of(trouble), str(trouble)) from None
+        self.send_body(stored.body)
+
+
+class IncidentsPage(Page):
+    @authenticated
+    async def get(self) -> None:
+        await self.ledger.look()
+        error, seen = "", None
+        span = incidents.span(self.asked("span"))
+        try:
+            seen = await self.ledger.ask(partial(incidents.read, self.ledger, span))
+        except PoisonError as trouble:
+            error = self.failed(trouble)
+        self.show("poison-incidents.html", seen=seen, span=span, spans=incidents.SPANS, error=error)
+
+
+# --- acting ------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """What a form says about an act."""
+
+    choice: Choice
+    listing: Listing
+
+    @classmethod
+    def of(cls, page: Page) -> Asked:
+        field = partial(page.get_body_argument, default="")
+        until, only = field("until"), field("only")
+        everything = field("everything") == "1" and not only
+        choice = Choice(
+            ids=() if everything else (only,) if only else tuple(page.get_body_arguments("ids")),
+            everything=everything,
+            text=field("filter"),
+            until=float(until) if until.replace(".", "", 1).isdecimal() else None,
+        )
+        return cls(choice, Listing.parse(*map(field, ("state", "filter", "offset", "order"))))
+
+
+def chooser(ledger: AsyncLedger, choice: Choice) -> Sequence[str]:
+    """Return whom an act is for, at the moment when it begins."""
+    if not choice.everything:
+        return choice.ids
+    return [record.mid for record in choice.among(ledger.model.quarantined.refresh().records)]
+
+
+class PreviewPage(Page):
+    """What an act would touch, before it does."""
+
+    @authenticated
+    async def post(self, verb: str) -> None:
+        action, asked, error = self.action(verb), Asked.of(self), ""
+        records: Sequence[MessageRecord] = ()
+        try:
+            asked.choice.check()
+            view = (await self.ledger.look_at_all()).view
+            records = await self.ledger.think(lambda: asked.choice.among(view.records))
+            error = "" if records else "None of these messages is there any more"
+        except PoisonError as trouble:
+            error = self.failed(trouble)
+        self.show(
+            "poison-preview.html",
+            action=action,
+            asked=asked,
+            records=records[:SAMPLE],
+            count=len(records),
+            until=max((record.quarantined_at or 0.0 for record in records), default=0.0),
+            error=error,
+            back=self.link(asked.listing),
+        )
+
+
+class Act(Page):
+    @authenticated
+    async def post(self, verb: str) -> None:
+        action, (choice, listing) = self.action(verb), Asked.of(self)
+        try:
+            choice.check()
+        except PoisonError as wrong:
+            raise HTTPError(400, str(wrong)) from None
+        switched = {name: True for name in action.choices if self.get_body_argument(name, "") == "1"}
+        note = self.get_body_argument("note", "")
+        job = Job(verb, partial(chooser, self.ledger, choice), actor=self.actor, note=note, **switched)
+        await self.ledger.start(job, QUICK)
+        if job.state == "done" and not job.refused:
+            back = self.link(listing)
+            self.redirect(f"{back}{'&' if '?' in back else '?'}job={job.id}", status=303)
+        else:
+            self.redirect(self.reverse_url("poison-job", job.id), status=303)
+
+
+class JobPage(Page):
+    """The progress of an act, and what was refused."""
+
+    @authenticated
+    async def get(self, id: str) -> None:
+        self.show("poison-job.html", job=self.job(id))
+
+    @authenticated
+    async def post(self, id: str) -> None:
+        self.job(id).stop()
+        self.redirect(self.reverse_url("poison-job", id), status=303)
+
+
+class LiftGate(Page):
+    @authenticated
+    async def post(self) -> None:
+        how = {"actor": self.actor, "note": self.get_body_argument("note", "")}
+        try:
+            await self.ledger.change(lambda: self.ledger.quarantine.lift_gate(**how))
+        except MessageNotFound:
+            pass  # somebody was quicker, or its time was over
+        except PoisonError as trouble:
+            raise HTTPError(status_of(trouble), str(trouble)) from None
+        self.redirect(self.reverse_url("poison"), status=303)
+
+
+class DecideProposal(Page):
+    """Applies the pipeline's proposal, or dismisses it: the one that was read, or none."""
+
+    @authenticated
+    async def post(self, verb: str) -> None:
+        field = partial(self.get_body_argument, default="")
+        version, done = version_of(field("version")), verb
+        how: dict[str, Any] = {"actor": self.actor, "note": field("note")}
+        try:
+            if verb == "apply":
+                how["rules_only"] = field("rules_only") == "1"
+                await self.ledger.change(lambda: self.ledger.quarantine.apply_proposal(version, **how))
+            else:
+                await self.ledger.change(lambda: self.ledger.quarantine.dismiss_proposal(version, **how))
+        except ProposalRefused:
+            done = "refused"
+        except PoisonError as trouble:
+            raise HTTPError(status_of(trouble), str(trouble)) from None
+        self.redirect(f"{self.reverse_url('poison')}?proposal={done}", status=303)

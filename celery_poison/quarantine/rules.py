@@ -1,0 +1,370 @@
+"""What is in force for an app, changed while its workers run: block list, policies, fleet gate, proposals.
+
+:class:`~celery_poison.quarantine.Quarantine` has these methods, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from celery import Celery
+
+from celery_poison import signals
+from celery_poison.blocks import Kind, Rule, is_fingerprint, read_rules
+from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
+from celery_poison.ledger import blocks as stored_blocks
+from celery_poison.ledger import policies as stored_policies
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import GateRecord
+from celery_poison.overrides import EVERY_TASK, Overrides, check_override, entry_of
+from celery_poison.plugin import plugin_of
+from celery_poison.policy import OVERRIDABLE, Policy, own_options
+from celery_poison.quarantine.owner import check_owner, default_actor
+from celery_poison.settings import Settings
+from celery_poison.task import PoisonTask
+
+#: How often a change of a policy is tried again that others were faster than.
+ATTEMPTS = 10
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockList:
+    """The block list of one moment, the newest rule first.
+
+    Attributes:
+        version: raised by every change; 0: there was none.
+        ignored: what Redis has that is not usable, as sentences.
+    """
+
+    version: int
+    rules: Sequence[Rule]
+    ignored: Sequence[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPolicy:
+    """What one task tolerates.
+
+    Attributes:
+        task: its name; ``*`` is what was overridden for every task.
+        values: option -> value; of ``*`` and of a task that this app does not guard, only what is overridden.
+        origins: option -> where its value comes from: ``override``, ``override *``, ``code`` or ``setting``.
+        guarded: whether this app guards such a task.
+    """
+
+    task: str
+    values: Options
+    origins: Mapping[str, str]
+    guarded: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policies:
+    """The policies of one moment; attributes as of :class:`BlockList`."""
+
+    version: int
+    tasks: Sequence[TaskPolicy]
+    ignored: Sequence[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class PolicyChange(NamedTuple):
+    """A change that was made: the new version, and all that is overridden for the task now."""
+
+    version: int
+    task: str
+    options: Options
+
+
+class Applied(NamedTuple):
+    """What a proposal put in force: so many rules, and options of every guarded task's policy."""
+
+    version: int
+    rules: int
+    options: int
+
+
+class Rules:
+    """What an operator puts in force. Raises, ``actor`` and ``note`` as of ``Quarantine``."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._plugin = plugin_of(app)
+        self._ledger = self._plugin.open_ledger()
+        self.queries = Queries(self._ledger)
+
+    def check_owner(self) -> None:
+        """Check that the ledger is this app's.
+
+        Raises:
+            SchemaMismatch: it is another's.
+        """
+        check_owner(self._app, self.queries)
+
+    # --- block list (NEW-3) --------------------------------------------------------------------
+
+    def blocks(self) -> BlockList:
+        """Return what is blocked."""
+        self.check_owner()
+        version, raw, now = stored_blocks.read(self._ledger)
+        rules, complaints = read_rules(raw, now)
+        newest_first = sorted(rules.values(), key=lambda rule: -rule.since)
+        return BlockList(version=version, rules=newest_first, ignored=[*map(str, complaints)])
+
+    def block_task(
+        self, task: str, *, seconds: float | None = None, actor: str = "", note: str = "", force: bool = False
+    ) -> Rule:
+        """Send every new message of ``task`` to quarantine on arrival.
+
+        Args:
+            seconds: for how long; None: until somebody unblocks it.
+            force: even if this app guards no task of that name.
+
+        Raises:
+            MessageNotFound: this app guards no such task.
+        """
+        if not force:
+            self._refuse_unless_guarded(task, "force blocks it all the same")
+        return self._block(Kind.TASK, task, task, seconds, actor, note)
+
+    def block_fingerprint(
+        self,
+        fingerprint: str,
+        *,
+        task: str = "",
+        seconds: float | None = None,
+        actor: str = "",
+        note: str = "",
+    ) -> Rule:
+        """Send new messages that bear ``fingerprint`` to quarantine on arrival.
+
+        Args:
+            task: whose messages can bear it; without it workers compute the fingerprints of all tasks.
+            seconds: for how long; None: until somebody unblocks it.
+
+        Raises:
+            ConfigurationError: it is no fingerprint.
+        """
+        if not is_fingerprint(fingerprint):
+            raise ConfigurationError(f"{fingerprint!r} is no fingerprint: `list --json` shows them")
+        return self._block(Kind.FINGERPRINT, fingerprint, task, seconds, actor, note)
+
+    def unblock(self, kind: Kind, name: str, *, actor: str = "", note: str = "") -> int:
+        """Let messages of a task, or of a fingerprint, run again; return the list's new version.
+
+        What is in quarantine stays there. Convictions of the fingerprint are forgotten.
+
+        Raises:
+            MessageNotFound: it is not blocked.
+        """
+        self.check_owner()
+        said = _with_note(f"{kind} {name}", note)
+        return self._ledger.unblock(kind, name, actor=actor or default_actor(), said=said)
+
+    def _block(self, kind: Kind, name: str, task: str, seconds: float | None, actor: str, note: str) -> Rule:
+        if seconds is not None and not 0 < seconds < float("inf"):
+            raise ConfigurationError(f"a block cannot last {seconds} seconds")
+        self.check_owner()
+        actor, lasts_ms = actor or default_actor(), max(1, round(seconds * 1000)) if seconds else 0
+        said = _with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
+        self._ledger.block(kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=said)
+        now = self.queries.now_ms() / 1000
+        until = now + seconds if seconds else None
+        return Rule(kind=kind, name=name, task=task, since=now, until=until, actor=actor, note=note)
+
+    # --- policies (EMS-9) ----------------------------------------------------------------------
+
+    def policies(self) -> Policies:
+        """Return the policy of every guarded task, and of every task that has an override."""
+        self.check_owner()
+        overrides, complaints = Overrides.read(*stored_policies.read(self._ledger))
+        guarded = self._guarded()
+        names = sorted({*guarded, *overrides.by_task})
+        tasks = [_task_policy(name, guarded.get(name), overrides, self._plugin.settings) for name in names]
+        return Policies(version=overrides.version, tasks=tasks, ignored=[*map(str, complaints)])
+
+    def set_policy(
+        self,
+        task: str,
+        options: Options,
+        *,
+        actor: str = "",
+        note: str = "",
+        if_version: int | None = None,
+        force: bool = False,
+    ) -> PolicyChange:
+        """Override options of one task, or of every guarded task (``*``); its other overrides stay.
+
+        Args:
+            if_version: change nothing unless this is still the version.
+            force: even if this app guards no task of that name.
+
+        Raises:
+            ConfigurationError: unknown option or impossible value.
+            MessageNotFound: this app guards no such task.
+            PolicyConflict: somebody else changed a policy since ``if_version``.
+        """
+        check_override(task, options)
+        if not options:
+            raise ConfigurationError(f"policy of {task}: no option given; there are {', '.join(OVERRIDABLE)}")
+        if task == stored_policies.VERSION:
+            raise ConfigurationError(f"a task named {task!r} cannot be overridden: the name is taken")
+        if not force and task != EVERY_TASK:
+            self._refuse_unless_guarded(task, "force sets it all the same")
+        said = "set " + " ".join(f"{name}={shown(value)}" for name, value in options.items())
+        who = actor or default_actor(), _with_note(said, note)
+        return self._change(task, lambda entry: {**(entry or {}), **options}, who, if_version)
+
+    def unset_policy(
+        self,
+        task: str,
+        options: Sequence[str] = (),
+        *,
+        actor: str = "",
+        note: str = "",
+        if_version: int | None = None,
+    ) -> PolicyChange:
+        """Take overrides of one task, or of every task (``*``), away; all of them if none is named.
+
+        Raises:
+            MessageNotFound: nothing of that is overridden.
+            PolicyConflict: somebody else changed a policy since ``if_version``.
+        """
+
+        def without(entry: Options | None) -> Options:
+            missing = [name for name in options if name not in (entry or {})]
+            if entry is None or missing:
+                what = ", ".join(missing) or "nothing"
+                raise MessageNotFound(f"policy of {task}: {what} is{' not' if missing else ''} overridden")
+            return {name: value for name, value in entry.items() if options and name not in options}
+
+        who = actor or default_actor(), _with_note(f"unset {' '.join(options) or 'everything'}", note)
+        return self._change(task, without, who, if_version)
+
+    def _change(
+        self,
+        task: str,
+        edit: Callable[[Options | None], Options],
+        who: tuple[str, str],
+        if_version: int | None,
+    ) -> PolicyChange:
+        """Edit one entry of the newest version; ``edit`` gets None where there is none."""
+        self.check_owner()
+        for attempt in range(1, ATTEMPTS + 1):
+            version, raw = stored_policies.read(self._ledger)
+            options = edit(entry_of(raw[task]) if task in raw else None)
+            expected = version if if_version is None else if_version
+            try:
+                version = self._ledger.set_policy(
+                    task, json.dumps(options) if options else "", expected, *who
+                )
+            except PolicyConflict:
+                if if_version is not None or attempt == ATTEMPTS:
+                    raise
+            else:
+                return PolicyChange(version, task, options)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _guarded(self) -> dict[str, PoisonTask]:
+        # What a worker would load at its start.
+        self._app.loader.import_default_modules()
+        return {name: task for name, task in self._app.tasks.items() if isinstance(task, PoisonTask)}
+
+    def _refuse_unless_guarded(self, task: str, otherwise: str) -> None:
+        guarded = self._guarded()
+        if task not in guarded:
+            near = get_close_matches(task, guarded, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise MessageNotFound(f"this app guards no task {task!r}{hint} ({otherwise})")
+
+    # --- fleet gate (NEW-1) --------------------------------------------------------------------
+
+    def gate(self) -> GateRecord:
+        """Return how the fleet gate stands: closed while too many workers have died for deaths to convict."""
+        self.check_owner()
+        return self.queries.gate()
+
+    def lift_gate(self, *, actor: str = "", note: str = "") -> GateRecord:
+        """Let deaths convict again; those that closed the gate are not counted any more.
+
+        Messages that died with their workers meanwhile are still convicted by a trial only.
+
+        Raises:
+            MessageNotFound: it is not closed.
+        """
+        self.check_owner()
+        actor = actor or default_actor()
+        if not self._ledger.lift_gate(actor, note):
+            raise MessageNotFound("the fleet gate is not closed")
+        signals.fleet_gate_lifted.send(sender=None, actor=actor, note=note)
+        return self.queries.gate()
+
+    # --- the pipeline's proposal (NEW-7) -------------------------------------------------------
+
+    def apply_proposal(
+        self, version: int, *, actor: str = "", note: str = "", rules_only: bool = False
+    ) -> Applied:
+        """Put a proposal in force, exactly as it was read, in one step; workers obey within a heartbeat.
+
+        A rule that is there already stays as it is. Each rule ends by itself, as long after this as the
+        proposal was to last; the policy does not.
+
+        Args:
+            rules_only: leave the policy alone.
+
+        Raises:
+            ProposalRefused: it is over, or decided already, or there is a newer one.
+        """
+        self.check_owner()
+        actor = actor or default_actor()
+        done = self._ledger.apply_proposal(version, actor=actor, note=note, rules_only=rules_only)
+        return Applied(version, *done)
+
+    def dismiss_proposal(self, version: int, *, actor: str = "", note: str = "") -> None:
+        """Drop the proposal that waits; nothing of it is proposed again for 30 days.
+
+        Raises:
+            ProposalRefused: as :meth:`apply_proposal`.
+        """
+        self.check_owner()
+        self._ledger.dismiss_proposal(version, actor=actor or default_actor(), note=note)
+
+
+def shown(value: Any) -> str:
+    """Return a value of an option as people type it."""
+    return "none" if value is None else str(value)
+
+
+def _with_note(said: str, note: str) -> str:
+    return f"{said}: {note}" if note else said
+
+
+def _task_policy(name: str, task: PoisonTask | None, overrides: Overrides, settings: Settings) -> TaskPolicy:
+    if task is None:
+        own = overrides.by_task.get(name, {})
+        return TaskPolicy(task=name, values=own, origins=dict.fromkeys(own, "override"), guarded=False)
+    policy = Policy.of(task, settings, overrides.of(name))
+    values = {option: getattr(policy, option) for option in OVERRIDABLE}
+    origins = {option: _origin(name, option, task, overrides) for option in OVERRIDABLE}
+    return TaskPolicy(task=name, values=values, origins=origins, guarded=True)
+
+
+def _origin(name: str, option: str, task: PoisonTask, overrides: Overrides) -> str:
+    holder = overrides.origin(name, option)
+    if holder is not None:
+        return "override" if holder == name else f"override {holder}"
+    return "code" if option in own_options(task) else "setting"

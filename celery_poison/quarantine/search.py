@@ -1,0 +1,294 @@
+"""Finding messages: by filter (``task=shop.render cause=signal:9 age>2h``), by group, by id.
+
+All conditions of a filter must hold. Values with blanks are quoted as in a shell: ``reason='*too large*'``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+import re
+import shlex
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from operator import attrgetter
+from typing import Any, Self, TypeVar
+
+from celery_poison.errors import MessageNotFound, PoisonError
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import Brief, MessageRecord
+from celery_poison.settings import did_you_mean
+from celery_poison.states import State
+
+Message = TypeVar("Message", Brief, MessageRecord)
+
+TEXT_FIELDS = ("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "reason")
+NUMBER_FIELDS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes")
+AGE = "age"
+GROUP = "group"
+
+_CONDITION = re.compile(r"^(\w+)(>=|<=|!=|=|>|<)(.*)$")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_COMPARE = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
+
+
+class BadFilter(PoisonError):
+    """A condition names no field, compares what cannot be compared, or has no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    field: str
+    operator: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        match = _CONDITION.match(text)
+        if match is None:
+            raise BadFilter(f"{text!r} is no condition: write field=value, for example task=shop.render")
+        condition = cls(*match.groups())
+        condition._check(text)
+        return condition
+
+    def _check(self, text: str) -> None:
+        fields = (*TEXT_FIELDS, *NUMBER_FIELDS, AGE, GROUP)
+        if self.field not in fields:
+            raise BadFilter(f"{text!r}: no field {self.field!r}{did_you_mean(self.field, fields)}")
+        if self.field in NUMBER_FIELDS or self.field == AGE:
+            self._number()
+        elif self.operator not in ("=", "!="):
+            raise BadFilter(f"{text!r}: {self.field} is text, compare it with = or !=")
+
+    def _number(self) -> float:
+        try:
+            text, unit = (
+                (self.value[:-1], _SECONDS[self.value[-1:]]) if self.field == AGE else (self.value, 1)
+            )
+            number = float(text) * unit
+            if math.isfinite(number):
+                return number
+            raise ValueError(number)
+        except (ValueError, KeyError):
+            wanted = "a number with s, m, h or d" if self.field == AGE else "a number"
+            raise BadFilter(f"{self.field}{self.operator}{self.value}: use {wanted}") from None
+
+    def choose(self, messages: Iterable[Message], now: float) -> Iterator[Message]:
+        """Yield those that match; each value is judged once, however many messages share it."""
+        if self.field == AGE:
+            compare, wanted = _COMPARE[self.operator], self._number()
+            yield from (
+                m for m in messages if compare(now - (m.quarantined_at or m.first_seen or now), wanted)
+            )
+            return
+        value_of = (
+            attrgetter("task", "cause", "fingerprint") if self.field == GROUP else attrgetter(self.field)
+        )
+        known: dict[Any, bool] = {}
+        for message in messages:
+            value = value_of(message)
+            if value not in known:
+                known[value] = self._holds(value)
+            if known[value]:
+                yield message
+
+    def _holds(self, value: Any) -> bool:
+        if self.field in NUMBER_FIELDS:
+            return bool(_COMPARE[self.operator](value, self._number()))
+        same = self.value in group_ids(*value) if self.field == GROUP else fnmatchcase(value, self.value)
+        return same is (self.operator == "=")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Conditions that must all hold; text values may use ``*`` and ``?``."""
+
+    conditions: tuple[Condition, ...] = ()
+
+    @classmethod
+    def parse(cls, *texts: str) -> Self:
+        """Read conditions separated by blanks or given apart.
+
+        Raises:
+            BadFilter: see there; also an empty text, which would otherwise choose everything.
+        """
+        return cls(tuple(Condition.parse(word) for text in texts for word in _words(text)))
+
+    @classmethod
+    def of_group(cls, group: str) -> Self:
+        """Return the filter for one group's messages, by its id."""
+        return cls((Condition(GROUP, "=", group),))
+
+    @property
+    def brief(self) -> Self:
+        """The conditions that a :class:`Brief` can answer, so that few whole records need be read."""
+        return type(self)(tuple(c for c in self.conditions if c.field in (*Brief._fields, AGE, GROUP)))
+
+    def choose(self, messages: Iterable[Message]) -> Iterable[Message]:
+        """Yield those that match, one after the other."""
+        now = time.time()
+        for condition in self.conditions:
+            messages = condition.choose(messages, now)
+        return messages
+
+
+def _words(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise BadFilter(f"{text!r}: {error}") from None
+    if not words:
+        raise BadFilter("an empty filter: write field=value, for example task=shop.render")
+    return words
+
+
+class By(StrEnum):
+    """How finely messages are grouped."""
+
+    FINGERPRINT = "fingerprint"
+    """task, cause and fingerprint"""
+    CAUSE = "cause"
+    """task and cause"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One group, counted.
+
+    Attributes:
+        group: its id: the same as long as task, cause and fingerprint are, everywhere.
+        fingerprint: empty where it makes no difference, or is not known.
+        count: messages in quarantine.
+        relapsed: those of them that had been released before, and died again.
+        first_seen: when the first of them entered the ledger, in seconds since 1970.
+        last_seen: when the newest came to quarantine.
+        newest: the mid of that one.
+    """
+
+    group: str
+    task: str
+    cause: str
+    fingerprint: str
+    count: int
+    relapsed: int
+    first_seen: float
+    last_seen: float
+    newest: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``groups --json`` prints."""
+        return asdict(self)
+
+
+def group_id(task: str, cause: str, fingerprint: str | None = None) -> str:
+    """Return the id of a group; without a fingerprint that of all messages of this task and cause."""
+    words = (task, cause) if fingerprint is None else (task, cause, fingerprint)
+    # Tagged by their number, so that no fingerprint, not even an empty one, makes two groups one.
+    tagged = "\0".join((str(len(words)), *words))
+    return hashlib.sha256(tagged.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def group_ids(task: str, cause: str, fingerprint: str) -> tuple[str, str]:
+    """Return the ids of both groups that a message belongs to."""
+    return group_id(task, cause, fingerprint), group_id(task, cause)
+
+
+def grouped(messages: Iterable[Message], by: By = By.FINGERPRINT) -> list[Group]:
+    """Count messages by group, the largest group first, of equal ones the one with the newest message."""
+    found: dict[tuple[str, str, str | None], _Count] = defaultdict(_Count)
+    for message in messages:
+        fingerprint = message.fingerprint if by is By.FINGERPRINT else None
+        found[message.task, message.cause, fingerprint].add(message)
+    groups = (count.group(*key) for key, count in found.items())
+    return sorted(groups, key=lambda group: (-group.count, -group.last_seen, group.group))
+
+
+class _Count:
+    """What is known of one group so far."""
+
+    __slots__ = ("count", "first_seen", "last_seen", "newest", "relapsed")
+
+    def __init__(self) -> None:
+        self.count = self.relapsed = 0
+        self.first_seen, self.last_seen, self.newest = math.inf, -1.0, ""
+
+    def add(self, message: Brief | MessageRecord) -> None:
+        arrived = message.quarantined_at or message.first_seen or 0.0
+        self.count += 1
+        self.relapsed += message.releases > 0
+        self.first_seen = min(self.first_seen, message.first_seen or arrived)
+        if arrived > self.last_seen:
+            self.last_seen, self.newest = arrived, message.mid
+
+    def group(self, task: str, cause: str, fingerprint: str | None) -> Group:
+        counted = {name: getattr(self, name) for name in self.__slots__}
+        id = group_id(task, cause, fingerprint)
+        return Group(group=id, task=task, cause=cause, fingerprint=fingerprint or "", **counted)
+
+
+class AmbiguousId(PoisonError):
+    """Several messages in quarantine carry this task id; their mids tell them apart."""
+
+
+class Lookup:
+    """Finds messages for one act.
+
+    By mid this is one look into Redis. The first task id costs a walk through everything that is kept,
+    since no second index is held that could disagree; further ones cost nothing more.
+    """
+
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+        self._mids: dict[State, dict[str, list[str]]] = {}
+
+    def find(self, id: str) -> MessageRecord:
+        """Return the message with this mid, else the one with this task id.
+
+        A message in quarantine goes before one that waits or runs, and that before one that was given up.
+
+        Raises:
+            MessageNotFound: the ledger knows no such message (healthy ones leave no record).
+            AmbiguousId: several messages in quarantine carry this task id.
+        """
+        found = self._queries.record(id) or self._in_quarantine(id) or self._elsewhere(id)
+        if found is None:
+            raise MessageNotFound(f"no message {id!r}: neither in quarantine, nor given up, nor a candidate")
+        return found
+
+    def _in_quarantine(self, id: str) -> MessageRecord | None:
+        mids = self._of_task(State.NDLV, id)
+        if len(mids) > 1:
+            named = ", ".join(mids)
+            raise AmbiguousId(
+                f"{len(mids)} messages in quarantine have the task id {id!r}, name one: {named}"
+            )
+        return self._queries.record(mids[0]) if mids else None
+
+    def _elsewhere(self, id: str) -> MessageRecord | None:
+        """Return what waits or runs and has a history, else what was given up."""
+        live = self._queries.lineage(id)
+        if live is None:
+            # A released message is a candidate until it has run; its record is kept by task id.
+            live = next((record for record in self._queries.candidates() if record.mid == id), None)
+        given_up = [] if live else self._of_task(State.FAIL, id)
+        return live or (self._queries.record(given_up[0]) if given_up else None)
+
+    def _of_task(self, state: State, id: str) -> list[str]:
+        if state not in self._mids:
+            index: dict[str, list[str]] = defaultdict(list)
+            for mid, task_id in self._queries.kept_ids(state):
+                index[task_id].append(mid)
+            self._mids[state] = index
+        return self._mids[state].get(id, [])
