@@ -118,7 +118,8 @@ class RedisServer:
     def _command(self) -> list[str]:
         command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
         for name, value in self.options.items():
-            command += [f"--{name}", str(value)]
+            # Word by word: Redis 6.2 takes a text with spaces for one value. No word: an empty value.
+            command += [f"--{name}", *(str(value).split() or [""])]
         return command
 
     def _answers(self) -> bool:

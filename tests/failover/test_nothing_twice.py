@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -12,8 +11,9 @@ import pytest
 
 from celery_poison.states import Event
 from celery_poison.testing import wait_until
+from tests import PATIENCE
 from tests.apps.harness import Fleet
-from tests.broker.kit import Site
+from tests.broker.neighbour import PlainNeighbour, eager
 
 NewFleet = Callable[..., Fleet]
 
@@ -21,53 +21,6 @@ NewFleet = Callable[..., Fleet]
 UNHURRIED = {"poison_heartbeat_interval": 1.0, "poison_activation_interval": 5.0}
 
 POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
-
-
-def eager(visibility: float) -> dict[str, float]:
-    """Return transport options under which everybody sweeps at every chance."""
-    return {"visibility_timeout": visibility, "unacked_restore_throttle": 1, "unacked_restore_interval": 1}
-
-
-class PlainNeighbour:
-    """Plain kombu on the same Redis. It consumes a queue of its own, and sweeps all the time.
-
-    That its sweeps take what they can get is seen by a message that nobody renews: whenever that was brought
-    back, it is lost once more.
-    """
-
-    def __init__(self, url: str, visibility: float) -> None:
-        self._site = Site(url, eager(visibility))
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="neighbour")
-        #: How often the lost message came back.
-        self.swept = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._site.close()
-
-    def _work(self) -> None:
-        sweeper = self._site.receiver(boot_id="", queues=["elsewhere"])
-        self._site.send("bait", queue="bait")
-        self._lose_it()
-        while not self._stop.is_set():
-            with suppress(TimeoutError):
-                sweeper.connection.drain_events(timeout=0.05)
-            if self._site.raw.llen("bait"):
-                self.swept += 1
-                self._lose_it()
-
-    def _lose_it(self) -> None:
-        loser = self._site.receiver(queues=["bait"])
-        loser.receive(1)
-        loser.die()
 
 
 class Street:
@@ -142,7 +95,7 @@ def test_TP1_8_a_task_many_times_longer_than_the_visibility_timeout_starts_once_
             for _ in range(4):
                 street.send("healthy", 0.1)  # one of them may wait behind the long one
         for pool, street in streets.items():
-            street.await_done("healthy", 3 * seconds + 30)
+            street.await_done("healthy", 3 * seconds + PATIENCE)
             assert not street.copies(), pool
             assert street.neighbour.swept >= 3, pool
         for street in streets.values():
@@ -157,6 +110,6 @@ def test_TP1_8_a_task_that_never_yields_is_not_taken_for_dead(
     with Street(fleet, pool, visibility=1) as street:
         street.open()
         street.send("busy", 5 * fleet.app.conf.poison_activation_interval)
-        street.await_done("busy", 60)
+        street.await_done("busy", PATIENCE)
         street.close()
     assert not fleet.quarantine.queries.incidents(), fleet.log_text()[-5000:]

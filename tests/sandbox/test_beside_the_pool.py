@@ -109,7 +109,7 @@ def _knows(court: Court, id: str) -> bool:
     return any(id in ids for ids in revoked.values())
 
 
-def test_TP1_5_a_trial_longer_than_the_visibility_timeout_runs_once(new_court: Any, redis_url: str) -> None:
+def test_TP1_8_a_trial_longer_than_the_visibility_timeout_runs_once(new_court: Any, redis_url: str) -> None:
     court: Court = new_court(redis_url, broker_transport_options={"visibility_timeout": 2})
     suspect = court.suspect("trial.waits")
     with court.worker(), court.worker("w2"):
