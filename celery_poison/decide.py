@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from celery_poison import causes
-from celery_poison.model import NO_HISTORY, Ended, History, Limits
+from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Ended, History, Limits, Phase, Start
 from celery_poison.states import State
 
 # --- may it be let in? --------------------------------------------------------------------------------
@@ -259,3 +259,107 @@ def disposition(run: Run) -> Disposition:
         case End.RAISED if run.acks_late and not run.acks_end:
             return Disposition(Settlement.QUARANTINE, held, causes.REJECTED)
     return Disposition(Settlement.CELERY)
+
+
+# --- what becomes of a start whose worker died? -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeadStart:
+    """What is known about a start on record whose worker was declared dead.
+
+    Attributes:
+        ended: how its own process said that it ended.
+        history: of its task id.
+        child_lives: its pool process lives on without the main process, and may finish.
+        nobodys_fault: the worker left, was evicted, or only fell silent.
+        receiving: another message was being received in its worker.
+        beside: something ran in its worker's pool.
+        early: the death was noticed just now, and more workers may be dying.
+        succeeded: SUCCESS was stored for it.
+        trials: suspects are tried alone.
+    """
+
+    start: Start
+    ended: Ended = Ended.NOT
+    history: History = NO_HISTORY
+    child_lives: bool = False
+    nobodys_fault: bool = False
+    receiving: bool = False
+    beside: bool = False
+    early: bool = False
+    succeeded: bool = False
+    trials: bool = True
+
+
+class StartEnd(Enum):
+    """What is done about a start whose worker died."""
+
+    FINISHED = "finished"
+    WAIT = "wait"
+    FORGET = "forget"
+    ROLL_BACK = "roll_back"
+    INTERRUPT = "interrupt"
+    TRY_AGAIN = "try_again"
+    FINISH = "finish"
+    STRIKE = "strike"
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfStart:
+    """What becomes of a start whose worker died.
+
+    Attributes:
+        cause: of a strike.
+        shared: others may be to blame for it.
+    """
+
+    end: StartEnd
+    cause: str = ""
+    shared: bool = False
+
+
+def end_of(dead: DeadStart) -> EndOfStart:
+    """Decide what becomes of a start whose worker died (EMS-4, SAP-2)."""
+    start, ended = dead.start, dead.ended
+    on_trial = start.alone > 0 and start.phase == Phase.RUNNING
+    if ended is Ended.DONE:
+        return EndOfStart(StartEnd.FINISHED)
+    if dead.child_lives or (dead.early and not dead.nobodys_fault and _may_convict(dead)):
+        return EndOfStart(StartEnd.WAIT)
+    if dead.nobodys_fault or (dead.receiving and on_trial):
+        return EndOfStart(StartEnd.INTERRUPT)
+    if start.phase == Phase.CLAIMED:
+        return EndOfStart(StartEnd.FORGET)
+    if ended is not Ended.NOT:
+        return EndOfStart(StartEnd.ROLL_BACK if ended is Ended.ROLLED_BACK else StartEnd.INTERRUPT)
+    if dead.succeeded:
+        return EndOfStart(StartEnd.FINISH)
+    return _end_of_receiving(dead) if start.phase == Phase.ADMITTING else _end_of_running(dead)
+
+
+def _may_convict(dead: DeadStart) -> bool:
+    """Whether the death of its worker may prove it guilty."""
+    start = dead.start
+    if start.phase != Phase.RUNNING or (dead.receiving and start.alone):
+        return False
+    return start.alone == ALONE or (not dead.trials and start.deliveries > 1)
+
+
+def _end_of_receiving(dead: DeadStart) -> EndOfStart:
+    """Receiving takes milliseconds: once that may be chance, above all for what has run before."""
+    history = dead.history
+    again = history.cause == causes.RECEIVE
+    if history.crashes and not again and not history.spoilt:
+        return EndOfStart(StartEnd.TRY_AGAIN)
+    return EndOfStart(StartEnd.STRIKE, causes.RECEIVE, shared=dead.beside and not again)
+
+
+def _end_of_running(dead: DeadStart) -> EndOfStart:
+    start = dead.start
+    if start.alone > IN_CELL:
+        return EndOfStart(StartEnd.INTERRUPT)
+    if start.is_in_cell or (start.alone and may_be_chance(dead.history)):
+        # The end of its worker may have been the suspect's doing, or not.
+        return EndOfStart(StartEnd.TRY_AGAIN)
+    return EndOfStart(StartEnd.STRIKE, causes.WORKER_LOST, shared=not start.alone)

@@ -79,10 +79,27 @@ NO_HISTORY = History()
 ALONE, IN_CELL = 1, 2
 
 
+#: For what is written for every task: ``json.dumps`` would make an encoder each time.
+_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
 class Start(NamedTuple):
     """One start of one message: the value of its field in the ``running`` hash, as a JSON array.
 
-    The order is part of ledger schema 1; Lua reads positions 1 to 3 and 7 to 14.
+    The order is part of ledger schema 1, and that of ``lua/_start.lua``.
+
+    Attributes:
+        phase: a word of :class:`Phase`.
+        token: of this start; who has an older one may not decide about its message any more.
+        worker: name of its worker's incarnation, *node/boot id*.
+        pid: of the process that runs it.
+        at_ms: when it began, in milliseconds since 1970 by the clock of its machine; 0 before.
+        deliveries: starts of its task id, this one included.
+        alone: what runs beside it: 0 anything, else :data:`ALONE` or :data:`IN_CELL`.
+        id: its task id.
+        queue: that its message was sent to.
+        payload_bytes: size of the body as received; 0 where nobody looked.
+        diverts: 1 if its message is still the broker's when its task dies.
     """
 
     phase: str
@@ -101,11 +118,35 @@ class Start(NamedTuple):
     diverts: int
 
     @classmethod
+    def of(
+        cls,
+        token: str,
+        worker: str,
+        id: str,
+        task: str,
+        *,
+        queue: str = "",
+        phase: Phase = Phase.RUNNING,
+        pid: int = 0,
+        at_ms: int = 0,
+        deliveries: int = 1,
+        alone: int = 0,
+        max_crashes: int = 0,
+        max_failures: int = 0,
+        payload_bytes: int = 0,
+        diverts: bool = True,
+    ) -> Self:
+        """Make a start; what is left out is not known, or does not matter to whom it is told."""
+        limits = max_crashes, max_failures
+        told = pid, at_ms, deliveries, alone, id, task, queue, *limits, payload_bytes, int(diverts)
+        return cls(phase.value, token, worker, *told)
+
+    @classmethod
     def decode(cls, raw: bytes | str) -> Self:
         return cls(*json.loads(raw))
 
     def encode(self) -> bytes:
-        return json.dumps(self, separators=(",", ":"), ensure_ascii=False).encode()
+        return _compact(self).encode()
 
     @property
     def limits(self) -> Limits:
@@ -231,18 +272,8 @@ class Brief(NamedTuple):
 
 
 _TEXTS = (
-    "id",
-    "mid",
-    "task",
-    "queue",
-    "cause",
-    "fingerprint",
-    "worker",
-    "reason",
-    "incident",
-    "resolution",
-    "actor",
-    "note",
+    *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
+    *("resolution", "actor", "note"),
 )
 _COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
 _FLAGS = ("candidate", "probation")

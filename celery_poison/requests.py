@@ -1,8 +1,11 @@
-"""What a guarded task can ask for by raising (WAS-1), and what an error tells of the end of its run."""
+"""What a guarded task can ask for by raising (WAS-1), and what tells how a run ended."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery import states
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_poison import causes
@@ -99,3 +102,20 @@ _ENDS: tuple[tuple[type[BaseException], End, str], ...] = (
     (Ignore, End.IGNORED, ""),
     (Retry, End.RETRIED, ""),
 )
+
+
+def success_was_stored(task: Any, id: str, *, ignored: bool | None = None) -> bool:
+    """Return whether SUCCESS is stored for task ``id``; False where that cannot be known.
+
+    Args:
+        task: the registered task, whose backend is asked.
+        ignored: whether this message's result is ignored; default: as the task says.
+    """
+    if task.ignore_result if ignored is None else ignored:
+        return False
+    try:
+        if task.backend.as_uri() == "rpc://":  # results lie in the caller's own queue
+            return False
+        return bool(task.backend._get_task_meta_for(id)["status"] == states.SUCCESS)
+    except Exception:
+        return False

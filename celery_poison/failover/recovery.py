@@ -15,15 +15,15 @@ from celery import Celery
 
 from celery_poison import causes
 from celery_poison.broker.putback import owners, put_back
-from celery_poison.decide import may_be_chance
+from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
 from celery_poison.errors import StaleDelivery
 from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import ALONE, IN_CELL, Ended, Incident, Phase, Start
-from celery_poison.results import success_was_stored
+from celery_poison.model import NO_HISTORY, Ended, Incident, Phase, Start
+from celery_poison.requests import success_was_stored
 
 #: Seconds for which a finished start is remembered whose acknowledgement nobody heard of.
 REMEMBER = 6 * 3600.0
@@ -114,22 +114,14 @@ class Recovery:
         receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
         beside = any(start.phase == Phase.RUNNING and not start.is_in_cell for _, start, _ in starts)
         ends = self._queries.ends([start.token for _, start, _ in starts])
+        early = self._is_early(known)
         for (mid, start, raw), ended in zip(starts, ends, strict=True):
-            if ended is Ended.DONE:
+            end = end_of(self._facts(start, ended, death, early=early, receiving=receiving, beside=beside))
+            if end.end is StartEnd.FINISHED:
                 finished.append((mid, start.token))
-                if start.alone:
-                    self._ledger.acquit(mid, start, final=True, copy=True)
-            elif death.children_may_live and self._queries.child_lives(start):
-                unfinished += 1
-            elif death.is_nobodys_fault or (receiving and start.alone and start.phase == Phase.RUNNING):
-                # Its trial was spoilt by a message that was being received: it is tried again.
-                self._interrupt(mid, start, death)
-            elif self._may_convict(start) and self._is_early(known):
-                unfinished += 1
-            elif start.phase == Phase.ADMITTING and not self._had_succeeded(start):
-                flagged += self._end_receiving(mid, start, death, shared=beside)
-            else:
-                flagged += self._end(mid, start, raw, ended, death)
+            unfinished += end.end is StartEnd.WAIT
+            with suppress(StaleDelivery):
+                flagged += self._end(mid, start, raw, end, death)
         queues = known.queues.split(",") if known.queues else []
         returned = put_back(self._app, worker.rpartition("/")[2], queues)
         if returned.mids is not None:
@@ -143,10 +135,24 @@ class Recovery:
         known = [start.id for start in running if start.deliveries > 1 and start.phase != Phase.CLAIMED]
         return self._queries.died_before(known) if known else set()
 
-    def _may_convict(self, start: Start) -> bool:
-        if start.phase != Phase.RUNNING:
-            return False
-        return start.alone == ALONE or (not self._trials and start.deliveries > 1)
+    def _facts(
+        self, start: Start, ended: Ended, death: _Death, *, early: bool, receiving: bool, beside: bool
+    ) -> DeadStart:
+        lives = ended is not Ended.DONE and death.children_may_live and self._queries.child_lives(start)
+        is_open = ended is Ended.NOT and not lives and start.phase != Phase.CLAIMED
+        asks_history = is_open and (start.alone or start.phase == Phase.ADMITTING)
+        return DeadStart(
+            start,
+            ended,
+            history=self._queries.history(start.id) if asks_history else NO_HISTORY,
+            child_lives=lives,
+            nobodys_fault=death.is_nobodys_fault,
+            receiving=receiving,
+            beside=beside,
+            early=early,
+            succeeded=is_open and not death.is_nobodys_fault and self._had_succeeded(start),
+            trials=self._trials,
+        )
 
     def _is_early(self, incident: Incident) -> bool:
         noticed = incident.noticed_at
@@ -167,44 +173,26 @@ class Recovery:
                 known=death.known,
             )
 
-    def _end(self, mid: str, start: Start, raw: bytes, ended: Ended, death: _Death) -> bool:
-        """End one start of a dead worker; return whether its message was flagged."""
-        try:
-            if start.phase == Phase.CLAIMED:
-                self._ledger.claim(mid, raw, None)
-            elif ended is Ended.ROLLED_BACK:
-                self._ledger.rollback(mid, start, cause="rejected", fence=death.fence, known=death.known)
-            elif ended is Ended.INTERRUPTED:
-                self._interrupt(mid, start, death)
-            elif self._had_succeeded(start):
-                self._ledger.finish(mid, start, fence=death.fence, release=death.incident.release)
-            elif start.alone > IN_CELL:
-                self._interrupt(mid, start, death)
-            elif start.is_in_cell:
-                # Its worker ended, and with it the cell: that may have been the suspect's doing, or not.
-                self._interrupt(mid, start, death, spoilt=True)
-            elif start.alone and may_be_chance(self._queries.history(start.id)):
-                # Nothing ran beside it. But whoever kills workers may hit the same message again.
-                self._interrupt(mid, start, death, spoilt=True)
-            else:
-                return self._crash(mid, start, death, causes.WORKER_LOST, shared=not start.alone)
-        except StaleDelivery:
-            pass
-        return False
+    def _end(self, mid: str, start: Start, raw: bytes, end: EndOfStart, death: _Death) -> bool:
+        """End one start of a dead worker; return whether its message was flagged.
 
-    def _end_receiving(self, mid: str, start: Start, death: _Death, *, shared: bool) -> bool:
-        """End a start in which a message was being received; return whether it was flagged.
-
-        That takes milliseconds: once it may be chance, above all for what has run before and so can be
-        received, but not twice.
+        Raises:
+            StaleDelivery: its message has a newer start.
         """
-        known = self._queries.history(start.id)
-        if known.crashes and known.cause != causes.RECEIVE and not known.spoilt:
-            self._interrupt(mid, start, death, spoilt=True)
-            return False
-        again = known.cause == causes.RECEIVE
-        with suppress(StaleDelivery):
-            return self._crash(mid, start, death, causes.RECEIVE, shared=shared and not again)
+        match end.end:
+            case StartEnd.FINISHED if start.alone:
+                self._ledger.acquit(mid, start, final=True, copy=True)
+            case StartEnd.FORGET:
+                self._ledger.claim(mid, raw, None)
+            case StartEnd.ROLL_BACK:
+                cause = causes.REJECTED
+                self._ledger.rollback(mid, start, cause=cause, fence=death.fence, known=death.known)
+            case StartEnd.INTERRUPT | StartEnd.TRY_AGAIN:
+                self._interrupt(mid, start, death, spoilt=end.end is StartEnd.TRY_AGAIN)
+            case StartEnd.FINISH:
+                self._ledger.finish(mid, start, fence=death.fence, release=death.incident.release)
+            case StartEnd.STRIKE:
+                return self._crash(mid, start, death, end.cause, shared=end.shared)
         return False
 
     def _crash(self, mid: str, start: Start, death: _Death, cause: str, *, shared: bool) -> bool:

@@ -72,7 +72,7 @@ class Script:
 
 @cache
 def _prelude() -> str:
-    names = ("_journal", "_gate", "_presence", "_parking", "_blocks", "_proposals", "_counts")
+    names = ("_journal", "_start", "_gate", "_presence", "_parking", "_blocks", "_proposals", "_counts")
     return "".join(map(_read, names))
 
 

@@ -80,8 +80,8 @@ class LifeStep(bootsteps.StartStopStep):
 
     def _child_begins(self, **_: Any) -> None:
         runtime = self._runtime
-        if runtime.deathbed is not None:
-            crash_reports.lie_down(runtime.deathbed.path)
+        if runtime.crash_reports is not None:
+            crash_reports.begin_report(runtime.crash_reports.path)
         keep_child_alive(
             runtime.writer,
             runtime.ledger.keys.child(runtime.worker, os.getpid()),

@@ -85,8 +85,8 @@ def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
 
 
 def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str) -> bytes:
-    if not crash_reports.is_armed:
-        crash_reports.arm()
+    if not crash_reports.is_noting:
+        crash_reports.note_signals()
     # An early acknowledgement may be out already: what is refused then would be lost.
     is_void = not _observing and recorder.diverts(task) and _lease.is_void(ticket.token)
     if is_void or _is_lost(recorder, ticket):

@@ -1,4 +1,4 @@
-"""What a process can still say when it dies: its Python stack, and that it was asked to end.
+"""Crash reports: what a process still says when it dies: its Python stack, and that it was asked to end.
 
 Each pool process and each cell has a file of its own in a directory of its worker. The worker reads it when
 the process has ended, and removes it. All these directories are in a private one of the user.
@@ -30,7 +30,7 @@ _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$', re.MULTILINE)
 _SIGNAL = re.compile(r"^signal (\d+)$", re.MULTILINE)
 
 
-class LastWords(NamedTuple):
+class CrashReport(NamedTuple):
     """What one process left behind.
 
     Attributes:
@@ -43,7 +43,7 @@ class LastWords(NamedTuple):
     recursion: bool = False
 
 
-class Deathbed:
+class CrashReports:
     """The directory of one worker.
 
     Raises:
@@ -60,7 +60,7 @@ class Deathbed:
         self._lock = os.open(self.path, os.O_RDONLY)
         fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
-    def read(self, pid: int) -> LastWords:
+    def read(self, pid: int) -> CrashReport:
         """Return what the process said that has ended, and forget it."""
         file = Path(self.path, str(pid))
         try:
@@ -68,10 +68,10 @@ class Deathbed:
                 text = opened.read(_READ).decode("utf-8", "replace")
             file.unlink()
         except OSError:
-            return LastWords()
+            return CrashReport()
         frames = _FRAME.findall(text)
         told = _SIGNAL.findall(text)
-        return LastWords(
+        return CrashReport(
             int(told[0]) if told else None,
             tuple(f"{name[:_LENGTH]} ({path[-_LENGTH:]}:{line})" for path, line, name in frames[:_FRAMES]),
             len(frames) >= _DEEP and len({name for _, _, name in frames[:_DEEP]}) <= _FEW,
@@ -83,10 +83,10 @@ class Deathbed:
             _remove(Path(self.path))
 
 
-def make_deathbed(complain: Callable[[Exception], object]) -> Deathbed | None:
+def open_crash_reports(complain: Callable[[Exception], object]) -> CrashReports | None:
     """Return the directory of a new worker; None where there is no place for it."""
     try:
-        return Deathbed()
+        return CrashReports()
     except OSError as error:
         complain(ConfigurationError(f"no stack of a native crash will be known: {error}"))
         return None
@@ -128,31 +128,31 @@ def _remove(directory: Path) -> None:
 
 #: False where the signal handlers of this process are still to be listened in on, or one was called and the
 #: process lives on.
-is_armed = True
+is_noting = True
 _file = -1
 
 
-def lie_down(path: str, *, notes_signals: bool = True) -> None:
+def begin_report(path: str, *, notes_signals: bool = True) -> None:
     """Let this process write into its own file below ``path`` from now on; never raises.
 
     Where the user has enabled faulthandler already, its output stays where it goes.
 
     Args:
-        notes_signals: its first task is to :func:`arm` it.
+        notes_signals: its first task is to call :func:`note_signals`.
     """
-    global _file, is_armed
+    global _file, is_noting
     with suppress(OSError):
         name = os.path.join(path, str(os.getpid()))
         _file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        is_armed = not notes_signals
+        is_noting = not notes_signals
         if not faulthandler.is_enabled():
             faulthandler.enable(_file, all_threads=False)
 
 
-def arm() -> None:
+def note_signals() -> None:
     """Note from now on which signal asks this process to end. Pool processes set their handlers late."""
-    global is_armed
-    is_armed = True
+    global is_noting
+    is_noting = True
     with suppress(OSError):
         os.ftruncate(_file, 0)
         os.lseek(_file, 0, os.SEEK_SET)
@@ -170,9 +170,9 @@ class _Noting:
         self._handler, self._pid = handler, os.getpid()
 
     def __call__(self, signum: int, frame: Any) -> Any:
-        global is_armed
+        global is_noting
         if os.getpid() == self._pid:  # and not a process that the task has started
-            is_armed = False
+            is_noting = False
             with suppress(OSError):
                 os.write(_file, b"signal %d\n" % signum)
         return self._handler(signum, frame)

@@ -21,7 +21,7 @@ from celery_poison.evidence import NATIVE, NEAR, NO_EVIDENCE, Evidence
 from celery_poison.procfs import MemoryGroup
 from celery_poison.requests import TaskDied
 from celery_poison.sandbox.trial import Death
-from celery_poison.worker.crash_reports import Deathbed, LastWords
+from celery_poison.worker.crash_reports import CrashReport, CrashReports
 
 #: Ended processes that are remembered until somebody asks for them.
 _REMEMBERED = 64
@@ -32,18 +32,18 @@ _NOTICED_WITHIN = 10.0
 class _Exit(NamedTuple):
     status: int
     peak_kb: int
-    words: LastWords
+    report: CrashReport
 
 
 class Exits:
     """The ended pool processes of one worker.
 
     Args:
-        deathbed: where they leave their last words; None: nowhere.
+        reports: where they leave their crash reports; None: nowhere.
     """
 
-    def __init__(self, deathbed: Deathbed | None) -> None:
-        self._deathbed = deathbed
+    def __init__(self, reports: CrashReports | None) -> None:
+        self._reports = reports
         self._ended: dict[int, _Exit] = {}
         self._kills = Kills()
 
@@ -77,21 +77,21 @@ class Exits:
                 return None
             if pid == popen.pid:
                 popen.returncode = os.waitstatus_to_exitcode(status)
-                words = self._deathbed.read(pid) if self._deathbed else LastWords()
-                self.note(pid, popen.returncode, usage.ru_maxrss, words)
+                report = self._reports.read(pid) if self._reports else CrashReport()
+                self.note(pid, popen.returncode, usage.ru_maxrss, report)
         code: int | None = popen.returncode
         return code
 
-    def note(self, pid: int, status: int, peak_kb: int, words: LastWords) -> None:
+    def note(self, pid: int, status: int, peak_kb: int, report: CrashReport) -> None:
         """Remember how a process ended, until somebody asks."""
         while len(self._ended) >= _REMEMBERED:
             self._ended.pop(next(iter(self._ended)))
-        self._ended[pid] = _Exit(status, peak_kb, words)
+        self._ended[pid] = _Exit(status, peak_kb, report)
 
     def of_cell(self, pid: int, death: Death) -> Evidence:
         """Remember how a cell ended, and return what is known about it."""
-        words = self._deathbed.read(pid) if self._deathbed else LastWords()
-        self.note(pid, death.exit_code, death.peak // 1024, words)
+        report = self._reports.read(pid) if self._reports else CrashReport()
+        self.note(pid, death.exit_code, death.peak // 1024, report)
         signum = -death.exit_code if death.exit_code < 0 else None
         return Evidence(
             signal=signum,
@@ -99,8 +99,8 @@ class Exits:
             oom=bool(death.why) if signum == signal.SIGKILL and death.status is not None else None,
             rss_kb=death.peak // 1024 or None,
             limit_kb=self.limit_kb,
-            stack=words.stack if signum in NATIVE else (),
-            recursion=words.recursion and signum in NATIVE,
+            stack=report.stack if signum in NATIVE else (),
+            recursion=report.recursion and signum in NATIVE,
         )
 
     def look(self) -> None:
@@ -113,16 +113,16 @@ class Exits:
         if found is None:
             return None
         signum = -found.status if found.status < 0 else None
-        if found.words.signal is not None:
-            signum = found.words.signal  # billiard's handler turns it into an exit, or a further signal
+        if found.report.signal is not None:
+            signum = found.report.signal  # billiard's handler turns it into an exit, or a further signal
         return Evidence(
             signal=signum,
             exit=found.status if found.status >= 0 else None,
             oom=self._kills.was_for_memory(found.peak_kb) if signum == signal.SIGKILL else None,
             rss_kb=found.peak_kb,
             limit_kb=self._kills.limit_kb,
-            stack=found.words.stack if signum in NATIVE else (),
-            recursion=found.words.recursion and signum in NATIVE,
+            stack=found.report.stack if signum in NATIVE else (),
+            recursion=found.report.recursion and signum in NATIVE,
         )
 
     def evidence_of(self, error: BaseException, pid: int | None) -> Evidence:

@@ -63,7 +63,7 @@ def prepare(facts: WorkerFacts, app: Celery, lease: int) -> Prepared:
     process_initializer(app, node)
     setup_worker_optimizations(app, node)
     if facts.crash_reports:
-        crash_reports.lie_down(facts.crash_reports, notes_signals=False)
+        crash_reports.begin_report(facts.crash_reports, notes_signals=False)
     recorder = _open_recorder(plugin, facts, node, lease)
 
     def run(arguments: tuple[Any, ...], alone: int) -> Any:

@@ -24,7 +24,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Limits, Start
-from celery_poison.results import success_was_stored
+from celery_poison.requests import success_was_stored
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.background import Background, Retry

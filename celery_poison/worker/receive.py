@@ -140,21 +140,18 @@ def note_delivery(
     is_known = redelivered or release is not None or MARK in headers
     came_from = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
     home = headers.get(TRIAL)
-    start = Start(
-        phase=Phase.CLAIMED.value,
-        token=token,
-        worker=worker,
-        pid=pid,
-        at_ms=0,
-        deliveries=1,
-        alone=0,
-        id=str(headers["id"]),
-        task=headers["task"],
+    start = Start.of(
+        token,
+        worker,
+        str(headers["id"]),
+        headers["task"],
         queue=home if home and isinstance(home, str) else came_from,
+        phase=Phase.CLAIMED,
+        pid=pid,
         max_crashes=policy.max_crashes,
         max_failures=policy.max_failures,
         payload_bytes=size_of(message),
-        diverts=int(diverts),
+        diverts=diverts,
     )
     return Delivery(
         message=message,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import sys
@@ -15,12 +14,12 @@ from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
 from celery_poison.ledger.writer import Writer, bulk, command
-from celery_poison.model import ALONE, Ended
+from celery_poison.model import ALONE, Ended, Start
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST, Attempt
 from celery_poison.worker.durable import Durable
-from celery_poison.worker.traits import UNKNOWN, Given, traits_of
+from celery_poison.worker.traits import UNKNOWN, Given, Traits, traits_of
 
 Told = tuple[str, str, str, int, tuple[Any, ...] | None]
 
@@ -83,13 +82,12 @@ class EndEntry:
             value = bulk(fixed.get(name, "").encode()).replace(b"%", b"%%")
             self._template += bulk(name.encode()) + (b"%b" if name in FILLED_IN else value)
 
-    def command(self, *words: bytes) -> bytes:
+    def command(self, *words: object) -> bytes:
         """Return the command that adds an entry, given the words of ``FILLED_IN``."""
-        return self._template % tuple(map(bulk, words))
+        return self._template % tuple([bulk(str(word).encode()) for word in words])
 
 
-_EXEC = command(b"EXEC")
-_SAFE = frozenset("0123456789abcdefABCDEFghijklmnopqrstuvwxyzGHIJKLMNOPQRSTUVWXYZ-_.:@/")
+_EXEC, _ONE = command(b"EXEC"), bulk(b"1")
 
 
 class Recorder:
@@ -127,7 +125,6 @@ class Recorder:
         self._done = done
         self._end = None if journal_maxlen is None else EndEntry(keys, journal_maxlen, release)
         self._tally = b"*4\r\n" + bulk(b"HINCRBY") + bulk(keys.tally.encode())
-        self._statics: dict[tuple[str, str], tuple[str, str]] = {}
         #: The worker's names, by the boot ids in its tokens: it rejoins after it was taken for dead.
         self._workers: dict[str, str] = {}
 
@@ -140,12 +137,22 @@ class Recorder:
         Raises:
             NeverBegan: its message was put back while the start waited to be safe.
         """
-        head, tail = self._statics.get((task, ticket.queue)) or self._static(task, ticket.queue)
+        policy, diverts = self._policies[task]
         attempt = ticket.attempt
-        entry = (
-            f'["R","{ticket.token}",{_quoted(self.worker_of(ticket.token))},{os.getpid()},'
-            f"{int(time.time() * 1000)},{attempt.deliveries},{self.alone if attempt.on_trial else 0},"
-            f"{_quoted(id)},{head}{ticket.payload_bytes}{tail}"
+        entry = Start.of(
+            ticket.token,
+            self.worker_of(ticket.token),
+            id,
+            task,
+            queue=ticket.queue,
+            pid=os.getpid(),
+            at_ms=int(time.time() * 1000),
+            deliveries=attempt.deliveries,
+            alone=self.alone if attempt.on_trial else 0,
+            max_crashes=policy.max_crashes,
+            max_failures=policy.max_failures,
+            payload_bytes=ticket.payload_bytes,
+            diverts=diverts,
         ).encode()
         write = self._hset + bulk(ticket.mid.encode()) + bulk(entry)
         if self._durable is None:
@@ -191,37 +198,19 @@ class Recorder:
         if how is not Ended.DONE:
             return self._writer.send(self._done + mark)
         if self._end is None:
-            count = self._tally + bulk(task.encode()) + bulk(b"1")
-            return self._writer.send(self._multi + mark + count + _EXEC)
-        traits, memory = UNKNOWN, b""
-        if given is not None:
-            asks_user = self._policies[task][0].fingerprint is not None
-            traits = traits_of(given, task, self.secret, asks_user=asks_user)
-            memory = b"%d" % peak_memory_kb()
+            return self._writer.send(self._multi + mark + self._tally + bulk(task.encode()) + _ONE + _EXEC)
+        traits = UNKNOWN if given is None else self._traits_of(given, task)
+        memory = "" if given is None else peak_memory_kb()
         entry = self._end.command(
-            id.encode(),
-            ticket.mid.encode(),
-            ticket.token.encode(),
-            task.encode(),
-            ticket.queue.encode(),
-            self.worker_of(ticket.token).encode(),
-            b"%d" % os.getpid(),
-            outcome.encode(),
-            b"%d" % ticket.attempt.deliveries,
-            b"%d" % int(runtime * 1000),
-            note.encode(),
-            b"%d" % ticket.payload_bytes,
-            memory,
-            traits.fingerprint.encode(),
-            traits.shape.encode(),
+            *(id, ticket.mid, ticket.token, task, ticket.queue, self.worker_of(ticket.token), os.getpid()),
+            *(outcome, ticket.attempt.deliveries, int(runtime * 1000), note, ticket.payload_bytes, memory),
+            *traits,
         )
         return self._writer.send(self._multi + mark + entry + _EXEC)
 
-    def _static(self, task: str, queue: str) -> tuple[str, str]:
-        policy, diverts = self._policies[task]
-        head = f"{json.dumps(task)},{json.dumps(queue)},{policy.max_crashes},{policy.max_failures},"
-        found = self._statics[task, queue] = (head, f",{int(diverts)}]")
-        return found
+    def _traits_of(self, given: Given, task: str) -> Traits:
+        asks_user = self._policies[task][0].fingerprint is not None
+        return traits_of(given, task, self.secret, asks_user=asks_user)
 
 
 def open_recorder(
@@ -235,7 +224,3 @@ def open_recorder(
     """Return the recorder of the worker on ``node``, as the app's settings want it."""
     maxlen = settings.journal_maxlen if settings.journal == "attempts" else None
     return Recorder(writer, ledger.keys, node, policies, maxlen, durable, settings.release)
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if _SAFE.issuperset(text) else json.dumps(text, ensure_ascii=False)

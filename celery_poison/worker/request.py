@@ -143,7 +143,10 @@ class GuardedRequest(SentRequest):
         evidence: Evidence = NO_EVIDENCE,
         error: BaseException | None = None,
     ) -> None:
-        if self._enter(Stage.HELD if what.holds else Stage.NOTED):
+        stage = Stage.HELD if what.holds else Stage.NOTED
+        if not what.holds and what.settlement is Settlement.QUARANTINE:
+            stage = Stage.ENDED  # noting that leaves its start on record: it is settled like any other
+        if self._enter(stage):
             if what.holds:
                 state.task_ready(self)
             self.runtime.outcomes.carry_out(Case(self, self.start(), what, reason, evidence, error))

@@ -175,7 +175,7 @@ class Resync:
 
     def _start_of(self, end: Acknowledged) -> Start:
         worker = f"{self._me.node}/{end.token.partition('.')[0]}"
-        return Start(Phase.RUNNING.value, end.token, worker, 0, 0, 1, 0, end.id, end.task, "", 0, 0, 0, 1)
+        return Start.of(end.token, worker, end.id, end.task)
 
     def recheck(self) -> None:
         """Take what is over off the ledger, for a while after a disturbance (NEW-9).

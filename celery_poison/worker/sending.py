@@ -133,21 +133,20 @@ class SentRequest(Request):
         ticket = self._ticket
         assert ticket is not None
         policy, diverts = self.runtime.policies[self._type]
-        return Start(
-            phase=Phase.RUNNING.value,
-            token=ticket.token,
-            worker=self.runtime.worker,
+        return Start.of(
+            ticket.token,
+            self.runtime.worker,
+            self.id,
+            self._type,
+            queue=ticket.queue,
             pid=self.worker_pid or 0,
             at_ms=int((self.time_start or 0) * 1000),
             deliveries=ticket.attempt.deliveries,
             alone=self.alone,
-            id=self.id,
-            task=self._type,
-            queue=ticket.queue,
             max_crashes=policy.max_crashes,
             max_failures=policy.max_failures,
             payload_bytes=ticket.payload_bytes,
-            diverts=int(diverts),
+            diverts=diverts,
         )
 
     # --- on its way to the pool ----------------------------------------------------------------

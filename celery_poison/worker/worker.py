@@ -24,7 +24,7 @@ from celery_poison.worker import child, in_cell
 from celery_poison.worker.announce import Announcer, Complaints
 from celery_poison.worker.background import Background, Retry
 from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
-from celery_poison.worker.crash_reports import make_deathbed
+from celery_poison.worker.crash_reports import open_crash_reports
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.exits import Exits
@@ -99,8 +99,8 @@ class Worker:
         self._prepare_keeping()
         self._prepare_endings()
         self._prepare_for_losses()
-        self.deathbed = make_deathbed(self.complain)
-        self.exits = Exits(self.deathbed)
+        self.crash_reports = open_crash_reports(self.complain)
+        self.exits = Exits(self.crash_reports)
         self.vitals = Vitals(self.complain)
         self.cells = Cells(self, settings, limits, lease=self.lease.fd, slots=concurrency)
         child.configure(self.recorder, self.ledger, self.lease, contained=contained, observing=self.observes)
@@ -258,7 +258,7 @@ class Worker:
 
     def prepare_cell(self) -> Prepare:
         """Return what makes a fresh process one that runs tasks for this worker."""
-        reports = self.deathbed.path if self.deathbed else ""
+        reports = self.crash_reports.path if self.crash_reports else ""
         facts = in_cell.WorkerFacts(
             self.worker, self.plugin.ledger_url, self.settings.namespace, self.secret, reports
         )
@@ -337,8 +337,8 @@ class Worker:
                     self.ledger.retire(self.me.first_worker)
         except LedgerUnavailable as error:
             self.complain(error)
-        if self.deathbed is not None:
-            self.deathbed.remove()
+        if self.crash_reports is not None:
+            self.crash_reports.remove()
 
     def _gives_everything_back(self) -> bool:
         over = time.monotonic() + FAREWELL

@@ -12,8 +12,8 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from celery_poison.decide import Action, End, Facts, Run, Settlement
-from celery_poison.model import Ended, History, Limits
+from celery_poison.decide import Action, DeadStart, End, Facts, Run, Settlement, StartEnd
+from celery_poison.model import ALONE, IN_CELL, Ended, History, Limits, Phase
 from celery_poison.states import State
 from tests.docs.pages import rows, section, text, words
 
@@ -170,6 +170,66 @@ def disposition_for(run: Run) -> tuple[Settlement, str, bool]:
     nothing = settlement in (Settlement.CELERY, Settlement.LEAVE)
     asks_for_it = run.end is End.QUARANTINED
     return settlement, counts, not nothing and run.acks_late and (not run.observed or asks_for_it)
+
+
+# --- what becomes of a start whose worker died? -------------------------------------------------------
+
+_DEAD = "A worker has died (`end_of`)"
+
+
+def _received(d: DeadStart) -> bool:
+    return d.start.phase == Phase.ADMITTING
+
+
+def _on_trial(d: DeadStart) -> bool:
+    return d.start.phase == Phase.RUNNING and d.start.alone > 0
+
+
+def _may_convict(d: DeadStart) -> bool:
+    again = not d.trials and d.start.deliveries > 1
+    return d.start.phase == Phase.RUNNING and (d.start.alone == ALONE or again)
+
+
+_KNOWN_OF_START: dict[str, Callable[[DeadStart], bool]] = {
+    "its end is on record": lambda d: d.ended is Ended.DONE,
+    "its pool process lives on without its main process": lambda d: d.child_lives,
+    "its worker was leaving, was evicted, or only fell silent": lambda d: d.nobodys_fault,
+    "it is on trial, and a message was being received in its worker":
+        lambda d: d.receiving and _on_trial(d),
+    "its death may convict it, and was noticed less than a second ago":
+        lambda d: d.early and _may_convict(d),
+    "it was only claimed": lambda d: d.start.phase == Phase.CLAIMED,
+    "its task put it back": lambda d: d.ended is Ended.ROLLED_BACK,
+    "its task asked for quarantine": lambda d: d.ended is Ended.INTERRUPTED,
+    "SUCCESS was stored for it": lambda d: d.succeeded,
+    "it was being received, and has died while it ran; no worker has ended beside a trial of it":
+        lambda d: _received(d) and d.history.crashes > 0 and d.history.cause != "receive"
+        and not d.history.spoilt,
+    "it was being received, as when it died last":
+        lambda d: _received(d) and d.history.cause == "receive",
+    "it was being received, and something ran in its worker's pool":
+        lambda d: _received(d) and d.beside,
+    "it was being received": _received,
+    "it was in a cell with other suspects, in a worker of an older version":
+        lambda d: d.start.alone > IN_CELL,
+    "it was in a cell": lambda d: d.start.alone == IN_CELL,
+    "it ran alone in its worker; workers have ended beside its trials before, but fewer than 3":
+        lambda d: d.start.alone > 0 and 0 < d.history.spoilt < 3,
+    "it ran alone in its worker": lambda d: d.start.alone > 0,
+    "anything else": lambda d: True,
+}  # fmt: skip
+
+
+@cache
+def _ends_of_starts() -> list[tuple[Callable[[DeadStart], bool], StartEnd, str]]:
+    table = rows(section(_PAGE, _DEAD))
+    assert [known for _, known, _, _ in table] == list(_KNOWN_OF_START)
+    return [(_KNOWN_OF_START[known], StartEnd(words(done)[0]), blame) for _, known, done, blame in table]
+
+
+def end_for(dead: DeadStart) -> tuple[StartEnd, str]:
+    """Return what the first row says that applies, and whose the blame is."""
+    return next((done, blame) for applies, done, blame in _ends_of_starts() if applies(dead))
 
 
 # --- what counts --------------------------------------------------------------------------------------

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 from celery_poison import causes
-from celery_poison.decide import Action, End, Facts, Run, Settlement, convict, disposition, judge
-from celery_poison.model import Ended, History, Limits
+from celery_poison.decide import (
+    CHANCE,
+    Action,
+    DeadStart,
+    End,
+    Facts,
+    Run,
+    Settlement,
+    StartEnd,
+    convict,
+    disposition,
+    end_of,
+    judge,
+)
+from celery_poison.model import Ended, History, Limits, Phase, Start
 from celery_poison.states import State
 from tests.docs import verdict_table as table
 
@@ -278,3 +292,38 @@ def test_NEW_8_whoever_only_observes_holds_no_message_but_those_that_ask_for_qua
 
 def test_EMS_8_what_has_another_owner_is_left_to_it_whatever_else_is_known() -> None:
     assert {disposition(run).settlement for run in RUNS if run.end is End.OVERTAKEN} == {Settlement.LEAVE}
+
+
+def _dead_starts() -> Iterator[DeadStart]:
+    histories = [
+        History(),
+        History(crashes=1, cause="receive"),
+        History(crashes=1, cause="signal:9"),
+        History(crashes=1, cause="signal:9", spoilt=1),
+        History(spoilt=CHANCE),
+    ]
+    flags = itertools.product(*[(False, True)] * 7)
+    for phase, alone, ended, history, rest in itertools.product(
+        Phase, range(4), Ended, histories, list(flags)
+    ):
+        start = Start(phase, "b.1", "w@n/b", 1, 0, 2, alone, "i", "t", "q", 2, 5, 0, 1)
+        yield DeadStart(start, ended, history, *rest)
+
+
+def test_SAP_2_every_start_of_a_dead_worker_ends_as_the_table_in_the_docs_says() -> None:
+    for dead in _dead_starts():
+        made = end_of(dead)
+        done, blame = table.end_for(dead)
+        assert made.end is done, dead
+        if done is StartEnd.STRIKE:
+            assert made.shared == (blame == "shared"), dead
+            received = dead.start.phase is Phase.ADMITTING
+            assert made.cause == (causes.RECEIVE if received else causes.WORKER_LOST)
+        else:
+            assert not made.cause and not made.shared and not blame, dead
+
+
+def test_EMS_4_what_had_ended_or_never_began_gets_no_strike() -> None:
+    for dead in _dead_starts():
+        if dead.ended is not Ended.NOT or dead.succeeded or dead.start.phase is Phase.CLAIMED:
+            assert end_of(dead).end is not StartEnd.STRIKE, dead

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.evidence import NO_EVIDENCE, Evidence
-from celery_poison.worker.crash_reports import Deathbed, LastWords
+from celery_poison.worker.crash_reports import CrashReport, CrashReports
 from celery_poison.worker.exits import Kills
 from tests import PATIENCE
 
@@ -66,8 +66,8 @@ import os, resource, signal, sys
 from celery_poison.worker import crash_reports
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 signal.signal(signal.SIGTERM, lambda *_: None)
-crash_reports.lie_down(sys.argv[1])
-crash_reports.arm()
+crash_reports.begin_report(sys.argv[1])
+crash_reports.note_signals()
 def handles(secret):
     {how}
 handles("an argument")
@@ -75,40 +75,41 @@ handles("an argument")
 
 
 @pytest.fixture
-def deathbed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Deathbed:
+def reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CrashReports:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return Deathbed()
+    return CrashReports()
 
 
-def _last_words(deathbed: Deathbed, how: str, **env: str) -> LastWords:
+def _report_of(reports: CrashReports, how: str, **env: str) -> CrashReport:
     process = subprocess.Popen(
-        [sys.executable, "-c", _DIES.format(how=how), deathbed.path],
+        [sys.executable, "-c", _DIES.format(how=how), reports.path],
         env={**os.environ, **env},
         stderr=subprocess.PIPE,
     )
     process.communicate(timeout=PATIENCE)
-    found = deathbed.read(process.pid)
-    assert not os.listdir(deathbed.path)
+    found = reports.read(process.pid)
+    assert not os.listdir(reports.path)
     return found
 
 
-def test_a_native_crash_leaves_its_stack_and_no_argument(deathbed: Deathbed) -> None:
-    words = _last_words(deathbed, "os.abort()")
+def test_a_native_crash_leaves_its_stack_and_no_argument(reports: CrashReports) -> None:
+    words = _report_of(reports, "os.abort()")
     assert words.stack[0] == "handles (<string>:9)"
     assert words.signal is None and "argument" not in str(words)
 
 
-def test_a_faulthandler_of_the_user_is_left_alone(deathbed: Deathbed) -> None:
-    assert _last_words(deathbed, "os.abort()", PYTHONFAULTHANDLER="1") == LastWords()
+def test_a_faulthandler_of_the_user_is_left_alone(reports: CrashReports) -> None:
+    assert _report_of(reports, "os.abort()", PYTHONFAULTHANDLER="1") == CrashReport()
 
 
-def test_a_signal_that_asks_to_end_is_noted(deathbed: Deathbed) -> None:
-    assert _last_words(deathbed, "os.kill(os.getpid(), 15); os._exit(70)").signal == signal.SIGTERM
+def test_a_signal_that_asks_to_end_is_noted(reports: CrashReports) -> None:
+    assert _report_of(reports, "os.kill(os.getpid(), 15); os._exit(70)").signal == signal.SIGTERM
 
 
-def test_a_signal_that_a_task_has_outlived_is_not_held_for_the_next_ones(deathbed: Deathbed) -> None:
-    how = "os.kill(os.getpid(), 15); assert not crash_reports.is_armed; crash_reports.arm(); os._exit(1)"
-    assert _last_words(deathbed, how).signal is None
+def test_a_signal_that_a_task_has_outlived_is_not_held_for_the_next_ones(reports: CrashReports) -> None:
+    outlived = "os.kill(os.getpid(), 15); assert not crash_reports.is_noting"
+    how = f"{outlived}; crash_reports.note_signals(); os._exit(1)"
+    assert _report_of(reports, how).signal is None
 
 
 # --- the kernel's count ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_poison.worker.crash_reports import Deathbed
+from celery_poison.worker.crash_reports import CrashReports
 from tests import PATIENCE
 from tests.worker.conftest import Crew
 
@@ -57,9 +57,9 @@ def test_NEW_9_a_worker_removes_what_a_killed_one_left_and_nothing_of_the_users(
 def test_NEW_9_two_workers_leave_each_others_directories_and_what_somebody_put_beside_them(
     temporary: Path,
 ) -> None:
-    first = Deathbed()
+    first = CrashReports()
     beside = [_write(Path(first.path).parent / "notes"), _write(Path(first.path).parent / "kept" / "1" / "a")]
-    Deathbed().remove()
+    CrashReports().remove()
     assert Path(first.path).is_dir() and all(path.exists() for path in beside)
     first.remove()
     assert not Path(first.path).exists() and all(path.exists() for path in beside)
@@ -95,5 +95,5 @@ def test_NEW_9_the_private_directory_of_another_user_is_refused(
     left.parents[1].chmod(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: stranger)
     with pytest.raises(PermissionError, match=f"of user {os.getuid()}, not a private directory"):
-        Deathbed()
+        CrashReports()
     assert left.exists()

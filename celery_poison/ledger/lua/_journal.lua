@@ -22,11 +22,6 @@ local function now_ms()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- The entry of a start, or nil: {phase, token, worker, pid, ms, deliveries, alone, id, task, queue, ...}
-local function entry_of(raw)
-  return raw and cjson.decode(raw) or nil
-end
-
 -- A hash as a table; absent fields read as nil.
 local function hash(key)
   local flat, t = redis.call('HGETALL', key), {}

@@ -1,25 +1,33 @@
 -- Shared by the scripts that park a message, or end one that may be parked.
--- A parking: {state, number, start of the copy}. The number is a time in ms, and only grows.
+-- A parking by name: state, number and start of the copy; kept as a JSON array, see model.Parked. The number is
+-- a time in ms, and only grows.
 local function parking_of(key, mid)
   local raw = redis.call('HGET', key, mid)
-  return raw and cjson.decode(raw) or nil
+  if not raw then return nil end
+  local p = cjson.decode(raw)
+  return {state = p[1], number = p[2], start = named(p[3])}
+end
+
+local function parking_text(state, number, start)
+  return cjson.encode({state, number, start.fields})
 end
 
 local function raised(parking)
-  return math.max(now_ms(), parking and parking[2] + 1 or 0)
+  return math.max(now_ms(), parking and parking.number + 1 or 0)
 end
 
 -- The message is over: no copy of it that was parked may run any more, be it published already or not.
 -- state: finished, or kept (in quarantine)
 local function end_parking_and_journal(parked, parcels, stream, maxlen, mid, state)
   local p = parking_of(parked, mid)
-  if not p or p[1] == 'kept' or p[1] == state then return end
-  redis.call('HSET', parked, mid, cjson.encode({state, raised(p), p[3]}))
+  if not p or p.state == 'kept' or p.state == state then return end
+  redis.call('HSET', parked, mid, parking_text(state, raised(p), p.start))
   redis.call('HDEL', parcels, mid)
-  if p[1] ~= 'waiting' then return end
-  local e = p[3]
-  journal(stream, maxlen, {event = 'duplicate', id = e[8], mid = mid, token = e[2], task = e[9],
-    queue = e[10], worker = e[3], state = state == 'kept' and 'NDLV' or 'DLVD', deliveries = e[6],
+  if p.state ~= 'waiting' then return end
+  local e = p.start
+  journal(stream, maxlen, {event = 'duplicate', id = e.id, mid = mid, token = e.token, task = e.task,
+    queue = e.queue, worker = e.worker, state = state == 'kept' and 'NDLV' or 'DLVD',
+    deliveries = e.deliveries,
     note = state == 'kept' and 'this message is in quarantine'
       or 'an earlier start of this message already finished'})
 end

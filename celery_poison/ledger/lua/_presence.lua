@@ -31,14 +31,14 @@ end
 
 -- Whether the pool process that runs a start holds a lease of its own.
 local function child_lives(children, entry)
-  return redis.call('EXISTS', children .. life_of(entry[3]) .. '#' .. string.format('%d', entry[4])) == 1
+  return redis.call('EXISTS', children .. life_of(entry.worker) .. '#' .. string.format('%d', entry.pid)) == 1
 end
 
 -- Whether a start may not be ended any more: the message has a newer one, or, for a monitor, none that still
 -- belongs to the dead worker.
 local function is_stale(current, e, fence)
-  if fence == '' then return current and current[2] ~= e[2] end
-  return not current or current[2] ~= e[2] or current[3] ~= e[3]
+  if fence == '' then return current and current.token ~= e.token end
+  return not current or current.token ~= e.token or current.worker ~= e.worker
 end
 
 -- Whether the monitor that acts has lost its lock meanwhile; '' stands for a worker's own doing.

@@ -14,25 +14,25 @@
 -- ARGV[5] copy       1 when nobody knows whether the broker heard of it: what tells a copy for one stays
 -- RETURNS OK
 -- JOURNALS cleared (only for a candidate or a released message), duplicate (for a parked copy)
-local e = cjson.decode(ARGV[3])
-local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
+local e = start_of(ARGV[3])
+local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 if ARGV[5] ~= '1' then
-  if current and current[2] == e[2] then redis.call('HDEL', KEYS[1], ARGV[2]) end
-  if not current or current[2] == e[2] then
+  if current and current.token == e.token then redis.call('HDEL', KEYS[1], ARGV[2]) end
+  if not current or current.token == e.token then
     end_parking_and_journal(KEYS[5], KEYS[6], KEYS[7], ARGV[1], ARGV[2], 'finished')
   end
-  redis.call('HDEL', KEYS[2], e[2])
+  redis.call('HDEL', KEYS[2], e.token)
 end
 local line = hash(KEYS[3])
 if not line.id then return {'OK'} end
 if line.candidate == '1' or line.probation == '1' then
   count(KEYS[8], 'cleared')
-  journal(KEYS[7], ARGV[1], {event = 'cleared', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-    queue = e[10], worker = e[3], state = 'DLVD', cause = line.cause, deliveries = e[6],
+  journal(KEYS[7], ARGV[1], {event = 'cleared', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+    queue = e.queue, worker = e.worker, state = 'DLVD', cause = line.cause, deliveries = e.deliveries,
     crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident,
-    payload_bytes = e[13]})
+    payload_bytes = e.payload_bytes})
 end
-redis.call('ZREM', KEYS[4], e[8])
+redis.call('ZREM', KEYS[4], e.id)
 if ARGV[4] == '1' then
   redis.call('DEL', KEYS[3])
 else

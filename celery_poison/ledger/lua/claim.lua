@@ -8,7 +8,7 @@
 -- JOURNALS nothing
 local raw = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 if raw ~= ARGV[2] then return {'CONFLICT'} end
-if raw ~= '' then redis.call('HDEL', KEYS[2], cjson.decode(raw)[2]) end
+if raw ~= '' then redis.call('HDEL', KEYS[2], start_of(raw).token) end
 if ARGV[3] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
 else

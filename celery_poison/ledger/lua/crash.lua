@@ -20,25 +20,25 @@
 -- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has
 --   a newer start; for a monitor: or none) | FENCED
 -- JOURNALS crashed
-local e = cjson.decode(ARGV[3])
-local token, id = e[2], e[8]
+local e = start_of(ARGV[3])
+local token, id = e.token, e.id
 if fenced(KEYS[5], ARGV[9]) then return {'FENCED'} end
 local known = redis.call('HGET', KEYS[3], 'last_token')
 local now = now_ms()
 local closed = gate_is_closed(KEYS[6], now)
 if known == token then return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0} end
 local raw = redis.call('HGET', KEYS[1], ARGV[2])
-local current = entry_of(raw)
+local current = start_of(raw)
 if is_stale(current, e, ARGV[9]) then return {'STALE'} end
 if redis.call('HGET', KEYS[2], token) == 'D' then return {'DONE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], token)
 local blame = ARGV[5]
 count(KEYS[8], 'crashed', ARGV[4])
-local ran_ms = e[5] > 0 and math.max(0, now - e[5]) or ''
-local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e[9], queue = e[10],
-  worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], outcome = blame, deliveries = e[6],
-  runtime_ms = ran_ms, incident = ARGV[7], payload_bytes = e[13]}
+local ran_ms = e.at_ms > 0 and math.max(0, now - e.at_ms) or ''
+local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e.task, queue = e.queue,
+  worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], outcome = blame, deliveries = e.deliveries,
+  runtime_ms = ran_ms, incident = ARGV[7], payload_bytes = e.payload_bytes}
 add_known(line, ARGV[10])
 if ARGV[8] == '1' then
   line.state = 'DLVD'
@@ -59,12 +59,12 @@ line.crashes = redis.call('HINCRBY', KEYS[3], 'crashes', 1)
 line.strikes = redis.call('HINCRBY', KEYS[3], 'strikes', 1)
 line.failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
 redis.call('HINCRBY', KEYS[3], 'proven', blame == 'exact' and 1 or 0)
-redis.call('HINCRBY', KEYS[3], 'tried', blame == 'exact' and e[7] > 0 and 1 or 0)
+redis.call('HINCRBY', KEYS[3], 'tried', blame == 'exact' and e.alone > 0 and 1 or 0)
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
-redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'candidate', '1',
-  'cause', ARGV[4], 'blame', blame, 'worker', e[3], 'incident', ARGV[7], 'last_seen', now,
-  'last_token', token, 'charged', 'strike', 'deliveries', e[6], 'payload_bytes', e[13],
-  'pid', e[4], 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
+redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue, 'candidate', '1',
+  'cause', ARGV[4], 'blame', blame, 'worker', e.worker, 'incident', ARGV[7], 'last_seen', now,
+  'last_token', token, 'charged', 'strike', 'deliveries', e.deliveries, 'payload_bytes', e.payload_bytes,
+  'pid', e.pid, 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
 redis.call('ZADD', KEYS[4], 'NX', now, id)
 journal(KEYS[7], ARGV[1], line)
 return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0}

@@ -10,15 +10,15 @@
 -- ARGV[4] reason
 -- RETURNS OK
 -- JOURNALS duplicate
-local e = cjson.decode(ARGV[3])
-local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
-if current and redis.call('HGET', KEYS[2], current[2]) == 'D' then
+local e = start_of(ARGV[3])
+local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
+if current and redis.call('HGET', KEYS[2], current.token) == 'D' then
   redis.call('HDEL', KEYS[1], ARGV[2])
-  redis.call('HDEL', KEYS[2], current[2])
+  redis.call('HDEL', KEYS[2], current.token)
   end_parking_and_journal(KEYS[3], KEYS[4], KEYS[5], ARGV[1], ARGV[2], 'finished')
   -- This copy is not acknowledged yet and may come once more, when nothing else tells that it finished.
-  redis.call('HSETNX', KEYS[3], ARGV[2], cjson.encode({'finished', now_ms(), e}))
+  redis.call('HSETNX', KEYS[3], ARGV[2], parking_text('finished', now_ms(), e))
 end
-journal(KEYS[5], ARGV[1], {event = 'duplicate', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-  queue = e[10], worker = e[3], state = 'DLVD', deliveries = e[6], note = ARGV[4]})
+journal(KEYS[5], ARGV[1], {event = 'duplicate', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+  queue = e.queue, worker = e.worker, state = 'DLVD', deliveries = e.deliveries, note = ARGV[4]})
 return {'OK'}

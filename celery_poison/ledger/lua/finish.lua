@@ -12,10 +12,11 @@
 -- RETURNS OK | DONE (its end is on record) | STALE (the message has a newer start, or none) | FENCED
 -- JOURNALS finished
 if fenced(KEYS[3], ARGV[4]) then return {'FENCED'} end
-local e = cjson.decode(ARGV[3])
-if is_stale(entry_of(redis.call('HGET', KEYS[1], ARGV[2])), e, ARGV[4]) then return {'STALE'} end
-if redis.call('HSETNX', KEYS[2], e[2], 'D') == 0 then return {'DONE'} end
-journal(KEYS[4], ARGV[1], {event = 'finished', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-  queue = e[10], worker = e[3], pid = e[4], state = 'DLVD', outcome = 'success', deliveries = e[6],
-  note = 'its worker died after it had stored the result', payload_bytes = e[13], release = ARGV[5]})
+local e = start_of(ARGV[3])
+if is_stale(start_of(redis.call('HGET', KEYS[1], ARGV[2])), e, ARGV[4]) then return {'STALE'} end
+if redis.call('HSETNX', KEYS[2], e.token, 'D') == 0 then return {'DONE'} end
+journal(KEYS[4], ARGV[1], {event = 'finished', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+  queue = e.queue, worker = e.worker, pid = e.pid, state = 'DLVD', outcome = 'success',
+  deliveries = e.deliveries, note = 'its worker died after it had stored the result', payload_bytes = e.payload_bytes,
+  release = ARGV[5]})
 return {'OK'}

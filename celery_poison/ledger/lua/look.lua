@@ -15,14 +15,14 @@
 -- JOURNALS nothing
 local raw = redis.call('HGET', KEYS[1], ARGV[1])
 local ended, owner = '', 'none'
-local entry = entry_of(raw)
+local entry = start_of(raw)
 if entry then
-  ended = redis.call('HGET', KEYS[2], entry[2]) or ''
-  local beat = redis.call('ZSCORE', KEYS[3], entry[3])
+  ended = redis.call('HGET', KEYS[2], entry.token) or ''
+  local beat = redis.call('ZSCORE', KEYS[3], entry.worker)
   if beat and now_ms() - tonumber(beat) < tonumber(ARGV[2]) or child_lives(ARGV[3], entry) then
     owner = 'alive'
   else
-    owner = (beat or redis.call('HEXISTS', KEYS[4], entry[3]) == 1) and 'dead' or 'unknown'
+    owner = (beat or redis.call('HEXISTS', KEYS[4], entry.worker) == 1) and 'dead' or 'unknown'
   end
 end
 local kept = redis.call('HMGET', KEYS[6], 'state', 'release')

@@ -14,14 +14,14 @@
 -- JOURNALS parked
 local raw = redis.call('HGET', KEYS[1], ARGV[2]) or ''
 if raw ~= ARGV[3] then return {'CONFLICT'} end
-local behind = raw ~= '' and cjson.decode(raw)[2] or nil
+local behind = raw ~= '' and start_of(raw).token or nil
 if behind and redis.call('HGET', KEYS[2], behind) == 'D' then return {'CONFLICT'} end
 local p, number = parking_of(KEYS[3], ARGV[2]), tonumber(ARGV[5])
-if p and number > 0 and number < p[2] then return {'CONFLICT'} end
-if p and p[1] == 'waiting' then return {'KEPT'} end
-local e = cjson.decode(ARGV[4])
-redis.call('HSET', KEYS[3], ARGV[2], cjson.encode({'waiting', raised(p), e}))
+if p and number > 0 and number < p.number then return {'CONFLICT'} end
+if p and p.state == 'waiting' then return {'KEPT'} end
+local e = start_of(ARGV[4])
+redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(p), e))
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[6])
-journal(KEYS[5], ARGV[1], {event = 'parked', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-  queue = e[10], worker = e[3], state = 'TBDL', note = behind or 'for its trial'})
+journal(KEYS[5], ARGV[1], {event = 'parked', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+  queue = e.queue, worker = e.worker, state = 'TBDL', note = behind or 'for its trial'})
 return {'OK'}

@@ -24,38 +24,38 @@
 -- ARGV[10] fields    field, value, ... of the original message, from here on
 -- RETURNS OK | KEPT (it is there already) | ILLEGAL, state (it was given up) | STALE (it runs elsewhere)
 -- JOURNALS quarantined, duplicate (for a parked copy: the one in quarantine is the one truth), blocked
-local e = cjson.decode(ARGV[3])
+local e = start_of(ARGV[3])
 local state = redis.call('HGET', KEYS[5], 'state')
 if state == 'NDLV' then return {'KEPT'} end
 if state then return {'ILLEGAL', state} end
-local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
-if current and current[2] ~= e[2] then return {'STALE'} end
+local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
+if current and current.token ~= e.token then return {'STALE'} end
 local line, now = hash(KEYS[3]), now_ms()
 local known = add_known({}, ARGV[9])
 local evidence = known.evidence or line.evidence or ''
 redis.call('HDEL', KEYS[1], ARGV[2])
-redis.call('HDEL', KEYS[2], e[2])
+redis.call('HDEL', KEYS[2], e.token)
 redis.call('DEL', KEYS[3])
-redis.call('ZREM', KEYS[4], e[8])
-redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e[8], 'mid', ARGV[2], 'task', e[9], 'queue', e[10],
+redis.call('ZREM', KEYS[4], e.id)
+redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue,
   'cause', ARGV[4], 'reason', ARGV[5], 'candidate', line.candidate or '0',
-  'deliveries', line.deliveries or e[6], 'crashes', line.crashes or 0, 'strikes', line.strikes or 0,
+  'deliveries', line.deliveries or e.deliveries, 'crashes', line.crashes or 0, 'strikes', line.strikes or 0,
   'failures', line.failures or 0, 'releases', line.releases or 0,
-  'release', line.release or 0, 'decisions', line.release or 0, 'worker', line.worker or e[3],
+  'release', line.release or 0, 'decisions', line.release or 0, 'worker', line.worker or e.worker,
   'incident', line.incident or '', 'first_seen', line.first_seen or now, 'last_seen', now,
-  'quarantined_at', now, 'payload_bytes', e[13],
+  'quarantined_at', now, 'payload_bytes', e.payload_bytes,
   'pid', line.pid or '', 'runtime_ms', line.runtime_ms or '', 'evidence', evidence)
 redis.call('HSET', KEYS[5], unpack(ARGV, 10))
 redis.call('ZADD', KEYS[6], now, ARGV[2])
 count(KEYS[13], 'quarantined', ARGV[4])
 end_parking_and_journal(KEYS[8], KEYS[9], KEYS[12], ARGV[1], ARGV[2], 'kept')
-journal(KEYS[12], ARGV[1], {event = 'quarantined', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-  queue = e[10], worker = line.worker or e[3], state = 'NDLV', cause = ARGV[4],
-  deliveries = line.deliveries or e[6], crashes = line.crashes or 0, strikes = line.strikes or 0,
-  failures = line.failures or 0, incident = line.incident, note = ARGV[5], payload_bytes = e[13],
+journal(KEYS[12], ARGV[1], {event = 'quarantined', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+  queue = e.queue, worker = line.worker or e.worker, state = 'NDLV', cause = ARGV[4],
+  deliveries = line.deliveries or e.deliveries, crashes = line.crashes or 0, strikes = line.strikes or 0,
+  failures = line.failures or 0, incident = line.incident, note = ARGV[5], payload_bytes = e.payload_bytes,
   fingerprint = ARGV[6], shape = known.shape, release = known.release, evidence = evidence})
 if ARGV[7] ~= '' then
   local keys = {blocks = KEYS[10], convictions = KEYS[11], journal = KEYS[12]}
-  convicted_again(keys, ARGV[1], ARGV[6], e[9], tonumber(ARGV[7]), tonumber(ARGV[8]))
+  convicted_again(keys, ARGV[1], ARGV[6], e.task, tonumber(ARGV[7]), tonumber(ARGV[8]))
 end
 return {'OK'}

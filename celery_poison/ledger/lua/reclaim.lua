@@ -9,11 +9,11 @@
 -- ARGV[3] start  under the worker's new name
 -- RETURNS OK | STALE (the message has a new owner, or has ended elsewhere)
 -- JOURNALS cleared (when it was a candidate for this)
-local e = cjson.decode(ARGV[3])
-local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
+local e = start_of(ARGV[3])
+local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 local line = hash(KEYS[2])
-if current and current[2] ~= e[2] then return {'STALE'} end
-if not current and line.last_token ~= e[2] then return {'STALE'} end
+if current and current.token ~= e.token then return {'STALE'} end
+if not current and line.last_token ~= e.token then return {'STALE'} end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 if current then return {'OK'} end
 if line.charged == 'strike' then
@@ -24,11 +24,11 @@ elseif line.charged == 'failure' then
   line.failures = redis.call('HINCRBY', KEYS[2], 'failures', -1)
 end
 if line.candidate == '1' and tonumber(line.strikes or 0) == 0 then
-  redis.call('ZREM', KEYS[3], e[8])
-  journal(KEYS[4], ARGV[1], {event = 'cleared', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-    queue = e[10], worker = e[3], state = 'DLNG', cause = line.cause, deliveries = e[6],
+  redis.call('ZREM', KEYS[3], e.id)
+  journal(KEYS[4], ARGV[1], {event = 'cleared', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+    queue = e.queue, worker = e.worker, state = 'DLNG', cause = line.cause, deliveries = e.deliveries,
     crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident,
-    note = 'its worker was taken for dead and is back', payload_bytes = e[13]})
+    note = 'its worker was taken for dead and is back', payload_bytes = e.payload_bytes})
 end
 if tonumber(line.crashes or 0) == 0 and tonumber(line.failures or 0) == 0 then
   redis.call('DEL', KEYS[2])

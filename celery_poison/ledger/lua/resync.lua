@@ -9,14 +9,16 @@
 -- JOURNALS nothing
 local forgotten = 0
 for i = 1, #ARGV, 3 do
-  local e, ended = cjson.decode(ARGV[i + 1]), ARGV[i + 2]
-  local buried = redis.call('ZSCORE', KEYS[3], e[3])
+  local e, ended = start_of(ARGV[i + 1]), ARGV[i + 2]
+  local buried = redis.call('ZSCORE', KEYS[3], e.worker)
   -- A copy of it has been recognised and dropped meanwhile, and the start was forgotten with that.
-  local over = ended ~= '' and (parking_of(KEYS[4], ARGV[i]) or {})[1] == 'finished'
+  local over = ended ~= '' and (parking_of(KEYS[4], ARGV[i]) or {}).state == 'finished'
   if not buried and not over then
     local new = redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1])
-    local current = entry_of(redis.call('HGET', KEYS[1], ARGV[i]))
-    if ended ~= '' and current[2] == e[2] then new = new + redis.call('HSETNX', KEYS[2], e[2], ended) end
+    local current = start_of(redis.call('HGET', KEYS[1], ARGV[i]))
+    if ended ~= '' and current.token == e.token then
+      new = new + redis.call('HSETNX', KEYS[2], e.token, ended)
+    end
     if new > 0 then forgotten = forgotten + 1 end
   end
 end

@@ -13,19 +13,20 @@
 -- RETURNS OK, raw lineage | STALE (the message has a newer start; for a monitor: or none) | FENCED
 -- JOURNALS rolled_back
 if fenced(KEYS[4], ARGV[5]) then return {'FENCED'} end
-local e = cjson.decode(ARGV[3])
-if redis.call('HGET', KEYS[3], 'last_token') == e[2] then return {'OK', redis.call('HGETALL', KEYS[3])} end
-local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
+local e = start_of(ARGV[3])
+if redis.call('HGET', KEYS[3], 'last_token') == e.token then return {'OK', redis.call('HGETALL', KEYS[3])} end
+local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 if is_stale(current, e, ARGV[5]) then return {'STALE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
-redis.call('HDEL', KEYS[2], e[2])
+redis.call('HDEL', KEYS[2], e.token)
 local now = now_ms()
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', 1)
 redis.call('HSETNX', KEYS[3], 'first_seen', now)
-redis.call('HSET', KEYS[3], 'id', e[8], 'mid', ARGV[2], 'task', e[9], 'queue', e[10], 'worker', e[3],
-  'deliveries', e[6], 'last_seen', now, 'last_token', e[2], 'payload_bytes', e[13])
-local line = {event = 'rolled_back', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-  queue = e[10], worker = e[3], pid = e[4], state = 'TBDL', cause = ARGV[4], deliveries = e[6],
-  failures = failures, runtime_ms = e[5] > 0 and math.max(0, now - e[5]) or '', payload_bytes = e[13]}
+redis.call('HSET', KEYS[3], 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue, 'worker', e.worker,
+  'deliveries', e.deliveries, 'last_seen', now, 'last_token', e.token, 'payload_bytes', e.payload_bytes)
+local line = {event = 'rolled_back', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+  queue = e.queue, worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], deliveries = e.deliveries,
+  failures = failures, runtime_ms = e.at_ms > 0 and math.max(0, now - e.at_ms) or '',
+  payload_bytes = e.payload_bytes}
 journal(KEYS[5], ARGV[1], add_known(line, ARGV[6]))
 return {'OK', redis.call('HGETALL', KEYS[3])}

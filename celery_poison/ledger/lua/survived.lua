@@ -14,7 +14,7 @@
 -- RETURNS OK (also when nothing was held against this start) | STALE (the message ran elsewhere, or does by now)
 -- JOURNALS cleared (when it was a candidate for this), stale
 local line = hash(KEYS[3])
-local current = entry_of(redis.call('HGET', KEYS[1], ARGV[2]))
+local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 if line.last_token == ARGV[3] then
   if line.candidate == '1' then
     count(KEYS[6], 'cleared')
@@ -32,11 +32,11 @@ if line.last_token == ARGV[3] then
     redis.call('DEL', KEYS[3])
   end
 end
-if current and current[2] == ARGV[3] or not current and ARGV[5] == '' then return {'OK'} end
+if current and current.token == ARGV[3] or not current and ARGV[5] == '' then return {'OK'} end
 redis.call('HDEL', KEYS[2], ARGV[3])
-local lost = entry_of(ARGV[5] ~= '' and ARGV[5])
+local lost = start_of(ARGV[5])
 local e = current or lost
 journal(KEYS[5], ARGV[1], {event = 'stale', id = ARGV[4], mid = ARGV[2], token = ARGV[3],
-  task = e[9], queue = e[10], worker = lost and lost[3] or line.worker,
+  task = e.task, queue = e.queue, worker = lost and lost.worker or line.worker,
   note = current and 'ended, but runs elsewhere by now' or 'ended, but ran elsewhere meanwhile'})
 return {'STALE'}

@@ -8,10 +8,10 @@
 -- RETURNS OK | CONFLICT (it was parked again, or is over)
 -- JOURNALS unparked
 local p = parking_of(KEYS[1], ARGV[2])
-if not p or p[1] ~= 'waiting' or p[2] ~= tonumber(ARGV[3]) then return {'CONFLICT'} end
-local e = p[3]
-redis.call('HSET', KEYS[1], ARGV[2], cjson.encode({'published', p[2], e}))
+if not p or p.state ~= 'waiting' or p.number ~= tonumber(ARGV[3]) then return {'CONFLICT'} end
+local e = p.start
+redis.call('HSET', KEYS[1], ARGV[2], parking_text('published', p.number, e))
 redis.call('HDEL', KEYS[2], ARGV[2])
-journal(KEYS[3], ARGV[1], {event = 'unparked', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-  queue = e[10], worker = e[3], state = 'TBDL'})
+journal(KEYS[3], ARGV[1], {event = 'unparked', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+  queue = e.queue, worker = e.worker, state = 'TBDL'})
 return {'OK'}

@@ -10,14 +10,15 @@
 -- ARGV[6] known   what else is known, see _journal.lua
 -- RETURNS OK | KEPT (this task id was told of already)
 -- JOURNALS would_quarantine
-local e, line = cjson.decode(ARGV[3]), hash(KEYS[1])
+local e, line = start_of(ARGV[3]), hash(KEYS[1])
 if line.observed then return {'KEPT'} end
 if line.id then redis.call('HSET', KEYS[1], 'observed', '1') end
 redis.call('HINCRBY', KEYS[2], ARGV[4], 1)
-local told = {event = 'would_quarantine', id = e[8], mid = ARGV[2], token = e[2], task = e[9],
-  queue = e[10], worker = line.worker or e[3], cause = ARGV[4], deliveries = line.deliveries or e[6],
+local told = {event = 'would_quarantine', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
+  queue = e.queue, worker = line.worker or e.worker, cause = ARGV[4],
+  deliveries = line.deliveries or e.deliveries,
   crashes = line.crashes or 0, strikes = line.strikes or 0, failures = line.failures or 0,
   incident = line.incident, note = ARGV[5],
-  payload_bytes = e[13], evidence = line.evidence}
+  payload_bytes = e.payload_bytes, evidence = line.evidence}
 journal(KEYS[3], ARGV[1], add_known(told, ARGV[6]))
 return {'OK'}

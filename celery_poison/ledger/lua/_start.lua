@@ -1,0 +1,15 @@
+-- Shared by every script that reads a start: its fields by name, as model.Start has them. They are kept as a
+-- JSON array, whose order is part of ledger schema 1.
+local START = {'phase', 'token', 'worker', 'pid', 'at_ms', 'deliveries', 'alone', 'id', 'task', 'queue',
+  'max_crashes', 'max_failures', 'payload_bytes', 'diverts'}
+
+local function named(fields)
+  local e = {fields = fields}
+  for i, name in ipairs(START) do e[name] = fields[i] end
+  return e
+end
+
+-- The start in a text; nil for no text.
+local function start_of(raw)
+  return raw and raw ~= '' and named(cjson.decode(raw)) or nil
+end
