@@ -13,7 +13,7 @@ from kombu.utils.json import dumps
 
 from celery_poison.cli.output import ROWS, print_json, print_records, print_rows, print_table
 from celery_poison.cli.session import json_option, open_quarantine, verb
-from celery_poison.ledger.extract import Extent
+from celery_poison.ledger.journal import Extent
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import story
 from celery_poison.quarantine.body import decoded, preview

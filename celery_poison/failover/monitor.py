@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -13,11 +14,12 @@ from celery.utils.log import get_logger
 
 from celery_poison import signals
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.failover.host_evidence import last_heard
+from celery_poison.evidence import NEAR, Evidence
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import GONE_PATIENCE_MS, GateLimits, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
@@ -241,3 +243,43 @@ class Monitor:
 def _gate_limits(settings: Settings) -> GateLimits | None:
     share, workers = settings.fleet_gate_share, settings.fleet_gate_workers
     return GateLimits(share, workers, int(settings.fleet_gate_window * 1000)) if share else None
+
+
+# --- host evidence ---------------------------------------------------------------------------------
+
+
+def last_heard(ledger: Ledger, worker: str, how: Silence) -> Evidence:
+    """Return what is known about a worker that is about to be declared dead.
+
+    Raises:
+        LedgerUnavailable: Redis is away.
+    """
+    with clear_errors("reading the last heartbeat of a worker"):
+        pipe = ledger.client.pipeline(transaction=False)
+        pipe.hget(ledger.keys.worker(worker), "vitals")
+        pipe.zscore(ledger.keys.leases, worker)
+        pipe.hget(ledger.keys.gone, worker)
+        pipe.time()
+        vitals, beat, gone, (seconds, micros) = pipe.execute()
+    ended = int(gone) if how is Silence.GONE and gone else seconds * 1000 + micros // 1000
+    heard_ms = max(0, ended - int(beat)) if beat is not None else None
+    try:
+        return _evidence(json.loads(vitals or b"{}"), how, heard_ms)
+    except (ValueError, TypeError, KeyError, AttributeError):  # another version's
+        return Evidence(noticed=how, heard_ms=heard_ms)
+
+
+def _evidence(vitals: dict[str, Any], how: Silence, heard_ms: int | None) -> Evidence:
+    if not vitals:
+        return Evidence(noticed=how, heard_ms=heard_ms)
+    used, limit = vitals["used_kb"], vitals["limit_kb"]
+    return Evidence(
+        noticed=how,
+        heard_ms=heard_ms,
+        used_kb=used or None,
+        limit_kb=limit or None,
+        limit_of=vitals["limit_of"] if limit else "",
+        near_limit=used >= NEAR * limit if limit else None,
+        asked=vitals.get("asked", ""),
+        asked_ms=vitals["asked_ms"] + (heard_ms or 0) if "asked_ms" in vitals else None,
+    )

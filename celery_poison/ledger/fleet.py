@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from celery_poison.ledger.calling import Caller
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Code
+from celery_poison.ledger.scripts import Caller, Code
 
 #: Bounds of the histogram of recoveries: seconds from a worker's death until all of it was put back.
 RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
@@ -65,7 +64,7 @@ class DeclaredDead:
     fleet: int = 0
 
 
-class FleetBook(Caller):
+class FleetTransitions(Caller):
     """Who lives, who leads, who died, and how many at once."""
 
     def beat(

@@ -7,13 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_poison.ledger.calling import Caller, fence_of, pairs
-from celery_poison.ledger.scripts import Code
+from celery_poison.ledger.scripts import Caller, Code, fence_of, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
-
-#: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
-REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
 
 #: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
 Known = Mapping[str, str]
@@ -56,26 +52,25 @@ class MessageTransitions(Caller):
 
     def look(self, mid: str, id: str, activation_ms: int) -> MessageState:
         """Return everything known about a message; changes nothing."""
-        arguments: dict[str, Any] = {"mid": mid, "activation_ms": activation_ms}
-        reply = self._call("look", self._of(mid, id), children=self.keys.children, **arguments)
-        _, raw, ended, owner, lineage, kept, release, parked, run_id, gate = reply
-        return MessageState(
-            raw=raw,
-            start=Start.decode(raw) if raw else None,
-            ended=Ended(ended.decode()),
-            owner=owner.decode(),
-            history=history_of(pairs(lineage)),
-            kept=State(kept.decode()) if kept else None,
-            release=max(int(release), int(pairs(lineage).get("release") or 0)),
-            parked=Parked.decode(parked) if parked else None,
-            run_id=run_id.decode(),
-            gate_closed=bool(gate),
-        )
+        return self.look_many([(mid, id)], activation_ms)[0]
+
+    def look_many(self, messages: Iterable[tuple[str, str]], activation_ms: int) -> list[MessageState]:
+        """Return everything known about messages, given as (mid, task id), in one round trip."""
+        words = {"activation_ms": activation_ms, "children": self.keys.children}
+        calls = ((self._of(mid, id), {"mid": mid, **words}) for mid, id in messages)
+        return [_state_of(reply) for reply in self._call_many("look", calls)]
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
         """Replace the start that was seen by ``start``; False when somebody else was faster."""
-        new = start.encode() if start else b""
-        return bool(self._call("claim", {}, mid=mid, seen=seen, start=new)[0] is Code.OK)
+        return self.claim_many([(mid, seen, start)])[0]
+
+    def claim_many(self, claims: Iterable[tuple[str, bytes, Start | None]]) -> list[bool]:
+        """Make claims, given as (mid, seen, start), each for itself, in one round trip."""
+        words = (
+            {"mid": mid, "seen": seen, "start": start.encode() if start else b""}
+            for mid, seen, start in claims
+        )
+        return [reply[0] is Code.OK for reply in self._call_many("claim", (({}, call) for call in words))]
 
     def crash(
         self,
@@ -108,7 +103,7 @@ class MessageTransitions(Caller):
             "incident": incident,
             "observe": int(not start.diverts),
             "fence": fence_of(fence),
-            "known": _packed(known),
+            "known": packed(known),
         }
         return _recorded(self._call("crash", self._of(mid, start.id), **arguments))
 
@@ -146,7 +141,7 @@ class MessageTransitions(Caller):
             "incident": incident,
             "fence": fence_of(fence),
             "spoilt": int(spoilt),
-            "known": _packed(known),
+            "known": packed(known),
         }
         reply = self._call("interrupt", self._of(mid, start.id), **arguments)
         return bool(reply[0] is Code.DONE)
@@ -166,7 +161,7 @@ class MessageTransitions(Caller):
             "start": start.encode(),
             "cause": cause,
             "fence": fence_of(fence),
-            "known": _packed(known),
+            "known": packed(known),
         }
         return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
 
@@ -212,8 +207,8 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a new owner, of whose nothing was touched (EMS-8).
         """
-        told = lost.encode() if lost else b""
-        self._call("survived", self._of(mid, id), mid=mid, token=token, id=id, lost=told)
+        start = lost.encode() if lost else b""
+        self._call("survived", self._of(mid, id), mid=mid, token=token, id=id, lost=start)
 
     def reclaim(self, mid: str, start: Start) -> None:
         """Put a start that still runs on record again, after its worker was taken for dead.
@@ -229,59 +224,12 @@ class MessageTransitions(Caller):
         Args:
             copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
         """
-        told: dict[str, Any] = {"mid": mid, "start": start.encode()}
-        self._call("acquit", self._of(mid, start.id), **told, final=int(final), copy=int(copy))
+        arguments: dict[str, Any] = {"mid": mid, "start": start.encode()}
+        self._call("acquit", self._of(mid, start.id), **arguments, final=int(final), copy=int(copy))
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running."""
         self._call("duplicate", {}, mid=mid, start=start.encode(), reason=reason)
-
-    def quarantine(
-        self,
-        mid: str,
-        start: Start,
-        *,
-        cause: str,
-        reason: str,
-        fields: Mapping[str, str | bytes | int],
-        block_after: int | None = None,
-        known: Known = NOTHING_KNOWN,
-    ) -> bool:
-        """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
-
-        Args:
-            block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
-                None: this is no conviction.
-            known: what else is known about the message.
-
-        Raises:
-            IllegalTransition: a person gave the message up.
-            StaleDelivery: it runs elsewhere.
-        """
-        flat = [word for pair in fields.items() for word in pair]
-        fingerprint = str(fields.get("fingerprint", ""))
-        reply = self._call(
-            "quarantine",
-            {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
-            rest=flat,
-            fingerprint=fingerprint,
-            block_after="" if block_after is None else block_after,
-            remember_ms=REMEMBER_CONVICTIONS_MS,
-            known=_packed(known),
-            mid=mid,
-            start=start.encode(),
-            cause=cause,
-            reason=reason,
-        )
-        return bool(reply[0] is Code.OK)
-
-    def would_quarantine(
-        self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
-    ) -> None:
-        """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
-        told: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
-        told["known"] = _packed(known)
-        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **told)
 
     # --- a message that has to wait ------------------------------------------------------------
 
@@ -306,7 +254,25 @@ class MessageTransitions(Caller):
         self._call("forget", {}, mid=mid, seen=seen)
 
 
-def _packed(known: Known) -> str:
+def _state_of(reply: list[Any]) -> MessageState:
+    _, raw, ended, owner, lineage, kept, release, parked, run_id, gate = reply
+    fields = pairs(lineage)
+    return MessageState(
+        raw=raw,
+        start=Start.decode(raw) if raw else None,
+        ended=Ended(ended.decode()),
+        owner=owner.decode(),
+        history=history_of(fields),
+        kept=State(kept.decode()) if kept else None,
+        release=max(int(release), int(fields.get("release") or 0)),
+        parked=Parked.decode(parked) if parked else None,
+        run_id=run_id.decode(),
+        gate_closed=bool(gate),
+    )
+
+
+def packed(known: Known) -> str:
+    """Return it as scripts take it."""
     # Redis reads no text that is not Unicode; a file name may be.
     whole = {name: value.encode("utf-8", "replace").decode() for name, value in known.items() if value}
     return json.dumps(whole)

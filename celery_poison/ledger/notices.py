@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.ledger import Ledger
-from celery_poison.ledger.scripts import Runner
+from celery_poison.ledger.scripts import Caller, Runner
 from celery_poison.states import State
 
 #: Tasks that are remembered, and for how many seconds, where nobody listens.
@@ -40,7 +39,7 @@ class Notice:
     mid: str = ""
 
 
-def leave_notice(ledger: Ledger, notice: Notice) -> None:
+def leave_notice(ledger: Caller, notice: Notice) -> None:
     """Leave a notice for a worker that sends events; too many are forgotten.
 
     Raises:
@@ -51,7 +50,7 @@ def leave_notice(ledger: Ledger, notice: Notice) -> None:
     Runner(ledger.client)("leave_notice", {"untold": ledger.keys.untold}, arguments)
 
 
-def take(ledger: Ledger) -> list[Notice]:
+def take(ledger: Caller) -> list[Notice]:
     """Take all notices that are still true; nobody else gets them.
 
     Raises:

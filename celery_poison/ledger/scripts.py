@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import Any
 
 import redis
+from redis.exceptions import NoScriptError
 
 from celery_poison.errors import DecisionPending, Fenced, IllegalTransition, MessageNotFound, StaleDelivery
 from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.keys import Keys
 
 
 class Code(StrEnum):
@@ -97,7 +99,7 @@ class Runner:
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
-        self._registered: dict[str, Any] = {}
+        self._scripts: dict[str, Any] = {}
 
     def __call__(
         self, name: str, keys: Mapping[str, str], arguments: Mapping[str, Any], rest: Sequence[Any] = ()
@@ -112,18 +114,90 @@ class Runner:
             LedgerUnavailable: Redis is away or refuses.
         """
         wanted = script(name)
-        run = self._registered.get(name)
-        if run is None:
-            run = self._registered[name] = self._client.register_script(wanted.text)
         with clear_errors(name):
-            reply: list[Any] = run(keys=wanted.keys_of(keys), args=wanted.values_of(arguments, rest))
-        code = Code(reply[0].decode())
-        error = _SENTENCES.get(code)
-        if error is not None:
-            kind, sentence = error
-            raise kind(sentence.format(*[_text(part) for part in reply[1:]]))
-        return [code, *reply[1:]]
+            run = self._registered(wanted)
+            return _checked(run(keys=wanted.keys_of(keys), args=wanted.values_of(arguments, rest)))
+
+    def many(
+        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
+    ) -> list[list[Any]]:
+        """Run ``name`` once for each (keys, arguments), in one round trip; return the replies in order.
+
+        Raises: as a single call; the other calls may have been carried out.
+        """
+        wanted = script(name)
+        with clear_errors(name):
+            sha = self._registered(wanted).sha
+            words = [[*wanted.keys_of(keys), *wanted.values_of(arguments)] for keys, arguments in calls]
+            replies = self._evaluated(sha, len(wanted.keys), words)
+            if any(isinstance(reply, NoScriptError) for reply in replies):  # then not one was carried out
+                self._client.script_load(wanted.text)
+                replies = self._evaluated(sha, len(wanted.keys), words)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        return [_checked(reply) for reply in replies]
+
+    def _registered(self, wanted: Script) -> Any:
+        found = self._scripts.get(wanted.name)
+        if found is None:
+            found = self._scripts[wanted.name] = self._client.register_script(wanted.text)
+        return found
+
+    def _evaluated(self, sha: str, keys: int, calls: Sequence[Sequence[Any]]) -> list[Any]:
+        pipe = self._client.pipeline(transaction=False)
+        for words in calls:
+            pipe.evalsha(sha, keys, *words)
+        replies: list[Any] = pipe.execute(raise_on_error=False)
+        return replies
+
+
+def _checked(reply: list[Any]) -> list[Any]:
+    code = Code(reply[0].decode())
+    error = _SENTENCES.get(code)
+    if error is not None:
+        kind, sentence = error
+        raise kind(sentence.format(*[_text(part) for part in reply[1:]]))
+    return [code, *reply[1:]]
 
 
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+class Caller:
+    """Calls scripts with the namespace's keys.
+
+    Args:
+        client: from :func:`celery_poison.ledger.connection.open_redis`.
+        keys: the namespace's keys.
+        journal_maxlen: entries the journal keeps, approximately.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys, journal_maxlen: int = 1_000_000) -> None:
+        self.client = client
+        self.keys = keys
+        self._maxlen = journal_maxlen
+        self._run = Runner(client)
+        self._fixed = {name: value for name, value in vars(keys).items() if name != "prefix"}
+
+    def _call(self, name: str, keys: Mapping[str, str], /, *, rest: Any = (), **arguments: Any) -> Any:
+        arguments["maxlen"] = self._maxlen
+        return self._run(name, {**self._fixed, **keys}, arguments, rest)
+
+    def _call_many(self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]) -> Any:
+        return self._run.many(name, (({**self._fixed, **keys}, arguments) for keys, arguments in calls))
+
+    def _of(self, mid: str, id: str) -> dict[str, str]:
+        return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}
+
+
+def fence_of(number: int | None) -> str:
+    """Return a fencing number as scripts take it; empty for who needs none."""
+    return "" if number is None else str(number)
+
+
+def pairs(flat: Sequence[bytes]) -> dict[str, str]:
+    """Return the flat reply of HGETALL as a dictionary of text."""
+    words = [word.decode("utf-8", "replace") for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True))

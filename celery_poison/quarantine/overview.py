@@ -10,7 +10,7 @@ from celery import Celery
 
 from celery_poison.blocks import read_rules
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger import blocks, published
+from celery_poison.ledger import policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, WorkerRecord
@@ -122,7 +122,7 @@ def overview(app: Celery) -> Overview:
     workers = queries.workers(int(settings.activation_interval * 1000))
     monitor, incidents, gate = queries.monitor(), queries.open_incidents(), queries.gate()
     stranded = find_stranded(app)
-    _, raw, now = blocks.read(ledger)
+    _, raw, now = policies.read_blocks(ledger)
     warnings = [
         *_gate_warnings(gate),
         *_complaints(app, queries),
@@ -136,7 +136,7 @@ def overview(app: Celery) -> Overview:
         namespace=settings.namespace,
         **totals,
         blocked=len(read_rules(raw, now)[0]),
-        proposal=Proposal.read(*published.waiting(ledger)),
+        proposal=Proposal.read(*policies.waiting_proposal(ledger)),
         gate=gate,
         observe_only=settings.observe_only,
         would_quarantine=queries.would_quarantine(),

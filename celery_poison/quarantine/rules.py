@@ -16,7 +16,7 @@ from celery import Celery
 from celery_poison import signals
 from celery_poison.blocks import Kind, Rule, is_fingerprint, read_rules
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
-from celery_poison.ledger import blocks as stored_blocks
+from celery_poison.ledger import policies as stored_blocks
 from celery_poison.ledger import policies as stored_policies
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord
@@ -120,7 +120,7 @@ class Rules:
     def blocks(self) -> BlockList:
         """Return what is blocked."""
         self.check_owner()
-        version, raw, now = stored_blocks.read(self._ledger)
+        version, raw, now = stored_blocks.read_blocks(self._ledger)
         rules, complaints = read_rules(raw, now)
         newest_first = sorted(rules.values(), key=lambda rule: -rule.since)
         return BlockList(version=version, rules=newest_first, ignored=[*map(str, complaints)])

@@ -13,8 +13,7 @@ from celery.utils.log import get_logger
 from celery_poison import signals
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
-from celery_poison.ledger.extract import Extent, extent, extract
-from celery_poison.ledger.history import history
+from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.ledger.notices import Fact, Notice, leave_notice
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.owner import default_actor

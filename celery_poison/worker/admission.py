@@ -36,6 +36,10 @@ PATIENCE = 0.25
 PARK_AFTER = 2.0
 
 
+#: What is claimed: mid, the start on record that it replaces, the new start.
+Claim = tuple[str, bytes, Start]
+
+
 class Admission:
     """Stands in for the consumer's ``on_task_received``.
 
@@ -57,10 +61,11 @@ class Admission:
             delivery = None
         if delivery is None:
             return self._handler(message)
+        background = self._runtime.background
+        if delivery.is_asked_about:
+            return background.do(partial(self._ask_first, delivery))
         if delivery.look or delivery.blocked or delivery.limits.max_payload_bytes is not None:
-            return self._runtime.background.do(
-                partial(self._judge, delivery), partial(self._ledger_away, delivery)
-            )
+            return background.do_together(self._judge, delivery, partial(self._ledger_away, delivery))
         return self._let_in(delivery)
 
     def _notes(self, message: Any) -> Delivery | None:
@@ -86,34 +91,48 @@ class Admission:
             trials=runtime.settings.has_trials,
         )
         if blockable:
-            delivery.blocked = self._rule_at_once(delivery, open_to_mark=not care)
-        return delivery if care or delivery.blocked else None
-
-    def _rule_at_once(self, delivery: Delivery, *, open_to_mark: bool) -> str:
-        """Return the rule against a message that has just arrived.
-
-        Where only the user's function can tell, it is asked under an admit mark. What may have an earlier
-        start on record gets its mark, and is asked about, when it is let in.
-        """
-        runtime, start = self._runtime, delivery.start
-        about = (delivery.message, start.task, delivery.policy)
-        if not runtime.checker.must_ask(*about):
-            return runtime.checker.reason(*about, ask=False)
-        if not open_to_mark:
-            return ""
-        delivery.start = start.in_phase(Phase.ADMITTING)
-        runtime.admit_marks.put(delivery.mid, delivery.start)
-        reason = runtime.checker.reason(*about, ask=True)
-        if not reason:
-            runtime.admit_marks.remove(delivery.mid)
-        return reason
+            about = (message, task, policy)
+            if not runtime.checker.must_ask(*about):
+                delivery.blocked = runtime.checker.reason(*about, ask=False)
+            else:  # what needs care is asked about when it is let in
+                delivery.is_asked_about = not care
+        return delivery if care or delivery.blocked or delivery.is_asked_about else None
 
     # --- in the background thread -----------------------------------------------------------------
 
-    def _judge(self, delivery: Delivery) -> None:
-        if delivery.epoch != self._runtime.epoch:
-            return  # its connection is gone; the broker delivers it again
-        recorded = self._look(delivery)
+    def _ask_first(self, delivery: Delivery) -> None:
+        """Ask the user's function about a message that has just arrived, under an admit mark (NEW-3)."""
+        runtime = self._runtime
+        if delivery.epoch != runtime.epoch:
+            return
+        first = delivery.start
+        delivery.blocked = self._rule_under_mark(delivery)
+        if delivery.blocked:
+            runtime.background.do_together(self._judge, delivery, partial(self._ledger_away, delivery))
+            return
+        runtime.admit_marks.remove(delivery.mid)
+        delivery.start = first
+        runtime.loop.call_in_loop(partial(self._hand_over, delivery))
+
+    def _judge(self, deliveries: list[Delivery]) -> list[Exception | None]:
+        """Look up, judge and claim many messages in two round trips; return the error of each."""
+        runtime, errors, claims = self._runtime, dict[str, Exception](), list[tuple[Delivery, Claim]]()
+        # Of the others the connection is gone; the broker delivers them again.
+        here = [delivery for delivery in deliveries if delivery.epoch == runtime.epoch]
+        about = ((delivery.mid, delivery.start.id) for delivery in here)
+        states = runtime.ledger.look_many(about, runtime.activation_ms)
+        for delivery, recorded in zip(here, states, strict=True):
+            try:
+                if claim := self._judge_one(delivery, recorded):
+                    claims.append((delivery, claim))
+            except Exception as error:
+                errors[delivery.start.token] = error
+        errors |= self._claim(claims)
+        return [errors.get(delivery.start.token) for delivery in deliveries]
+
+    def _judge_one(self, delivery: Delivery, recorded: MessageState) -> Claim | None:
+        """Carry out the verdict; return the claim if the message is to be let in."""
+        recorded = self._complete_release(delivery, recorded)
         self._runtime.master_follower.heard_from(recorded.run_id)
         if pause := self._runtime.resync_window.patience:
             raise Retry(pause)  # somebody may be about to tell again that it runs there
@@ -122,8 +141,40 @@ class Admission:
         verdict = judge(facts, delivery.limits)
         if self._runtime.observes:
             self._observe(delivery, recorded, verdict)
-        else:
-            self._carry_out(delivery, recorded, verdict)
+            return None
+        return self._carry_out(delivery, recorded, verdict)
+
+    def _claim(self, claims: list[tuple[Delivery, Claim]]) -> dict[str, Exception]:
+        """Let in those that nobody else was faster with; return the errors of the others, by token."""
+        tokens = [delivery.start.token for delivery, _ in claims]
+        try:
+            granted = self._runtime.ledger.claim_many(claim for _, claim in claims)
+        except Exception as error:
+            return dict.fromkeys(tokens, error)
+        for (delivery, _), is_ours in zip(claims, granted, strict=True):
+            if is_ours:
+                self._enter(delivery)
+        return {token: Retry(0.0) for token, is_ours in zip(tokens, granted, strict=True) if not is_ours}
+
+    def _enter(self, delivery: Delivery) -> None:
+        """Hold it against what only the user's function can tell; let it in on the event loop."""
+        runtime = self._runtime
+        if delivery.epoch == runtime.epoch and (reason := self._rule_under_mark(delivery)):
+            if not runtime.observes:
+                self._refuse(delivery, causes.BLOCKED, reason)
+                return
+            about = (delivery.message, delivery.mid, delivery.start, causes.BLOCKED, reason)
+            runtime.background.do(partial(runtime.quarantine_writer.would_quarantine, *about), lambda: False)
+        runtime.loop.call_in_loop(partial(self._let_in, delivery))
+
+    def _rule_under_mark(self, delivery: Delivery) -> str:
+        """Ask the user's function about the message, under an open admit mark: dying in it is a crash."""
+        checker, about = self._runtime.checker, (delivery.message, delivery.start.task, delivery.policy)
+        if delivery.released or not checker.must_ask(*about):
+            return ""
+        delivery.start = delivery.start.in_phase(Phase.ADMITTING)
+        self._runtime.admit_marks.put(delivery.mid, delivery.start)
+        return checker.reason(*about, ask=True)
 
     def _observe(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> None:
         """Note what was judged; let it in as Celery would."""
@@ -138,32 +189,29 @@ class Admission:
             delivery.mid = f"{delivery.mid}:{start.token}"
         delivery.history = recorded.history
         delivery.start = start._replace(deliveries=recorded.history.deliveries + 1)
-        runtime.loop.call_in_loop(partial(self._let_in, delivery))
+        self._enter(delivery)
 
-    def _look(self, delivery: Delivery) -> MessageState:
+    def _complete_release(self, delivery: Delivery, recorded: MessageState) -> MessageState:
         ledger, start = self._runtime.ledger, delivery.start
-        recorded = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
-        if recorded.kept is State.NDLV and delivery.release and delivery.release == recorded.release:
-            # Published, and its operator did not live to say so: the release is a fact all the same.
-            ledger.released(delivery.mid, start.id, delivery.release)
-            recorded = ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
-        return recorded
+        if recorded.kept is not State.NDLV or not delivery.release or delivery.release != recorded.release:
+            return recorded
+        # Published, and its operator did not live to say so: the release is a fact all the same.
+        ledger.released(delivery.mid, start.id, delivery.release)
+        return ledger.look(delivery.mid, start.id, self._runtime.activation_ms)
 
     def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:
         """Return whether an earlier start stands in the way, and how it ended."""
         start = recorded.start
         if self._runtime.inflight.is_running(delivery.mid):
-            return (
-                True,
-                recorded.ended,
-            )  # whatever is on record: this worker was taken for dead, or Redis forgot
+            # Whatever is on record: this worker was taken for dead, or Redis forgot.
+            return True, recorded.ended
         if start is None:
             return False, Ended.NOT
         if start.worker == self._runtime.worker:
             return self._runtime.inflight.of(start, recorded.ended)
         return (True, recorded.ended) if recorded.is_in_the_way else (False, Ended.NOT)
 
-    def _carry_out(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> None:
+    def _carry_out(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> Claim | None:
         runtime = self._runtime
         match verdict.action:
             case Action.WAIT:
@@ -184,7 +232,8 @@ class Admission:
                 if verdict.action is Action.RUN_ALONE and self._is_tried_elsewhere(delivery):
                     self._send_to_trial(delivery, recorded)
                 else:
-                    self._claim(delivery, recorded, alone=verdict.action is Action.RUN_ALONE)
+                    return self._claim_of(delivery, recorded, alone=verdict.action is Action.RUN_ALONE)
+        return None
 
     def _wait(self, delivery: Delivery, recorded: MessageState) -> None:
         """Hold the message for a moment, since most starts end soon; then park it."""
@@ -227,21 +276,23 @@ class Admission:
             delivery.message.has_moved()
         self._runtime.loop.call_in_loop(delivery.message.ack)
 
-    def _claim(self, delivery: Delivery, recorded: MessageState, *, alone: bool) -> None:
+    def _claim_of(self, delivery: Delivery, recorded: MessageState, *, alone: bool) -> Claim:
         delivery.history, delivery.alone, delivery.released = recorded.history, alone, recorded.release > 0
         delivery.start = delivery.start._replace(deliveries=recorded.history.deliveries + 1, alone=int(alone))
         self._runtime.inflight.let_in(delivery.start.token)
-        if not self._runtime.ledger.claim(delivery.mid, recorded.raw, delivery.start):
-            raise Retry(0.0)
-        self._runtime.loop.call_in_loop(partial(self._let_in, delivery))
+        return delivery.mid, recorded.raw, delivery.start
 
     def _ledger_away(self, delivery: Delivery) -> bool:
         if not self._runtime.observes and (delivery.blocked or not self._runtime.settings.fail_open):
             return True
-        self._runtime.loop.call_in_loop(partial(self._let_in, delivery))
+        self._enter(delivery)
         return False
 
     # --- on the event loop ---------------------------------------------------------------------
+
+    def _hand_over(self, delivery: Delivery) -> None:
+        if delivery.epoch == self._runtime.epoch:
+            self._handler(delivery.message)
 
     def _let_in(self, delivery: Delivery) -> None:
         """Unpack, decode and hand over, under an open admit mark: dying here is a crash of its own."""
@@ -255,14 +306,6 @@ class Admission:
         self._runtime.inflight.let_in(delivery.start.token)
         delivery.start = delivery.start.in_phase(Phase.ADMITTING)
         self._runtime.admit_marks.put(delivery.mid, delivery.start)
-        if blocked := self._rule_under_mark(delivery):
-            if not self._runtime.observes:
-                self._refuse(delivery, causes.BLOCKED, blocked)
-                return
-            about = (message, delivery.mid, delivery.start, causes.BLOCKED, blocked)
-            self._runtime.background.do(
-                partial(self._runtime.quarantine_writer.would_quarantine, *about), lambda: False
-            )
         try:
             message.body  # noqa: B018 - unpacks it, here and now, under the admit mark
         except Exception as error:
@@ -270,12 +313,6 @@ class Admission:
             return
         self._handler(message)
         self._runtime.admit_marks.close(delivery)  # it did not go to the pool: it waits for its time
-
-    def _rule_under_mark(self, delivery: Delivery) -> str:
-        checker, about = self._runtime.checker, (delivery.message, delivery.start.task, delivery.policy)
-        if delivery.released or not checker.must_ask(*about):
-            return ""
-        return checker.reason(*about, ask=True)
 
     def _refuse(self, delivery: Delivery, cause: str, reason: str) -> None:
         verdict = Verdict(Action.QUARANTINE, cause, reason)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
 
@@ -18,6 +18,8 @@ logger = get_logger(__name__)
 
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
+#: Items that are done together at most.
+TOGETHER = 100
 
 
 class Retry(Exception):
@@ -26,6 +28,15 @@ class Retry(Exception):
     def __init__(self, pause: float) -> None:
         super().__init__(pause)
         self.pause = pause
+
+
+class _Due(NamedTuple):
+    at: float
+    number: int
+    job: Callable[..., Any]
+    unavailable: Callable[[], bool] | None
+    pause: float
+    item: Any = None
 
 
 class Background:
@@ -37,7 +48,7 @@ class Background:
 
     def __init__(self, complain: Callable[[Exception], None]) -> None:
         self._complain = complain
-        self._due: list[tuple[float, int, Callable[[], None], Callable[[], bool] | None, float]] = []
+        self._due: list[_Due] = []
         self._numbers = count()
         self._changed = threading.Condition()
         self._busy = False
@@ -58,41 +69,78 @@ class Background:
         """
         self._put(0.0, job, unavailable, FIRST_PAUSE)
 
-    def _put(self, after: float, job: Any, unavailable: Any, pause: float) -> None:
+    def do_together(
+        self, job: Callable[[list[Any]], list[Exception | None]], item: Any, unavailable: Callable[[], bool]
+    ) -> None:
+        """Do ``job`` in the background thread with ``item``, and with those behind it for the same job.
+
+        Args:
+            job: is given at most ``TOGETHER`` items, and returns for each of them None or an error; it raises
+                only before it has done anything.
+        """
+        self._put(0.0, job, unavailable, FIRST_PAUSE, item)
+
+    def _put(self, after: float, job: Any, unavailable: Any, pause: float, item: Any = None) -> None:
         with self._changed:
-            entry = (time.monotonic() + after, next(self._numbers), job, unavailable, pause)
+            entry = _Due(time.monotonic() + after, next(self._numbers), job, unavailable, pause, item)
             heapq.heappush(self._due, entry)
             self._changed.notify_all()
 
     def _work(self) -> None:
         while not self._stopping:
             with self._changed:
-                wait = self._due[0][0] - time.monotonic() if self._due else 1.0
+                wait = self._due[0].at - time.monotonic() if self._due else 1.0
                 if wait > 0:
                     self._changed.wait(min(wait, 1.0))
                     continue
-                _, _, job, unavailable, pause = heapq.heappop(self._due)
+                entries = self._next()
                 self._busy = True
-            self._attempt(job, unavailable, pause)
+            self._attempt(entries)
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
 
-    def _attempt(self, job: Any, unavailable: Any, pause: float) -> None:
+    def _next(self) -> list[_Due]:
+        """Take the next job that is due, and with it its neighbours that can be done together with it."""
+        entries = [heapq.heappop(self._due)]
+        if entries[0].item is not None:
+            while len(entries) < TOGETHER and self._is_due() and self._due[0].job == entries[0].job:
+                entries.append(heapq.heappop(self._due))
+        return entries
+
+    def _attempt(self, entries: list[_Due]) -> None:
+        job, items = entries[0].job, [entry.item for entry in entries]
+        errors: list[Exception | None] = [None]
         try:
             with no_fork():
-                job()
-        except Retry as again:
-            self._put(again.pause, job, unavailable, FIRST_PAUSE)
+                if items == [None]:
+                    job()
+                else:
+                    errors = job(items)
         except Exception as error:
-            is_away = isinstance(error, LedgerUnavailable)
-            if not is_away and pause == FIRST_PAUSE:
-                logger.exception("celery_poison: a job for the ledger failed")
-            self._complain(error)
-            if not is_away and isinstance(error, PoisonError):
-                return  # it was refused, and would be again
-            if unavailable is None or unavailable():
-                self._put(pause, job, unavailable, min(2 * pause, LONGEST_PAUSE))
+            if len(entries) > 1 and not isinstance(error, LedgerUnavailable):
+                for entry in entries:  # what is wrong with one must not hold up the others
+                    self._attempt([entry])
+                return
+            errors = [error] * len(entries)
+        for entry, failed in zip(entries, errors, strict=True):
+            if failed is not None:
+                self._try_again(entry, failed)
+
+    def _try_again(self, entry: _Due, error: Exception) -> None:
+        if isinstance(error, Retry):
+            self._put(error.pause, entry.job, entry.unavailable, FIRST_PAUSE, entry.item)
+            return
+        is_away = isinstance(error, LedgerUnavailable)
+        if not is_away and entry.pause == FIRST_PAUSE:
+            logger.error("celery_poison: a job for the ledger failed", exc_info=error)
+        self._complain(error)
+        if not is_away and isinstance(error, PoisonError):
+            return  # it was refused, and would be again
+        if entry.unavailable is None or entry.unavailable():
+            self._put(
+                entry.pause, entry.job, entry.unavailable, min(2 * entry.pause, LONGEST_PAUSE), entry.item
+            )
 
     def finish(self, patience: float) -> bool:
         """Wait until no job is due any more, at most ``patience`` seconds; stop the thread."""
@@ -105,4 +153,4 @@ class Background:
             return not (self._busy or self._is_due())
 
     def _is_due(self) -> bool:
-        return bool(self._due) and self._due[0][0] <= time.monotonic()
+        return bool(self._due) and self._due[0].at <= time.monotonic()

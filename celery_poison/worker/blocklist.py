@@ -15,7 +15,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger import Ledger, blocks
+from celery_poison.ledger import Ledger, policies
 from celery_poison.policy import Policy
 from celery_poison.quarantine.fingerprint import fingerprint_of, is_readable
 from celery_poison.worker import native
@@ -90,9 +90,9 @@ class BlockList:
         Raises:
             LedgerUnavailable: Redis is away; the rules in force stay.
         """
-        if blocks.version(self._ledger) == self._rules.version:
+        if policies.block_version(self._ledger) == self._rules.version:
             return
-        version, raw, now = blocks.read(self._ledger)
+        version, raw, now = policies.read_blocks(self._ledger)
         rules, complaints = read_rules(raw, now)
         for complaint in complaints:
             self._complain(complaint)
@@ -113,7 +113,7 @@ class BlockList:
         rules = self._rules
         if not rules.by_field:
             return False
-        return self.goes_by_fingerprint(task) or blocks.field(Kind.TASK, task) in rules.by_field
+        return self.goes_by_fingerprint(task) or policies.block_field(Kind.TASK, task) in rules.by_field
 
     def goes_by_fingerprint(self, task: str) -> bool:
         whose = self._rules.whose
@@ -121,7 +121,7 @@ class BlockList:
 
     def find(self, kind: Kind, name: str) -> Rule | None:
         """Return the rule of that name, if it is in force."""
-        rule, over = self._rules.by_field.get(blocks.field(kind, name), (None, None))
+        rule, over = self._rules.by_field.get(policies.block_field(kind, name), (None, None))
         return None if over is not None and time.monotonic() >= over else rule
 
 

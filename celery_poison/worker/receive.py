@@ -33,6 +33,7 @@ class Delivery:
             was sent.
         came_from: the queue that it was consumed from, which may be the trial queue.
         alone: it must run with nothing beside it.
+        is_asked_about: nothing but a block list is against it, and only the user's function can tell.
         blocked: the rule on the block list that it falls under, as a sentence.
         overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
             nobody is made to wait for it (``poison_observe_only``).
@@ -56,6 +57,7 @@ class Delivery:
     history: History = NO_HISTORY
     alone: bool = False
     waits_since: float | None = None
+    is_asked_about: bool = False
     blocked: str = ""
     released: bool = False
     overtaken: tuple[str, bytes] | None = None

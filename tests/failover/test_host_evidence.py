@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from celery_poison.evidence import Evidence
-from celery_poison.failover.host_evidence import last_heard
+from celery_poison.failover.monitor import last_heard
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.worker.heartbeat import Vitals

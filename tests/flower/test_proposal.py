@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_poison.blocks import read_rules
-from celery_poison.ledger import blocks
+from celery_poison.ledger import policies
 from celery_poison.plugin import plugin_of
 from celery_poison.proposals import ProposedRule, sheet
 from tests.apps.harness import Fleet
@@ -34,7 +34,7 @@ def propose(fleet: Fleet, *numbers: int, policy: int = 0, hours: float = 1) -> i
 
 
 def in_force(fleet: Fleet) -> dict[str, str]:
-    _, raw, now = blocks.read(plugin_of(fleet.app).open_ledger())
+    _, raw, now = policies.read_blocks(plugin_of(fleet.app).open_ledger())
     return {rule.name: rule.actor for rule in read_rules(raw, now)[0].values()}
 
 

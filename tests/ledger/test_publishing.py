@@ -10,7 +10,7 @@ import pytest
 
 from celery_poison.blocks import Kind, read_rules
 from celery_poison.errors import ProposalRefused
-from celery_poison.ledger import Keys, Ledger, blocks, policies, published
+from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.scripts import Code
@@ -35,11 +35,11 @@ def _publish(
 
 
 def _waiting(ledger: Ledger) -> Proposal | None:
-    return Proposal.read(*published.waiting(ledger))
+    return Proposal.read(*policies.waiting_proposal(ledger))
 
 
 def _in_force(ledger: Ledger) -> dict[str, str]:
-    _, raw, now = blocks.read(ledger)
+    _, raw, now = policies.read_blocks(ledger)
     rules, complaints = read_rules(raw, now)
     assert not complaints
     return {rule.name: rule.actor for rule in rules.values()}
@@ -60,7 +60,7 @@ def test_NEW_7_a_proposal_puts_nothing_in_force_and_waits_for_a_person(ledger: L
     assert told is not None and code is Code.OK
     assert (told.version, [*told.rules], told.policy, told.actor) == (version, RULES, POLICY, "cron")
     assert told.until - told.at == 3600 and (told.caught, told.reasons) == (3, ["because"])
-    assert (_in_force(ledger), blocks.version(ledger), _every_task(ledger)) == ({}, 0, None)
+    assert (_in_force(ledger), policies.block_version(ledger), _every_task(ledger)) == ({}, 0, None)
     assert _told(ledger, "proposal_made") == [("cron", f"{version}: so much")]
 
 
@@ -68,14 +68,14 @@ def test_NEW_7_a_person_applies_what_was_read_and_one_command_takes_all_of_it_ba
     ledger.set_policy("*", '{"max_failures":7}', 0, "eva", "")
     _, version = _publish(ledger, policy=POLICY)
     assert ledger.apply_proposal(version, actor="ann", note="seen") == (3, 2)
-    known = blocks.version(ledger), policies.version(ledger)
+    known = policies.block_version(ledger), policies.version(ledger)
     assert set(_in_force(ledger).values()) == {"ann"} and _waiting(ledger) is None
     assert _every_task(ledger) == {**POLICY, "max_failures": 7}
     assert _told(ledger, "proposal_applied") == [("ann", f"{version}: 3 rules, 2 options: seen")]
     assert ("ann", f"fingerprint {0:016x}: why (proposal {version})") in _told(ledger, "blocked")
     assert ledger.retract("ben", "they complain") == (3, True)
     assert _in_force(ledger) == {} and _every_task(ledger) == {"max_failures": 7}
-    assert blocks.version(ledger) > known[0] and policies.version(ledger) > known[1]
+    assert policies.block_version(ledger) > known[0] and policies.version(ledger) > known[1]
     assert len(_told(ledger, "unblocked")) == 3
     assert _told(ledger, "proposal_taken_back") == [("ben", "3 rules, 1 policies: they complain")]
     assert ledger.retract("ben") == (0, False)
@@ -140,14 +140,14 @@ def test_what_a_person_said_no_to_is_remembered(ledger: Ledger) -> None:
     ledger.apply_proposal(version, actor="ann")
     ledger.retract("ann")
     items = {rule.item for rule in RULES}
-    assert published.refused(ledger) == {
+    assert policies.refused_items(ledger) == {
         *items,
         "policy:max_crashes=1",
         "policy:max_payload_bytes=100000000",
     }
     stored = json.loads(ledger.client.hget(ledger.keys.published, "refused") or b"")  # type: ignore[arg-type]
     ledger.client.hset(ledger.keys.published, "refused", json.dumps(dict.fromkeys(stored, 1)))
-    assert published.refused(ledger) == set(), "not for ever"
+    assert policies.refused_items(ledger) == set(), "not for ever"
 
 
 def test_a_persons_rule_and_policy_are_neither_replaced_nor_taken_back(ledger: Ledger) -> None:
@@ -179,7 +179,7 @@ def test_several_proposals_are_taken_back_by_one_rollback(ledger: Ledger) -> Non
 def test_rules_hold_as_long_as_they_were_to_from_when_they_are_applied(ledger: Ledger) -> None:
     _, version = _publish(ledger, lasts_ms=HOUR)
     ledger.apply_proposal(version, actor="ann")
-    _, raw, now = blocks.read(ledger)
+    _, raw, now = policies.read_blocks(ledger)
     ends = [rule.until or 0 for rule in read_rules(raw, now)[0].values()]
     assert all(3500 < end - now <= 3600 for end in ends)
 
@@ -194,7 +194,7 @@ def test_the_newest_ten_are_kept_and_what_nobody_understands_is_no_proposal(ledg
     assert kept == versions[-10:]
     for raw in ("{", "[]", "{}", "7", '{"until_ms": "x"}'):
         ledger.client.hset(key, mapping={f"sheet:{versions[-1]}": raw, "applied": raw, "refused": raw})
-        assert _waiting(ledger) is None and published.refused(ledger) == set()
+        assert _waiting(ledger) is None and policies.refused_items(ledger) == set()
         assert ledger.retract("ben") == (0, False)
         with pytest.raises(ProposalRefused, match="there is no proposal"):
             ledger.apply_proposal(versions[-1], actor="ann")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from celery_poison.blocks import read_rules
-from celery_poison.ledger import Keys, Ledger, blocks
+from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 
 
 def _rules(url: str) -> set[str]:
     with open_redis(url) as client:
-        _, raw, now = blocks.read(Ledger(client, Keys()))
+        _, raw, now = policies.read_blocks(Ledger(client, Keys()))
         return {rule.name for rule in read_rules(raw, now)[0].values()}
 
 

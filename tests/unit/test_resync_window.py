@@ -5,8 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.background import Retry
 from celery_poison.worker.resync import ResyncWindow
@@ -55,12 +53,14 @@ def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_ru
         epoch=1,
         activation_ms=1000,
         policies={},
-        ledger=SimpleNamespace(look=lambda *_: recorded),
+        ledger=SimpleNamespace(
+            look_many=lambda messages, _: [recorded for _ in messages], claim_many=lambda claims: []
+        ),
         master_follower=SimpleNamespace(
             heard_from=lambda run_id: heard.append(run_id) or resync_window.met(run_id)
         ),
     )
-    delivery: Any = SimpleNamespace(epoch=1, mid="m", start=SimpleNamespace(id="id"))
-    with pytest.raises(Retry) as again:
-        Admission(runtime, lambda message: None)._judge(delivery)
-    assert heard == ["b"] and 0 < again.value.pause <= TELL_AGAIN
+    start = SimpleNamespace(id="id", token="b.1")
+    delivery: Any = SimpleNamespace(epoch=1, mid="m", release=0, start=start)
+    (again,) = Admission(runtime, lambda message: None)._judge([delivery])
+    assert isinstance(again, Retry) and heard == ["b"] and 0 < again.pause <= TELL_AGAIN

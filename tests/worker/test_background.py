@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -96,3 +97,46 @@ def test_a_job_that_fails_keeps_no_other_waiting(office: Office) -> None:
         office.background.do(lambda n=n: others.append(n))  # type: ignore[misc]
     wait_until(lambda: others == [0, 1, 2], what="the others are done")
     office.background._due.clear()
+
+
+def test_items_of_one_job_that_wait_side_by_side_are_done_together_and_each_has_its_own_outcome(
+    office: Office,
+) -> None:
+    rounds: list[list[str]] = []
+    free = threading.Event()
+
+    def job(items: list[str]) -> list[Exception | None]:
+        rounds.append(items)
+        return [Retry(0.0) if item == "again" and len(rounds) == 1 else None for item in items]
+
+    office.background.do(free.wait)
+    for item in ("one", "again", "three"):
+        office.background.do_together(job, item, lambda: False)
+    office.background.do(office.job())
+    office.background.do_together(job, "after another job", lambda: False)
+    free.set()
+    office.is_idle()
+    assert rounds[0] == ["one", "again", "three"]
+    assert sorted(item for items in rounds[1:] for item in items) == ["after another job", "again"]
+
+
+def test_a_round_is_limited_and_an_error_of_nobody_knows_whom_is_found_one_by_one(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TOGETHER", 2)
+    rounds: list[list[str]] = []
+    given_up: list[str] = []
+    free = threading.Event()
+
+    def job(items: list[str]) -> list[Exception | None]:
+        rounds.append(items)
+        if "bad" in items:
+            raise ValueError("?")
+        return [None for _ in items]
+
+    office.background.do(free.wait)
+    for item in ("good", "bad", "third"):
+        office.background.do_together(job, item, lambda item=item: bool(given_up.append(item)))  # type: ignore[misc]
+    free.set()
+    office.is_idle()
+    assert rounds == [["good", "bad"], ["good"], ["bad"], ["third"]] and given_up == ["bad"]

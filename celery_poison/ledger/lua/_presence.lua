@@ -41,6 +41,11 @@ local function is_stale(current, e, fence)
   return not current or current.token ~= e.token or current.worker ~= e.worker
 end
 
+-- Whether a message is in quarantine or given up: then no end of any start counts any more.
+local function is_kept(key)
+  return redis.call('HEXISTS', key, 'state') == 1
+end
+
 -- Whether the monitor that acts has lost its lock meanwhile; '' stands for a worker's own doing.
 local function fenced(key, fence)
   return fence ~= '' and redis.call('GET', key) ~= fence

@@ -7,6 +7,7 @@
 -- KEYS[6] gate       hash
 -- KEYS[7] journal    stream
 -- KEYS[8] counts     hash
+-- KEYS[9] message    hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the start that died, as its owner knows it
@@ -18,7 +19,7 @@
 -- ARGV[9] fence      of the monitor that tells it, '' when its own worker does
 -- ARGV[10] known    what else is known, see _journal.lua
 -- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has
---   a newer start; for a monitor: or none) | FENCED
+--   a newer start, for a monitor: or none; or it is in quarantine, or given up) | FENCED
 -- JOURNALS crashed
 local e = start_of(ARGV[3])
 local token, id = e.token, e.id
@@ -29,7 +30,7 @@ local closed = gate_is_closed(KEYS[6], now)
 if known == token then return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0} end
 local raw = redis.call('HGET', KEYS[1], ARGV[2])
 local current = start_of(raw)
-if is_stale(current, e, ARGV[9]) then return {'STALE'} end
+if is_stale(current, e, ARGV[9]) or is_kept(KEYS[9]) then return {'STALE'} end
 if redis.call('HGET', KEYS[2], token) == 'D' then return {'DONE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], token)

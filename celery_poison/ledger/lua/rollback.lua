@@ -4,19 +4,21 @@
 -- KEYS[3] lineage hash
 -- KEYS[4] monitor_fence string
 -- KEYS[5] journal stream
+-- KEYS[6] message hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start
 -- ARGV[4] cause
 -- ARGV[5] fence   of the monitor that tells it, '' when its own worker does
 -- ARGV[6] known   what else is known, see _journal.lua
--- RETURNS OK, raw lineage | STALE (the message has a newer start; for a monitor: or none) | FENCED
+-- RETURNS OK, raw lineage | STALE (the message has a newer start, for a monitor: or none; or it is in
+--   quarantine, or given up) | FENCED
 -- JOURNALS rolled_back
 if fenced(KEYS[4], ARGV[5]) then return {'FENCED'} end
 local e = start_of(ARGV[3])
 if redis.call('HGET', KEYS[3], 'last_token') == e.token then return {'OK', redis.call('HGETALL', KEYS[3])} end
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
-if is_stale(current, e, ARGV[5]) then return {'STALE'} end
+if is_stale(current, e, ARGV[5]) or is_kept(KEYS[6]) then return {'STALE'} end
 redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], e.token)
 local now = now_ms()

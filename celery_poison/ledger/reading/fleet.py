@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_poison.evidence import Evidence
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.reading.reader import Reader, as_text, seconds
+from celery_poison.ledger.reading import Reader, as_text, seconds
 from celery_poison.model import GateRecord, Incident, WorkerRecord
 
 
@@ -71,16 +71,16 @@ class Fleet(Reader):
         """Return how the fleet gate stands."""
         with clear_errors("reading the fleet gate"):
             raw: Any = self._client.hgetall(self._keys.gate)
-        told, now = as_text(raw), self.now_ms() / 1000 if raw else 0.0
-        until = seconds(told.get("until"))
+        gate, now = as_text(raw), self.now_ms() / 1000 if raw else 0.0
+        until = seconds(gate.get("until"))
         return GateRecord(
             closed=until is not None and until > now,
-            closed_at=seconds(told.get("closed_at")),
+            closed_at=seconds(gate.get("closed_at")),
             until=until,
-            deaths=int(told.get("deaths") or 0),
-            fleet=int(told.get("fleet") or 0),
-            lifted_at=seconds(told.get("lifted_at")),
-            lifted_by=told.get("lifted_by", ""),
+            deaths=int(gate.get("deaths") or 0),
+            fleet=int(gate.get("fleet") or 0),
+            lifted_at=seconds(gate.get("lifted_at")),
+            lifted_by=gate.get("lifted_by", ""),
         )
 
 

@@ -1,4 +1,4 @@
-"""Messages with a record: kept in quarantine, given up, flagged, or running."""
+"""Messages: their starts, what is parked, and the records of those in quarantine, given up or flagged."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from sys import intern
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.reading.reader import as_text, batches
-from celery_poison.ledger.reading.starts import Starts, described
-from celery_poison.model import Brief, History, MessageRecord, Phase, Start, history_of
+from celery_poison.ledger.reading import PAGE, Reader, as_text, batches
+from celery_poison.model import (
+    Brief,
+    Ended,
+    History,
+    MessageRecord,
+    Parked,
+    ParkingState,
+    Phase,
+    Start,
+    history_of,
+)
 from celery_poison.states import State
 
 #: Everything of a ``message`` hash but the original message itself.
@@ -22,6 +31,95 @@ _RECORD_FIELDS = (
 _BRIEF_FIELDS = Brief._fields[1:]
 #: Entries of an index that are read in one exchange with Redis.
 _INDEX_PAGE = 10_000
+_BEHIND = "parked until its earlier start ends"
+
+
+class Starts(Reader):
+    """Reads starts and ends."""
+
+    def running(self) -> Iterator[tuple[str, Start, bytes]]:
+        """Yield (mid, start, raw start) of everything that is claimed, admitted or running."""
+        with clear_errors("reading the running messages"):
+            for mid, raw in self._client.hscan_iter(self._keys.running, count=PAGE):
+                yield mid.decode(), Start.decode(raw), raw
+
+    def entry(self, mid: str) -> bytes | None:
+        """Return the raw start on record of one message."""
+        with clear_errors("reading a start"):
+            found: Any = self._client.hget(self._keys.running, mid)
+        return found if found is None else bytes(found)
+
+    def starts(self, mids: Iterable[str]) -> Iterator[Start | None]:
+        """Yield the start on record of each of these messages, many in one exchange with Redis."""
+        for page in batches(iter(mids)):
+            with clear_errors("reading starts"):
+                raws: Any = self._client.hmget(self._keys.running, page)
+            yield from (Start.decode(raw) if raw else None for raw in raws)
+
+    def under_way(self, mids: Iterable[str]) -> set[str]:
+        """Return those of ``mids`` whose newest start is being received, or runs, and has not finished."""
+        found: set[str] = set()
+        for page in batches(iter(mids)):
+            with clear_errors("reading running messages"):
+                raws: Any = self._client.hmget(self._keys.running, page)
+            starts = [(mid, Start.decode(raw)) for mid, raw in zip(page, raws, strict=True) if raw]
+            ends = self.ends([start.token for _, start in starts])
+            for (mid, start), ended in zip(starts, ends, strict=True):
+                if start.phase != Phase.CLAIMED and ended is not Ended.DONE:
+                    found.add(mid)
+        return found
+
+    def ends(self, tokens: Iterable[str]) -> Iterator[Ended]:
+        """Yield how each start ended, in the order of their tokens, many in one exchange with Redis."""
+        for page in batches(iter(tokens)):
+            with clear_errors("reading ends"):
+                raws: Any = self._client.hmget(self._keys.done, page)
+            yield from (Ended(raw.decode()) if raw else Ended.NOT for raw in raws)
+
+    def ended_tokens(self) -> Iterator[str]:
+        """Yield the tokens of all starts whose end is on record."""
+        with clear_errors("reading the ends"):
+            for token, _ in self._client.hscan_iter(self._keys.done, count=PAGE):
+                yield token.decode()
+
+    def child_lives(self, start: Start) -> bool:
+        """Whether the pool process that runs ``start`` holds a lease of its own."""
+        with clear_errors("reading a lease"):
+            return bool(self._client.exists(self._keys.child(start.worker, start.pid)))
+
+
+class ParkedMessages(Reader):
+    """Reads parked messages, and what is remembered of earlier ones."""
+
+    def parked(self) -> Iterator[tuple[str, Parked, bytes]]:
+        """Yield (mid, parking, raw parking) of everything that was parked and is not forgotten yet."""
+        with clear_errors("reading the parked messages"):
+            for mid, raw in self._client.hscan_iter(self._keys.parked, count=PAGE):
+                yield mid.decode(), Parked.decode(raw), raw
+
+    def parked_now(self) -> Iterator[tuple[str, Parked]]:
+        """Yield (mid, parking) of everything that waits for an earlier start: it alone has a parcel."""
+        with clear_errors("reading the parked messages"):
+            mids: Any = self._client.hkeys(self._keys.parcels)
+        for page in batches(iter(mids)):
+            with clear_errors("reading the parked messages"):
+                raws: Any = self._client.hmget(self._keys.parked, page)
+            for mid, raw in zip(page, raws, strict=True):
+                if raw and (parked := Parked.decode(raw)).state is ParkingState.WAITING:
+                    yield mid.decode(), parked
+
+    def waiting(self) -> Iterator[MessageRecord]:
+        """Yield what is parked until an earlier start ends (TBDL)."""
+        for mid, parked in self.parked_now():
+            why = "parked on its way to its trial" if parked.start.alone else _BEHIND
+            fields = {"last_seen": str(parked.number), "reason": why}
+            yield MessageRecord.from_hash({**described(mid, parked.start, {}), **fields}, State.TBDL)
+
+    def parcel(self, mid: str) -> bytes | None:
+        """Return the packed original of a message that is parked."""
+        with clear_errors("reading a parked message"):
+            found: Any = self._client.hget(self._keys.parcels, mid)
+        return found if found is None else bytes(found)
 
 
 class Messages(Starts):
@@ -128,8 +226,8 @@ class Messages(Starts):
             raw: Any = self._client.hgetall(self._keys.lineage(id))
             if not raw:
                 return None
-            told = as_text(raw)
-            return MessageRecord.from_hash(told, self._live_states([told["mid"]])[0])
+            fields = as_text(raw)
+            return MessageRecord.from_hash(fields, self._live_states([fields["mid"]])[0])
 
     def history(self, id: str) -> History:
         """Return what counts for or against a task id."""
@@ -154,6 +252,13 @@ class Messages(Starts):
             return []
         raws: Any = self._client.hmget(self._keys.running, mids)
         return [_state_of_start(raw) for raw in raws]
+
+
+def described(mid: str, start: Start, lineage: dict[str, str]) -> dict[str, str]:
+    """Describe a running start; its lineage, if it has one, knows the counts."""
+    fields = {"id": start.id, "mid": mid, "task": start.task, "queue": start.queue, "worker": start.worker}
+    numbers = {"deliveries": start.deliveries, "payload_bytes": start.payload_bytes, "last_seen": start.at_ms}
+    return {**lineage, **fields, **{name: str(number) for name, number in numbers.items()}}
 
 
 def _named(row: list[bytes | None]) -> dict[str, str]:

@@ -14,7 +14,7 @@ import click
 
 from celery_poison.blocks import read_rules
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger import Keys, Ledger, blocks, policies, published
+from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import Code
 from celery_poison.overrides import EVERY_TASK, entry_of
@@ -105,7 +105,7 @@ def _who(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _waiting(ledger: Ledger) -> dict[str, Any] | None:
-    waiting = Proposal.read(*published.waiting(ledger))
+    waiting = Proposal.read(*policies.waiting_proposal(ledger))
     return waiting.as_dict() if waiting else None
 
 
@@ -135,7 +135,7 @@ def _publish(ledger: Ledger, derived: Any, options: Mapping[str, Any]) -> dict[s
     outcomes, best = replayed(derived)
     found = publish.proposals(plain_rows(derived["fingerprints"]), outcomes, options["least"])
     at_once = bool(options.get("at_once"))
-    decided = _in_force(ledger) | (set() if options.get("again") else published.refused(ledger))
+    decided = _in_force(ledger) | (set() if options.get("again") else policies.refused_items(ledger))
     # What nobody is asked about cannot be more than rules: a policy is for a person.
     wanted = {} if at_once else publish.policy_of(best)
     rules, policy = publish.undecided(found, wanted, decided)
@@ -154,7 +154,7 @@ def _publish(ledger: Ledger, derived: Any, options: Mapping[str, Any]) -> dict[s
 
 def _in_force(ledger: Ledger) -> set[str]:
     """Return the items that need no proposal: blocked fingerprints, and options that every task has."""
-    _, raw, now = blocks.read(ledger)
+    _, raw, now = policies.read_blocks(ledger)
     every = entry_of(policies.read(ledger)[1].get(EVERY_TASK))
     return {*read_rules(raw, now)[0], *(policy_item(name, value) for name, value in every.items())}
 

@@ -1,0 +1,85 @@
+"""Look-ups and claims of many messages cost one round trip, and are what one after the other would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import Start
+
+MANY = 100
+
+
+def start_of(number: int, token: str = "") -> Start:
+    token = token or f"0a1b.{number}"
+    return Start("C", token, "w1@host/0a1b", 1, 0, 1, 0, f"id{number}", "shop.render", "q", 2, 5, 10, 1)
+
+
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    client = open_redis(redis_url)
+    yield Ledger(client, Keys("ns"))
+    client.close()
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What goes to Redis, an element for each time that somebody sends and then waits."""
+    packets: list[object] = []
+    send = redis.Connection.send_packed_command
+
+    def counted(self: redis.Connection, command: object, check_health: bool = True) -> None:
+        packets.append(command)
+        send(self, command, check_health)  # type: ignore[arg-type, no-untyped-call]
+
+    monkeypatch.setattr(redis.Connection, "send_packed_command", counted)
+    return packets
+
+
+def test_a_hundred_look_ups_and_a_hundred_claims_are_a_round_trip_each(
+    ledger: Ledger, sent: list[object]
+) -> None:
+    ledger.claim("m", b"", None)
+    ledger.look("m", "id", 1000)  # both scripts are known to Redis by now
+    del sent[:]
+    assert ledger.claim_many((f"m{n}", b"", start_of(n)) for n in range(MANY)) == [True] * MANY
+    assert len(sent) == 1
+    states = ledger.look_many(((f"m{n}", f"id{n}") for n in range(MANY)), 1000)
+    assert len(sent) == 2
+    assert [state.start for state in states] == [start_of(n) for n in range(MANY)]
+
+
+def test_scripts_that_redis_has_forgotten_are_loaded_again(ledger: Ledger) -> None:
+    for _ in range(2):
+        ledger.client.script_flush()
+        assert [state.start for state in ledger.look_many([("m1", "id1"), ("m2", "id2")], 1000)] == [
+            None,
+            None,
+        ]
+        ledger.client.script_flush()
+        assert all(ledger.claim_many([("m1", b"", None), ("m2", b"", None)]))
+
+
+def test_TP1_8_of_two_copies_that_are_claimed_together_one_gets_in(ledger: Ledger) -> None:
+    claims = [("m", b"", start_of(1, "a.1")), ("m", b"", start_of(1, "a.2")), ("other", b"", start_of(2))]
+    assert ledger.claim_many(claims) == [True, False, True]
+    assert {mid: start.token for mid, start, _ in Queries(ledger).running()} == {
+        "m": "a.1",
+        "other": "0a1b.2",
+    }
+
+
+def test_nobody_to_look_up_costs_nothing(ledger: Ledger) -> None:
+    assert ledger.look_many([], 1000) == [] and ledger.claim_many([]) == []
+
+
+def test_an_error_in_one_of_many_is_an_error(ledger: Ledger) -> None:
+    ledger.client.set(ledger.keys.lineage("id2"), "no hash")
+    with pytest.raises(LedgerUnavailable):
+        ledger.look_many([("m1", "id1"), ("m2", "id2")], 1000)
