@@ -22,11 +22,12 @@ from blame_figures import Fortune
 from blame_rules import Past
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
+from celery_poison import procfs
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
-from celery_poison.testing import RedisServer, Supervisor, Worker, proctable, wait_until
+from celery_poison.testing import RedisServer, Supervisor, Worker, wait_until
 
 HERE = Path(__file__).resolve().parent
 #: In the environment of every process that is started here, and so in that of its descendants.
@@ -141,7 +142,7 @@ class Fleet:
         return self._lives[life]
 
     def _sweep(self) -> None:
-        left = proctable.carrying(TAG, self._tag)
+        left = procfs.carrying(TAG, self._tag)
         self._left_behind = len(left)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -193,7 +194,7 @@ class Fleet:
         self._blows.append(Blow(life, time.time()))
         worker.kill_group()
         # What it started in a session of its own is in the same container.
-        for pid in proctable.carrying("BLAME_LIFE", life):
+        for pid in procfs.carrying("BLAME_LIFE", life):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

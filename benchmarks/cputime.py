@@ -9,6 +9,8 @@ from typing import NamedTuple, Self
 
 import redis
 
+from celery_poison import procfs
+
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -39,10 +41,10 @@ def read(main: int, children: Iterable[int], client: redis.Redis) -> Cpu:
 
 def of_process(pid: int) -> float:
     """Return user and system time of all threads of a process, in seconds."""
-    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    # The name, in parentheses, may itself hold spaces and parentheses: read on behind the last one.
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return (int(fields[11]) + int(fields[12])) / _TICK
+    found = procfs.process(pid)
+    if found is None:
+        raise ProcessLookupError(pid)
+    return found.cpu
 
 
 def of_machine() -> float:

@@ -16,11 +16,12 @@ import chronicle
 import failover_app
 from chronicle import Chronicle
 
+from celery_poison import procfs
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Incident
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
-from celery_poison.testing import RabbitServer, RedisServer, Supervisor, Worker, proctable, wait_until
+from celery_poison.testing import RabbitServer, RedisServer, Supervisor, Worker, wait_until
 
 HERE = Path(__file__).resolve().parent
 #: In the environment of every process that is started here, and so in that of its descendants.
@@ -113,7 +114,7 @@ class Fleet:
         return self._lives[life]
 
     def _sweep(self) -> None:
-        left = proctable.carrying(TAG, self._tag)
+        left = procfs.carrying(TAG, self._tag)
         self.left_behind = len(left)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
@@ -170,7 +171,7 @@ class Fleet:
         with suppress(ProcessLookupError):
             os.killpg(self._lives[life].main_pid, number)
         # What it started in a session of its own is in the same container.
-        for pid in proctable.carrying("FAILOVER_LIFE", life):
+        for pid in procfs.carrying("FAILOVER_LIFE", life):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 

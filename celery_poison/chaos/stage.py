@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 import redis
 
 import celery_poison
+from celery_poison import procfs
 from celery_poison.chaos import app as chaos_app
 from celery_poison.chaos import tasklog
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk
@@ -28,7 +29,6 @@ from celery_poison.testing import (
     Supervisor,
     TcpProxy,
     Worker,
-    proctable,
 )
 
 WORKERS = 3
@@ -165,7 +165,7 @@ class Stage:
             last.wait_ready()
 
     def _end_stragglers(self) -> None:
-        for pid in proctable.carrying(TAG, self._tag):
+        for pid in procfs.carrying(TAG, self._tag):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -242,7 +242,7 @@ class Stage:
 
     def processes(self, life: str) -> list[int]:
         """Return the main process, pool processes, cells and watchers of one life."""
-        return proctable.carrying(OWN, f"{self._tag}/{life}")
+        return procfs.carrying(OWN, f"{self._tag}/{life}")
 
     # -- servers
 

@@ -10,12 +10,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
+from celery_poison import procfs
 from celery_poison.chaos.faults import KINDS
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.runs import Blow
 from celery_poison.chaos.stage import Stage
-from celery_poison.testing import Worker, proctable
+from celery_poison.testing import Worker
 
 #: Seconds between two faults of one owner: two short ones shall not look like a long one.
 REST = 3.0
@@ -90,7 +91,4 @@ class Torment:
 
 
 def _is_watcher(pid: int) -> bool:
-    try:
-        return b"watcher.py" in (proctable.PROC / str(pid) / "cmdline").read_bytes()
-    except OSError:
-        return False
+    return any(b"sandbox.watcher" in word for word in procfs.command(pid))

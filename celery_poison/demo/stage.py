@@ -19,6 +19,7 @@ from typing import Any, Self
 from celery import Celery
 
 import celery_poison
+from celery_poison import procfs
 from celery_poison.demo.poisons import (
     BOMB,
     HEALTHY,
@@ -30,7 +31,7 @@ from celery_poison.demo.poisons import (
     Tally,
     build_app,
 )
-from celery_poison.testing import RedisServer, Supervisor, Worker, proctable
+from celery_poison.testing import RedisServer, Supervisor, Worker
 
 WORKERS = SLOTS = 2
 #: Seconds that workers get for a warm shutdown before they are killed.
@@ -147,7 +148,7 @@ def _supervisor(environment: dict[str, str], directory: Path, logs: Path) -> Sup
 
 def _end_stragglers(mark: str) -> None:
     """Kill what left its worker's process group and outlived it."""
-    for pid in proctable.carrying(MARK, mark):
+    for pid in procfs.carrying(MARK, mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from contextlib import suppress
 from typing import Any, NamedTuple
 
+from celery_poison import procfs
 from celery_poison.forking import real_thread_starter
 
 #: Bytes that a suspect may leave behind for the next one.
 _BYTES = 64 * 1024 * 1024
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class LeakCheck:
@@ -37,14 +36,8 @@ class LeakCheck:
         gc.collect()
         greenlets, helpers = self._greenlets_and_helpers()
         gc.freeze()
-        threads = os.listdir("/proc/self/task")
-        children = 0
-        for thread in threads:
-            with suppress(OSError), open(f"/proc/self/task/{thread}/children") as file:
-                children += len(file.read().split())
-        with open("/proc/self/statm") as file:
-            memory = int(file.read().split()[1]) * _PAGE
-        return Remains(len(threads) - helpers, greenlets, children, memory)
+        threads, children = procfs.threads_and_children()
+        return Remains(threads - helpers, greenlets, children, procfs.resident(os.getpid()))
 
     def _greenlets_and_helpers(self) -> tuple[int, int]:
         """Return how many new greenlets of this thread have not ended, and how many threads serve greenlets.

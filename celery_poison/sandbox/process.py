@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from celery_poison import procfs
 from celery_poison.forking import no_fork
 from celery_poison.sandbox import channel
 from celery_poison.sandbox.channel import Setup
@@ -28,7 +29,11 @@ ENDING = 5.0
 #: Seconds in which a cell that says nothing more should have ended by itself.
 EXITING = 1.0
 
-_WATCHER = str(Path(__file__).with_name("watcher.py"))
+#: The watcher, in this package without its ``__init__``, which would import Celery.
+_WATCHER = f"""import sys, types
+package = sys.modules["celery_poison"] = types.ModuleType("celery_poison")
+package.__path__ = [{str(Path(__file__).parents[1])!r}]
+from celery_poison.sandbox.watcher import main; main()"""
 _CELL = """import sys; sys.path[:] = {path!r}
 import celery; celery.maybe_patch_concurrency(["-P", {pool!r}])
 from celery_poison.sandbox.child import main; main({fds})"""
@@ -89,7 +94,7 @@ class OpenCell:
     ) -> subprocess.Popen[bytes]:
         fds = ",".join(map(str, inherited))
         cell = [sys.executable, "-c", _CELL.format(path=sys.path, pool=setup.patched_for, fds=fds)]
-        watcher = [sys.executable, "-I", "-S", _WATCHER]
+        watcher = [sys.executable, "-I", "-S", "-c", _WATCHER]
         told = [str(os.getpid()), str(control), fds, str(limit)]
         try:
             return subprocess.Popen(
@@ -207,7 +212,7 @@ class OpenCell:
             return
         self._death = Death(None)
         deadline = time.monotonic() + ENDING
-        while self.pid and _lives(self.pid) and time.monotonic() < deadline:
+        while self.pid and procfs.is_alive(self.pid) and time.monotonic() < deadline:
             with suppress(OSError):
                 os.kill(self.pid, signal.SIGKILL)
             time.sleep(0.005)
@@ -231,11 +236,3 @@ class OpenCell:
                 self._ended_without_watcher()
         self._data.close()
         self._control.close()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return stat[stat.rindex(")") + 2] not in "ZX"

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from . import proctable
+from celery_poison import procfs
+
 from .waiting import PATIENCE, wait_until
 
 
@@ -171,11 +172,11 @@ class Worker:
 
     def child_pids(self) -> list[int]:
         """The children of the main process: the pool's, under prefork."""
-        return proctable.children_of(self.main_pid)
+        return procfs.children_of(self.main_pid)
 
     def session_pids(self) -> list[int]:
         """Main process, children and theirs, unless they started a session of their own."""
-        return proctable.members_of_session(self.main_pid)
+        return procfs.members_of_session(self.main_pid)
 
     def log_text(self) -> str:
         """What this life has logged so far."""

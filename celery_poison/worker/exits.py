@@ -9,19 +9,18 @@ import os
 import signal
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from billiard.exceptions import WorkerLostError
 from billiard.pool import Pool
 
+from celery_poison import procfs
 from celery_poison.evidence import NATIVE, NEAR, NO_EVIDENCE, Evidence
+from celery_poison.procfs import MemoryGroup
 from celery_poison.requests import TaskDied
 from celery_poison.sandbox.trial import Death
-from celery_poison.sandbox.watcher import MemoryGroup
 from celery_poison.worker.crash_reports import CrashReport, CrashReports
 
 #: Ended processes that are remembered until somebody asks for them.
@@ -147,7 +146,9 @@ class Exits:
     def so_far(self, pid: int) -> Evidence:
         """Return what is known of a process that may live on: its memory."""
         found = self._ended.get(pid)
-        return Evidence(rss_kb=found.peak_kb if found else _peak_kb(pid), limit_kb=self._kills.limit_kb)
+        return Evidence(
+            rss_kb=found.peak_kb if found else procfs.peak_kb(pid) or None, limit_kb=self._kills.limit_kb
+        )
 
 
 class Kills:
@@ -156,46 +157,22 @@ class Kills:
     def __init__(self) -> None:
         self._group = MemoryGroup()
         self._is_limited = self._group.limit() is not None
-        self.limit_kb = (self._group.limit() or _of_machine()) // 1024 or None
+        self.limit_kb = self._group.allowed() // 1024 or None
         #: Times and counts; the first one is so old that a death since cannot be unnoticed.
-        self._counts = deque([(time.monotonic(), self._count())])
-
-    def _count(self) -> int:
-        return self._group.kills() if self._is_limited else _machine_kills()
+        self._counts = deque([(time.monotonic(), self._group.kills())])
 
     def look(self) -> None:
         now = time.monotonic()
-        self._counts.append((now, self._count()))
+        self._counts.append((now, self._group.kills()))
         while len(self._counts) > 1 and self._counts[1][0] < now - _NOTICED_WITHIN:
             self._counts.popleft()
 
     def was_for_memory(self, peak_kb: int) -> bool:
         """Whether a process that was killed a moment ago had used up the memory. Each kill is told once."""
         limit = self.limit_kb or 0
-        before, count = self._counts[0][1], self._count()
+        before, count = self._counts[0][1], self._group.kills()
         # Of a whole machine's kills only one that fits the process is its own.
         killed = count > before and (self._is_limited or 2 * peak_kb >= limit)
         if killed:
             self._counts = deque((at, seen + 1) for at, seen in self._counts)
         return killed or (limit > 0 and peak_kb >= NEAR * limit)
-
-
-def _machine_kills() -> int:
-    return _named("/proc/vmstat", "oom_kill")
-
-
-def _of_machine() -> int:
-    return _named("/proc/meminfo", "MemTotal:") * 1024
-
-
-def _peak_kb(pid: int) -> int | None:
-    return _named(f"/proc/{pid}/status", "VmHWM:") or None
-
-
-def _named(path: str, name: str) -> int:
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path(path).read_text(errors="replace").splitlines():
-            words = line.split()
-            if words and words[0] == name:
-                return int(words[1])
-    return 0

@@ -19,7 +19,7 @@ from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
-from celery_poison.sandbox.watcher import MemoryGroup
+from celery_poison.procfs import MemoryGroup
 from celery_poison.worker import native
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.health import Health

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 from celery import Celery
 from celery.result import AsyncResult
 
-from celery_poison import Quarantine
-from celery_poison.testing import Supervisor, Worker, proctable, wait_until
+from celery_poison import Quarantine, procfs
+from celery_poison.testing import Supervisor, Worker, wait_until
 from tests import PATIENCE
 from tests.apps.factory import build_app
 from tests.apps.marks import Marks
@@ -109,7 +109,7 @@ class Fleet:
 
     def survivors(self) -> list[int]:
         """Processes that this fleet's workers left behind, in whatever session."""
-        return proctable.carrying(TAG, self.tag)
+        return procfs.carrying(TAG, self.tag)
 
     def close(self) -> None:
         """Kill survivors and say that there were any: no test may leave a process to the next."""

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from celery_poison.testing import proctable
+from celery_poison import procfs
 from tests import PATIENCE
 
 TAG = "POISON_CHAOS_TEST"
@@ -49,11 +49,11 @@ class ChaosProcess:
     def leftovers(self) -> list[str]:
         """Processes and files that outlive it."""
         files = [str(path.relative_to(self.directory)) for path in self.directory.iterdir()]
-        return [*map(str, proctable.carrying(TAG, self._tag)), *files]
+        return [*map(str, procfs.carrying(TAG, self._tag)), *files]
 
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
             self.process.communicate(timeout=PATIENCE)
-        for pid in proctable.carrying(TAG, self._tag):
+        for pid in procfs.carrying(TAG, self._tag):
             os.kill(pid, signal.SIGKILL)

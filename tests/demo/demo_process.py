@@ -14,7 +14,7 @@ import termios
 from pathlib import Path
 from threading import Thread
 
-from celery_poison.testing import proctable
+from celery_poison import procfs
 from tests import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +70,7 @@ class DemoProcess:
 
     def processes(self) -> list[int]:
         """Everything that this run started and that is alive, itself included."""
-        return proctable.carrying(TAG, self._tag)
+        return procfs.carrying(TAG, self._tag)
 
     def leftovers(self) -> list[str]:
         """Processes and files that outlived it."""

@@ -9,9 +9,8 @@ from typing import Any
 
 from celery import Celery
 
-from celery_poison import guarded
-from celery_poison.sandbox.watcher import MemoryGroup
-from celery_poison.testing import proctable
+from celery_poison import guarded, procfs
+from celery_poison.procfs import MemoryGroup
 from tests.apps.handlers import hear_all
 from tests.apps.marks import Marks, marks
 from tests.worker.apps import build as build_more
@@ -71,7 +70,7 @@ def _runs_elsewhere(mine: Marks, id: str) -> bool:
 
 
 def _is_running(pid: int) -> bool:
-    found = proctable.read(pid)
+    found = procfs.process(pid)
     return found is not None and found.state not in "TtZX"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from celery_poison.testing import proctable
+from celery_poison import procfs
 from tests.failover.crew import Watched, frozen
 
 
@@ -15,7 +15,7 @@ def test_SAP_2_a_killed_main_process_takes_its_children_along(crew: Watched) -> 
         held = crew.await_held(first, 2)
         processes = first.session_pids()
         first.kill_main()
-        crew.await_that(lambda: not any(map(proctable.read, processes[1:])), "its children are dead too")
+        crew.await_that(lambda: not any(map(procfs.process, processes[1:])), "its children are dead too")
         with crew.worker("w2"):
             crew.await_events("failover_finished")
             crew.let_go()

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from celery_poison.testing import RedisServer, Supervisor, WaitTimeout, Worker, proctable, wait_until
+from celery_poison import procfs
+from celery_poison.testing import RedisServer, Supervisor, WaitTimeout, Worker, wait_until
 
 
 class Script(Worker):
@@ -83,7 +84,7 @@ def test_a_dead_main_process_takes_its_children_with_it_when_it_is_waited_for(tm
         (child,) = wait_until(worker.child_pids, what="the child is there")
         worker.kill_main()
         wait_until(lambda: not worker.is_alive())
-        assert proctable.read(child) is not None
+        assert procfs.process(child) is not None
         worker.wait()
         wait_until(lambda: not worker.session_pids(), what="all are gone")
 
@@ -91,9 +92,9 @@ def test_a_dead_main_process_takes_its_children_with_it_when_it_is_waited_for(tm
 def test_a_process_is_found_by_its_mark_even_in_a_session_of_its_own(tmp_path: Path) -> None:
     worker = Script("", env={"MARK_OF_THIS_TEST": "yes"}, log_path=tmp_path / "log")
     with worker:
-        wait_until(lambda: proctable.carrying("MARK_OF_THIS_TEST", "yes") == [worker.main_pid])
-    assert proctable.carrying("MARK_OF_THIS_TEST", "yes") == []
-    assert proctable.read(os.getpid()) is not None
+        wait_until(lambda: procfs.carrying("MARK_OF_THIS_TEST", "yes") == [worker.main_pid])
+    assert procfs.carrying("MARK_OF_THIS_TEST", "yes") == []
+    assert procfs.process(os.getpid()) is not None
 
 
 def test_a_supervisor_starts_the_dead_again_and_counts_them(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def here() -> Marks:
 def _in_cell() -> bool:
     """Whether this process's parent is a watcher: nothing else may be harmed by a test."""
     with open(f"/proc/{os.getppid()}/cmdline") as file:
-        return "watcher.py" in file.read()
+        return "sandbox.watcher" in file.read()
 
 
 def _die(what: str) -> None:  # noqa: C901 - a list of ways to die, not a decision

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 from celery.result import AsyncResult
 
+from celery_poison import procfs
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
-from celery_poison.testing import proctable
 from tests.apps.harness import Fleet
 from tests.sandbox.apps import build
 
@@ -71,8 +71,8 @@ class Court(Fleet):
     def watchers(self) -> list[int]:
         found = []
         for pid in self.survivors():
-            command = (proctable.PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
-            if any(word.endswith(b"watcher.py") for word in command):
+            command = procfs.command(pid)
+            if any(b"sandbox.watcher" in word for word in command):
                 found.append(pid)
         return found
 

@@ -18,7 +18,7 @@ app = build(os.environ, current=True)
 @app.task(bind=True)
 def of_script(self: Any) -> tuple[str, bool]:
     with open(f"/proc/{os.getppid()}/cmdline") as file:
-        return self.name, "watcher.py" in file.read()
+        return self.name, "sandbox.watcher" in file.read()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from celery.exceptions import TimeLimitExceeded
 
-from celery_poison.testing import RedisServer, TcpProxy, proctable, wait_until
+from celery_poison import procfs
+from celery_poison.testing import RedisServer, TcpProxy, wait_until
 from tests import PATIENCE
 from tests.failover.crew import frozen
 from tests.sandbox.apps import SLOW_TO_LOAD
@@ -28,7 +29,7 @@ def _kill_unnoticed(cell: int, worker: int) -> None:
     """Kill a cell whose watcher notices it, but whose worker has no time to."""
     os.kill(worker, signal.SIGSTOP)
     os.kill(cell, signal.SIGKILL)
-    wait_until(lambda: not (proctable.PROC / str(cell)).exists())
+    wait_until(lambda: procfs.process(cell) is None)
 
 
 @pytest.mark.parametrize("order", [("watcher", "worker"), ("cell", "worker", "watcher")])
@@ -63,8 +64,8 @@ def test_a_cell_that_is_killed_while_it_opens_is_opened_again(court: Court, vict
         suspect = court.suspect("trial.tells")
         court.await_that(court.watchers, "a watcher")
         (watcher,) = court.watchers()
-        court.await_that(lambda: proctable.children_of(watcher), "a cell that loads")
-        (cell,) = proctable.children_of(watcher)
+        court.await_that(lambda: procfs.children_of(watcher), "a cell that loads")
+        (cell,) = procfs.children_of(watcher)
         os.kill(watcher if victim == "watcher" else cell, signal.SIGKILL)
         told = suspect.get(timeout=PATIENCE)
         assert told["in_cell"] and told["pid"] != cell

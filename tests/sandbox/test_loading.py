@@ -107,7 +107,7 @@ from celery_poison import guarded
 @shared_task
 def where():
     with open(f"/proc/{os.getppid()}/cmdline") as file:
-        return "watcher.py" in file.read()
+        return "sandbox.watcher" in file.read()
 """,
 }
 

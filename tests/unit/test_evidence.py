@@ -121,6 +121,9 @@ class _Group:
     def limit(self) -> int:
         return 1 << 30
 
+    def allowed(self) -> int:
+        return 1 << 30
+
     def kills(self) -> int:
         return self.count
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from celery_poison.sandbox import watcher
-from celery_poison.sandbox.watcher import RECENT, MemoryGroup
+from celery_poison import procfs
+from celery_poison.procfs import MemoryGroup
+from celery_poison.sandbox.watcher import LOOK, RECENT
 
 MIB = 1 << 20
 
@@ -24,17 +25,17 @@ class Machine:
     def figure(self, name: str) -> int:
         return self.figures[name]
 
-    def table(self, path: str) -> list[tuple[str, int]]:
-        return [("oom_kill", self.kills)] if path == "/proc/vmstat" else []
+    def table(self, path: str) -> dict[str, int]:
+        return {"oom_kill": self.kills} if path == "/proc/vmstat" else {}
 
 
 @pytest.fixture
 def machine(monkeypatch: Any) -> Machine:
     made = Machine()
-    monkeypatch.setattr(watcher, "_groups", lambda: iter(()))
-    monkeypatch.setattr(watcher, "_is_nowhere_limited", lambda: made.is_all)
-    monkeypatch.setattr(watcher, "_machine", made.figure)
-    monkeypatch.setattr(watcher, "_table", made.table)
+    monkeypatch.setattr(procfs, "_groups", lambda: iter(()))
+    monkeypatch.setattr(procfs, "_is_nowhere_limited", lambda: made.is_all)
+    monkeypatch.setattr(procfs, "_machine", made.figure)
+    monkeypatch.setattr(procfs, "_table", made.table)
     return made
 
 
@@ -68,7 +69,7 @@ def test_NEW_2_a_kill_long_ago_excuses_nobody(machine: Machine) -> None:
         assert group.has_killed()
         group.forget_old_kills()
     assert not group.has_killed()
-    assert RECENT * watcher.LOOK <= 1.0, "seconds that count as recent"
+    assert RECENT * LOOK <= 1.0, "seconds that count as recent"
 
 
 def test_NEW_2_a_machine_is_full_before_the_kernel_kills_and_it_is_known_who_filled_it(

@@ -7,10 +7,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from celery_poison import procfs
 from celery_poison.chaos.faults.kind import fault
 from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.runs import Blow
-from celery_poison.testing import proctable
 
 if TYPE_CHECKING:
     from celery_poison.chaos.torment import Torment
@@ -51,7 +51,7 @@ def _kill_child(torment: Torment, fault: Fault, blow: Blow) -> None:
 @fault("kill-cell")
 def _kill_cell(torment: Torment, fault: Fault, blow: Blow) -> None:
     if found := _wait_for_watcher(torment, blow):
-        torment.signal(blow, found[0], proctable.children_of(found[1])[:1], signal.SIGKILL)
+        torment.signal(blow, found[0], procfs.children_of(found[1])[:1], signal.SIGKILL)
 
 
 @fault("kill-watcher")

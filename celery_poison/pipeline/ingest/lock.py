@@ -14,10 +14,10 @@ import socket
 import threading
 import time
 import uuid
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from celery_poison import procfs
 from celery_poison.errors import PoisonError
 from celery_poison.pipeline.files import Files
 
@@ -122,11 +122,10 @@ def _told(files: Files, path: str) -> dict[str, Any]:
 
 def _born(pid: int) -> str:
     """Return when a process of this machine was started, in the kernel's count; empty if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    found = procfs.process(pid)
+    if found is None:
         return "" if pid <= 0 or not _exists(pid) else "running"
-    return stat.rpartition(")")[2].split()[19]
+    return str(found.started)
 
 
 def _exists(pid: int) -> bool:

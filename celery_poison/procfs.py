@@ -1,0 +1,263 @@
+"""What the kernel tells: every read of ``/proc`` and of control groups.
+
+Standard library only, and nothing of this package: the watcher of a cell imports it too. What cannot be
+read, as everywhere but on Linux, is answered like a process that has ended, or a machine without limits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+_GROUPS = "/sys/fs/cgroup"
+_PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+
+#: Share of the memory that must stay free, or so many bytes, whichever is less: else it is full.
+FREE_SHARE, FREE_BYTES = 0.05, 256 * 1024 * 1024
+
+# --- processes -------------------------------------------------------------------------------------
+
+
+class Process(NamedTuple):
+    """One row of the process table.
+
+    Attributes:
+        state: one letter; Z is a zombie: dead, but not yet waited for by its parent.
+        cpu: user and system time of all its threads, in seconds.
+        started: when, in the kernel's ticks since it began; with the pid it tells two processes apart.
+    """
+
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+    cpu: float
+    started: int
+
+    @property
+    def lives(self) -> bool:
+        return self.state not in "ZX"
+
+
+def process(pid: int) -> Process | None:
+    """Return one process, a zombie too; None when there is no such."""
+    stat = _text(f"/proc/{pid}/stat")
+    if not stat:
+        return None
+    # The name, in parentheses, may itself hold spaces and parentheses: read on behind the last one.
+    words = stat[stat.rindex(")") + 2 :].split()
+    parent, group, session = map(int, words[1:4])
+    cpu = (int(words[11]) + int(words[12])) / _TICKS
+    return Process(pid, words[0], parent, group, session, cpu, int(words[19]))
+
+
+def processes() -> Iterator[Process]:
+    """Yield every process that is alive now (zombies are not)."""
+    for name in os.listdir("/proc"):
+        found = process(int(name)) if name.isdigit() else None
+        if found and found.lives:
+            yield found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    found = process(pid)
+    return found is not None and found.lives
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the process ids of the children that are alive."""
+    return sorted(each.pid for each in processes() if each.parent == pid)
+
+
+def members_of_session(session: int) -> list[int]:
+    """Return the process ids of all who are alive in a session."""
+    return sorted(each.pid for each in processes() if each.session == session)
+
+
+def carrying(variable: str, value: str) -> list[int]:
+    """Return the processes that were started with this environment variable, whichever way they descend.
+
+    A mark in the environment is inherited by children, by their fresh sessions and by what they
+    execute, so it finds what a parent id or a session id no longer does. Other users' processes and
+    this process itself are never among them.
+    """
+    needle = f"{variable}={value}".encode()
+    found = (each.pid for each in processes() if each.pid != os.getpid())
+    return sorted(pid for pid in found if needle in _parts(f"/proc/{pid}/environ"))
+
+
+def command(pid: int) -> list[bytes]:
+    """Return the command line of a process; empty when there is none, and for a zombie."""
+    return _parts(f"/proc/{pid}/cmdline")
+
+
+def threads_and_children() -> tuple[int, int]:
+    """Return how many threads this process has, and how many child processes, zombies among them."""
+    threads = os.listdir("/proc/self/task")
+    return len(threads), sum(len(_text(f"/proc/self/task/{id}/children").split()) for id in threads)
+
+
+def resident(pid: int) -> int:
+    """Return the memory that a process holds, in bytes; 0 if it has ended."""
+    with suppress(ValueError, IndexError):
+        return int(_text(f"/proc/{pid}/statm").split()[1]) * _PAGE
+    return 0
+
+
+def peak_kb(pid: int) -> int:
+    """Return the most memory that a process has held, in KiB; 0 if it has ended."""
+    return _table(f"/proc/{pid}/status").get("VmHWM:", 0)
+
+
+# --- memory ----------------------------------------------------------------------------------------
+
+
+class MemoryGroup:
+    """The memory of this process's control group (cgroup v1 or v2): that of its container, mostly.
+
+    Without one that is limited it is the whole machine.
+    """
+
+    def __init__(self) -> None:
+        self._files = next(filter(_is_limited, _groups()), None)
+        self._is_free = self._files is None and _is_nowhere_limited()
+        self._kills = self._newer_kills = self.kills()
+        #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
+        self._before = self._used = self._most = self.used()
+
+    def is_full(self) -> bool:
+        """Whether so little is left that the kernel is about to kill somebody."""
+        self._used = self.used()
+        self._most = max(self._most, self._used)
+        allowed = self.allowed() or 1 << 62
+        return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
+
+    def is_filled_by(self, taken: int) -> bool:
+        """Whether ``taken`` bytes are at least half of what was taken since this object was made."""
+        return 2 * taken >= self._used - self._before
+
+    def has_killed(self) -> bool:
+        """Whether the kernel has killed somebody in the group of late.
+
+        A machine counts also what it kills in groups that are none of this process's business; where none has
+        a limit that this process is under, nobody is killed while half of the machine's memory is free.
+        """
+        if self._is_free and 2 * self._most < _machine("MemTotal"):
+            return False
+        return self.kills() > self._kills
+
+    def forget_old_kills(self) -> None:
+        """Take what was killed before the last call for the past: it has nothing to do with a death now."""
+        self._kills, self._newer_kills = self._newer_kills, self.kills()
+
+    def allowed(self) -> int:
+        """Return the bytes that the group may use, or the machine has where there is no limit; 0: unknown."""
+        return _machine("MemTotal") if self._files is None else _number(self._files.allowed) or 0
+
+    def used(self) -> int:
+        """Return the bytes that the group uses, or the machine where there is no limit."""
+        if self._files is None:
+            return _machine("MemTotal") - _machine("MemAvailable")
+        # Cached files are given up before anybody is killed.
+        stat = _table(self._files.stat)
+        return (_number(self._files.used) or 0) - sum(stat.get(name, 0) for name in self._files.cached)
+
+    def limit(self) -> int | None:
+        """Return the bytes that the group may use; None where there is no limit."""
+        return None if self._files is None else _number(self._files.allowed)
+
+    def kills(self) -> int:
+        """Return how many processes of the group, or of the machine, the kernel has killed so far."""
+        events = "/proc/vmstat" if self._files is None else self._files.events
+        return _table(events).get("oom_kill", 0)
+
+
+class _Files(NamedTuple):
+    """Where a control group tells about its memory."""
+
+    used: str
+    allowed: str
+    stat: str
+    events: str
+    cached: tuple[str, ...]
+
+
+def _memberships() -> Iterator[tuple[bool, str]]:
+    """Yield the memory groups of this process: whether one is of cgroup v1, and its path."""
+    for line in _text("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):
+            yield bool(controllers), path.rstrip("/")
+
+
+def _groups() -> Iterator[_Files]:
+    for is_v1, path in _memberships():
+        # Inside a container the path may be that of the machine outside.
+        for inside in (path, ""):
+            yield _files(inside, is_v1=is_v1)
+
+
+def _is_nowhere_limited() -> bool:
+    """Whether every group that this process is in, up to the machine, can be seen and has no limit."""
+    places = dict(_memberships())
+    is_v1 = True in places
+    path, base = places.get(is_v1, ""), _GROUPS + "/memory" * is_v1
+    # In a container its own group may stand in the place of the machine's, and hide what is above it.
+    if not path or not os.path.isdir(base + path) or (not is_v1 and os.path.exists(base + "/memory.max")):
+        return False
+    names = path.split("/")
+    above = ("/".join(names[:count]) for count in range(1, len(names) + 1))
+    return not any(_is_limited(_files(group, is_v1=is_v1)) for group in above)
+
+
+def _is_limited(files: _Files) -> bool:
+    allowed = _number(files.allowed)
+    return allowed is not None and allowed < 1 << 60
+
+
+def _files(path: str, *, is_v1: bool) -> _Files:
+    cached = ("active_file", "inactive_file")
+    names: tuple[str, ...] = ("memory.current", "memory.max", "memory.stat", "memory.events")
+    if is_v1:
+        names = ("memory.usage_in_bytes", "memory.limit_in_bytes", "memory.stat", "memory.oom_control")
+        path, cached = f"/memory{path}", ("total_active_file", "total_inactive_file")
+    used, allowed, stat, events = (f"{_GROUPS}{path}/{name}" for name in names)
+    return _Files(used, allowed, stat, events, cached)
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def _text(path: str) -> str:
+    """Return what a file says; nothing where it cannot be read."""
+    with suppress(OSError), open(path, errors="replace") as file:
+        return file.read()
+    return ""
+
+
+def _parts(path: str) -> list[bytes]:
+    with suppress(OSError), open(path, "rb") as file:
+        if data := file.read().rstrip(b"\0"):
+            return data.split(b"\0")
+    return []
+
+
+def _number(path: str) -> int | None:
+    with suppress(ValueError):
+        return int(_text(path))
+    return None
+
+
+def _table(path: str) -> dict[str, int]:
+    """Return the lines of a file that are a name and a number."""
+    rows = (line.split() for line in _text(path).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def _machine(name: str) -> int:
+    """Return a figure of the machine's memory, in bytes; 0 if it cannot be had."""
+    return _table("/proc/meminfo").get(f"{name}:", 0) * 1024
