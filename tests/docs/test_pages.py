@@ -14,9 +14,9 @@ _NAMED = re.compile(r"`([\w/]+\.py)`\s+→\s+`([\w.]+)`")
 
 TERMS = """
 activation interval, admit mark, attempt, blame, boot id, candidate, cause, claim, convict, crash, dead
-letter, delivery, discard, fail, failover, failure, fencing token, fingerprint, guarded, incarnation,
+letter, deferred clean-up, delivery, discard, fail, failover, failure, fencing token, fingerprint, guarded, incarnation,
 incident, journal, lease, ledger, lineage, message, mid, monitor, poison, probation, put back, quarantine,
-redelivered, release, rollback, settle, start, strike, tombstone, trial, unguarded, verdict
+reconnect clean-up, redelivered, release, rollback, start, strike, tombstone, trial, unguarded, verdict
 """
 
 
