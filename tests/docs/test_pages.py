@@ -14,9 +14,10 @@ _NAMED = re.compile(r"`([\w/]+\.py)`\s+→\s+`([\w.]+)`")
 
 TERMS = """
 activation interval, admit mark, attempt, blame, boot id, candidate, cause, claim, convict, crash, dead
-letter, deferred clean-up, delivery, discard, fail, failover, failure, fencing token, fingerprint, guarded, incarnation,
-incident, journal, lease, ledger, lineage, message, mid, monitor, poison, probation, put back, quarantine,
-reconnect clean-up, redelivered, release, rollback, start, strike, tombstone, trial, unguarded, verdict
+letter, deferred clean-up, delivery, discard, fail, failover, failure, fencing token, fingerprint,
+guarded, incarnation, incident, journal, lease, ledger, lineage, message, mid, monitor, poison,
+probation, put back, quarantine, reconnect clean-up, redelivered, release, rollback, start, strike,
+tombstone, trial, unguarded, verdict
 """
 
 
