@@ -6,7 +6,6 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -203,64 +202,6 @@ class LedgerMachine(RuleBasedStateMachine):
         ledger.give_up(mid, event, "ann", "")
         book.state = State.FAIL
         self.events[event.value] += 1
-
-    # --- clients that act at the same moment -----------------------------------------------------------
-
-    @rule(mid=mids)
-    def both_start_one_message(self, mid: str) -> None:
-        book = self.books[mid]
-        recorded = self.ledger(0).look(mid, f"id-{mid}", 1000)
-        if book.state in (State.NDLV, State.FAIL, State.DLNG):
-            return
-        tokens = [f"t{next(self.tokens)}" for _ in self.ledgers]
-        claims = [
-            partial(ledger.claim, mid, recorded.raw, start_of(mid, token))
-            for ledger, token in zip(self.ledgers, tokens, strict=True)
-        ]
-        (winner,) = [token for token, won in zip(tokens, _race(claims), strict=True) if won]
-        book.token, book.state = winner, State.DLNG
-
-    @rule(
-        mid=mids, ends=st.lists(st.sampled_from(["crash", "rollback", "interrupt"]), min_size=2, max_size=2)
-    )
-    def both_end_one_start(self, mid: str, ends: tuple[str, str]) -> None:
-        book = self.books[mid]
-        if book.state is not State.DLNG:
-            return
-        start = start_of(mid, book.token)
-        acts: dict[str, Callable[[Ledger], Any]] = {
-            "crash": lambda ledger: ledger.crash(mid, start, cause="x", shared=True),
-            "rollback": lambda ledger: ledger.rollback(mid, start, cause="x"),
-            "interrupt": lambda ledger: ledger.interrupt(mid, start, cause="x"),
-        }
-        _race([partial(acts[end], ledger) for end, ledger in zip(ends, self.ledgers, strict=True)])
-        (entry,) = [entry for entry in self.queries.journal(id=start.id) if entry["token"] == start.token]
-        book.state = State.TBDL
-        book.failures += entry["event"] == "rolled_back"
-        if entry["event"] == "crashed":
-            book.crashes, book.strikes, book.candidate = book.crashes + 1, book.strikes + 1, True
-        self.events[entry["event"]] += 1
-
-    @rule(mid=mids, which=clients)
-    def one_quarantines_what_the_other_sees_die(self, mid: str, which: int) -> None:
-        book = self.books[mid]
-        if book.state is not State.DLNG:
-            return
-        start, body = start_of(mid, book.token), b"\x00" + mid.encode()
-        _race(
-            [
-                lambda: self.ledger(which).crash(mid, start, cause="x", shared=True),
-                lambda: self.ledger(1 - which).quarantine(
-                    mid, start, cause="x", reason="x", fields={"body": body}
-                ),
-            ]
-        )
-        record = self.queries.record(mid)
-        assert record is not None and record.state is State.NDLV
-        counted = record.crashes - book.crashes
-        self.events["quarantined"] += 1
-        self.events["crashed"] += counted
-        book.crashes, book.strikes, book.state = book.crashes + counted, book.strikes + counted, State.NDLV
 
     @precondition(lambda self: any(b.state is State.FAIL for b in self.books.values()))
     @rule()
