@@ -55,7 +55,8 @@ def test_a_second_look_of_the_read_model_reads_only_what_came_since(
     keeper.send_and_keep("fleet.healthy", 9)
     client.config_resetstat()
     assert len(kept.refresh().records) == 4
-    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 1
+    # The few fields of each by which it is filtered, and the record of the one that matches.
+    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 5 + 1
 
 
 def test_a_message_that_leaves_during_the_look_is_left_out(fleet: Fleet, keeper: Keeper) -> None:
@@ -73,7 +74,8 @@ def test_a_filter_reads_only_the_records_of_what_matches(fleet: Fleet, keeper: K
     client = keeper.ledger.client
     client.config_resetstat()
     assert [record.mid for record in quarantine.list(where=Filter.of_group(group))] == [first]
-    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 1
+    # The few fields of each by which it is filtered, and the record of the one that matches.
+    assert client.info("commandstats")["cmdstat_hmget"]["calls"] == 5 + 1
     assert quarantine.list(where=Filter.parse(f"group={group} crashes>2")) == []
     assert [r.mid for r in quarantine.list(where=Filter.parse(f"group={group} crashes=2"))] == [first]
 
