@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, PACKAGE, PAGES, ROOT, Link, anchors, blocks, links, text
-
-_NAMED = re.compile(r"`([\w/]+\.py)`\s+→\s+`([\w.]+)`")
+from tests.docs.pages import DOCS, PAGES, ROOT, Link, anchors, blocks, links, text
 
 TERMS = """
 activation interval, admit mark, attempt, blame, boot id, candidate, cause, claim, convict, crash, dead
@@ -51,27 +48,6 @@ def test_the_readme_has_its_two_commands() -> None:
     tests = "python -m venv .venv && .venv/bin/pip install -q -e '.[dev,demo,spark]' && .venv/bin/pytest -n 5"
     assert f"\n    {demo}\n" in readme
     assert f"\n    {tests}\n" in readme
-
-
-def test_the_life_of_a_message_names_functions_that_exist() -> None:
-    named = _NAMED.findall(text("life-of-a-message.md"))
-    assert len(named) > 30
-    missing = [f"{file}: {name}" for file, name in named if name not in _names_in(PACKAGE / file)]
-    assert not missing
-
-
-def _names_in(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    top = [node for node in tree.body if isinstance(node, kinds)]
-    inner = {
-        f"{node.name}.{member.name}"
-        for node in top
-        if isinstance(node, ast.ClassDef)
-        for member in node.body
-        if isinstance(member, kinds)
-    }
-    return {node.name for node in top} | inner
 
 
 def test_the_glossary_explains_each_of_our_words_once_in_alphabetical_order() -> None:
