@@ -21,15 +21,10 @@ import celery_poison
 from celery_poison import procfs
 from celery_poison.chaos import app as chaos_app
 from celery_poison.chaos import tasklog
+from celery_poison.chaos.proxy import TcpProxy
+from celery_poison.chaos.servers import RabbitServer, SentinelSet
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk
-from celery_poison.testing import (
-    RabbitServer,
-    RedisServer,
-    SentinelSet,
-    Supervisor,
-    TcpProxy,
-    Worker,
-)
+from celery_poison.testing import RedisServer, Supervisor, Worker
 
 WORKERS = 3
 QUEUE, TRIAL_QUEUE = "celery", "celery.trial"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from celery_poison.chaos.faults.kind import ONE_REDIS, fault
 from celery_poison.chaos.plan import Fault
+from celery_poison.chaos.proxy import TcpProxy
 from celery_poison.chaos.runs import Blow
-from celery_poison.testing import TcpProxy
 
 if TYPE_CHECKING:
     from celery_poison.chaos.torment import Torment
