@@ -67,3 +67,14 @@ def anchors(page: str) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def indented(page: str) -> list[list[str]]:
+    """The indented blocks outside of fences: what the reader types."""
+    found: list[list[str]] = [[]]
+    for line in prose(page).splitlines():
+        if line.startswith("    "):
+            found[-1].append(line.strip())
+        elif found[-1]:
+            found.append([])
+    return [block for block in found if block]

@@ -15,7 +15,7 @@ _ROOM = str(Path(celery_poison.__file__).parent) + os.sep
 
 
 def recorder(path: str) -> Callable[[Any, str, Any], None]:
-    """A profile function that notes every file of the package whose code is called, once."""
+    """A profile function that notes the package's files whose code is called, and what in them was first."""
     noted: set[str] = set()
 
     def note(frame: Any, event: str, arg: Any) -> None:
@@ -23,6 +23,6 @@ def recorder(path: str) -> Callable[[Any, str, Any], None]:
         if event == "call" and name.startswith(_ROOM) and name not in noted and os.path.exists(path):
             noted.add(name)
             with open(path, "a") as out:
-                out.write(name.removeprefix(_ROOM) + "\n")
+                out.write(f"{name.removeprefix(_ROOM)} {frame.f_code.co_qualname}\n")
 
     return note
