@@ -85,9 +85,9 @@ RabbitMQ quorum queue, which dead-letters what came back more often than N times
 
 _REJECTED = """## Rules for trials that were rejected
 
-A worker may end while a suspect is in its cell, and nobody can tell whether the suspect did that. Today's rule takes the
-first three such ends for chance and the fourth for proof, if nothing else ran in that worker. Each rule in the simulated
-worlds, seed 1:
+A worker may end while a suspect is in its cell, and nobody can tell whether the suspect did that. Today's
+rule takes the first three such ends for chance and the fourth for proof, if nothing else ran in that
+worker. Each rule in the simulated worlds, seed 1:
 
 | a suspect is struck by | innocents convicted | of those that ran in a death |
 |---|---:|---:|
@@ -95,8 +95,9 @@ worlds, seed 1:
 | the second such end, in any worker | 115 | 13,963 |
 | the fourth such end, in any worker | 2 | 13,999 |
 
-The bar was set beforehand: at most one innocent in 20,000. The second rule would save a poison that reaches out of its
-cell two workers, and misses the bar by a factor of 160; the third misses it too. The runs differ in length."""
+The bar was set beforehand: at most one innocent in 20,000. The second rule would save a poison that
+reaches out of its cell two workers, and misses the bar by a factor of 160; the third misses it too. The
+runs differ in length."""
 
 _LIMITS = """## What it does not show
 

@@ -9,7 +9,13 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "celery_poison"
-PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md"), *(ROOT / "examples").glob("*.md")])
+PAGES = sorted(
+    [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")),
+        *DOCS.glob("*.md"),
+        *(ROOT / "examples").glob("*.md"),
+    ]
+)
 
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -107,7 +107,7 @@ class Walk:
 
 
 def typed(page: str) -> list[str]:
-    """The lines that a page tells to type, in order; those that a backslash ends are joined."""
+    """The lines that a page tells to type, in order."""
     return [line for block in indented(page) for line in block]
 
 
@@ -121,5 +121,5 @@ def alike(line: str) -> str:
     line = re.sub(r"@[\w.-]+", "@host", line)
     line = SHOWN.sub("ID", line)
     line = re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "0", line)
-    line = re.sub(r"\d+", "0", line)
+    line = re.sub(r"\d+", "0", line).replace("messages", "message")
     return " ".join(line.split())
