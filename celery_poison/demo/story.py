@@ -1,129 +1,26 @@
-"""The play: poison among healthy work, one release, one fail; and what was promised, held against it."""
+"""The play: poison among healthy work, one release, one fail."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from celery import states
 from celery.result import AsyncResult
 
 from celery_poison import Quarantine
-from celery_poison.demo.poisons import HANG, POISONS, SEGFAULT, SIGKILL, Poison, expected
-from celery_poison.demo.screen import Screen
-from celery_poison.demo.stage import Interrupted, Interruptions, Load, Stage
-from celery_poison.demo.watch import Snapshot, Watch
-from celery_poison.model import MessageRecord
+from celery_poison.demo.app import POISONS, SEGFAULT, SIGKILL, Poison
+from celery_poison.demo.report import Decision, Findings
+from celery_poison.demo.screen import Screen, Snapshot, Watch
+from celery_poison.demo.stage import Load, Stage
+from celery_poison.testing.basics import Interrupted, Interruptions
 
 #: Seconds after which a promise that has not come true counts as broken: that everything is settled, that a
 #: decision is carried out, that a suspicion is closed whose message has ended.
 PATIENCE, DECISION_PATIENCE, CLEARING = 90.0, 30.0, 5.0
 TICK = 0.15
 ACTOR = "demo"
-MAX_CRASHES = 2
-#: Names that a sentence lists; the others are counted.
-_SHOWN = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One decision about a poison, and what its caller saw.
-
-    Attributes:
-        accepted: the quarantine did as it was told.
-        came: what should reach the caller did.
-        told: what that was, or what went wrong, in a few words; ``details``: in full.
-    """
-
-    poison: str
-    accepted: bool
-    came: bool
-    told: str
-    details: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
-    """Everything that the promises are judged by.
-
-    Attributes:
-        results: what the result backend holds for each healthy task, by number; None if nothing.
-        starts: how often each healthy task was started, by its own count.
-        kills: how often each poison killed, by its own count and name.
-        quarantined: the records in quarantine before anybody decided, by task id.
-        candidates: task ids of the candidates, at the end.
-        poison_ids: task id of each poison, by name.
-        released, failed: what the two decisions came to; None where they were not reached.
-    """
-
-    results: Mapping[int, Any]
-    starts: Mapping[int, int]
-    kills: Mapping[str, int]
-    quarantined: Mapping[str, MessageRecord]
-    candidates: tuple[str, ...]
-    poison_ids: Mapping[str, str]
-    released: Decision | None = None
-    failed: Decision | None = None
-
-    def kept(self, name: str) -> MessageRecord | None:
-        return self.quarantined.get(self.poison_ids[name])
-
-
-@dataclass(frozen=True, slots=True)
-class Promise:
-    promise: str
-    held: bool
-    evidence: str
-
-
-def judge(findings: Findings) -> Iterator[Promise]:
-    """Hold every promise against the findings: facts in, verdicts out."""
-    missing = sorted(n for n, result in findings.results.items() if result != expected(n))
-    done = f"{len(findings.results) - len(missing)} of {len(findings.results)}"
-    lost = f"; missing or wrong: {_some(missing)}" if missing else ""
-    yield Promise("every healthy task was done, as it was sent", not missing, done + lost)
-    wrong = [*_not_kept(findings)]
-    every = f"{len(POISONS)} of {len(POISONS)}"
-    yield Promise("every poison is in quarantine, with the right cause", not wrong, "; ".join(wrong) or every)
-    strangers = sorted(findings.quarantined.keys() - set(findings.poison_ids.values()))
-    yield Promise("no healthy task is in quarantine", not strangers, _some(strangers) or "none")
-    open_ = findings.candidates
-    yield Promise("no suspicion is left open", not open_, _some(open_) or "none")
-    kills = {name: _kills(findings, name) for name in findings.poison_ids}
-    many = "; ".join(f"{name} {times} times" for name, times in kills.items() if times > MAX_CRASHES)
-    yield Promise("no poison killed more than twice", not many, many or f"{max(kills.values())} at most")
-    yield _decided("a released message, repaired, runs and answers", findings.released)
-    yield _decided("a message given up raises where its caller waits", findings.failed)
-
-
-def _not_kept(findings: Findings) -> Iterator[str]:
-    for poison in POISONS:
-        record = findings.kept(poison.name)
-        if record is None:
-            yield f"{poison.name} is not there"
-        elif record.cause not in poison.causes:
-            yield f"{poison.name} is there for {record.cause}"
-
-
-def _kills(findings: Findings, name: str) -> int:
-    """What the ledger or the poison itself says; the time limit counts for the one that only hangs."""
-    record = findings.kept(name)
-    own = 0 if name == HANG.name else findings.kills.get(name, 0)
-    return max(own, record.crashes, record.failures) if record else own
-
-
-def _decided(promise: str, decision: Decision | None) -> Promise:
-    if decision is None:
-        return Promise(promise, False, "not reached")
-    return Promise(promise, decision.accepted and decision.came, f"{decision.poison}: {decision.told}")
-
-
-def _some(items: Iterable[Any]) -> str:
-    shown = [str(item) for item in items]
-    rest = len(shown) - _SHOWN
-    return ", ".join(shown[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 class Story:
