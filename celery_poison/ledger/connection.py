@@ -1,8 +1,9 @@
-"""Opening Redis for the ledger: URL forms, time-outs, and one kind of error for all that can go wrong."""
+"""Opening Redis for the ledger: URL forms, time-outs, one kind of error, whose ledger it is."""
 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import redis
 import redis.sentinel
 
-from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
+from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.tls import without_tls
 
 #: Seconds; long enough for a busy Redis, short enough that nobody waits on a dead one.
@@ -147,3 +149,37 @@ def check_server(client: redis.Redis) -> list[str]:
     if not info.get("aof_enabled") and not _saves(client):
         warnings.append("this Redis has no persistence: a restart forgets every count")
     return warnings
+
+
+SCHEMA = 1
+#: Scripts of this version work on these schemas, so that workers can be upgraded one by one.
+ACCEPTED = (SCHEMA, SCHEMA - 1)
+
+
+def enroll(client: redis.Redis, keys: Keys, app: str, broker: str) -> bytes:
+    """Check that the ledger belongs to this app and broker; return its secret for fingerprints.
+
+    Raises:
+        SchemaMismatch: it belongs to another schema, app or broker.
+        LedgerUnavailable: Redis is away or refuses the write.
+    """
+    mine = {"schema": str(SCHEMA), "app": app, "broker": broker, "secret": secrets.token_hex(16)}
+    with clear_errors("opening the ledger"):
+        pipe = client.pipeline()
+        for name, value in mine.items():
+            pipe.hsetnx(keys.meta, name, value)
+        pipe.hgetall(keys.meta)
+        raw: Any = pipe.execute()[-1]
+    found = {key.decode(): value.decode() for key, value in raw.items()}
+    if int(found["schema"]) not in ACCEPTED:
+        raise SchemaMismatch(
+            f"the ledger has schema {found['schema']}, this version reads {SCHEMA}:"
+            " upgrade the older workers, or set another poison_namespace"
+        )
+    for name in ("app", "broker"):
+        if found[name] != mine[name]:
+            raise SchemaMismatch(
+                f"the ledger {keys.prefix} belongs to {name} {found[name]!r}, not to {mine[name]!r}:"
+                " give every app its own poison_namespace"
+            )
+    return bytes(raw[b"secret"])

@@ -134,16 +134,14 @@ class FleetTransitions(Caller):
             "worker": worker,
             "incident": incident,
             "how": how.value,
+            "evidence": evidence,
             "activation_ms": activation_ms,
             "patience_ms": GONE_PATIENCE_MS,
-            "alive": self.keys.alive,
             "fence": fence,
+            "alive": self.keys.alive,
             "workers": self.keys.worker(""),
-            "gate_share": gate.share if gate else "",
-            "gate_workers": gate.workers if gate else 0,
-            "window_ms": gate.window_ms if gate else 0,
-            "evidence": evidence,
             "earlier": "",
+            **_told_of(gate),
         }
         code, *told = self._call("declare_dead", keys, rest=earlier, **arguments)
         if code is not Code.OK:
@@ -188,3 +186,9 @@ class FleetTransitions(Caller):
             "bounds": " ".join(map(str, RECOVERY_BOUNDS)),
         }
         self._call("close", keys, **arguments)
+
+
+def _told_of(gate: GateLimits | None) -> dict[str, Any]:
+    """Return what the script is told of the fleet gate; no share: nothing closes it."""
+    share, workers, window = (gate.share, gate.workers, gate.window_ms) if gate else ("", 0, 0)
+    return {"gate_share": share, "gate_workers": workers, "window_ms": window}

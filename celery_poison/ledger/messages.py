@@ -94,18 +94,9 @@ class MessageTransitions(Caller):
             StaleDelivery: the message has a newer start.
             Fenced: another monitor took over.
         """
-        arguments: dict[str, Any] = {
-            "mid": mid,
-            "start": start.encode(),
-            "cause": cause,
-            "blame": "shared" if shared else "exact",
-            "failure": int(failure),
-            "incident": incident,
-            "observe": int(not start.diverts),
-            "fence": fence_of(fence),
-            "known": packed(known),
-        }
-        return _recorded(self._call("crash", self._of(mid, start.id), **arguments))
+        end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
+        blame, observe = "shared" if shared else "exact", int(not start.diverts)
+        return _recorded(self._call("crash", self._of(mid, start.id), **end, blame=blame, observe=observe))
 
     def interrupt(
         self,
@@ -133,17 +124,8 @@ class MessageTransitions(Caller):
             StaleDelivery: the message has no such start any more.
             Fenced: another monitor took over.
         """
-        arguments: dict[str, Any] = {
-            "mid": mid,
-            "start": start.encode(),
-            "cause": cause,
-            "failure": int(failure),
-            "incident": incident,
-            "fence": fence_of(fence),
-            "spoilt": int(spoilt),
-            "known": packed(known),
-        }
-        reply = self._call("interrupt", self._of(mid, start.id), **arguments)
+        end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
+        reply = self._call("interrupt", self._of(mid, start.id), **end, spoilt=int(spoilt))
         return bool(reply[0] is Code.DONE)
 
     def rollback(
@@ -156,14 +138,8 @@ class MessageTransitions(Caller):
         known: Known = NOTHING_KNOWN,
     ) -> RecordedEnd:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
-        arguments: dict[str, Any] = {
-            "mid": mid,
-            "start": start.encode(),
-            "cause": cause,
-            "fence": fence_of(fence),
-            "known": packed(known),
-        }
-        return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
+        end = _end(mid, start, cause, fence, known)
+        return _recorded(self._call("rollback", self._of(mid, start.id), **end))
 
     def finish(self, mid: str, start: Start, *, fence: int, release: str = "") -> None:
         """Note the end of a start that a dead worker had finished and not written down.
@@ -172,8 +148,7 @@ class MessageTransitions(Caller):
             StaleDelivery: the message has no such start any more.
             Fenced: another monitor took over.
         """
-        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "fence": fence_of(fence)}
-        self._call("finish", {}, **arguments, release=release)
+        self._call("finish", {}, mid=mid, start=start.encode(), fence=fence_of(fence), release=release)
 
     def forget_ends(self, tokens: Iterable[str], fence: int) -> None:
         """Forget ends whose starts are not on record.
@@ -276,6 +251,14 @@ def packed(known: Known) -> str:
     # Redis reads no text that is not Unicode; a file name may be.
     whole = {name: value.encode("utf-8", "replace").decode() for name, value in known.items() if value}
     return json.dumps(whole)
+
+
+def _end(
+    mid: str, start: Start, cause: str, fence: int | None, known: Known, **more: str | int
+) -> dict[str, str | bytes | int]:
+    """Return what every script is told of the end of a start."""
+    words = {"mid": mid, "cause": cause, "fence": fence_of(fence), "known": packed(known)}
+    return {**words, "start": start.encode(), **more}
 
 
 def _recorded(reply: list[Any]) -> RecordedEnd:
