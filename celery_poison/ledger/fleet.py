@@ -92,7 +92,7 @@ class FleetTransitions(Caller):
         It is free when its holder's connections are gone, or when it was not renewed for ``ttl_ms``.
         """
         arguments: dict[str, Any] = {"worker": worker, "ttl_ms": ttl_ms, "run_id": run_id}
-        reply = self._call("lead", {}, patience_ms=GONE_PATIENCE_MS, alive=self.keys.alive, **arguments)
+        reply = self._call("lead", {}, **arguments, **self._of_silence)
         return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
 
     def is_declared_dead(self, worker: str) -> bool:
@@ -100,10 +100,15 @@ class FleetTransitions(Caller):
         with clear_errors("asking whether a worker was declared dead"):
             return self.client.zscore(self.keys.buried, worker) is not None
 
+    @property
+    def _of_silence(self) -> dict[str, Any]:
+        """What scripts go by that ask who is silent."""
+        prefixes = {"alive": self.keys.alive, "workers": self.keys.worker("")}
+        return {"patience_ms": GONE_PATIENCE_MS, **prefixes}
+
     def watch(self, activation_ms: int) -> Fleet:
         """Look at all workers once, and note whose connections are gone."""
-        words = {"activation_ms": activation_ms, "patience_ms": GONE_PATIENCE_MS, "alive": self.keys.alive}
-        reply = self._call("watch", {}, **words)
+        reply = self._call("watch", {}, activation_ms=activation_ms, **self._of_silence)
         run_id, *flat = [word.decode() for word in reply[2:]]
         return Fleet(int(reply[1]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
 
@@ -136,11 +141,9 @@ class FleetTransitions(Caller):
             "how": how.value,
             "evidence": evidence,
             "activation_ms": activation_ms,
-            "patience_ms": GONE_PATIENCE_MS,
             "fence": fence,
-            "alive": self.keys.alive,
-            "workers": self.keys.worker(""),
             "earlier": "",
+            **self._of_silence,
             **_told_of(gate),
         }
         code, *told = self._call("declare_dead", keys, rest=earlier, **arguments)
