@@ -65,7 +65,10 @@ class DeclaredDead:
 
 
 class FleetTransitions(Caller):
-    """Who lives, who leads, who died, and how many at once."""
+    """Who lives, who leads, who died, and how many at once.
+
+    What takes a ``fence`` raises ``Fenced`` when another monitor took over.
+    """
 
     def beat(
         self, worker: str, fields: Mapping[str, str | int], *, first: bool = False, run_id: str = ""
@@ -130,9 +133,6 @@ class FleetTransitions(Caller):
             gate: what closes the fleet gate; None: nothing.
             earlier: workers with whose deaths it has a message in common: they count once.
             evidence: what is known about its death, as JSON.
-
-        Raises:
-            Fenced: another monitor took over.
         """
         keys = {"worker": self.keys.worker(worker), "incident": self.keys.incident(incident)}
         arguments: dict[str, Any] = {
@@ -174,9 +174,6 @@ class FleetTransitions(Caller):
 
         Args:
             returned: queue -> number of messages put back into it.
-
-        Raises:
-            Fenced: another monitor took over.
         """
         keys = {"incident": self.keys.incident(incident)}
         arguments: dict[str, Any] = {

@@ -48,7 +48,12 @@ class RecordedEnd:
 
 
 class MessageTransitions(Caller):
-    """What workers do with messages, and monitors for workers that died."""
+    """What workers do with messages, and monitors for workers that died.
+
+    ``fence`` is the number of the monitor that tells of an end, None where the start's own worker does;
+    ``known`` is what else is known about the start. Whoever is too late hears it: ``StaleDelivery``, the
+    message has a newer start or this one is not on record; ``Fenced``, another monitor took over.
+    """
 
     def look(self, mid: str, id: str, activation_ms: int) -> MessageState:
         """Return everything known about a message; changes nothing."""
@@ -84,16 +89,7 @@ class MessageTransitions(Caller):
         fence: int | None = None,
         known: Known = NOTHING_KNOWN,
     ) -> RecordedEnd:
-        """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
-
-        Args:
-            known: what else is known about the start.
-            fence: of the monitor that tells it; None when the start's own worker does.
-
-        Raises:
-            StaleDelivery: the message has a newer start.
-            Fenced: another monitor took over.
-        """
+        """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token."""
         end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
         blame, observe = "shared" if shared else "exact", int(not start.diverts)
         return _recorded(self._call("crash", self._of(mid, start.id), **end, blame=blame, observe=observe))
@@ -117,12 +113,6 @@ class MessageTransitions(Caller):
         Args:
             spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
             failure: count it as a failure, so that it cannot go on for ever.
-            fence: of the monitor that tells it; None when the start's own worker does.
-            known: what else is known about the start.
-
-        Raises:
-            StaleDelivery: the message has no such start any more.
-            Fenced: another monitor took over.
         """
         end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
         reply = self._call("interrupt", self._of(mid, start.id), **end, spoilt=int(spoilt))
@@ -142,20 +132,11 @@ class MessageTransitions(Caller):
         return _recorded(self._call("rollback", self._of(mid, start.id), **end))
 
     def finish(self, mid: str, start: Start, *, fence: int, release: str = "") -> None:
-        """Note the end of a start that a dead worker had finished and not written down.
-
-        Raises:
-            StaleDelivery: the message has no such start any more.
-            Fenced: another monitor took over.
-        """
+        """Note the end of a start that a dead worker had finished and not written down."""
         self._call("finish", {}, mid=mid, start=start.encode(), fence=fence_of(fence), release=release)
 
     def forget_ends(self, tokens: Iterable[str], fence: int) -> None:
-        """Forget ends whose starts are not on record.
-
-        Raises:
-            Fenced: another monitor took over.
-        """
+        """Forget ends whose starts are not on record."""
         if rest := list(tokens):
             self._call("forget_ends", {}, rest=rest, fence=fence_of(fence))
 

@@ -35,7 +35,6 @@ class QuarantineTransitions(Caller):
         Args:
             block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
                 None: this is no conviction.
-            known: what else is known about the message.
 
         Raises:
             IllegalTransition: a person gave the message up.
