@@ -18,9 +18,8 @@ import redis
 from celery_poison import procfs
 from celery_poison.chaos import app as chaos_app
 from celery_poison.chaos import runs
-from celery_poison.chaos.proxy import TcpProxy
 from celery_poison.chaos.servers import RabbitServer, SentinelSet
-from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk
+from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk, TcpProxy
 from celery_poison.testing import RedisServer, Supervisor, Worker
 from celery_poison.testing.processes import end_marked, private_environment
 

@@ -14,10 +14,9 @@ from rich.text import Text
 
 from celery_poison import Quarantine
 from celery_poison.demo.app import POISONS
-from celery_poison.demo.report import Report, judge
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import SLOTS, WORKERS, Stage, open_stage, plan
-from celery_poison.demo.story import Story, play_plain
+from celery_poison.demo.story import Report, Story, judge, play_plain
 from celery_poison.testing.basics import Interrupted, Interruptions
 
 EXIT_BROKEN, EXIT_NO_REDIS = 1, 3

@@ -194,8 +194,7 @@ def waiting_proposal(ledger: Caller) -> tuple[bytes | None, float]:
 
 
 def refused_items(ledger: Caller) -> set[str]:
-    """Return the items of earlier proposals that a person said no to, and that are not to be proposed yet.
-    """
+    """Return the items of earlier proposals that a person said no to, and that are not to be proposed yet."""
     with clear_errors("reading what the pipeline may not propose"):
         pipe = ledger.client.pipeline()
         pipe.hget(ledger.keys.published, "refused")

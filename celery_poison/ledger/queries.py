@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from celery_poison.evidence import Evidence
+from celery_poison.causes import Evidence
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.journal import entry
 from celery_poison.ledger.reading import Messages, ParkedMessages, Reader, as_text, seconds

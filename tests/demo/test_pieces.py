@@ -13,9 +13,9 @@ from rich.text import Text
 from celery_poison.cli.standalone import main
 from celery_poison.demo import command
 from celery_poison.demo.app import POISONS, expected
-from celery_poison.demo.report import Decision, Findings, judge
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import plan
+from celery_poison.demo.story import Decision, Findings, judge
 from celery_poison.model import MessageRecord
 from celery_poison.testing import servers
 
