@@ -87,7 +87,7 @@ class Seen(NamedTuple):
 
 def play(setup: str, broker: str, victim: str, seconds: float) -> Seen:
     """Run one fleet, the poison in front of the healthy tasks, and count from outside the plugin."""
-    from celery_poison.chaos.surroundings import RabbitServer
+    from celery_poison.chaos.servers import RabbitServer
     from celery_poison.testing import RedisServer, Supervisor, Worker
 
     with ExitStack() as stack:
