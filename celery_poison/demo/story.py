@@ -13,10 +13,11 @@ from rich.text import Text
 
 from celery_poison import Quarantine
 from celery_poison.demo.app import HANG, POISONS, SEGFAULT, SIGKILL, Poison, expected
-from celery_poison.demo.screen import Row, Screen, Snapshot, Watch, counted, deaths
+from celery_poison.demo.screen import Row, Screen, Snapshot, Watch, deaths
 from celery_poison.demo.stage import Load, Stage
 from celery_poison.model import MessageRecord
 from celery_poison.testing.basics import Interrupted, Interruptions
+from celery_poison.text import count_of
 
 MAX_CRASHES = 2
 #: Names that a sentence lists; the others are counted.
@@ -151,7 +152,7 @@ class Report:
         lines = [_line(promise) for promise in self.promises]
         if again := len(self.ran_twice):
             why = "ran twice: a poison took their worker along"
-            lines += [Text(), Text(f"  {counted(again, 'healthy task')} {why}.", "dim")]
+            lines += [Text(), Text(f"  {count_of(again, 'healthy task')} {why}.", "dim")]
         broken = sum(not promise.held for promise in self.promises)
         verdict = f"{broken} of {len(self.promises)} promises were broken" if broken else "Every promise held"
         told = f"  {verdict}, after {self.last.seconds:.0f} s."
@@ -160,8 +161,8 @@ class Report:
     def _compared(self) -> list[Text]:
         last = self.last
         kills = sum(row.kills for row in last.rows)
-        killed = f"{counted(len(last.rows), 'poison message')} killed {kills} times"
-        left = f"{last.waiting} of {counted(last.sent, 'healthy task')} still wait" if last.waiting else ""
+        killed = f"{count_of(len(last.rows), 'poison message')} killed {kills} times"
+        left = f"{last.waiting} of {count_of(last.sent, 'healthy task')} still wait" if last.waiting else ""
         return [
             Text(f"  After {last.seconds:.0f} s without the plugin: {deaths(last)} died.", "bold"),
             Text(f"  {killed}, and would be for ever; {left or 'the healthy tasks slipped through'}."),
