@@ -75,12 +75,8 @@ class PoisonTask(Task):
     keeps_acks: ClassVar[bool] = False
     #: Raises StaleCompletion; set in processes that run tasks.
     _check_ownership: ClassVar[Callable[[Task], None]] = staticmethod(lambda task: None)
+    #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
-
-    @classmethod
-    def bound_by(cls, install: Callable[[Celery], object]) -> None:
-        """Let every class of guarded tasks install the plugin on the app it is bound to."""
-        cls._install = staticmethod(install)
 
     @staticmethod
     def checked_by(check: Callable[[Task], None]) -> None:
