@@ -104,12 +104,11 @@ def _play(
     stage.workers.start()
     if plain_seconds is not None:
         last = play_plain(stage, load, screen, interruptions, plain_seconds)
-        return Report(seed=seed, last=last, load=load, starts=stage.tally.starts())
+        return Report(last=last, starts=stage.tally.starts())
     story = Story(stage, load, screen, interruptions)
     findings = story.play()
-    last, promises = story.watch.look(), tuple(judge(findings))
-    starts = dict(findings.starts)
-    return Report(seed=seed, last=last, load=load, starts=starts, findings=findings, promises=promises)
+    last, starts = story.watch.look(), stage.tally.starts()
+    return Report(last=last, starts=starts, findings=findings, promises=tuple(judge(findings)))
 
 
 def _tell(report: Report, screen: Screen, stage: Stage, *, as_json: bool) -> None:
