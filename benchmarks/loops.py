@@ -93,7 +93,7 @@ def play(setup: str, broker: str, victim: str, seconds: float) -> Seen:
     with ExitStack() as stack:
         server = stack.enter_context(RedisServer())
         rabbit = stack.enter_context(RabbitServer()) if broker != "redis" else None
-        url = rabbit.url(rabbit.add_vhost("loops")) if rabbit else server.url(0)
+        url = rabbit.url() if rabbit else server.url(0)
         env = {
             "LOOPS_SETUP": setup,
             "LOOPS_BROKER": url,
