@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
-from celery_poison.causes import describe
-from celery_poison.evidence import NO_EVIDENCE, Evidence
+from celery_poison.causes import NO_EVIDENCE, Evidence, describe
 from celery_poison.states import State
 
 
@@ -209,6 +208,7 @@ class MessageRecord:
 
     Attributes:
         pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.
+        arguments: as its producer lets people see them, shortened; of what is in quarantine or given up.
     """
 
     id: str
@@ -238,6 +238,7 @@ class MessageRecord:
     pid: int = 0
     runtime_ms: int = 0
     evidence: Evidence = NO_EVIDENCE
+    arguments: str = ""
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
@@ -273,7 +274,7 @@ class Brief(NamedTuple):
 
 _TEXTS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
-    *("resolution", "actor", "note"),
+    *("resolution", "actor", "note", "arguments"),
 )
 _COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
 _FLAGS = ("candidate", "probation")
