@@ -75,6 +75,17 @@ def describe(cause: str) -> str:
     return _SENTENCES.get(cause, cause or _SENTENCES[UNKNOWN])
 
 
+def short(cause: str) -> str:
+    """Return a cause as a table shows it, e.g. ``SIGSEGV`` for ``signal:11``; the others as they are."""
+    return signal_name(cause[7:]) if cause.startswith("signal:") else cause
+
+
+def from_short(text: str) -> str:
+    """Return the cause that somebody typed, e.g. ``signal:11`` for ``sigsegv``; the others as they are."""
+    found = signal.Signals.__members__.get(text.upper())
+    return text if found is None else f"signal:{found.value}"
+
+
 def is_known(cause: str) -> bool:
     """Whether this is one of the words of docs/journal.md, numbers included: some hundreds at most."""
     kind, _, number = cause.partition(":")

@@ -209,6 +209,7 @@ class MessageRecord:
 
     Attributes:
         pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.
+        arguments: as its producer lets people see them, shortened; of what is in quarantine or given up.
     """
 
     id: str
@@ -238,6 +239,7 @@ class MessageRecord:
     pid: int = 0
     runtime_ms: int = 0
     evidence: Evidence = NO_EVIDENCE
+    arguments: str = ""
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
@@ -273,7 +275,7 @@ class Brief(NamedTuple):
 
 _TEXTS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
-    *("resolution", "actor", "note"),
+    *("resolution", "actor", "note", "arguments"),
 )
 _COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
 _FLAGS = ("candidate", "probation")

@@ -14,8 +14,8 @@ def clean(text: object) -> str:
 
 
 def when(seconds: float | None) -> str:
-    """Return a moment as local date and time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
+    """Return a moment as local date and time, with the zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds)) if seconds else "-"
 
 
 def duration(seconds: float) -> str:

@@ -13,13 +13,13 @@ from pathlib import Path
 import click
 
 from celery_poison.chaos import report
-from celery_poison.chaos.bisect import shortest
 from celery_poison.chaos.faults import KINDS, possible
-from celery_poison.chaos.faults.kind import EVERY_BROKER, NEED_A_DISK
-from celery_poison.chaos.plan import Fault, make_plan
-from celery_poison.chaos.run import Interrupted, Outcome, Program
+from celery_poison.chaos.judge import Outcome
+from celery_poison.chaos.plan import Fault, make_plan, shortest
+from celery_poison.chaos.run import Interrupted, Program
 from celery_poison.chaos.stage import SLOTS, Options, directory_of
 from celery_poison.chaos.surroundings import Disk
+from celery_poison.chaos.torment import EVERY_BROKER, NEED_A_DISK
 
 EXIT_BROKEN, EXIT_NO_SERVER = 1, 3
 

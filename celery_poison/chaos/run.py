@@ -7,7 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,23 @@ import redis
 
 from celery_poison import Quarantine
 from celery_poison.chaos.excuses import DEATH, ENDS, GATE, Wrong
-from celery_poison.chaos.judge import HEALTHY, Finding, judge, judge_plain
+from celery_poison.chaos.judge import HEALTHY, Finding, Outcome, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
-from celery_poison.chaos.remains import counted, ended, entries, flagged, left_behind, traces, unfinished
+from celery_poison.chaos.remains import (
+    Watch,
+    counted,
+    ended,
+    entries,
+    flagged,
+    left_behind,
+    traces,
+    unfinished,
+)
+from celery_poison.chaos.report import recorded_at, story
 from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
-from celery_poison.chaos.story import recorded_at, story
 from celery_poison.chaos.torment import Torment
-from celery_poison.chaos.watch import Watch
 
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
 #: looks only every hundred seconds for what a dead worker held.
@@ -38,25 +46,6 @@ Say = Callable[[str], None]
 
 class Interrupted(Exception):
     """Somebody asked the program to stop."""
-
-
-@dataclass
-class Outcome:
-    """What became of a run.
-
-    ``quiet`` is how many seconds it took until nothing was left to do; ``stories`` are of messages that
-    went wrong, by their ids, the gravest first.
-    """
-
-    plan: list[Fault]
-    facts: Facts
-    findings: list[Finding]
-    quiet: float
-    stories: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def failures(self) -> list[Finding]:
-        return [finding for finding in self.findings if not finding.excuse]
 
 
 class Program:

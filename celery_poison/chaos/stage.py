@@ -20,16 +20,11 @@ import redis
 import celery_poison
 from celery_poison import procfs
 from celery_poison.chaos import app as chaos_app
-from celery_poison.chaos import tasklog
+from celery_poison.chaos import runs
+from celery_poison.chaos.proxy import TcpProxy
+from celery_poison.chaos.servers import RabbitServer, SentinelSet
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk
-from celery_poison.testing import (
-    RabbitServer,
-    RedisServer,
-    SentinelSet,
-    Supervisor,
-    TcpProxy,
-    Worker,
-)
+from celery_poison.testing import RedisServer, Supervisor, Worker
 
 WORKERS = 3
 QUEUE, TRIAL_QUEUE = "celery", "celery.trial"
@@ -93,7 +88,7 @@ class Stage:
 
     def __init__(self, options: Options, directory: Path, stopping: threading.Event) -> None:
         self.options, self.directory = options, directory
-        self.log = tasklog.TaskLog(directory / "tasks.jsonl")
+        self.log = runs.TaskLog(directory / "tasks.jsonl")
         self._logs = directory / "logs"
         self.temporary, self.redis_data = directory / "tmp", directory / "redis"
         self.disk: Disk | None = None
@@ -225,8 +220,8 @@ class Stage:
             **self.clocks[number].environment(),
             TAG: self._tag,
             OWN: f"{self._tag}/{life}",
-            tasklog.LOG: str(self.log.path),
-            tasklog.LIFE: life,
+            runs.LOG: str(self.log.path),
+            runs.LIFE: life,
             "TMPDIR": str(self.temporary),
             "PYTHONPATH": os.pathsep.join(path),
             "C_FORCE_ROOT": "1",  # else a worker of root's refuses to accept pickle

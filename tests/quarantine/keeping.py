@@ -18,7 +18,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.fingerprint import fingerprint_of
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.stored import stored_fields
-from celery_poison.testing.waiting import wait_until
+from celery_poison.testing.basics import wait_until
 
 SECRET = b"secret"
 

@@ -9,11 +9,13 @@ import pytest
 
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.search import BadFilter, Filter
+from celery_poison.quarantine.stored import shown_arguments
 
 
 def record(**more: Any) -> MessageRecord:
     told: dict[str, Any] = {"id": "i", "mid": "m", "task": "shop.render", "queue": "celery", "state": "NDLV"}
     told.update(cause="signal:9", crashes=2, quarantined_at=time.time() - 3600, reason="it is too large")
+    told["arguments"] = "('Invoice-4711',)"
     return MessageRecord(**told | more)
 
 
@@ -35,6 +37,9 @@ def record(**more: Any) -> MessageRecord:
         "age<1d",
         "reason='*too large*'",
         'task=shop.render cause=signal:9 "reason=it is *"',
+        "cause=sigkill",
+        "cause!=SIGSEGV",
+        "arguments=*4711*",
     ],
 )
 def test_what_matches(text: str) -> None:
@@ -87,3 +92,41 @@ def test_conditions_may_be_given_apart() -> None:
 def test_a_mistake_is_said_instead_of_choosing_everything(text: str, said: str) -> None:
     with pytest.raises(BadFilter, match=said):
         Filter.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["4711", "invoice", "SIGKILL render", "'too large'", "large cause=sigkill", "('in"]
+)
+def test_words_of_a_search_are_found_anywhere_in_a_record(text: str) -> None:
+    assert [*Filter.search(text).choose([record()])]
+
+
+@pytest.mark.parametrize("text", ["4712", "invoice mail", "4711 cause=oom", "sigsegv"])
+def test_a_search_finds_only_what_has_all_of_its_words(text: str) -> None:
+    assert not [*Filter.search(text).choose([record()])]
+
+
+def test_words_alone_choose_nothing_where_nobody_looks_before_acting() -> None:
+    with pytest.raises(BadFilter, match="no condition"):
+        Filter.parse("4711")
+    with pytest.raises(BadFilter, match="did you mean task"):
+        Filter.search("tusk=x")
+
+
+@pytest.mark.parametrize(
+    ("headers", "shown"),
+    [
+        ({"argsrepr": "('in-1',)", "kwargsrepr": "{'page': 3}"}, "('in-1',) {'page': 3}"),
+        ({"argsrepr": "()", "kwargsrepr": "{}"}, ""),
+        ({"argsrepr": "hidden", "kwargsrepr": "{}"}, "hidden"),
+        ({"argsrepr": "a\nb\x1b[31m"}, "a\\nb\\x1b[31m"),
+        ({"argsrepr": ["no", "text"]}, ""),
+        ({}, ""),
+    ],
+)
+def test_arguments_are_kept_as_their_producer_lets_people_see_them(headers: Any, shown: str) -> None:
+    assert shown_arguments(headers) == shown
+
+
+def test_of_long_arguments_the_beginning_is_kept() -> None:
+    assert shown_arguments({"argsrepr": "x" * 10_000_000, "kwargsrepr": "y"}) == "x" * 199 + "…"

@@ -6,15 +6,15 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
+from typing import Self
 from urllib.parse import urlsplit
 
-from .ports import free_ports
+from celery_poison.testing.basics import Running, free_ports
 
 HOST = "127.0.0.1"
 
 
-class TcpProxy:
+class TcpProxy(Running):
     """Forwards a port of its own to a server, until it is told not to.
 
     ::
@@ -81,7 +81,7 @@ class TcpProxy:
 
     # -- life
 
-    def start(self) -> TcpProxy:
+    def start(self) -> Self:
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listener.bind((HOST, self.port))
         self.heal()
@@ -94,14 +94,6 @@ class TcpProxy:
         self.cut()
         self._thread.join()
         self._listener.close()
-
-    def __enter__(self) -> TcpProxy:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     # -- inside
 

@@ -1,10 +1,11 @@
-"""Wait for a condition, never for a time."""
+"""What every private server and worker here is made of: started and stopped, on free ports, waited for."""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 T = TypeVar("T")
 
@@ -44,3 +45,35 @@ def _told(what: str | Callable[[], str], predicate: Callable[[], object]) -> str
     if callable(what):
         return what()
     return what or getattr(predicate, "__qualname__", repr(predicate))
+
+
+def free_ports(count: int = 1) -> list[int]:
+    """`count` different free TCP ports of the loopback address.
+
+    All are held open until the last is found, so that they differ. Somebody else can still take one
+    before the server does: whoever starts a server checks that the one that answers is its own.
+    """
+    sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+class Running:
+    """Starts on entering a ``with`` block, and is stopped on leaving it, whatever happens."""
+
+    def start(self) -> Self:
+        raise NotImplementedError
+
+    def stop(self) -> object:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
