@@ -248,10 +248,11 @@ class OwnedChannel(_Base):
         self.arriving_from, self._receives = queue, True
         return super().basic_get(queue, *args, **kwargs)
 
-    def _brpop_start(self, timeout: float | None = None) -> None:
+    def _brpop_start(self, *timeout: Any, **options: Any) -> None:
         self._fetches = not self._unacked_consumers and self.ack_emulation and self._is_able
         if not self._fetches:
-            super()._brpop_start(timeout)
+            # Handed on as it came: kombu 5.5 takes None for "wait for ever", 5.6 for its default of a second.
+            super()._brpop_start(*timeout, **options)
             return
         queues = self._queue_cycle.consume(len(self.active_queues))
         if not queues:
