@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import figures
 import workers
 
-from celery_poison.chaos.proxy import TcpProxy
+from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer
 
 TASK = "noop"

@@ -12,8 +12,8 @@ from pathlib import Path
 from celery_poison import procfs
 from celery_poison.chaos.app import ONLY_PREFORK, POISONS
 from celery_poison.chaos.plan import Fault
-from celery_poison.chaos.proxy import TcpProxy
 from celery_poison.chaos.runs import Blow
+from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.chaos.torment import EVERY_POOL, KINDS, ONE_REDIS, Torment, fault, possible
 
 __all__ = ["KINDS", "possible"]

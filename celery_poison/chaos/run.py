@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from typing import Any
 import redis
 
 from celery_poison import Quarantine
-from celery_poison.chaos.excuses import DEATH, ENDS, GATE, Wrong
+from celery_poison.chaos.excuses import ENDS, GATE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, Outcome, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
@@ -32,6 +31,7 @@ from celery_poison.chaos.report import recorded_at, story
 from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
 from celery_poison.chaos.torment import Torment
+from celery_poison.testing.basics import Interruptions
 
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
 #: looks only every hundred seconds for what a dead worker held.
@@ -44,24 +44,20 @@ UNRECOVERABLE = re.compile(r"Unrecoverable error: .*")
 Say = Callable[[str], None]
 
 
-class Interrupted(Exception):
-    """Somebody asked the program to stop."""
-
-
 class Program:
     """Plays plans to fleets of one kind.
 
     Args:
         seconds: how long faults may strike.
         seed: of the load.
-        stopping: set by whoever wants it to end.
+        interruptions: whether somebody wants it to end.
     """
 
     def __init__(
-        self, options: Options, seconds: float, seed: int, say: Say, stopping: threading.Event
+        self, options: Options, seconds: float, seed: int, say: Say, interruptions: Interruptions
     ) -> None:
         self._options, self._seconds, self._seed = options, seconds, seed
-        self._say, self._stopping = say, stopping
+        self._say, self._interruptions = say, interruptions
 
     def run(self, plan: list[Fault], directory: Path) -> Outcome:
         """Play a plan to a fleet of its own, and judge.
@@ -69,7 +65,7 @@ class Program:
         Raises:
             Interrupted: somebody wants it to end.
         """
-        with Stage(self._options, directory, self._stopping) as stage:
+        with Stage(self._options, directory, self._interruptions.stopping) as stage:
             stage.start_fleet()
             load = Load(stage, self._seed)
             torment = Torment(stage, load, self._say)
@@ -78,8 +74,7 @@ class Program:
                     torment.play(plan, self._seconds)
                 began = time.monotonic()
                 self._await_quiet(stage, load, watch)
-            if self._stopping.is_set():
-                raise Interrupted
+            self._interruptions.pause()
             return self._judge(stage, load, torment, watch.convicted, time.monotonic() - began)
 
     def _await_quiet(self, stage: Stage, load: Load, watch: Watch) -> None:
@@ -89,7 +84,7 @@ class Program:
         left = _open(stage, load, watch.convicted)
         while left and time.monotonic() < min(began + PATIENCE, changed + standstill):
             stage.wait(0.5)
-            if self._stopping.is_set():
+            if stage.stopping.is_set():
                 return
             before, left = left, _open(stage, load, watch.convicted)
             changed = changed if left == before else time.monotonic()
@@ -111,13 +106,11 @@ class Program:
             left |= left_behind(stage)
         stage.log.update()
         ahead = time.time() - time.monotonic()
-        deaths = [
-            Blow(DEATH, end.at, end.at, (end.life,), note=f"status {end.status}") for end in stage.endings
-        ]
+        blows = [*torment.blows, *stage.deaths, *_gates(journal, ahead)]
         facts = Facts(
             sent=load.sent,
             runs=runs_of(stage.log.lines),
-            blows=sorted([*torment.blows, *deaths, *_gates(journal, ahead)], key=lambda blow: blow.began),
+            blows=sorted(blows, key=lambda blow: blow.began),
             broker=stage.options.broker,
             convicted=frozenset(convicted),
             flagged=frozenset(remembered),

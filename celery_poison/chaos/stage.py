@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import signal
 import tempfile
 import threading
 import time
@@ -13,18 +11,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import redis
 
-import celery_poison
 from celery_poison import procfs
 from celery_poison.chaos import app as chaos_app
 from celery_poison.chaos import runs
-from celery_poison.chaos.proxy import TcpProxy
+from celery_poison.chaos.excuses import DEATH
+from celery_poison.chaos.runs import Blow
 from celery_poison.chaos.servers import RabbitServer, SentinelSet
-from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk
+from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk, TcpProxy
 from celery_poison.testing import RedisServer, Supervisor, Worker
+from celery_poison.testing.processes import end_marked, private_environment
 
 WORKERS = 3
 QUEUE, TRIAL_QUEUE = "celery", "celery.trial"
@@ -40,8 +39,6 @@ TAG = "POISON_CHAOS_ID"
 OWN = "POISON_CHAOS_LIFE_ID"
 #: Seconds that workers get for a warm shutdown in the end.
 GRACE = 30.0
-
-_IMPORTABLE_FROM = str(Path(celery_poison.__file__).parents[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +67,6 @@ class Options:
         return sum(self.slots_of(number) for number in numbers if number != self.trial_worker)
 
 
-class Ending(NamedTuple):
-    """The end of one life of a worker: seconds, monotonic; exit status, negative: a signal's number."""
-
-    life: str
-    at: float
-    status: int
-
-
 class Stage:
     """Starts everything on entering; whatever happens, all of it ends on leaving.
 
@@ -97,7 +86,7 @@ class Stage:
         self.sentinel: SentinelSet | None = None
         self.clocks: dict[int, Clock] = {}
         self.lives: dict[str, Worker] = {}
-        self.endings: list[Ending] = []
+        self.deaths: list[Blow] = []
         self.stopping = stopping
         self._tag = secrets.token_hex(8)
         self._present: dict[str, str] = {}
@@ -136,7 +125,7 @@ class Stage:
         for number in self.numbers:
             self.clocks[number] = Clock(self.directory / f"w{number}.clock")
             self._proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in self._ports()]
-        self._stack.callback(self._end_stragglers)
+        self._stack.callback(end_marked, TAG, self._tag)
         self.fleet = Supervisor(self._make, self.options.workers, give_up_after=1_000_000)
         # Who leaves before the end does not wait.
         self._stack.callback(self.fleet.stop, 0.0)
@@ -158,11 +147,6 @@ class Stage:
         self.fleet.stop(GRACE)
         with self._make("w1") as last:
             last.wait_ready()
-
-    def _end_stragglers(self) -> None:
-        for pid in procfs.carrying(TAG, self._tag):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
     # -- the workers
 
@@ -192,9 +176,10 @@ class Stage:
         return [server.port for server in servers if server is not None]
 
     def _make(self, name: str) -> Worker:
-        if len(self.fleet.deaths) > len(self.endings):
+        if len(self.fleet.deaths) > len(self.deaths):
             status = self.fleet.deaths[-1].status
-            self.endings.append(Ending(self._present[name], time.monotonic(), status))
+            now = time.monotonic()
+            self.deaths.append(Blow(DEATH, now, now, (self._present[name],), note=f"status {status}"))
         life = f"{name}/{sum(one.startswith(f'{name}/') for one in self.lives) + 1}"
         number = int(name.removeprefix("w"))
         worker = Worker(
@@ -211,11 +196,8 @@ class Stage:
         return worker
 
     def _environment(self, number: int, life: str) -> dict[str, str]:
-        # Settings that were made for other workers shall not reach these.
-        foreign = {name: "" for name in os.environ if name.startswith("CELERY_")}
-        path = filter(None, (str(CLOCKWORK), _IMPORTABLE_FROM, os.environ.get("PYTHONPATH")))
         return {
-            **foreign,
+            **private_environment(CLOCKWORK),
             **self._setup(self._proxies[number]).as_environment(),
             **self.clocks[number].environment(),
             TAG: self._tag,
@@ -223,7 +205,6 @@ class Stage:
             runs.LOG: str(self.log.path),
             runs.LIFE: life,
             "TMPDIR": str(self.temporary),
-            "PYTHONPATH": os.pathsep.join(path),
             "C_FORCE_ROOT": "1",  # else a worker of root's refuses to accept pickle
         }
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
+from celery_poison.blocks import Proposal
 from celery_poison.cli.output import print_json, print_table
 from celery_poison.cli.rules import gate_line
 from celery_poison.cli.session import app_of, json_option, open_quarantine, verb
 from celery_poison.model import Incident, WorkerRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.proposals import Proposal
 from celery_poison.quarantine.overview import Overview, overview
 from celery_poison.quarantine.stranded import Stranded
 from celery_poison.text import clean, count_of, duration, when

@@ -65,7 +65,10 @@ class DeclaredDead:
 
 
 class FleetTransitions(Caller):
-    """Who lives, who leads, who died, and how many at once."""
+    """Who lives, who leads, who died, and how many at once.
+
+    What takes a ``fence`` raises ``Fenced`` when another monitor took over.
+    """
 
     def beat(
         self, worker: str, fields: Mapping[str, str | int], *, first: bool = False, run_id: str = ""
@@ -92,7 +95,7 @@ class FleetTransitions(Caller):
         It is free when its holder's connections are gone, or when it was not renewed for ``ttl_ms``.
         """
         arguments: dict[str, Any] = {"worker": worker, "ttl_ms": ttl_ms, "run_id": run_id}
-        reply = self._call("lead", {}, patience_ms=GONE_PATIENCE_MS, alive=self.keys.alive, **arguments)
+        reply = self._call("lead", {}, **arguments, **self._of_silence)
         return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
 
     def is_declared_dead(self, worker: str) -> bool:
@@ -100,10 +103,15 @@ class FleetTransitions(Caller):
         with clear_errors("asking whether a worker was declared dead"):
             return self.client.zscore(self.keys.buried, worker) is not None
 
+    @property
+    def _of_silence(self) -> dict[str, Any]:
+        """What scripts go by that ask who is silent."""
+        prefixes = {"alive": self.keys.alive, "workers": self.keys.worker("")}
+        return {"patience_ms": GONE_PATIENCE_MS, **prefixes}
+
     def watch(self, activation_ms: int) -> Fleet:
         """Look at all workers once, and note whose connections are gone."""
-        words = {"activation_ms": activation_ms, "patience_ms": GONE_PATIENCE_MS, "alive": self.keys.alive}
-        reply = self._call("watch", {}, **words)
+        reply = self._call("watch", {}, activation_ms=activation_ms, **self._of_silence)
         run_id, *flat = [word.decode() for word in reply[2:]]
         return Fleet(int(reply[1]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
 
@@ -125,25 +133,18 @@ class FleetTransitions(Caller):
             gate: what closes the fleet gate; None: nothing.
             earlier: workers with whose deaths it has a message in common: they count once.
             evidence: what is known about its death, as JSON.
-
-        Raises:
-            Fenced: another monitor took over.
         """
         keys = {"worker": self.keys.worker(worker), "incident": self.keys.incident(incident)}
         arguments: dict[str, Any] = {
             "worker": worker,
             "incident": incident,
             "how": how.value,
-            "activation_ms": activation_ms,
-            "patience_ms": GONE_PATIENCE_MS,
-            "alive": self.keys.alive,
-            "fence": fence,
-            "workers": self.keys.worker(""),
-            "gate_share": gate.share if gate else "",
-            "gate_workers": gate.workers if gate else 0,
-            "window_ms": gate.window_ms if gate else 0,
             "evidence": evidence,
+            "activation_ms": activation_ms,
+            "fence": fence,
             "earlier": "",
+            **self._of_silence,
+            **_told_of(gate),
         }
         code, *told = self._call("declare_dead", keys, rest=earlier, **arguments)
         if code is not Code.OK:
@@ -173,9 +174,6 @@ class FleetTransitions(Caller):
 
         Args:
             returned: queue -> number of messages put back into it.
-
-        Raises:
-            Fenced: another monitor took over.
         """
         keys = {"incident": self.keys.incident(incident)}
         arguments: dict[str, Any] = {
@@ -188,3 +186,9 @@ class FleetTransitions(Caller):
             "bounds": " ".join(map(str, RECOVERY_BOUNDS)),
         }
         self._call("close", keys, **arguments)
+
+
+def _told_of(gate: GateLimits | None) -> dict[str, Any]:
+    """Return what the script is told of the fleet gate; no share: nothing closes it."""
+    share, workers, window = (gate.share, gate.workers, gate.window_ms) if gate else ("", 0, 0)
+    return {"gate_share": share, "gate_workers": workers, "window_ms": window}

@@ -8,14 +8,13 @@ from typing import Any
 
 from celery import Celery
 
-from celery_poison.blocks import read_rules
+from celery_poison.blocks import Proposal, read_rules
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.proposals import Proposal
 from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.stranded import Stranded, find_stranded
 from celery_poison.settings import Settings

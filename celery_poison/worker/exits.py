@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from billiard.exceptions import WorkerLostError
 
 from celery_poison import procfs
-from celery_poison.evidence import NATIVE, NEAR, NO_EVIDENCE, Evidence
+from celery_poison.causes import NATIVE, NEAR, NO_EVIDENCE, Evidence
 from celery_poison.procfs import MemoryGroup
 from celery_poison.requests import TaskDied
 from celery_poison.sandbox.trial import Death

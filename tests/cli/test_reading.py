@@ -9,9 +9,9 @@ from dataclasses import fields
 import pytest
 from kombu.compression import compress
 
+from celery_poison.blocks import ProposedRule, sheet
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import MessageRecord
-from celery_poison.proposals import ProposedRule, sheet
 from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console

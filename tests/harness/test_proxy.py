@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from celery_poison.chaos.proxy import TcpProxy
+from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, wait_until
 from celery_poison.testing.basics import free_ports
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from celery_poison.chaos.proxy import TcpProxy
+from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, Worker
 from tests.outage.conftest import BOTH_POOLS, Site
 

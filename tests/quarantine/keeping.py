@@ -12,7 +12,7 @@ from kombu.message import Message
 
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.headers import mid_of
-from celery_poison.ledger import meta
+from celery_poison.ledger import connection
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.fingerprint import fingerprint_of
@@ -37,7 +37,7 @@ class Keeper:
 
     def sign(self) -> None:
         """Sign the ledger, as the first worker does."""
-        meta.enroll(self.ledger.client, self.ledger.keys, **identity_of(self.app))
+        connection.enroll(self.ledger.client, self.ledger.keys, **identity_of(self.app))
 
     def receive(self, queue: str = "celery") -> Any:
         """Take the next message of a queue, sealed, with its body as it was sent."""

@@ -13,7 +13,7 @@ import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from celery_poison import procfs
-from celery_poison.chaos.proxy import TcpProxy
+from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE
 from tests.failover.crew import frozen
