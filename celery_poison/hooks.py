@@ -98,8 +98,8 @@ HOOKS: Mapping[Part, _Table] = {
         "celery.backends.base:KeyValueStoreBackend": ("_get_task_meta_for(task_id)",),
     },
     Part.REDIS: {
-        # broker/receive.py. kombu loses what it popped when it is killed before it registers it:
-        # https://github.com/celery/celery/issues/4354
+        # broker/receive.py. kombu loses what it popped if it ends before registering it (celery #4354), takes
+        # long tasks from living workers (celery #5935), and ends a worker at a lost connection (kombu #582).
         "kombu.transport.redis:Channel": (
             "_brpop_start(timeout)",
             "_brpop_read()",

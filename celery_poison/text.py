@@ -28,5 +28,6 @@ def duration(seconds: float) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """Return e.g. ``1 message`` or ``2 messages``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return number and noun, e.g. ``1 message``, ``2 processes``."""
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{number} {noun if number == 1 else plural}"

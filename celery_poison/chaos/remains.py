@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -16,13 +15,14 @@ from celery_poison.chaos.excuses import ENDS
 from celery_poison.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 from celery_poison.errors import PoisonError
 from celery_poison.ledger.keys import Keys
+from celery_poison.model import Parked, ParkingState, Start
 from celery_poison.states import State
 
 QUEUES = (QUEUE, TRIAL_QUEUE)
 #: Told one by one, by their task ids.
 FLAGGED, ENDED = "candidates", "ended"
 #: States of a parking that may stay on record.
-OVER = ("finished", "kept")
+OVER = (ParkingState.FINISHED, ParkingState.KEPT)
 #: Bytes that may be left in Redis apart from the journal and what is kept on purpose.
 SMALL = 1 << 20
 
@@ -75,9 +75,9 @@ def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
 
 
 def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, int]]:
-    ends: Any = client.hkeys(_KEYS.done)
-    starts: Any = [json.loads(raw)[1] for raw in client.hvals(_KEYS.running)]
-    ended = len({*ends} & {*starts})
+    ends = _ends(client)
+    starts = _starts(client)
+    ended = sum(start.token in ends for start in starts)
     yield ENDS if ends_stay else ENDED, ended
     yield "running", len(starts) - ended
     yield "done", len(ends) - ended
@@ -85,7 +85,17 @@ def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, i
         yield name, _number(client.hlen(getattr(_KEYS, name)))
     yield FLAGGED, _number(client.zcard(_KEYS.candidates))
     parked: Any = client.hvals(_KEYS.parked)
-    yield "parked", sum(json.loads(raw)[0] not in OVER for raw in parked)
+    yield "parked", sum(Parked.decode(raw).state not in OVER for raw in parked)
+
+
+def _starts(client: redis.Redis) -> list[Start]:
+    raws: Any = client.hvals(_KEYS.running)
+    return [Start.decode(raw) for raw in raws]
+
+
+def _ends(client: redis.Redis) -> set[str]:
+    tokens: Any = client.hkeys(_KEYS.done)
+    return {*tokens}
 
 
 def _length(channel: Any, queue: str) -> int:
@@ -106,9 +116,8 @@ def entries(stage: Stage) -> list[str]:
 def ended(stage: Stage) -> set[str]:
     """Return the task ids of starts that ended and are on record still."""
     with stage.redis.client() as client:
-        ends: Any = client.hkeys(_KEYS.done)
-        starts: Any = [json.loads(raw) for raw in client.hvals(_KEYS.running)]
-    return {start[7] for start in starts if start[1] in ends}
+        ends = _ends(client)
+        return {start.id for start in _starts(client) if start.token in ends}
 
 
 def flagged(stage: Stage) -> set[str]:

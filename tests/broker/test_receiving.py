@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import kombu
 import pytest
 import redis
 
 from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet
+from tests.broker.kit import Site
 
 Build = Callable[..., Fleet]
 
@@ -98,3 +100,21 @@ def test_unguarded_tasks_of_a_dead_worker_are_put_back_too_and_never_flagged(
     with fleet.worker("w2", queues=["celery", "elsewhere"], defaults=True):
         _await(fleet, lambda: _done(fleet) == 6, "all done")
         _await(fleet, lambda: not _keys(fleet), "nothing left on the broker")
+
+
+def test_EMS_6_messages_are_received_in_one_step_once_mingle_has_its_answers(site: Site) -> None:
+    """Celery waits for them on the channel by which it receives tasks later, without acknowledging them."""
+    receiver, answers = site.receiver(queues=["a"]), list[Any]()
+    queue = kombu.Queue("answers", exchange="", routing_key="answers")
+    mingle = kombu.Consumer(
+        receiver.channel, [queue], no_ack=True, on_message=answers.append, auto_declare=False, accept=["json"]
+    )
+    mingle.consume()
+    site.send("hello", queue="answers")
+    receiver.drain(lambda: answers)
+    assert not site.entries(), "nobody would ever acknowledge it"
+    mingle.cancel()
+    receiver.drain(lambda: receiver.channel._fetches)
+    site.send(0)
+    (message,) = receiver.receive(1)
+    assert message.registered

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import redis
 
 from tests.apps.harness import Fleet
 
@@ -14,6 +15,14 @@ BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=Tru
 
 def _done(fleet: Fleet, count: int) -> Callable[[], bool]:
     return lambda: len(fleet.marks.count("healthy", "end")) == count
+
+
+def _left_on(broker_url: str) -> set[str]:
+    """What waits or is unacknowledged on a Redis broker; of RabbitMQ nothing is known here."""
+    if not broker_url.startswith("redis"):
+        return set()
+    with redis.Redis.from_url(broker_url, decode_responses=True) as client:
+        return {"celery", "unacked", "unacked_index"} & {*client.keys()}
 
 
 @POOLS
@@ -27,9 +36,13 @@ def test_a_worker_with_celerys_defaults_consumes_and_leaves_when_it_is_asked_to(
         for n in range(20):
             fleet.send("healthy", n)
         fleet.await_that(_done(fleet, 20), "all done")
+        fleet.send("slow", 1.0)
+        fleet.await_that(lambda: fleet.marks.all("slow", "start"), "one more runs")
         worker.terminate()
         assert worker.wait() == 0
     assert set(fleet.marks.count("healthy", "start").values()) == {1}
+    assert len(fleet.marks.all("slow", "end")) == 1
+    assert _left_on(fleet.broker_url) == set(), "it was acknowledged, after its worker was asked to leave"
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
