@@ -159,6 +159,11 @@ def _was_on_trial_there(case: Case, blow: Blow) -> bool:
     )
 
 
+def _was_about_to_begin_there(case: Case, blow: Blow) -> bool:
+    """Whether a cell was killed when it was convicted: its own, before the task came to its first line."""
+    return bool(blow.lives) and blow.began - SLACK <= case.at <= blow.ended + TOGETHER
+
+
 def _struck_its_worker(case: Case, blow: Blow) -> bool:
     return case.life in blow.lives and blow.began - SLACK <= case.at <= blow.ended + NOTICE
 
@@ -249,6 +254,8 @@ EXCUSES = (
            "a copy of it came while the ledger was away", "rabbitmq"),
     Excuse((Wrong.CONVICTED,), OF_CELLS, _was_on_trial_there,
            "somebody killed its cell from outside"),
+    Excuse((Wrong.CONVICTED,), OF_CELLS, _was_about_to_begin_there,
+           "somebody killed its cell from outside, before the task began"),
     Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15"),
            _came_together, "a fault came at the same time"),
     Excuse((Wrong.KILLED,), (GATE,), _came_together,
