@@ -23,9 +23,10 @@ MOST = 20
 #: Of the worker's main thread, but for no message in particular: they may fall into any moment.
 ALL_THE_TIME = {
     "broker/unacked.py",
+    "worker/announce.py",
     "worker/exits.py",
     "worker/loop.py",
-    "worker/announce.py",
+    "worker/prefork.py",
     "worker/upkeep.py",
 }
 
