@@ -78,7 +78,7 @@ def _hear_last_words(process: Any, inner: Pool) -> None:
     """Read one result of a process that is waited for.
 
     It does not end for 30 seconds while one is unread, and Celery reads none any more once it waits for
-    nothing: the end of a task that it has lost sight of is lost then, and the worker may be killed as too slow.
+    nothing: the end of a task that it has lost sight of is lost then, and the worker killed as too slow.
     """
     reader = process.outq._reader
     try:
