@@ -182,7 +182,7 @@ class Worker(Running):
 
     def child_pids(self) -> list[int]:
         """The children of the main process: the pool's, under prefork."""
-        return procfs.children_of(self.main_pid)
+        return procfs.children_of(self.main_pid) if self._process is not None else []
 
     def session_pids(self) -> list[int]:
         """Main process, children and theirs, unless they started a session of their own."""
