@@ -139,6 +139,8 @@ HOOKS: Mapping[Part, _Table] = {
     Part.EXITS: {  # worker/prefork.py
         "billiard.pool:Pool": ("_pool", "_create_worker_process(i)", "_result_handler"),
         "billiard.process:BaseProcess": ("_popen",),
+        "billiard.pool:ResultHandler": ("on_state_change",),
+        "billiard.queues:_SimpleQueue": ("_reader",),
         "billiard.popen_fork:Popen": ("method", "pid", "returncode", "poll(flag)"),
     },
     Part.RECONNECT: {  # worker/prefork.py

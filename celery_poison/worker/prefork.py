@@ -104,6 +104,17 @@ def keep_what_runs(pool: Any) -> None:
     pool.flush = partial(_flush, inner, flush)
 
 
+def watch_again(pool: Any) -> None:
+    """Let the event loop begin although a process has ended that the pool has not missed yet.
+
+    Celery stops watching it as soon as its pipe closes, which is a moment before it can be waited for. A loop
+    that begins in between takes what is left of the watch for a file descriptor, and ends the worker.
+    """
+    for process in list(getattr(getattr(pool, "_pool", None), "_pool", ())):
+        if vars(process).get("_sentinel_poll", 0) is None:
+            del process._sentinel_poll  # made anew, and found ready at once
+
+
 def _flush(inner: Any, flush: Callable[[], object]) -> None:
     running = {number: job for number, job in inner._cache.items() if job._accepted}
     flush()
