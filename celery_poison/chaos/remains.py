@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -179,7 +180,8 @@ class Watch:
         self._stage = stage
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="watch", daemon=True)
-        self.convicted: set[str] = set()
+        #: When each was first seen there; monotonic.
+        self.convicted: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -198,4 +200,6 @@ class Watch:
         if not self._stage.options.plain:
             with suppress(PoisonError):  # Redis is away
                 kept = Quarantine(self._stage.app).queries.kept_ids(State.NDLV)
-                self.convicted |= {id for _, id in kept}
+                now = time.monotonic()
+                for _, id in kept:
+                    self.convicted.setdefault(id, now)
