@@ -75,6 +75,12 @@ def describe(cause: str) -> str:
     return _SENTENCES.get(cause, cause or _SENTENCES[UNKNOWN])
 
 
+def brief(cause: str) -> str:
+    """Return a cause as a table has room for it: ``SIGSEGV`` for ``signal:11``, else the word itself."""
+    name = signal_name(cause[7:]) if cause.startswith("signal:") else cause
+    return cause if " " in name else name
+
+
 def is_known(cause: str) -> bool:
     """Whether this is one of the words of docs/journal.md, numbers included: some hundreds at most."""
     kind, _, number = cause.partition(":")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
 from celery_poison import causes
+from celery_poison.text import between
 
 #: Signals that ask a process to end. A task has no reason to send them to itself, so they come from outside;
 #: what does so all the same is put back ``max_failures`` times at most.
@@ -17,6 +18,9 @@ REQUESTS_TO_END: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUI
 #: Signals of native crashes, of which a Python stack may be left.
 NATIVE: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 
+
+#: Whatever has one of these in its path is no code of the user's.
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "(<frozen ")
 
 #: Share of the limit from which memory counts as used up.
 NEAR: Final = 0.9
@@ -40,12 +44,16 @@ class Evidence:
     Of the death of a whole worker, which left nobody to tell, by its last heartbeat:
 
     Attributes:
-        heard_ms: how long before its end that was: before its connections broke, or else the verdict.
+        heard_ms: how long before its end that was, at most: before its connections were seen to be gone, or
+            else the verdict.
+        after_ms: the last sign of life of its worker, and
+        by_ms: when it was first seen to be gone, or else the verdict: it died between both. In milliseconds
+            since 1970, by Redis' clock.
         used_kb: memory in use then by all that shares the limit, in KiB.
         limit_of: whose ``limit_kb`` is: ``group`` (the control group's) or ``machine``.
         near_limit: at least nine tenths of the limit were used.
         asked: name of the signal by which it had been asked to leave; empty also when that came otherwise.
-        asked_ms: how long before its end it was asked; None: it was not, or had no time to say so.
+        asked_ms: how long before its end it was asked, at most; None: it was not, or had no time to say so.
     """
 
     signal: int | None = None
@@ -58,6 +66,8 @@ class Evidence:
     recursion: bool = False
     stack: tuple[str, ...] = ()
     heard_ms: int | None = None
+    after_ms: int | None = None
+    by_ms: int | None = None
     used_kb: int | None = None
     limit_of: str = ""
     near_limit: bool | None = None
@@ -72,6 +82,18 @@ class Evidence:
         if self.signal is not None:
             return f"signal:{self.signal}"
         return f"exit:{self.exit}" if self.exit is not None else causes.UNKNOWN
+
+    @property
+    def source(self) -> str:
+        """Where the user's own code was, as ``function (file:line)``: innermost, outside of libraries."""
+        own = (frame for frame in self.stack if not any(place in frame for place in _LIBRARIES))
+        return next(own, self.stack[0] if self.stack else "")
+
+    @property
+    def died(self) -> str:
+        """When its worker died, in words, as far as anybody can know; the empty string for nothing."""
+        known = self.after_ms is not None and self.by_ms is not None
+        return between(self.after_ms / 1000, self.by_ms / 1000) if known else ""  # type: ignore[operator]
 
     @property
     def is_from_outside(self) -> bool:
@@ -124,16 +146,16 @@ class Evidence:
         return "Somebody asked its process to end." if self.is_from_outside else ""
 
     def _of_the_worker(self) -> str:
-        told = [_NOTICED.get(self.noticed, "")]
+        told = [f"Its worker died {self.died}." if self.died else "", _NOTICED.get(self.noticed, "")]
         if self.asked_ms is not None:
             by = f" by {self.asked}" if self.asked else ""
-            told.append(f"The worker had been asked to leave{by} {_seconds(self.asked_ms)} before.")
+            told.append(f"The worker had been asked to leave{by}, at most {_seconds(self.asked_ms)} before.")
         if self.used_kb and self.limit_kb and self.heard_ms is not None:
             of = "its control group" if self.limit_of == "group" else "the machine's memory"
             near = "near the limit" if self.near_limit else "not near the limit"
             told.append(
-                f"When it was heard last, {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of the"
-                f" {_mib(self.limit_kb)} of {of} were in use: {near}."
+                f"When it was heard last, at most {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of"
+                f" the {_mib(self.limit_kb)} of {of} were in use: {near}."
             )
         return " ".join(filter(None, [*told, self._what_ended_it()]))
 
@@ -158,7 +180,8 @@ class Evidence:
             return ""
         if self.recursion:
             return f"Its functions called each other without end, at last {self.stack[0]}."
-        return f"Its Python code was in {self.stack[0]}."
+        within = f", within {self.stack[0]}" if self.stack[0] != self.source else ""
+        return f"Its Python code was in {self.source}{within}."
 
 
 NO_EVIDENCE: Final = Evidence()

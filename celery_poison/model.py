@@ -209,6 +209,7 @@ class MessageRecord:
 
     Attributes:
         pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.
+        arguments: in quarantine, of a body in JSON: a short line, without what ``poison_redact`` hides.
     """
 
     id: str
@@ -238,6 +239,7 @@ class MessageRecord:
     pid: int = 0
     runtime_ms: int = 0
     evidence: Evidence = NO_EVIDENCE
+    arguments: str = ""
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
@@ -273,7 +275,7 @@ class Brief(NamedTuple):
 
 _TEXTS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
-    *("resolution", "actor", "note"),
+    *("resolution", "actor", "note", "arguments"),
 )
 _COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
 _FLAGS = ("candidate", "probation")
@@ -303,6 +305,10 @@ class WorkerRecord:
     """One incarnation of a worker, as its last heartbeat described it.
 
     Attributes:
+        unguarded, ledger_errors: since it started: tasks without the ledger's knowledge, and errors of it;
+        troubled_at: when either was raised last.
+        forgotten_at: when it found that its Redis had forgotten it: emptied, or an older copy.
+        guarded_tasks, unguarded_tasks: how many tasks it guards; names of those that it does not.
         noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
     """
 
@@ -318,6 +324,10 @@ class WorkerRecord:
     stopping: bool = False
     unguarded: int = 0
     ledger_errors: int = 0
+    troubled_at: float | None = None
+    forgotten_at: float | None = None
+    guarded_tasks: int = 0
+    unguarded_tasks: tuple[str, ...] = ()
     noticed_by: str = "heartbeat"
 
     def as_dict(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class LazyGroup(DYMGroup):
         return found
 
 
-@click.group(cls=LazyGroup)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.pass_context
 @handle_preload_options
 def poison(ctx: click.Context) -> None:

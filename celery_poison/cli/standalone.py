@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 
 import click
+
+from celery_poison.text import version
 
 #: Where each command is. The rooms of the last two may be left out of an installation.
 _MODULES = {
@@ -44,15 +45,8 @@ def _absent(name: str) -> click.Command:
     return absent
 
 
-def _version() -> str:
-    try:
-        return version("celery-poison")
-    except PackageNotFoundError:  # run from a source tree
-        return "unknown"
-
-
-@click.group(cls=_Commands)
-@click.version_option(_version(), prog_name="celery-poison")
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version(), prog_name="celery-poison")
 def main() -> None:
     """celery_poison: one bad message no longer takes the fleet down.
 

@@ -32,9 +32,10 @@ class Silence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What ``watch`` saw: how many workers' connections can be counted, by which Redis; who is not well."""
+    """What ``watch`` saw: how many workers' connections can be counted, when, where; who is unwell."""
 
     counted: int
+    at_ms: int
     run_id: str
     unwell: dict[str, Silence]
 
@@ -104,8 +105,10 @@ class FleetTransitions(Caller):
         """Look at all workers once, and note whose connections are gone."""
         words = {"activation_ms": activation_ms, "patience_ms": GONE_PATIENCE_MS, "alive": self.keys.alive}
         reply = self._call("watch", {}, **words)
-        run_id, *flat = [word.decode() for word in reply[2:]]
-        return Fleet(int(reply[1]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
+        run_id, *flat = [word.decode() for word in reply[3:]]
+        return Fleet(
+            int(reply[1]), int(reply[2]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True))
+        )
 
     def declare_dead(
         self,
@@ -118,6 +121,7 @@ class FleetTransitions(Caller):
         earlier: Sequence[str] = (),
         *,
         evidence: str = "",
+        seen_ms: int = 0,
     ) -> DeclaredDead | None:
         """Declare a worker dead; return None when it lives or is gone already.
 
@@ -125,6 +129,7 @@ class FleetTransitions(Caller):
             gate: what closes the fleet gate; None: nothing.
             earlier: workers with whose deaths it has a message in common: they count once.
             evidence: what is known about its death, as JSON.
+            seen_ms: when it was last seen to be connected, by Redis' clock; 0: nobody looked.
 
         Raises:
             Fenced: another monitor took over.
@@ -143,6 +148,7 @@ class FleetTransitions(Caller):
             "gate_workers": gate.workers if gate else 0,
             "window_ms": gate.window_ms if gate else 0,
             "evidence": evidence,
+            "seen_ms": seen_ms,
             "earlier": "",
         }
         code, *told = self._call("declare_dead", keys, rest=earlier, **arguments)

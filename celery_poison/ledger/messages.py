@@ -82,6 +82,7 @@ class MessageTransitions(Caller):
         failure: bool = False,
         incident: str = "",
         fence: int | None = None,
+        died_at: float | None = None,
         known: Known = NOTHING_KNOWN,
     ) -> RecordedEnd:
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
@@ -89,6 +90,7 @@ class MessageTransitions(Caller):
         Args:
             known: what else is known about the start.
             fence: of the monitor that tells it; None when the start's own worker does.
+            died_at: of the worker: its last sign of life, in seconds; the run ended then, or later.
 
         Raises:
             StaleDelivery: the message has a newer start.
@@ -104,6 +106,7 @@ class MessageTransitions(Caller):
             "observe": int(not start.diverts),
             "fence": fence_of(fence),
             "known": packed(known),
+            "died_at": _ms(died_at),
         }
         return _recorded(self._call("crash", self._of(mid, start.id), **arguments))
 
@@ -117,6 +120,7 @@ class MessageTransitions(Caller):
         incident: str = "",
         fence: int | None = None,
         spoilt: bool = False,
+        died_at: float | None = None,
         known: Known = NOTHING_KNOWN,
     ) -> bool:
         """Take back a start that ended through nobody's fault; adds no strike.
@@ -142,6 +146,7 @@ class MessageTransitions(Caller):
             "fence": fence_of(fence),
             "spoilt": int(spoilt),
             "known": packed(known),
+            "died_at": _ms(died_at),
         }
         reply = self._call("interrupt", self._of(mid, start.id), **arguments)
         return bool(reply[0] is Code.DONE)
@@ -218,14 +223,17 @@ class MessageTransitions(Caller):
         """
         self._call("reclaim", self._of(mid, start.id), mid=mid, start=start.encode())
 
-    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False) -> None:
+    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False) -> bool:
         """Clear the flag of a message that ended alive; after its last run its record goes too.
+
+        Returns whether it was flagged, or had been released.
 
         Args:
             copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
         """
         arguments: dict[str, Any] = {"mid": mid, "start": start.encode()}
-        self._call("acquit", self._of(mid, start.id), **arguments, final=int(final), copy=int(copy))
+        reply = self._call("acquit", self._of(mid, start.id), **arguments, final=int(final), copy=int(copy))
+        return bool(reply[1])
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running."""
@@ -269,6 +277,10 @@ def _state_of(reply: list[Any]) -> MessageState:
         run_id=run_id.decode(),
         gate_closed=bool(gate),
     )
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else str(round(seconds * 1000))
 
 
 def packed(known: Known) -> str:

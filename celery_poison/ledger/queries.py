@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.journal import entry
 from celery_poison.ledger.reading.fleet import Fleet
 from celery_poison.ledger.reading.messages import Messages, ParkedMessages
+
+#: Keys that are looked at for other namespaces, and at once.
+_SEARCHED, _STEP = 200_000, 5000
 
 
 class Queries(Messages, ParkedMessages, Fleet):
@@ -36,6 +41,18 @@ class Queries(Messages, ParkedMessages, Fleet):
         with clear_errors("reading the totals"):
             raw: Any = self._client.hgetall(self._keys.counts)
         return {name.decode("utf-8", "replace"): int(number) for name, number in raw.items()}
+
+    def neighbours(self) -> list[str]:
+        """Return the namespaces in this Redis, as far as a short search finds them; [] if refused."""
+        found, cursor = set[str](), 0
+        with suppress(LedgerUnavailable), clear_errors("looking for other namespaces"):
+            for _ in range(_SEARCHED // _STEP):
+                reply: Any = self._client.scan(cursor, match="{*}:meta", count=_STEP)
+                cursor = reply[0]
+                found.update(key.decode("utf-8", "replace")[1:-6] for key in reply[1])
+                if not cursor:
+                    break
+        return sorted(found)
 
     def would_quarantine(self) -> dict[str, int]:
         """Return how many messages would have been quarantined, by cause (``poison_observe_only``)."""

@@ -21,17 +21,30 @@ CANVAS = ("chord", "chain", "errbacks")
 _REPEATED = ("application_headers", "content_type", "content_encoding")
 
 
-def stored_fields(message: Any, fingerprint: str = "") -> dict[str, str | bytes | int]:
-    """Return the fields that keep ``message`` in the ledger, as it was received."""
+def original(message: Any) -> StoredMessage:
+    """Return a message as it was received."""
     body, headers = original_of(message)
+    return StoredMessage(
+        body=body,
+        content_type=message.content_type or "",
+        content_encoding=message.content_encoding or "",
+        headers=headers,
+        properties=_bare(message.properties),
+    )
+
+
+def stored_fields(message: Any, fingerprint: str = "", arguments: str = "") -> dict[str, str | bytes | int]:
+    """Return the fields that keep ``message`` in the ledger, as it was received."""
+    kept = original(message)
     return {
         **_canvas_fields(message),
-        "body": body,
-        "content_type": message.content_type or "",
-        "content_encoding": message.content_encoding or "",
-        "headers": kombu_json.dumps(headers),
-        "properties": kombu_json.dumps(_bare(message.properties)),
+        "body": kept.body,
+        "content_type": kept.content_type,
+        "content_encoding": kept.content_encoding,
+        "headers": kombu_json.dumps(kept.headers),
+        "properties": kombu_json.dumps(kept.properties),
         "fingerprint": fingerprint,
+        "arguments": arguments,
     }
 
 

@@ -24,6 +24,9 @@ def test_NEW_3_a_task_is_blocked_listed_and_unblocked(console: Console, fleet: F
     assert (rule["kind"], rule["name"], rule["actor"]) == ("task", TASK, default_actor())
     assert round(rule["until"] - rule["since"]) == 7200
     (row,) = console.out("block", "--list").splitlines()[1:]
+    console.run("block", "--fingerprint", "0123456789abcdef")
+    assert "  until unblocked  " in console.out("block", "--list")
+    console.run("unblock", "--fingerprint", "0123456789abcdef")
     assert row.startswith(f"task  {TASK}  {TASK}") and row.endswith(f"{default_actor()}: supplier is down")
     assert "blocked     1 rule\n" in console.out("status")
     assert console.json("status")["blocked"] == 1

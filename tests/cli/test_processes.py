@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,6 +85,27 @@ def test_a_reader_that_leaves_early_does_no_harm(fleet: Fleet, entry_points: Pat
     )
     assert done.stdout.startswith("ok")
     assert "Traceback" not in done.stderr
+
+
+def test_the_journal_is_followed_until_ctrl_c(fleet: Fleet, keeper: Keeper, entry_points: Path) -> None:
+    keeper.send_and_keep("fleet.healthy", 1)
+    path = os.pathsep.join([str(entry_points), str(ROOT)])
+    with subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "tests.apps.fleet", "poison", "journal", "tail", "-f"],
+        env=os.environ | fleet.environ() | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        before = [process.stdout.readline() for _ in range(3)]
+        assert "moved to quarantine" in before[-1]
+        fleet.quarantine.release([fleet.quarantine.list()[0].mid], actor="ann")
+        assert "released by ann" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert "Traceback" not in errors
 
 
 def test_other_celery_commands_import_no_verb(entry_points: Path) -> None:

@@ -99,6 +99,10 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         stopping=raw.get("stopping") == "1",
         unguarded=int(raw.get("unguarded") or 0) + int(raw.get("unpromised") or 0),
         ledger_errors=int(raw.get("ledger_errors") or 0),
+        troubled_at=seconds(raw.get("troubled_at")),
+        forgotten_at=seconds(raw.get("forgotten_at")),
+        guarded_tasks=int(raw.get("guarded_tasks") or 0),
+        unguarded_tasks=tuple(raw["unguarded_tasks"].split(",")) if raw.get("unguarded_tasks") else (),
     )
 
 

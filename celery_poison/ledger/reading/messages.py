@@ -26,6 +26,7 @@ _RECORD_FIELDS = (
     *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
     *("failures", "fingerprint", "payload_bytes", "worker", "first_seen", "last_seen", "quarantined_at"),
     *("reason", "incident", "releases", "resolution", "actor", "note", "pid", "runtime_ms", "evidence"),
+    "arguments",
 )
 
 _BRIEF_FIELDS = Brief._fields[1:]
@@ -188,6 +189,12 @@ class Messages(Starts):
             row: Any = self._client.hmget(self._keys.message(mid), _RECORD_FIELDS)
         raw = _named(row)
         return MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+
+    def oldest(self) -> MessageRecord | None:
+        """Return the record of what has been in quarantine for longest."""
+        with clear_errors("reading an index"):
+            mids: Any = self._client.zrange(self._keys.quarantine, 0, 0)
+        return self.record(mids[0].decode()) if mids else None
 
     def message(self, mid: str) -> dict[str, bytes]:
         """Return the whole ``message`` hash of one mid, the original message included; {} if unknown."""
