@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import figures
 import workers
 
-from celery_poison.testing import RedisServer, TcpProxy
+from celery_poison.chaos.surroundings import TcpProxy
+from celery_poison.testing import RedisServer
 
 TASK = "noop"
 WARM_UP = 200

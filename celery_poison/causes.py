@@ -1,10 +1,15 @@
-"""What a message died of, as short stable words and as sentences for people (NEW-2)."""
+"""What a message died of: short stable words, evidence for machines, sentences for people (NEW-2)."""
 
 from __future__ import annotations
 
+import json
 import re
 import signal
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
+
+from celery_poison.text import between
 
 OOM: Final = "oom"
 TIME_LIMIT: Final = "time_limit"
@@ -75,10 +80,15 @@ def describe(cause: str) -> str:
     return _SENTENCES.get(cause, cause or _SENTENCES[UNKNOWN])
 
 
-def brief(cause: str) -> str:
-    """Return a cause as a table has room for it: ``SIGSEGV`` for ``signal:11``, else the word itself."""
-    name = signal_name(cause[7:]) if cause.startswith("signal:") else cause
-    return cause if " " in name else name
+def short(cause: str) -> str:
+    """Return a cause as a table shows it, e.g. ``SIGSEGV`` for ``signal:11``; the others as they are."""
+    return signal_name(cause[7:]) if cause.startswith("signal:") else cause
+
+
+def from_short(text: str) -> str:
+    """Return the cause that somebody typed, e.g. ``signal:11`` for ``sigsegv``; the others as they are."""
+    found = signal.Signals.__members__.get(text.upper())
+    return text if found is None else f"signal:{found.value}"
 
 
 def is_known(cause: str) -> bool:
@@ -93,3 +103,193 @@ def signal_name(number: str) -> str:
         return signal.Signals(int(number)).name
     except ValueError:
         return f"signal {number}"
+
+
+#: Signals that ask a process to end. A task has no reason to send them to itself, so they come from outside;
+#: what does so all the same is put back ``max_failures`` times at most.
+REQUESTS_TO_END: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
+
+#: Signals of native crashes, of which a Python stack may be left.
+NATIVE: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
+
+
+#: Whatever has one of these in its path is no code of the user's.
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "(<frozen ")
+
+#: Share of the limit from which memory counts as used up.
+NEAR: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Every field is empty where it is not known or does not apply.
+
+    Attributes:
+        signal: by which its process was ended.
+        exit: the exit status of its process.
+        oom: whether the kernel's out-of-memory killer, or the guard of its cell, ended it. Told of SIGKILL.
+        rss_kb: peak resident memory of its process, in KiB.
+        limit_kb: memory that its control group, or else the machine, may use, in KiB.
+        time_limit_s: hard limit that it ran past, in seconds.
+        noticed: how the death of its worker was noticed: ``gone``, ``silent`` or ``frozen``.
+        recursion: the stack was used up by functions that called each other without end.
+        stack: where its Python code was at a native crash, the innermost call first; no arguments.
+
+    Of the death of a whole worker, which left nobody to tell, by its last heartbeat:
+
+    Attributes:
+        heard_ms: how long before its end that was, at most: before its connections were seen to be gone, or
+            else the verdict.
+        after_ms: the last sign of life of its worker, and
+        by_ms: when it was first seen to be gone, or else the verdict: it died between both. In milliseconds
+            since 1970, by Redis' clock.
+        used_kb: memory in use then by all that shares the limit, in KiB.
+        limit_of: whose ``limit_kb`` is: ``group`` (the control group's) or ``machine``.
+        near_limit: at least nine tenths of the limit were used.
+        asked: name of the signal by which it had been asked to leave; empty also when that came otherwise.
+        asked_ms: how long before its end it was asked, at most; None: it was not, or had no time to say so.
+    """
+
+    signal: int | None = None
+    exit: int | None = None
+    oom: bool | None = None
+    rss_kb: int | None = None
+    limit_kb: int | None = None
+    time_limit_s: float | None = None
+    noticed: str = ""
+    recursion: bool = False
+    stack: tuple[str, ...] = ()
+    heard_ms: int | None = None
+    after_ms: int | None = None
+    by_ms: int | None = None
+    used_kb: int | None = None
+    limit_of: str = ""
+    near_limit: bool | None = None
+    asked: str = ""
+    asked_ms: int | None = None
+
+    @property
+    def cause(self) -> str:
+        """A cause, by what became of the process."""
+        if self.oom:
+            return OOM
+        if self.signal is not None:
+            return f"signal:{self.signal}"
+        return f"exit:{self.exit}" if self.exit is not None else UNKNOWN
+
+    @property
+    def source(self) -> str:
+        """Where the user's own code was, as ``function (file:line)``: innermost, outside of libraries."""
+        own = (frame for frame in self.stack if not any(place in frame for place in _LIBRARIES))
+        return next(own, self.stack[0] if self.stack else "")
+
+    @property
+    def died(self) -> str:
+        """When its worker died, in words, as far as anybody can know; the empty string for nothing."""
+        known = self.after_ms is not None and self.by_ms is not None
+        return between(self.after_ms / 1000, self.by_ms / 1000) if known else ""  # type: ignore[operator]
+
+    @property
+    def is_from_outside(self) -> bool:
+        """Whether somebody asked the process to end: the task that ran in it is not to blame."""
+        return self.signal in REQUESTS_TO_END
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what is known; of what is not, nothing."""
+        known = {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
+        if not self.recursion:
+            del known["recursion"]
+        return known
+
+    def encode(self) -> str:
+        """The same as compact JSON; the empty string for nothing."""
+        known = self.as_dict()
+        return json.dumps(known, separators=(",", ":")) if known else ""
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Read evidence; what is not to be understood is left out."""
+        try:
+            told = json.loads(text or "{}")
+        except ValueError:
+            told = {}
+        if not isinstance(told, dict):
+            told = {}
+        names = {field.name for field in fields(cls)}
+        known: dict[str, Any] = {name: value for name, value in told.items() if name in names}
+        known["stack"] = tuple(map(str, known.get("stack", ())))
+        return cls(**known)
+
+    def sentence(self) -> str:
+        """Return what the evidence says, in plain words; the empty string for nothing."""
+        return " ".join(filter(None, (self._who_sent_it(), self._memory(), self._where())))
+
+    def _who_sent_it(self) -> str:
+        if self.noticed:
+            return self._of_the_worker()
+        if self.oom:
+            return "It was killed because memory ran out."
+        if self.signal == signal.SIGKILL:
+            unless = "" if self.oom is None else ", of which there is no sign"
+            return (
+                "Who sent SIGKILL is not known: the task itself, a person, or a kernel short of"
+                f" memory{unless}."
+            )
+        if self.time_limit_s is not None:
+            return f"Its hard time limit was {self.time_limit_s:g} s."
+        return "Somebody asked its process to end." if self.is_from_outside else ""
+
+    def _of_the_worker(self) -> str:
+        told = [f"Its worker died {self.died}." if self.died else "", _NOTICED.get(self.noticed, "")]
+        if self.asked_ms is not None:
+            by = f" by {self.asked}" if self.asked else ""
+            told.append(f"The worker had been asked to leave{by}, at most {_seconds(self.asked_ms)} before.")
+        if self.used_kb and self.limit_kb and self.heard_ms is not None:
+            of = "its control group" if self.limit_of == "group" else "the machine's memory"
+            near = "near the limit" if self.near_limit else "not near the limit"
+            told.append(
+                f"When it was heard last, at most {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of"
+                f" the {_mib(self.limit_kb)} of {of} were in use: {near}."
+            )
+        return " ".join(filter(None, [*told, self._what_ended_it()]))
+
+    def _what_ended_it(self) -> str:
+        if self.noticed == "frozen":
+            return ""
+        if self.asked_ms is not None:
+            return "It was ended before it had left; by whom is not known."
+        if self.noticed != "gone":
+            return "What became of it is not known."
+        maybe = " It may be the want of memory." if self.near_limit else ""
+        return f"What ended it is not known.{maybe}"
+
+    def _memory(self) -> str:
+        if not self.rss_kb:
+            return ""
+        of = f" of {_mib(self.limit_kb)}" if self.limit_kb else ""
+        return f"Its process had used {_mib(self.rss_kb)}{of} at most."
+
+    def _where(self) -> str:
+        if not self.stack:
+            return ""
+        if self.recursion:
+            return f"Its functions called each other without end, at last {self.stack[0]}."
+        within = f", within {self.stack[0]}" if self.stack[0] != self.source else ""
+        return f"Its Python code was in {self.source}{within}."
+
+
+NO_EVIDENCE: Final = Evidence()
+
+_NOTICED: Final[Mapping[str, str]] = {
+    "gone": "All connections of its worker were gone at once.",
+    "silent": "Its worker was not heard of any more.",
+    "frozen": "Its worker was connected, but did not answer any more.",
+}
+
+
+def _mib(kb: int | None) -> str:
+    return f"{(kb or 0) / 1024:.0f} MiB"
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1000:.1f} s"

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
-from celery_poison.causes import describe
-from celery_poison.evidence import NO_EVIDENCE, Evidence
+from celery_poison.causes import NO_EVIDENCE, Evidence, describe
 from celery_poison.states import State
 
 

@@ -16,10 +16,8 @@ from celery_poison import headers as names
 from celery_poison.errors import ConfigurationError
 from celery_poison.guard import guard_task, marked, on_guarded, watch
 from celery_poison.ledger import Keys, Ledger, policies
-from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.tls import with_tls
-from celery_poison.overrides import Overrides
-from celery_poison.policy import Policy
+from celery_poison.ledger.connection import open_redis, with_tls
+from celery_poison.policy import Overrides, Policy
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.task import FIRST, PoisonTask, attempts
 

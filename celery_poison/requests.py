@@ -9,9 +9,9 @@ from celery import states
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_poison import causes
+from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import End
 from celery_poison.errors import StaleDelivery
-from celery_poison.evidence import NO_EVIDENCE, Evidence
 
 
 class RollbackRequested(Reject):

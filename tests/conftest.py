@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from celery_poison.testing import RabbitServer, RedisServer, find_redis_binary
-from celery_poison.testing.rabbit import VhostPool
+from celery_poison.chaos.servers import RabbitServer
+from celery_poison.testing import RedisServer, find_redis_binary
 from tests.services import (
+    VhostPool,
     need,
     pytest_make_collect_report,
     pytest_runtest_makereport,

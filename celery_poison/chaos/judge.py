@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 from celery_poison.chaos.excuses import DEATH, ITS_END, NOTICE, Case, Wrong, find_excuse, settled
+from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.runs import Blow, Facts, Run
 
 #: Deaths until a poison is convicted: ``max(2, max_crashes)``.
@@ -21,6 +23,25 @@ class Finding(NamedTuple):
 
     case: Case
     excuse: str
+
+
+@dataclass
+class Outcome:
+    """What became of a run.
+
+    ``quiet`` is how many seconds it took until nothing was left to do; ``stories`` are of messages that
+    went wrong, by their ids, the gravest first.
+    """
+
+    plan: list[Fault]
+    facts: Facts
+    findings: list[Finding]
+    quiet: float
+    stories: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> list[Finding]:
+        return [finding for finding in self.findings if not finding.excuse]
 
 
 def judge(facts: Facts) -> list[Finding]:

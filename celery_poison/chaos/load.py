@@ -6,8 +6,7 @@ import random
 import threading
 import time
 
-from celery_poison.chaos import poisons
-from celery_poison.chaos.app import WORK
+from celery_poison.chaos.app import UNPICKLED, WORK, Deadly
 from celery_poison.chaos.runs import Sent
 from celery_poison.chaos.stage import Stage
 
@@ -61,8 +60,8 @@ class Load:
 
     def _send(self, id: str, kind: str, task: str, args: tuple[object, ...]) -> bool:
         options = {}
-        if kind == poisons.UNPICKLED:
-            args, options = (poisons.Deadly(id),), {"serializer": "pickle"}
+        if kind == UNPICKLED:
+            args, options = (Deadly(id),), {"serializer": "pickle"}
         at = time.monotonic()
         try:
             self._stage.app.tasks[task].apply_async(args, task_id=id, retry=False, **options)

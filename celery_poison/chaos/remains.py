@@ -1,17 +1,22 @@
-"""What is still there when all should be quiet, and when everybody has left."""
+"""What is left when all should be quiet, and when everybody has left; and who was ever in quarantine."""
 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import redis
 
+from celery_poison import Quarantine
 from celery_poison.chaos.excuses import ENDS
 from celery_poison.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
+from celery_poison.errors import PoisonError
 from celery_poison.ledger.keys import Keys
+from celery_poison.states import State
 
 QUEUES = (QUEUE, TRIAL_QUEUE)
 #: Told one by one, by their task ids.
@@ -152,3 +157,36 @@ def traces(stage: Stage, ids: Iterable[str]) -> dict[str, list[str]]:
             if id.encode() in value:
                 places.append(f"{where}: {value[:200].decode(errors='replace')}")
     return found
+
+
+#: Seconds between two looks.
+LOOK = 0.5
+
+
+class Watch:
+    """Looks at the quarantine from entering to leaving, in a thread of its own."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="watch", daemon=True)
+        self.convicted: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+
+    def _look_on(self) -> None:
+        while not self._over.wait(LOOK):
+            self._look()
+
+    def _look(self) -> None:
+        if not self._stage.options.plain:
+            with suppress(PoisonError):  # Redis is away
+                kept = Quarantine(self._stage.app).queries.kept_ids(State.NDLV)
+                self.convicted |= {id for _, id in kept}

@@ -1,19 +1,21 @@
-"""What a run came to: for people, for programs, and as a row of docs/chaos.md."""
+"""What a run came to: for people, for programs, as a row of docs/chaos.md; and the story of one message."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from celery_poison.chaos.excuses import Wrong
-from celery_poison.chaos.judge import HEALTHY
-from celery_poison.chaos.run import Outcome
+from celery_poison.chaos.judge import HEALTHY, Outcome
+from celery_poison.chaos.runs import Facts, Line
 from celery_poison.chaos.stage import Options
 
 #: Findings of one kind that are shown.
@@ -97,3 +99,66 @@ def _commit() -> str:
 
 def _machine() -> str:
     return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
+
+
+#: Seconds of faults that are told before and after what happened to the message.
+BEFORE, AFTER = 5.0, 20.0
+_LOGGED = re.compile(r"^\[([\d:, -]+): \w+/\w[\w-]*\] (.*)$", re.MULTILINE)
+_TOLD = ("event", "token", "worker", "state", "cause", "outcome", "deliveries", "strikes", "note")
+
+
+def story(
+    id: str,
+    facts: Facts,
+    lines: Iterable[Line],
+    journal: Iterable[dict[str, str]],
+    ahead: float,
+    logs: Mapping[str, str],
+) -> list[str]:
+    """Return one line for each thing that is known of a message.
+
+    Args:
+        ahead: seconds by which the wall clock, which the journal goes by, is ahead of the monotonic one.
+        logs: by the lives of the workers.
+    """
+    told = [*_own(id, facts, lines), *_recorded(id, journal, ahead)]
+    if not told:
+        return [f"nobody has ever heard of {id}"]
+    first, last = min(told)[0] - BEFORE, max(told)[0] + AFTER
+    told += [
+        (blow.began, f"FAULT {blow.name} {' '.join(blow.lives)} {blow.note} ({blow.seconds:.1f} s)")
+        for blow in facts.blows
+        if blow.began <= last and blow.ended >= first
+    ]
+    told += _logged(id, logs, ahead)
+    begin = facts.sent[id].at if id in facts.sent else first
+    found = [f"{at - begin:+8.2f} s  {text}" for at, text in sorted(told)]
+    return [*found, *(f"left in {place}" for place in facts.traces.get(id, ()))]
+
+
+def _logged(id: str, logs: Mapping[str, str], ahead: float) -> Iterator[tuple[float, str]]:
+    for life, text in logs.items():
+        for at, said in _LOGGED.findall(text):
+            if f"[{id}]" in said:
+                yield datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp() - ahead, f"{life}: {said}"
+
+
+def _own(id: str, facts: Facts, lines: Iterable[Line]) -> Iterator[tuple[float, str]]:
+    if sent := facts.sent.get(id):
+        yield sent.at, f"sent ({sent.kind})"
+    for line in lines:
+        if line.id == id and line.event != "step":
+            trial = " on trial" if line.on_trial else ""
+            yield line.at, f"{line.event} in {line.life}, process {line.pid}{trial}"
+
+
+def _recorded(id: str, journal: Iterable[dict[str, str]], ahead: float) -> Iterator[tuple[float, str]]:
+    for entry in journal:
+        if entry["id"] == id:
+            words = " ".join(f"{name}={entry[name]}" for name in _TOLD if entry.get(name))
+            yield recorded_at(entry) - ahead, f"journal: {words}"
+
+
+def recorded_at(entry: dict[str, str]) -> float:
+    """Return when a journal entry was made, in seconds since 1970."""
+    return int(entry["at"].partition("-")[0]) / 1000

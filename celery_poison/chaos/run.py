@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,24 @@ import redis
 
 from celery_poison import Quarantine
 from celery_poison.chaos.excuses import DEATH, ENDS, GATE, Wrong
-from celery_poison.chaos.judge import HEALTHY, Finding, judge, judge_plain
+from celery_poison.chaos.judge import HEALTHY, Finding, Outcome, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
-from celery_poison.chaos.remains import counted, ended, entries, flagged, left_behind, traces, unfinished
+from celery_poison.chaos.remains import (
+    Watch,
+    counted,
+    ended,
+    entries,
+    flagged,
+    left_behind,
+    traces,
+    unfinished,
+)
+from celery_poison.chaos.report import recorded_at, story
 from celery_poison.chaos.runs import Blow, Facts, runs_of
 from celery_poison.chaos.stage import Options, Stage
-from celery_poison.chaos.story import recorded_at, story
 from celery_poison.chaos.torment import Torment
-from celery_poison.chaos.watch import Watch
+from celery_poison.testing.basics import Interruptions
 
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
 #: looks only every hundred seconds for what a dead worker held.
@@ -36,43 +44,20 @@ UNRECOVERABLE = re.compile(r"Unrecoverable error: .*")
 Say = Callable[[str], None]
 
 
-class Interrupted(Exception):
-    """Somebody asked the program to stop."""
-
-
-@dataclass
-class Outcome:
-    """What became of a run.
-
-    ``quiet`` is how many seconds it took until nothing was left to do; ``stories`` are of messages that
-    went wrong, by their ids, the gravest first.
-    """
-
-    plan: list[Fault]
-    facts: Facts
-    findings: list[Finding]
-    quiet: float
-    stories: dict[str, list[str]] = field(default_factory=dict)
-
-    @property
-    def failures(self) -> list[Finding]:
-        return [finding for finding in self.findings if not finding.excuse]
-
-
 class Program:
     """Plays plans to fleets of one kind.
 
     Args:
         seconds: how long faults may strike.
         seed: of the load.
-        stopping: set by whoever wants it to end.
+        interruptions: whether somebody wants it to end.
     """
 
     def __init__(
-        self, options: Options, seconds: float, seed: int, say: Say, stopping: threading.Event
+        self, options: Options, seconds: float, seed: int, say: Say, interruptions: Interruptions
     ) -> None:
         self._options, self._seconds, self._seed = options, seconds, seed
-        self._say, self._stopping = say, stopping
+        self._say, self._interruptions = say, interruptions
 
     def run(self, plan: list[Fault], directory: Path) -> Outcome:
         """Play a plan to a fleet of its own, and judge.
@@ -80,7 +65,7 @@ class Program:
         Raises:
             Interrupted: somebody wants it to end.
         """
-        with Stage(self._options, directory, self._stopping) as stage:
+        with Stage(self._options, directory, self._interruptions.stopping) as stage:
             stage.start_fleet()
             load = Load(stage, self._seed)
             torment = Torment(stage, load, self._say)
@@ -89,8 +74,7 @@ class Program:
                     torment.play(plan, self._seconds)
                 began = time.monotonic()
                 self._await_quiet(stage, load, watch)
-            if self._stopping.is_set():
-                raise Interrupted
+            self._interruptions.pause()
             return self._judge(stage, load, torment, watch.convicted, time.monotonic() - began)
 
     def _await_quiet(self, stage: Stage, load: Load, watch: Watch) -> None:
@@ -100,7 +84,7 @@ class Program:
         left = _open(stage, load, watch.convicted)
         while left and time.monotonic() < min(began + PATIENCE, changed + standstill):
             stage.wait(0.5)
-            if self._stopping.is_set():
+            if stage.stopping.is_set():
                 return
             before, left = left, _open(stage, load, watch.convicted)
             changed = changed if left == before else time.monotonic()

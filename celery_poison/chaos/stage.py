@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import signal
 import tempfile
 import threading
 import time
@@ -17,19 +15,13 @@ from typing import Any, NamedTuple, Self
 
 import redis
 
-import celery_poison
 from celery_poison import procfs
 from celery_poison.chaos import app as chaos_app
-from celery_poison.chaos import tasklog
-from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk
-from celery_poison.testing import (
-    RabbitServer,
-    RedisServer,
-    SentinelSet,
-    Supervisor,
-    TcpProxy,
-    Worker,
-)
+from celery_poison.chaos import runs
+from celery_poison.chaos.servers import RabbitServer, SentinelSet
+from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk, TcpProxy
+from celery_poison.testing import RedisServer, Supervisor, Worker
+from celery_poison.testing.processes import end_marked, private_environment
 
 WORKERS = 3
 QUEUE, TRIAL_QUEUE = "celery", "celery.trial"
@@ -45,8 +37,6 @@ TAG = "POISON_CHAOS_ID"
 OWN = "POISON_CHAOS_LIFE_ID"
 #: Seconds that workers get for a warm shutdown in the end.
 GRACE = 30.0
-
-_IMPORTABLE_FROM = str(Path(celery_poison.__file__).parents[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +83,7 @@ class Stage:
 
     def __init__(self, options: Options, directory: Path, stopping: threading.Event) -> None:
         self.options, self.directory = options, directory
-        self.log = tasklog.TaskLog(directory / "tasks.jsonl")
+        self.log = runs.TaskLog(directory / "tasks.jsonl")
         self._logs = directory / "logs"
         self.temporary, self.redis_data = directory / "tmp", directory / "redis"
         self.disk: Disk | None = None
@@ -141,7 +131,7 @@ class Stage:
         for number in self.numbers:
             self.clocks[number] = Clock(self.directory / f"w{number}.clock")
             self._proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in self._ports()]
-        self._stack.callback(self._end_stragglers)
+        self._stack.callback(end_marked, TAG, self._tag)
         self.fleet = Supervisor(self._make, self.options.workers, give_up_after=1_000_000)
         # Who leaves before the end does not wait.
         self._stack.callback(self.fleet.stop, 0.0)
@@ -163,11 +153,6 @@ class Stage:
         self.fleet.stop(GRACE)
         with self._make("w1") as last:
             last.wait_ready()
-
-    def _end_stragglers(self) -> None:
-        for pid in procfs.carrying(TAG, self._tag):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
     # -- the workers
 
@@ -216,19 +201,15 @@ class Stage:
         return worker
 
     def _environment(self, number: int, life: str) -> dict[str, str]:
-        # Settings that were made for other workers shall not reach these.
-        foreign = {name: "" for name in os.environ if name.startswith("CELERY_")}
-        path = filter(None, (str(CLOCKWORK), _IMPORTABLE_FROM, os.environ.get("PYTHONPATH")))
         return {
-            **foreign,
+            **private_environment(CLOCKWORK),
             **self._setup(self._proxies[number]).as_environment(),
             **self.clocks[number].environment(),
             TAG: self._tag,
             OWN: f"{self._tag}/{life}",
-            tasklog.LOG: str(self.log.path),
-            tasklog.LIFE: life,
+            runs.LOG: str(self.log.path),
+            runs.LIFE: life,
             "TMPDIR": str(self.temporary),
-            "PYTHONPATH": os.pathsep.join(path),
             "C_FORCE_ROOT": "1",  # else a worker of root's refuses to accept pickle
         }
 

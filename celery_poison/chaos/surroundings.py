@@ -1,13 +1,191 @@
-"""What is around a worker and can be spoilt: its clock, and the disk that it writes to."""
+"""What is around a worker and can be spoilt: its network, its clock, and the disk that it writes to."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import struct
 import subprocess
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
+from urllib.parse import urlsplit
+
+from celery_poison.testing.basics import Running, free_ports
+
+HOST = "127.0.0.1"
+
+
+class TcpProxy(Running):
+    """Forwards a port of its own to a server, until it is told not to.
+
+    ::
+
+        with RedisServer() as redis, TcpProxy("127.0.0.1", redis.port) as proxy:
+            with Worker("shop.tasks", env={"BROKER_URL": proxy.url(redis.url())}) as worker:
+                proxy.freeze()           # a partition: no error, no answer
+                proxy.heal()
+
+    Bytes that were under way when it is cut or frozen may still arrive. Linux only: elsewhere a port
+    that has stopped listening cannot be kept.
+    """
+
+    def __init__(self, target_host: str, target_port: int) -> None:
+        self.target = target_host, target_port
+        self.port = free_ports()[0]
+        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._changed = threading.Condition()
+        self._listening, self._flowing, self._stopped = False, True, False
+        self._links: list[_Link] = []
+        self.delay = 0.0
+        self._thread = threading.Thread(target=self._accept, name="tcp-proxy", daemon=True)
+
+    def url(self, direct: str) -> str:
+        """The URL that leads through here to where `direct` leads; user, path and options stay."""
+        parts = urlsplit(direct)
+        user, at, _ = parts.netloc.rpartition("@")
+        return direct.replace(parts.netloc, f"{user}{at}{HOST}:{self.port}", 1)
+
+    # -- what can happen to a network
+
+    def cut(self) -> None:
+        """Close all connections and refuse new ones."""
+        with self._changed:
+            if self._listening:
+                self._listening = False
+                # It keeps its port: nobody else gets it before `heal`.
+                self._listener.shutdown(socket.SHUT_RDWR)
+        self.drop_connections()
+
+    def freeze(self) -> None:
+        """Keep all connections and accept new ones, but forward nothing, not even that one was closed."""
+        self._set_flowing(False)
+
+    def slow_down(self, seconds: float) -> None:
+        """Hold everything that is sent from now on for so long; 0: no more."""
+        self.delay = seconds
+
+    def heal(self) -> None:
+        """Accept and forward again. What was sent while frozen is delivered, in order."""
+        with self._changed:
+            if not self._listening:
+                self._listener.listen(128)
+                self._listening = True
+        self._set_flowing(True)
+
+    def drop_connections(self) -> None:
+        """Close all connections that there are now; what they hold undelivered is lost."""
+        with self._changed:
+            links, self._links = self._links, []
+            for link in links:
+                link.close()
+            self._changed.notify_all()
+
+    # -- life
+
+    def start(self) -> Self:
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._listener.bind((HOST, self.port))
+        self.heal()
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+        self.cut()
+        self._thread.join()
+        self._listener.close()
+
+    # -- inside
+
+    def _set_flowing(self, flowing: bool) -> None:
+        with self._changed:
+            self._flowing = flowing
+            self._changed.notify_all()
+
+    def _accept(self) -> None:
+        while self._wait_for_listener():
+            with suppress(OSError):  # cut while it waited
+                client, _ = self._listener.accept()
+                self._admit(client)
+
+    def _wait_for_listener(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._listening or self._stopped)
+            return not self._stopped
+
+    def _admit(self, client: socket.socket) -> None:
+        link = _Link(self, client)
+        with self._changed:
+            if not self._listening:
+                client.close()
+                return
+            self._links = [other for other in self._links if not other.closed] + [link]
+        threading.Thread(target=link.run, name="tcp-proxy-link", daemon=True).start()
+
+    def wait_until_flowing(self, link: _Link) -> bool:
+        """False when the link was closed instead."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._flowing or link.closed)
+            return not link.closed
+
+
+class _Link:
+    """One client's connection, and ours to the server for it; one thread for each direction."""
+
+    def __init__(self, proxy: TcpProxy, client: socket.socket) -> None:
+        self.closed = False
+        self._proxy = proxy
+        self._client = client
+        self._server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+
+    def run(self) -> None:
+        with self._client, self._server:
+            try:
+                if self._proxy.wait_until_flowing(self):
+                    self._server.connect(self._proxy.target)
+                    self._pump_both_ways()
+            except OSError:  # nobody serves there
+                pass
+            self.closed = True
+
+    def close(self) -> None:
+        """Wakes both threads, too, which close the sockets then."""
+        self.closed = True
+        for sock in (self._client, self._server):
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    def _pump_both_ways(self) -> None:
+        for sock in (self._client, self._server):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        answers = threading.Thread(target=self._pump, args=(self._server, self._client), daemon=True)
+        answers.start()
+        self._pump(self._client, self._server)
+        answers.join()
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            more = True
+            while more:
+                data = source.recv(1 << 16)
+                if self._proxy.delay:
+                    # What comes meanwhile comes together: many small pieces do not add up.
+                    time.sleep(self._proxy.delay)
+                more = bool(data) and self._proxy.wait_until_flowing(self)
+                if more:
+                    sink.sendall(data)
+            # The end of a stream is held like its bytes. Each direction ends by itself, so that what one
+            # side sent before it closed arrives.
+            if self._proxy.wait_until_flowing(self):
+                sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+
 
 #: On the path of a Python whose clock can be moved, and in its environment.
 CLOCKWORK, CLOCK = Path(__file__).with_name("clock"), "POISON_CHAOS_CLOCK"

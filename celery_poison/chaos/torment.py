@@ -9,9 +9,10 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
 
 from celery_poison import procfs
-from celery_poison.chaos.faults import KINDS
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.runs import Blow
@@ -20,6 +21,57 @@ from celery_poison.testing import Worker
 
 #: Seconds between two faults of one owner: two short ones shall not look like a long one.
 REST = 3.0
+
+
+EVERY_BROKER = ("redis", "sentinel", "rabbitmq")
+#: On a Redis that does not fail over by itself as soon as it does not answer.
+ONE_REDIS = ("redis", "rabbitmq")
+EVERY_POOL = ("prefork", "threads", "gevent", "solo")
+
+
+#: Is given the torment, the plan's fault and the blow to be filled in, and its own settings by name.
+Do = Callable[..., None]
+
+
+class Kind(NamedTuple):
+    """A kind of fault.
+
+    ``owns`` names what no other fault may touch meanwhile, with ``{worker}`` for the number of the one
+    it strikes; empty for nothing. ``brokers`` and ``pools``: where there is such a thing.
+    """
+
+    do: Do
+    owns: str
+    brokers: tuple[str, ...]
+    pools: tuple[str, ...]
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def fault(
+    name: str,
+    owns: str = "",
+    brokers: tuple[str, ...] = EVERY_BROKER,
+    pools: tuple[str, ...] = EVERY_POOL,
+    **settings: Any,
+) -> Callable[[Do], Do]:
+    """Enter a function into the list; ``settings`` are further arguments for it."""
+
+    def enter(do: Do) -> Do:
+        KINDS[name] = Kind(partial(do, **settings), owns, brokers, pools)
+        return do
+
+    return enter
+
+
+#: Who may not mount a small file system cannot fill one.
+NEED_A_DISK = ("disk-full", "redis-full")
+
+
+def possible(pool: str, broker: str) -> list[str]:
+    """Return the names of all faults that there are with such a fleet."""
+    return [name for name, kind in KINDS.items() if pool in kind.pools and broker in kind.brokers]
 
 
 class Torment:

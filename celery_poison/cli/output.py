@@ -12,7 +12,7 @@ from typing import Any
 import click
 from kombu.utils import json as kombu_json
 
-from celery_poison.causes import brief
+from celery_poison import causes
 from celery_poison.model import MessageRecord
 from celery_poison.text import clean, duration, short
 
@@ -98,7 +98,7 @@ def print_records(records: Sequence[MessageRecord], now: float, empty: str) -> N
 def _cells(record: MessageRecord, now: float) -> Sequence[object]:
     since = record.quarantined_at or record.first_seen or record.last_seen
     age = duration(now - since) if since else "-"
-    return record.task, brief(record.cause) or "-", record.crashes, age, record.arguments or "-"
+    return record.task, causes.short(record.cause) or "-", record.crashes, age, record.arguments or "-"
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import click
 from celery import Celery
 from kombu.utils.json import dumps
 
-from celery_poison.causes import brief
+from celery_poison import causes
 from celery_poison.cli.output import ROWS, print_json, print_records, print_rows, print_table, say
 from celery_poison.cli.session import app_of, json_option, open_quarantine, verb
 from celery_poison.ledger.journal import Extent
@@ -150,7 +150,15 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
 def _group_row(group: Group, now: float, fingerprint: bool) -> Sequence[object]:
     ages = duration(now - group.first_seen), duration(now - group.last_seen)
     which = (group.fingerprint or "-",) if fingerprint else ()
-    return (brief(group.cause) or "-", group.task, group.count, group.relapsed, *ages, *which, group.group)
+    return (
+        causes.short(group.cause) or "-",
+        group.task,
+        group.count,
+        group.relapsed,
+        *ages,
+        *which,
+        group.group,
+    )
 
 
 # --- show --------------------------------------------------------------------------------------
@@ -192,7 +200,7 @@ def show(ctx: click.Context, id: str, raw: bool, as_json: bool) -> None:
 def _tell(console: Any, app: Celery, detail: Detail) -> None:
     record, stored = detail.record, detail.stored
     source = record.evidence.source
-    where = f"{brief(record.cause)}{f' in {source}' if source else ''}" if record.cause else ""
+    where = f"{causes.short(record.cause)}{f' in {source}' if source else ''}" if record.cause else ""
     title = console.style(clean(record.task), bold=True)
     console.echo(f"{title}[{clean(record.id)}]" + (f"  {clean(where)}" if where else ""))
     if record.arguments:

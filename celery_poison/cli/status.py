@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from celery_poison.causes import brief
+from celery_poison import causes
+from celery_poison.blocks import Proposal
 from celery_poison.cli.output import print_json, print_table
 from celery_poison.cli.rules import gate_line
 from celery_poison.cli.session import app_of, json_option, open_quarantine, verb
 from celery_poison.model import Incident, WorkerRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.proposals import Proposal
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
 from celery_poison.quarantine.stranded import Stranded
 from celery_poison.text import clean, command, count_of, duration, some_of, when
@@ -59,7 +59,7 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
     errors = (
         f"{count_of(seen.unguarded, 'task')} ran unguarded, {count_of(seen.ledger_errors, 'ledger error')}"
     )
-    would = ", ".join(f"{number} {brief(cause)}" for cause, number in seen.would_quarantine.items())
+    would = ", ".join(f"{number} {causes.short(cause)}" for cause, number in seen.would_quarantine.items())
     observed = [("observed", f"would have been quarantined: {would or 'nothing yet'}")]
     return [
         *(observed if seen.observe_only or would else []),
@@ -169,9 +169,9 @@ def incidents(ctx: click.Context, limit: int, as_json: bool) -> None:
     else:
         click.echo("no worker has died", err=True)
     if alone := process_deaths(queries.counts()):
-        causes = ", ".join(f"{number} {brief(cause)}" for cause, number in alone.items())
+        of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
         died = count_of(sum(alone.values()), "task process")
-        click.echo(f"{died} died alone, since the ledger began: {causes}; {command('poison groups')}")
+        click.echo(f"{died} died alone, since the ledger began: {of}; {command('poison groups')}")
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:

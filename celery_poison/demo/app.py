@@ -1,12 +1,235 @@
-"""The app that the demo's workers run: ``celery -A celery_poison.demo.app worker``.
+"""The demo's app: a task that does its work, and one task for each way of killing whoever runs it.
 
-Where its Redis is, and whether the plugin guards it, is told by the environment: see ``poisons``.
+It is made for a worker (``celery -A celery_poison.demo.app worker``) of which the environment names the Redis
+server. There is no default, since these tasks kill whoever runs them: ``celery-poison demo --keep`` tells it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
 import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from celery_poison.demo.poisons import app_from
+import redis
+from celery import Celery, Task, current_task, signals
+from kombu import serialization
 
-app = app_from(os.environ)
+from celery_poison import guarded
+from celery_poison.task import FIRST
+
+#: The URL of a Redis server, without a database; and 1 to leave the plugin out.
+REDIS, PLAIN = "POISON_DEMO_REDIS", "POISON_DEMO_PLAIN"
+HEALTHY = "demo.healthy"
+#: In this format a message goes off while it is read, as a malicious or broken pickle does.
+SERIALIZER = "demo-bomb"
+#: Seconds: a healthy task; the pause in which tasks beside a poison begin; the limit of the one that hangs;
+#: longer than anybody waits.
+WORK, HESITATION, HARD_LIMIT, FOREVER = 0.03, 0.05, 1, 600
+#: Short, so that the demo shows a failover in seconds; the defaults are 3 s and 10 s.
+HEARTBEAT, ACTIVATION = 0.4, 2.0
+#: Plain Celery gives back a killed worker's messages after so many seconds, when kombu next looks: every
+#: 100 s, and 10 s after a start. With the default, an hour, the loop would die out as soon as every poison
+#: waits for a worker that is dead.
+VISIBILITY = 5
+
+_main_pid = 0
+
+
+@signals.worker_init.connect
+def _remember_main_process(**_: Any) -> None:
+    global _main_pid
+    _main_pid = os.getpid()
+
+
+def _sigkill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _segfault() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump in anybody's directory
+    ctypes.string_at(0)
+
+
+def _memory_error() -> None:
+    raise MemoryError("this page does not fit")
+
+
+def _kill_worker() -> None:
+    os.kill(_main_pid, signal.SIGKILL)
+    time.sleep(FOREVER)  # we outlive it for a moment, and must not return in it
+
+
+class Poison(NamedTuple):
+    """One way of dying.
+
+    Attributes:
+        name: the task is ``demo.<name>``.
+        what: for people.
+        causes: what quarantine may give as the cause.
+        kill: does it.
+    """
+
+    name: str
+    what: str
+    causes: frozenset[str]
+    kill: Callable[[], object]
+
+    @property
+    def task(self) -> str:
+        return f"demo.{self.name}"
+
+
+POISONS = (
+    Poison("sigkill", "is killed, as by the OOM killer", frozenset({"signal:9"}), _sigkill),
+    Poison("segfault", "crashes in a C library", frozenset({"signal:11"}), _segfault),
+    Poison("os_exit", "calls os._exit(7)", frozenset({"exit:7"}), lambda: os._exit(7)),
+    Poison("memory_error", "raises MemoryError", frozenset({"memory_error"}), _memory_error),
+    Poison("sys_exit", "calls sys.exit(3)", frozenset({"system_exit", "exit:3"}), lambda: sys.exit(3)),
+    Poison(
+        "hang",
+        "never ends, is put back at its time limit",
+        frozenset({"time_limit"}),
+        lambda: time.sleep(FOREVER),
+    ),
+    Poison("kill_worker", "kills the worker's main process", frozenset({"signal:9"}), _kill_worker),
+    Poison(
+        "kill_group",
+        "kills the whole worker at once",
+        frozenset({"signal:9"}),
+        lambda: os.killpg(os.getpgrp(), signal.SIGKILL),
+    ),
+    # Its arguments kill, in the main process, before any task has begun.
+    Poison("bomb", "kills whoever deserialises it", frozenset({"receive"}), _sigkill),
+)
+SIGKILL, SEGFAULT, HANG, BOMB = POISONS[0], POISONS[1], POISONS[5], POISONS[-1]
+
+
+class Tally:
+    """What the tasks count themselves, in a Redis database of their own, without asking the plugin.
+
+    Every write waits for its answer: the caller's next line may kill the process. A process has a
+    connection of its own, since one that crossed a fork would be shared with the parent.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._clients: dict[int, redis.Redis] = {}
+
+    @property
+    def _client(self) -> Any:
+        pid = os.getpid()
+        if pid not in self._clients:
+            self._clients = {pid: redis.Redis.from_url(self._url, decode_responses=True)}
+        return self._clients[pid]
+
+    def count(self, what: str, name: object) -> None:
+        """Count one more; ``what``: started, finished, killed, or born in a worker."""
+        self._client.hincrby(f"demo:{what}", str(name), 1)
+
+    def counts(self, what: str) -> dict[str, int]:
+        return {name: int(number) for name, number in self._client.hgetall(f"demo:{what}").items()}
+
+    def starts(self) -> dict[int, int]:
+        """How often each healthy task was started, by its number."""
+        return {int(number): times for number, times in self.counts("started").items()}
+
+    def pool_deaths(self, slots: int) -> int:
+        """How many pool processes were replaced in workers that went on living, of ``slots`` each."""
+        return sum(max(0, born - slots) for born in self.counts("born").values())
+
+    def repair(self, poison: Poison) -> None:
+        """From now on this poison does no harm: somebody repaired its task."""
+        self._client.sadd("demo:repaired", poison.name)
+
+    def is_repaired(self, poison: Poison) -> bool:
+        return bool(self._client.sismember("demo:repaired", poison.name))
+
+
+def expected(n: int) -> int:
+    """What the healthy task number ``n`` returns."""
+    return n * n
+
+
+def build_app(redis_url: str, *, plain: bool = False, current: bool = False) -> Celery:
+    """Return the app on a Redis server, whose databases 0 to 2 it uses.
+
+    Args:
+        plain: without the plugin; late acknowledgement is all that Celery itself offers.
+        current: make it this process's current app; a worker does.
+    """
+    # Celery prefers these to what an app says: the poison would go to somebody's real workers.
+    for name in ("BROKER_URL", "BROKER_READ_URL", "BROKER_WRITE_URL", "RESULT_BACKEND", "CONFIG_MODULE"):
+        os.environ.pop(f"CELERY_{name}", None)
+    app = Celery("celery_poison_demo", set_as_current=current)
+    app.conf.update(
+        broker_url=f"{redis_url}/0",
+        result_backend=f"{redis_url}/1",
+        broker_connection_retry_on_startup=True,
+        accept_content=["json", SERIALIZER],
+    )
+    if plain:
+        app.conf.update(
+            task_acks_late=True,
+            task_reject_on_worker_lost=True,
+            broker_transport_options={"visibility_timeout": VISIBILITY},
+        )
+    else:
+        app.conf.update(poison_heartbeat_interval=HEARTBEAT, poison_activation_interval=ACTIVATION)
+    _register(app, Tally(f"{redis_url}/2"), (lambda task: task) if plain else guarded)
+    return app
+
+
+def _register(app: Celery, tally: Tally, guard: Callable[[Any], Any]) -> None:
+    """Give the app its tasks. Not shared: Celery would give a shared task to every app of this process."""
+    serialization.register(SERIALIZER, json.dumps, _reader(tally), f"application/x-{SERIALIZER}", "utf-8")
+    signals.worker_process_init.connect(
+        lambda **_: tally.count("born", os.getppid()), weak=False, dispatch_uid=SERIALIZER
+    )
+
+    @guard
+    @app.task(shared=False, name=HEALTHY)
+    def healthy(n: int) -> int:
+        tally.count("started", n)
+        time.sleep(WORK)
+        tally.count("finished", n)
+        return expected(n)
+
+    for poison in POISONS:
+        # The second name of the option is the one that Celery knew before 5.7.
+        late = {"time_limit": HARD_LIMIT, "acks_on_timeout": False, "acks_on_failure_or_timeout": False}
+        options = late if poison is HANG else {}
+        task: Task = app.task(shared=False, name=poison.task, **options)(_harmful(tally, poison))
+        guard(task)
+
+
+def _harmful(tally: Tally, poison: Poison) -> Callable[[], str]:
+    def harmful() -> str:
+        if tally.is_repaired(poison):
+            return "repaired"
+        time.sleep(HESITATION)
+        if not getattr(current_task.request, "poison", FIRST).on_trial:
+            tally.count("killed", poison.name)  # on trial it harms nobody, and the ledger counts its death
+        poison.kill()
+        return "survived"
+
+    return harmful
+
+
+def _reader(tally: Tally) -> Callable[[str], Any]:
+    def read(body: str) -> Any:
+        if not tally.is_repaired(BOMB):
+            tally.count("killed", BOMB.name)
+            BOMB.kill()
+        return json.loads(body)
+
+    return read
+
+
+if REDIS in os.environ:
+    app = build_app(os.environ[REDIS], plain=os.environ.get(PLAIN) == "1", current=True)

@@ -6,18 +6,18 @@ import json
 import logging
 import shlex
 import sys
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 
 import click
 from rich.text import Text
 
 from celery_poison import Quarantine
-from celery_poison.demo.poisons import POISONS
-from celery_poison.demo.report import Report
+from celery_poison.demo.app import POISONS
 from celery_poison.demo.screen import Screen
-from celery_poison.demo.stage import SLOTS, WORKERS, Interrupted, Interruptions, Stage, open_stage, plan
-from celery_poison.demo.story import Story, judge, play_plain
+from celery_poison.demo.stage import SLOTS, WORKERS, Stage, open_stage, plan
+from celery_poison.demo.story import Report, Story, judge, play_plain
+from celery_poison.testing.basics import Interrupted, Interruptions
 
 EXIT_BROKEN, EXIT_NO_REDIS = 1, 3
 
@@ -31,17 +31,6 @@ Examples:
 
 Exit status: 0 every promise held, 1 one was broken, 2 wrong usage, 3 no Redis, 128 + signal when stopped.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    healthy: int
-    seed: int
-    plain: bool
-    seconds: float
-    as_json: bool
-    keep: bool
-    logs: Path | None
 
 
 @click.command("demo", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,10 +58,22 @@ def demo(
     kind among them, and shows how each is quarantined while the healthy ones finish; then one is
     released, one is given up. Needs nothing that runs already, and leaves nothing behind.
     """
-    options = Options(healthy, seed, plain_, seconds, as_json, keep, logs)
     screen = Screen(sys.stderr if as_json else sys.stdout, guarded=not plain_)
+    # Else the last resort of logging prints their warnings into the panel when Redis stops.
+    for name in ("celery", "celery_poison", "kombu"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    if logs is not None:
+        logs.mkdir(parents=True, exist_ok=True)
     try:
-        status = _run(options, screen)
+        with Interruptions() as interruptions, open_stage(plain=plain_, logs=logs) as stage:
+            report = _play(stage, screen, interruptions, healthy, seed, seconds if plain_ else None)
+            _tell(report, screen, stage, as_json=as_json)
+            interruptions.pause()
+            if logs is not None and not plain_:
+                _keep_journal(stage, logs)
+            if keep:
+                _keep_running(stage, screen, interruptions)
+        status = 0 if report.ok else EXIT_BROKEN
     except Interrupted as interrupted:
         screen.close()
         screen.say(Text("\n  Stopped; nothing is left behind.", "dim"))
@@ -85,58 +86,35 @@ def demo(
     sys.exit(status)
 
 
-def _run(options: Options, screen: Screen) -> int:
-    # Else the last resort of logging prints their warnings into the panel when Redis stops.
-    for name in ("celery", "celery_poison", "kombu"):
-        logging.getLogger(name).addHandler(logging.NullHandler())
-    if options.logs is not None:
-        options.logs.mkdir(parents=True, exist_ok=True)
-    with Interruptions() as interruptions, open_stage(plain=options.plain, logs=options.logs) as stage:
-        try:
-            return _play(options, screen, stage, interruptions)
-        except (Interrupted, OSError):
-            stage.grace = 0.0
-            raise
-
-
-def _play(options: Options, screen: Screen, stage: Stage, interruptions: Interruptions) -> int:
-    kind = ", without the plugin" if options.plain else ""
-    sent = f"{options.healthy} healthy tasks with {len(POISONS)} poison messages among them"
+def _play(
+    stage: Stage,
+    screen: Screen,
+    interruptions: Interruptions,
+    healthy: int,
+    seed: int,
+    plain_seconds: float | None,
+) -> Report:
+    """Send the load and look on; ``plain_seconds``: how long, where the plugin is left out."""
+    kind = "" if plain_seconds is None else ", without the plugin"
+    sent = f"{healthy} healthy tasks with {len(POISONS)} poison messages among them"
     fleet = f"{WORKERS} workers of {SLOTS} processes"
     screen.say(Text(f"celery-poison demo{kind}", "bold"), Text(f"{sent}; {fleet}\n", "dim"))
     interruptions.pause()
-    load = stage.send(plan(options.healthy, options.seed))
+    load = stage.send(plan(healthy, seed))
     stage.workers.start()
-    if options.plain:
-        last = play_plain(stage, load, screen, interruptions, options.seconds)
-        report = Report(seed=options.seed, last=last, load=load, starts=stage.tally.starts())
-    else:
-        report = _judged(Story(stage, load, screen, interruptions), options.seed)
-    _tell(report, options, screen, stage)
-    interruptions.pause()
-    if options.logs is not None and not options.plain:
-        entries = Quarantine(stage.app).queries.journal(count=1_000_000)
-        (options.logs / "journal.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
-    if options.keep:
-        _keep(screen, stage, interruptions)
-    return 0 if report.ok else EXIT_BROKEN
-
-
-def _judged(story: Story, seed: int) -> Report:
+    if plain_seconds is not None:
+        last = play_plain(stage, load, screen, interruptions, plain_seconds)
+        return Report(seed=seed, last=last, load=load, starts=stage.tally.starts())
+    story = Story(stage, load, screen, interruptions)
     findings = story.play()
-    return Report(
-        seed=seed,
-        last=story.watch.look(),
-        load=story.load,
-        starts=dict(findings.starts),
-        findings=findings,
-        promises=tuple(judge(findings)),
-    )
+    last, promises = story.watch.look(), tuple(judge(findings))
+    starts = dict(findings.starts)
+    return Report(seed=seed, last=last, load=load, starts=starts, findings=findings, promises=promises)
 
 
-def _tell(report: Report, options: Options, screen: Screen, stage: Stage) -> None:
+def _tell(report: Report, screen: Screen, stage: Stage, *, as_json: bool) -> None:
     screen.close()
-    if options.as_json:
+    if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:
         screen.say(*report.lines())
@@ -145,7 +123,12 @@ def _tell(report: Report, options: Options, screen: Screen, stage: Stage) -> Non
         screen.say(Text("\n  The workers' last complaints:", "red"), *complaints)
 
 
-def _keep(screen: Screen, stage: Stage, interruptions: Interruptions) -> None:
+def _keep_journal(stage: Stage, logs: Path) -> None:
+    entries = Quarantine(stage.app).queries.journal(count=1_000_000)
+    (logs / "journal.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+
+
+def _keep_running(stage: Stage, screen: Screen, interruptions: Interruptions) -> None:
     environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in stage.environment.items())
     screen.say(
         Text("\n  Everything goes on running until Ctrl-C. To look around:", "bold"),
@@ -153,8 +136,6 @@ def _keep(screen: Screen, stage: Stage, interruptions: Interruptions) -> None:
         f"  {environment} celery -A celery_poison.demo.app poison list",
         f"  {environment} celery -A celery_poison.demo.app inspect active",
     )
-    try:
+    with suppress(Interrupted):
         while True:
-            interruptions.pause(0.2)
-    except Interrupted:
-        return
+            interruptions.pause(60)

@@ -1,9 +1,11 @@
-"""Shows what happens: redrawn in place on a terminal, line by line everywhere else."""
+"""How things stand at one moment, and how that is shown: in place on a terminal, line by line elsewhere."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -12,21 +14,120 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from celery_poison.demo.watch import DECIDED, Row, Snapshot
+from celery_poison import Quarantine, State
+from celery_poison.causes import describe
+from celery_poison.demo.app import HEALTHY, POISONS, Poison
+from celery_poison.demo.stage import SLOTS, Load, Stage
+from celery_poison.model import MessageRecord
 
 #: Seconds between two lines in a pipe.
 PAUSE = 3.0
 #: Lines of the panel with its notes, and the prompt below it.
 _ROOM = 24
-_MARKS = {
-    "waiting": ("·", "dim"),
-    "killing": ("✗", "red"),
-    "candidate": ("●", "yellow"),
-    "quarantined": ("✓", "green"),
-    "released": ("→", "green"),
-    "failed": ("→", "dim"),
+#: Colours of sentences about what is not decided.
+_UNDECIDED = {"waiting": "dim", "candidate": "yellow", "killing": "red"}
+#: Where a poison message stands -> its mark, the mark's colour, and what is said of it.
+FATES = {
+    "waiting": ("·", "dim", "waits in its queue"),
+    "killing": ("✗", "red", "has killed"),
+    "candidate": ("●", "yellow", "candidate: it runs alone from now on"),
+    "quarantined": ("✓", "green", "in quarantine: {cause}"),
+    "released": ("→", "green", "repaired and released: its result arrived"),
+    "failed": ("→", "dim", "given up: its caller was told"),
 }
-_SENTENCES = {"waiting": "dim", "candidate": "yellow", "killing": "red"}
+DECIDED = ("quarantined", "released", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One poison; ``kills`` are those that it counted itself, ``fate`` is one of FATES."""
+
+    poison: Poison
+    kills: int
+    fate: str
+    cause: str = ""
+
+    @property
+    def loops(self) -> bool:
+        """Whether it kills more often than the plugin would let it."""
+        return self.fate == "killing" and self.kills > 2
+
+    @property
+    def sentence(self) -> str:
+        return (
+            "kills again and again" if self.loops else FATES[self.fate][2].format(cause=describe(self.cause))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Attributes:
+    workers: name -> whether it consumes at this moment.
+    strangers: healthy tasks in quarantine.
+    """
+
+    seconds: float
+    sent: int
+    done: int
+    workers: Mapping[str, bool]
+    worker_deaths: int
+    pool_deaths: int
+    rows: tuple[Row, ...]
+    strangers: int = 0
+
+    @property
+    def waiting(self) -> int:
+        return self.sent - self.done
+
+    @property
+    def kept(self) -> int:
+        """How many poison messages went into quarantine, those about which somebody decided since too."""
+        return sum(row.fate in DECIDED for row in self.rows)
+
+
+class Watch:
+    """Looks at a stage, with or without the plugin on it."""
+
+    def __init__(self, stage: Stage, load: Load, quarantine: Quarantine | None) -> None:
+        self._stage, self._load, self._quarantine = stage, load, quarantine
+        self._since = time.monotonic()
+        #: Poisons whose result arrived: nothing in the ledger remembers them any more.
+        self.released: set[str] = set()
+
+    @property
+    def seconds(self) -> float:
+        """Since the watch began."""
+        return time.monotonic() - self._since
+
+    def look(self) -> Snapshot:
+        supervisor, tally, records = self._stage.workers, self._stage.tally, self._records()
+        kills, ids = tally.counts("killed"), self._load.poison
+        return Snapshot(
+            seconds=self.seconds,
+            sent=len(self._load.healthy),
+            done=len(tally.counts("finished")),
+            workers={worker.name: worker.is_ready() and worker.is_alive() for worker in supervisor.workers},
+            worker_deaths=len(supervisor.deaths),
+            pool_deaths=tally.pool_deaths(SLOTS),
+            rows=tuple(self._row(p, kills.get(p.name, 0), records.get(ids[p.name])) for p in POISONS),
+            strangers=sum(record.task == HEALTHY and record.state == "NDLV" for record in records.values()),
+        )
+
+    def _records(self) -> dict[str, MessageRecord]:
+        """Return what the ledger knows, by task id; a message that moved meanwhile counts where it went."""
+        quarantine = self._quarantine
+        if quarantine is None:
+            return {}
+        found = quarantine.list(candidates=True) + quarantine.list() + quarantine.list(state=State.FAIL)
+        return {record.id: record for record in found}
+
+    def _row(self, poison: Poison, kills: int, record: MessageRecord | None) -> Row:
+        if poison.name in self.released:
+            return Row(poison, kills, "released")
+        if record is None:
+            return Row(poison, kills, "killing" if kills else "waiting")
+        fates = {State.NDLV: "quarantined", State.FAIL: "failed"}
+        return Row(poison, kills, fates.get(State(record.state), "candidate"), record.cause)
 
 
 class Screen:
@@ -115,9 +216,9 @@ def panel(snapshot: Snapshot, notes: Iterable[str], *, guarded: bool) -> Group:
     rows = Table.grid(padding=(0, 2))
     rows.add_row("", Text("poison", "dim"), Text("kills", "dim"), "")
     for row in snapshot.rows:
-        sentence = Text(row.sentence, _SENTENCES.get(row.fate, ""), no_wrap=True, overflow="ellipsis")
+        sentence = Text(row.sentence, _UNDECIDED.get(row.fate, ""), no_wrap=True, overflow="ellipsis")
         kills = f"{row.kills}×" if row.kills else ""
-        mark = Text.assemble("  ", _MARKS[row.fate])
+        mark = Text.assemble("  ", FATES[row.fate][:2])
         rows.add_row(mark, Text(row.poison.name, "bold"), Text(kills, justify="right"), sentence)
     return Group(facts, *lines, "", rows, "", *(f"  {note}" for note in notes))
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import random
 import re
 import secrets
-import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
 
 from celery import Celery
 
-import celery_poison
-from celery_poison import procfs
-from celery_poison.demo.poisons import (
+from celery_poison.demo.app import (
     BOMB,
     HEALTHY,
     PLAIN,
@@ -32,6 +25,8 @@ from celery_poison.demo.poisons import (
     build_app,
 )
 from celery_poison.testing import RedisServer, Supervisor, Worker
+from celery_poison.testing.basics import Interrupted
+from celery_poison.testing.processes import end_marked, private_environment
 
 WORKERS = SLOTS = 2
 #: Seconds that workers get for a warm shutdown before they are killed.
@@ -42,7 +37,6 @@ MARK = "POISON_DEMO_ID"
 _COMPLAINTS = re.compile(r": (WARNING|ERROR|CRITICAL)/|^\w+Error: ")
 #: Complaints that are told at the end.
 _LAST = 15
-_IMPORTABLE_FROM = Path(celery_poison.__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,72 +113,24 @@ def open_stage(*, plain: bool, logs: Path | None = None) -> Iterator[Stage]:
             workers=_supervisor(environment | {MARK: mark}, directory, logs or directory),
             environment=environment,
         )
-        stack.callback(_end_stragglers, mark)
+        stack.callback(end_marked, MARK, mark)
         # Before the start: one that is broken off half-way is undone too.
         stack.callback(lambda: stage.workers.stop(stage.grace))
         stack.callback(stage.app.close)
-        yield stage
+        try:
+            yield stage
+        except (Interrupted, OSError):
+            stage.grace = 0.0
+            raise
 
 
 def _supervisor(environment: dict[str, str], directory: Path, logs: Path) -> Supervisor:
-    # A directory of its own keeps the workers from importing what happens to lie in the user's; nor
-    # shall settings that were made for other workers reach these.
-    path = os.pathsep.join(filter(None, (str(_IMPORTABLE_FROM), os.environ.get("PYTHONPATH"))))
-    foreign = {name: "" for name in os.environ if name.startswith("CELERY_")}
+    # billiard leaves a directory behind for every worker that is killed: it goes with ours. There is also
+    # nothing that they could import by mistake.
+    env = private_environment() | environment | {"TMPDIR": str(directory)}
 
     def make(name: str) -> Worker:
-        return Worker(
-            "celery_poison.demo.app",
-            name=name,
-            concurrency=SLOTS,
-            # billiard leaves a directory behind for every worker that is killed: it goes with ours.
-            env=foreign | environment | {"PYTHONPATH": path, "TMPDIR": str(directory)},
-            cwd=directory,
-            log_path=logs / f"{name}.log",
-        )
+        app, log = "celery_poison.demo.app", logs / f"{name}.log"
+        return Worker(app, name=name, concurrency=SLOTS, env=env, cwd=directory, log_path=log)
 
     return Supervisor(make, WORKERS, give_up_after=1000)
-
-
-def _end_stragglers(mark: str) -> None:
-    """Kill what left its worker's process group and outlived it."""
-    for pid in procfs.carrying(MARK, mark):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-class Interrupted(Exception):
-    """Somebody asked the demo to stop."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.exit_status = 128 + number
-
-
-class Interruptions:
-    """While entered, Ctrl-C and SIGTERM are a flag that is looked at between two steps.
-
-    An exception thrown into the middle of starting a process would leave that process to nobody.
-    """
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._former: dict[int, Any] = {}
-
-    def pause(self, seconds: float = 0.0) -> None:
-        """Sleep; then raise Interrupted if somebody asked."""
-        time.sleep(seconds)
-        if self._number:
-            raise Interrupted(self._number)
-
-    def _remember(self, number: int, _: object) -> None:
-        self._number = self._number or number
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._former[number] = signal.signal(number, self._remember)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, former in self._former.items():
-            signal.signal(number, former)

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from celery import states
 from celery.result import AsyncResult
+from rich.text import Text
 
 from celery_poison import Quarantine
-from celery_poison.demo.poisons import HANG, POISONS, SEGFAULT, SIGKILL, Poison, expected
-from celery_poison.demo.screen import Screen
-from celery_poison.demo.stage import Interrupted, Interruptions, Load, Stage
-from celery_poison.demo.watch import Snapshot, Watch
+from celery_poison.demo.app import HANG, POISONS, SEGFAULT, SIGKILL, Poison, expected
+from celery_poison.demo.screen import Row, Screen, Snapshot, Watch, counted, deaths
+from celery_poison.demo.stage import Load, Stage
 from celery_poison.model import MessageRecord
+from celery_poison.testing.basics import Interrupted, Interruptions
 
-#: Seconds after which a promise that has not come true counts as broken: that everything is settled, that a
-#: decision is carried out, that a suspicion is closed whose message has ended.
-PATIENCE, DECISION_PATIENCE, CLEARING = 90.0, 30.0, 5.0
-TICK = 0.15
-ACTOR = "demo"
 MAX_CRASHES = 2
 #: Names that a sentence lists; the others are counted.
 _SHOWN = 8
+_WIDTH = 53
+_RETURN = "  A killed worker's messages come back within two minutes here, after an hour by Celery's default."
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +122,103 @@ def _some(items: Iterable[Any]) -> str:
     shown = [str(item) for item in items]
     rest = len(shown) - _SHOWN
     return ", ".join(shown[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that is known at the end; ``findings`` and ``promises`` only where the plugin was on."""
+
+    seed: int
+    last: Snapshot
+    load: Load
+    starts: dict[int, int]
+    findings: Findings | None = None
+    promises: tuple[Promise, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(promise.held for promise in self.promises)
+
+    @property
+    def ran_twice(self) -> list[int]:
+        """Healthy tasks that were started more than once."""
+        return sorted(n for n, times in self.starts.items() if times > 1)
+
+    def lines(self) -> list[Text]:
+        return [Text(), *(self._guarded() if self.findings else self._compared())]
+
+    def _guarded(self) -> list[Text]:
+        lines = [_line(promise) for promise in self.promises]
+        if again := len(self.ran_twice):
+            why = "ran twice: a poison took their worker along"
+            lines += [Text(), Text(f"  {counted(again, 'healthy task')} {why}.", "dim")]
+        broken = sum(not promise.held for promise in self.promises)
+        verdict = f"{broken} of {len(self.promises)} promises were broken" if broken else "Every promise held"
+        told = f"  {verdict}, after {self.last.seconds:.0f} s."
+        return [*lines, Text(), Text(told, "red" if broken else "green")]
+
+    def _compared(self) -> list[Text]:
+        last = self.last
+        kills = sum(row.kills for row in last.rows)
+        killed = f"{counted(len(last.rows), 'poison message')} killed {kills} times"
+        left = f"{last.waiting} of {counted(last.sent, 'healthy task')} still wait" if last.waiting else ""
+        return [
+            Text(f"  After {last.seconds:.0f} s without the plugin: {deaths(last)} died.", "bold"),
+            Text(f"  {killed}, and would be for ever; {left or 'the healthy tasks slipped through'}."),
+            Text(_RETURN),
+            Text("  With it, each of them kills twice at most: run the demo without --plain.", "dim"),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``demo --json`` prints."""
+        last, found = self.last, self.findings
+        told: dict[str, Any] = {
+            "mode": "guarded" if found else "plain",
+            "ok": self.ok,
+            "seed": self.seed,
+            "seconds": round(last.seconds, 1),
+            "healthy": {
+                "sent": last.sent,
+                "done": last.done,
+                "waiting": last.waiting,
+                "ran_twice": self.ran_twice,
+            },
+            "deaths": {"workers": last.worker_deaths, "pool_processes": last.pool_deaths},
+            "poison": [self._poison(row) for row in last.rows],
+        }
+        if found is not None:
+            told["release"] = asdict(found.released) if found.released else None
+            told["fail"] = asdict(found.failed) if found.failed else None
+            told["promises"] = [asdict(promise) for promise in self.promises]
+        return told
+
+    def _poison(self, row: Row) -> dict[str, Any]:
+        name = row.poison.name
+        told = {"name": name, "what": row.poison.what, "id": self.load.poison[name], "kills": row.kills}
+        if self.findings is not None:
+            record = self.findings.kept(name)
+            told |= {
+                "fate": row.fate,
+                "cause": record.cause if record else "",
+                "expected": sorted(row.poison.causes),
+                "reason": record.story if record else "",
+                "crashes": record.crashes if record else 0,
+                "failures": record.failures if record else 0,
+            }
+        return told
+
+
+def _line(promise: Promise) -> Text:
+    mark = ("✓", "green") if promise.held else ("✗", "red")
+    evidence = (promise.evidence, "dim" if promise.held else "red")
+    return Text.assemble("  ", mark, f" {promise.promise:<{_WIDTH}}", evidence)
+
+
+#: Seconds after which a promise that has not come true counts as broken: that everything is settled, that a
+#: decision is carried out, that a suspicion is closed whose message has ended.
+PATIENCE, DECISION_PATIENCE, CLEARING = 90.0, 30.0, 5.0
+TICK = 0.15
+ACTOR = "demo"
 
 
 class Story:

@@ -15,8 +15,8 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import signals
+from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.evidence import NEAR, Evidence
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork

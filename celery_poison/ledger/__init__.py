@@ -7,9 +7,8 @@ what is written: ``messages``, ``quarantine``, ``fleet``, ``policies``; what is 
 
 from celery_poison.ledger.fleet import FleetTransitions
 from celery_poison.ledger.keys import Keys
-from celery_poison.ledger.messages import MessageTransitions
+from celery_poison.ledger.messages import MessageTransitions, QuarantineTransitions
 from celery_poison.ledger.policies import PolicyTransitions
-from celery_poison.ledger.quarantine import QuarantineTransitions
 
 __all__ = ["Keys", "Ledger"]
 

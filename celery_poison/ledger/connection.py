@@ -1,18 +1,26 @@
-"""Opening Redis for the ledger: URL forms, time-outs, and one kind of error for all that can go wrong."""
+"""Opening Redis for the ledger: URL forms, TLS, time-outs, one kind of error, and whose ledger it is.
+
+How to speak TLS is a part of the ledger's URL: who has the URL needs nothing else to connect. Celery keeps it
+apart, in ``broker_use_ssl`` and ``redis_backend_use_ssl``; redis-py reads it from the URL.
+"""
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
+import secrets
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import redis
 import redis.sentinel
 
-from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.ledger.tls import without_tls
+from celery_poison.errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
+from celery_poison.ledger.keys import Keys
 
 #: Seconds; long enough for a busy Redis, short enough that nobody waits on a dead one.
 CONNECT_TIMEOUT = 2.0
@@ -34,7 +42,7 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
     Args:
         url: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://`` or
             ``sentinel://host:port/db;sentinel://host:port`` URLs. TLS is spoken to ``rediss://``, and to the
-            master where the first Sentinel's URL has TLS options: see :mod:`celery_poison.ledger.tls`.
+            master where the first Sentinel's URL has TLS options: see :mod:`celery_poison.ledger.connection`.
         options: the broker's transport options; only ``master_name`` and ``sentinel_kwargs`` are read.
 
     Raises:
@@ -147,3 +155,123 @@ def check_server(client: redis.Redis) -> list[str]:
     if not info.get("aof_enabled") and not _saves(client):
         warnings.append("this Redis has no persistence: a restart forgets every count")
     return warnings
+
+
+SCHEMA = 1
+#: Scripts of this version work on these schemas, so that workers can be upgraded one by one.
+ACCEPTED = (SCHEMA, SCHEMA - 1)
+
+
+def enroll(client: redis.Redis, keys: Keys, app: str, broker: str) -> bytes:
+    """Check that the ledger belongs to this app and broker; return its secret for fingerprints.
+
+    Raises:
+        SchemaMismatch: it belongs to another schema, app or broker.
+        LedgerUnavailable: Redis is away or refuses the write.
+    """
+    mine = {"schema": str(SCHEMA), "app": app, "broker": broker, "secret": secrets.token_hex(16)}
+    with clear_errors("opening the ledger"):
+        pipe = client.pipeline()
+        for name, value in mine.items():
+            pipe.hsetnx(keys.meta, name, value)
+        pipe.hgetall(keys.meta)
+        raw: Any = pipe.execute()[-1]
+    found = {key.decode(): value.decode() for key, value in raw.items()}
+    if int(found["schema"]) not in ACCEPTED:
+        raise SchemaMismatch(
+            f"the ledger has schema {found['schema']}, this version reads {SCHEMA}:"
+            " upgrade the older workers, or set another poison_namespace"
+        )
+    for name in ("app", "broker"):
+        if found[name] != mine[name]:
+            raise SchemaMismatch(
+                f"the ledger {keys.prefix} belongs to {name} {found[name]!r}, not to {mine[name]!r}:"
+                " give every app its own poison_namespace"
+            )
+    return bytes(raw[b"secret"])
+
+
+_PREFIX = "ssl_"
+_KNOWN = frozenset(inspect.signature(redis.SSLConnection).parameters)
+_NO = ("false", "0", "no", "")
+
+
+def with_tls(url: str, options: object) -> str:
+    """Return ``url`` with these options in it; what it says itself is left as it is.
+
+    Args:
+        url: of the forms that :func:`celery_poison.ledger.connection.open_redis` takes; of several
+            servers the first is told.
+        options: what Celery or kombu was told: a mapping of redis-py's ``ssl_*`` arguments. They ignore
+            anything else, and so does this. A Unix socket needs none.
+
+    Raises:
+        ConfigurationError: one of them cannot be written down.
+    """
+    if not isinstance(options, Mapping) or url.startswith(("unix:", "redis+socket:")):
+        return url
+    first, *others = url.split(";")
+    address, query = _divided(first)
+    told = {name: _written(name, value) for name, value in options.items() if _is_told(name, value)}
+    return ";".join([_joined(address, told | query), *others])
+
+
+def without_tls(url: str) -> tuple[str, dict[str, Any]]:
+    """Return ``url`` (a single one) without its TLS options, and these as redis-py's arguments.
+
+    As in kombu, whoever names such an option speaks TLS, also to ``redis://``.
+
+    Raises:
+        ConfigurationError: one of them means nothing, or its value does.
+    """
+    address, query = _divided(url)
+    options = {name: _read(name, value) for name, value in query.items() if name.startswith(_PREFIX)}
+    rest = {name: value for name, value in query.items() if name not in options}
+    if options:
+        address = re.sub("^redis:", "rediss:", address)
+    return _joined(address, rest), options
+
+
+def _divided(url: str) -> tuple[str, dict[str, str]]:
+    address, _, query = url.partition("?")
+    return address, dict(parse_qsl(query, keep_blank_values=True))
+
+
+def _joined(address: str, query: Mapping[str, str]) -> str:
+    return f"{address}?{urlencode(query, quote_via=quote)}" if query else address
+
+
+def _is_told(name: str, value: Any) -> bool:
+    # Of the others None is the default; it is this one's word for no verification.
+    return name.startswith(_PREFIX) and (value is not None or name == "ssl_cert_reqs")
+
+
+def _written(name: str, value: Any) -> str:
+    if name == "ssl_cert_reqs" and value in (None, *ssl.VerifyMode):
+        return ssl.VerifyMode(value or 0).name.removeprefix("CERT_").lower()
+    if isinstance(value, ssl.TLSVersion):
+        return value.name
+    if isinstance(value, (str, bool, os.PathLike)):
+        return str(value)
+    raise ConfigurationError(
+        f"{name}={value!r} cannot be a part of the ledger's URL: use text, or set poison_redis_url"
+    )
+
+
+def _read(name: str, value: str) -> Any:
+    match name:
+        case "ssl_cert_reqs":
+            found = re.fullmatch(r"(?:ssl\.)?(?:CERT_)?(none|optional|required)", value, re.IGNORECASE)
+            if found is None:
+                raise ConfigurationError(f"ssl_cert_reqs={value}: use none, optional or required")
+            return found[1].lower()
+        case "ssl_min_version":
+            known = ssl.TLSVersion.__members__
+            if value not in known:
+                raise ConfigurationError(f"ssl_min_version={value}: use one of {', '.join(known)}")
+            return ssl.TLSVersion[value]
+        case "ssl_check_hostname" | "ssl_validate_ocsp" | "ssl_validate_ocsp_stapled":
+            return value.lower() not in _NO
+    if name not in _KNOWN:
+        raise ConfigurationError(f"{name}: redis-py knows no such option")
+    return value

@@ -66,7 +66,10 @@ class DeclaredDead:
 
 
 class FleetTransitions(Caller):
-    """Who lives, who leads, who died, and how many at once."""
+    """Who lives, who leads, who died, and how many at once.
+
+    What takes a ``fence`` raises ``Fenced`` when another monitor took over.
+    """
 
     def beat(
         self, worker: str, fields: Mapping[str, str | int], *, first: bool = False, run_id: str = ""
@@ -93,7 +96,7 @@ class FleetTransitions(Caller):
         It is free when its holder's connections are gone, or when it was not renewed for ``ttl_ms``.
         """
         arguments: dict[str, Any] = {"worker": worker, "ttl_ms": ttl_ms, "run_id": run_id}
-        reply = self._call("lead", {}, patience_ms=GONE_PATIENCE_MS, alive=self.keys.alive, **arguments)
+        reply = self._call("lead", {}, **arguments, **self._of_silence)
         return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
 
     def is_declared_dead(self, worker: str) -> bool:
@@ -101,14 +104,18 @@ class FleetTransitions(Caller):
         with clear_errors("asking whether a worker was declared dead"):
             return self.client.zscore(self.keys.buried, worker) is not None
 
+    @property
+    def _of_silence(self) -> dict[str, Any]:
+        """What scripts go by that ask who is silent."""
+        prefixes = {"alive": self.keys.alive, "workers": self.keys.worker("")}
+        return {"patience_ms": GONE_PATIENCE_MS, **prefixes}
+
     def watch(self, activation_ms: int) -> Fleet:
         """Look at all workers once, and note whose connections are gone."""
-        words = {"activation_ms": activation_ms, "patience_ms": GONE_PATIENCE_MS, "alive": self.keys.alive}
-        reply = self._call("watch", {}, **words)
+        reply = self._call("watch", {}, activation_ms=activation_ms, **self._of_silence)
         run_id, *flat = [word.decode() for word in reply[3:]]
-        return Fleet(
-            int(reply[1]), int(reply[2]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True))
-        )
+        unwell = dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True))
+        return Fleet(int(reply[1]), int(reply[2]), run_id, unwell)
 
     def declare_dead(
         self,
@@ -130,26 +137,19 @@ class FleetTransitions(Caller):
             earlier: workers with whose deaths it has a message in common: they count once.
             evidence: what is known about its death, as JSON.
             seen_ms: when it was last seen to be connected, by Redis' clock; 0: nobody looked.
-
-        Raises:
-            Fenced: another monitor took over.
         """
         keys = {"worker": self.keys.worker(worker), "incident": self.keys.incident(incident)}
         arguments: dict[str, Any] = {
             "worker": worker,
             "incident": incident,
             "how": how.value,
-            "activation_ms": activation_ms,
-            "patience_ms": GONE_PATIENCE_MS,
-            "alive": self.keys.alive,
-            "fence": fence,
-            "workers": self.keys.worker(""),
-            "gate_share": gate.share if gate else "",
-            "gate_workers": gate.workers if gate else 0,
-            "window_ms": gate.window_ms if gate else 0,
             "evidence": evidence,
             "seen_ms": seen_ms,
+            "activation_ms": activation_ms,
+            "fence": fence,
             "earlier": "",
+            **self._of_silence,
+            **_told_of(gate),
         }
         code, *told = self._call("declare_dead", keys, rest=earlier, **arguments)
         if code is not Code.OK:
@@ -179,9 +179,6 @@ class FleetTransitions(Caller):
 
         Args:
             returned: queue -> number of messages put back into it.
-
-        Raises:
-            Fenced: another monitor took over.
         """
         keys = {"incident": self.keys.incident(incident)}
         arguments: dict[str, Any] = {
@@ -194,3 +191,9 @@ class FleetTransitions(Caller):
             "bounds": " ".join(map(str, RECOVERY_BOUNDS)),
         }
         self._call("close", keys, **arguments)
+
+
+def _told_of(gate: GateLimits | None) -> dict[str, Any]:
+    """Return what the script is told of the fleet gate; no share: nothing closes it."""
+    share, workers, window = (gate.share, gate.workers, gate.window_ms) if gate else ("", 0, 0)
+    return {"gate_share": share, "gate_workers": workers, "window_ms": window}

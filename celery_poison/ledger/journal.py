@@ -2,7 +2,8 @@
 
 One Redis stream, one entry per transition, every entry with the same flat fields in the same order,
 the empty string where a field does not apply. Never arguments, never bodies. docs/journal.md is the
-contract; a test holds it against this module and against ``lua/_journal.lua``.
+contract; a test holds it against this module and against ``lua/_journal.lua``. Whoever reads gets
+``LedgerUnavailable`` when Redis is away.
 """
 
 from __future__ import annotations
@@ -78,9 +79,6 @@ def history(
 
     Args:
         since, until: seconds of Redis' clock that bound what is read; None: the journal's ends.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
     """
     found: list[dict[str, str]] = []
     wanted, read = id.encode(), 0
@@ -142,11 +140,7 @@ class Extent:
 
 
 def extent(client: redis.Redis, keys: Keys) -> Extent:
-    """Return how far the journal reaches now.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Return how far the journal reaches now."""
     with clear_errors("reading the journal"):
         if not client.exists(keys.journal):
             return Extent(0, "", "", 0)
@@ -157,11 +151,7 @@ def extent(client: redis.Redis, keys: Keys) -> Extent:
 
 
 def extract(client: redis.Redis, keys: Keys, *, after: str = "", until: str) -> Iterator[dict[str, str]]:
-    """Yield the entries after the one with id ``after`` (empty: from the oldest on) up to ``until``.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Yield the entries after the one with id ``after`` (empty: from the oldest on) up to ``until``."""
     while True:
         with clear_errors("reading the journal"):
             rows: Any = client.xrange(keys.journal, f"({after}" if after else "-", until, count=_PAGE)

@@ -1,4 +1,7 @@
-"""Transitions of messages that workers receive, run, finish, die with and put aside."""
+"""Transitions of messages that workers receive, run, finish, die with, put aside and put into quarantine.
+
+Out of that they come by what a person decides.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 from celery_poison.ledger.scripts import Caller, Code, fence_of, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
-from celery_poison.states import State
+from celery_poison.states import Event, State
 
 #: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
 Known = Mapping[str, str]
@@ -48,7 +51,12 @@ class RecordedEnd:
 
 
 class MessageTransitions(Caller):
-    """What workers do with messages, and monitors for workers that died."""
+    """What workers do with messages, and monitors for workers that died.
+
+    ``fence`` is the number of the monitor that tells of an end, None where the start's own worker does;
+    ``known`` is what else is known about the start. Whoever is too late hears it: ``StaleDelivery``, the
+    message has a newer start or this one is not on record; ``Fenced``, another monitor took over.
+    """
 
     def look(self, mid: str, id: str, activation_ms: int) -> MessageState:
         """Return everything known about a message; changes nothing."""
@@ -88,27 +96,12 @@ class MessageTransitions(Caller):
         """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
 
         Args:
-            known: what else is known about the start.
-            fence: of the monitor that tells it; None when the start's own worker does.
             died_at: of the worker: its last sign of life, in seconds; the run ended then, or later.
-
-        Raises:
-            StaleDelivery: the message has a newer start.
-            Fenced: another monitor took over.
         """
-        arguments: dict[str, Any] = {
-            "mid": mid,
-            "start": start.encode(),
-            "cause": cause,
-            "blame": "shared" if shared else "exact",
-            "failure": int(failure),
-            "incident": incident,
-            "observe": int(not start.diverts),
-            "fence": fence_of(fence),
-            "known": packed(known),
-            "died_at": _ms(died_at),
-        }
-        return _recorded(self._call("crash", self._of(mid, start.id), **arguments))
+        end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
+        blame, observe = "shared" if shared else "exact", int(not start.diverts)
+        words = {"blame": blame, "observe": observe, "died_at": _ms(died_at)}
+        return _recorded(self._call("crash", self._of(mid, start.id), **end, **words))
 
     def interrupt(
         self,
@@ -130,25 +123,10 @@ class MessageTransitions(Caller):
         Args:
             spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
             failure: count it as a failure, so that it cannot go on for ever.
-            fence: of the monitor that tells it; None when the start's own worker does.
-            known: what else is known about the start.
-
-        Raises:
-            StaleDelivery: the message has no such start any more.
-            Fenced: another monitor took over.
         """
-        arguments: dict[str, Any] = {
-            "mid": mid,
-            "start": start.encode(),
-            "cause": cause,
-            "failure": int(failure),
-            "incident": incident,
-            "fence": fence_of(fence),
-            "spoilt": int(spoilt),
-            "known": packed(known),
-            "died_at": _ms(died_at),
-        }
-        reply = self._call("interrupt", self._of(mid, start.id), **arguments)
+        end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
+        words = {"spoilt": int(spoilt), "died_at": _ms(died_at)}
+        reply = self._call("interrupt", self._of(mid, start.id), **end, **words)
         return bool(reply[0] is Code.DONE)
 
     def rollback(
@@ -161,31 +139,15 @@ class MessageTransitions(Caller):
         known: Known = NOTHING_KNOWN,
     ) -> RecordedEnd:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
-        arguments: dict[str, Any] = {
-            "mid": mid,
-            "start": start.encode(),
-            "cause": cause,
-            "fence": fence_of(fence),
-            "known": packed(known),
-        }
-        return _recorded(self._call("rollback", self._of(mid, start.id), **arguments))
+        end = _end(mid, start, cause, fence, known)
+        return _recorded(self._call("rollback", self._of(mid, start.id), **end))
 
     def finish(self, mid: str, start: Start, *, fence: int, release: str = "") -> None:
-        """Note the end of a start that a dead worker had finished and not written down.
-
-        Raises:
-            StaleDelivery: the message has no such start any more.
-            Fenced: another monitor took over.
-        """
-        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "fence": fence_of(fence)}
-        self._call("finish", {}, **arguments, release=release)
+        """Note the end of a start that a dead worker had finished and not written down."""
+        self._call("finish", {}, mid=mid, start=start.encode(), fence=fence_of(fence), release=release)
 
     def forget_ends(self, tokens: Iterable[str], fence: int) -> None:
-        """Forget ends whose starts are not on record.
-
-        Raises:
-            Fenced: another monitor took over.
-        """
+        """Forget ends whose starts are not on record."""
         if rest := list(tokens):
             self._call("forget_ends", {}, rest=rest, fence=fence_of(fence))
 
@@ -290,7 +252,102 @@ def packed(known: Known) -> str:
     return json.dumps(whole)
 
 
+def _end(
+    mid: str, start: Start, cause: str, fence: int | None, known: Known, **more: str | int
+) -> dict[str, str | bytes | int]:
+    """Return what every script is told of the end of a start."""
+    words = {"mid": mid, "cause": cause, "fence": fence_of(fence), "known": packed(known)}
+    return {**words, "start": start.encode(), **more}
+
+
 def _recorded(reply: list[Any]) -> RecordedEnd:
     if reply[0] is Code.DONE:
         return RecordedEnd(History(), finished=True)
     return RecordedEnd(history_of(pairs(reply[1])), gate_closed=len(reply) > 2 and bool(reply[2]))
+
+
+#: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
+REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
+#: After this long an operator's unfinished decision counts as abandoned.
+DECISION_PATIENCE_MS = 30_000
+
+
+class QuarantineTransitions(Caller):
+    """What workers put into quarantine, and operators take out of it."""
+
+    def quarantine(
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        reason: str,
+        fields: Mapping[str, str | bytes | int],
+        block_after: int | None = None,
+        known: Known = NOTHING_KNOWN,
+    ) -> bool:
+        """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
+
+        Args:
+            block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
+                None: this is no conviction.
+
+        Raises:
+            IllegalTransition: a person gave the message up.
+            StaleDelivery: it runs elsewhere.
+        """
+        flat = [word for pair in fields.items() for word in pair]
+        fingerprint = str(fields.get("fingerprint", ""))
+        reply = self._call(
+            "quarantine",
+            {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
+            rest=flat,
+            fingerprint=fingerprint,
+            block_after="" if block_after is None else block_after,
+            remember_ms=REMEMBER_CONVICTIONS_MS,
+            known=packed(known),
+            mid=mid,
+            start=start.encode(),
+            cause=cause,
+            reason=reason,
+        )
+        return bool(reply[0] is Code.OK)
+
+    def would_quarantine(
+        self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
+    ) -> None:
+        """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
+        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        arguments["known"] = packed(known)
+        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **arguments)
+
+    # --- what a person decides ----------------------------------------------------------------
+
+    def decide(self, mid: str, verb: str, actor: str, note: str = "") -> int:
+        """Reserve a message in quarantine for one operator; return the number of the decision.
+
+        Raises:
+            MessageNotFound, IllegalTransition: it is not in quarantine.
+            DecisionPending: another operator is at it.
+        """
+        arguments: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
+        arguments["patience_ms"] = DECISION_PATIENCE_MS
+        return int(self._call("decide", {"message": self.keys.message(mid)}, **arguments)[1])
+
+    def undecide(self, mid: str, number: int) -> None:
+        """Give a reserved message back after a failed attempt, unless somebody took it over."""
+        self._call("undecide", {"message": self.keys.message(mid)}, number=number)
+
+    def released(self, mid: str, id: str, release: int, actor: str = "", note: str = "") -> None:
+        """Complete a release whose message was published (TBDL, on probation). Idempotent."""
+        arguments: dict[str, Any] = {"mid": mid, "release": release, "actor": actor, "note": note}
+        self._call("released", self._of(mid, id), **arguments)
+
+    def give_up(self, mid: str, event: Event, actor: str, note: str, number: int = 0) -> None:
+        """Complete a ``failed`` or ``discarded`` decision (FAIL).
+
+        Raises:
+            StaleDelivery: somebody else took the decision over.
+        """
+        arguments: dict[str, Any] = {"mid": mid, "event": event.value, "actor": actor, "note": note}
+        self._call("give_up", {"message": self.keys.message(mid)}, **arguments, number=number)

@@ -1,8 +1,8 @@
 """What became of a task while no worker was at hand to say so; the next one that is heard tells Flower.
 
 Only a live worker may send an event: in any other name it would make a worker appear in Flower that does not
-exist. Nobody decides by it, and what is not true any more when somebody takes it is
-dropped.
+exist. Nobody decides by it, and what is not true any more when somebody takes it is dropped. Both functions
+raise ``LedgerUnavailable`` when Redis is away.
 """
 
 from __future__ import annotations
@@ -43,22 +43,14 @@ class Notice:
 
 
 def leave_notice(ledger: Caller, notice: Notice) -> None:
-    """Leave a notice for a worker that sends events; too many are forgotten.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Leave a notice for a worker that sends events; too many are forgotten."""
     text = json.dumps([notice.fact, notice.mid, notice.story])
     arguments = {"id": notice.id, "notice": text, "most": MAX_NOTICES, "lifetime_ms": LIFETIME * 1000}
     Runner(ledger.client)("leave_notice", {"untold": ledger.keys.untold}, arguments)
 
 
 def take(ledger: Caller) -> list[Notice]:
-    """Take all notices that are still true; nobody else gets them.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Take all notices that are still true; nobody else gets them."""
     flat = Runner(ledger.client)("take_notices", {"untold": ledger.keys.untold}, {})[1]
     if not flat:
         return []

@@ -1,4 +1,7 @@
-"""What is decided for the whole fleet: policies, the block list, and what the pipeline proposes for both."""
+"""What is decided for the whole fleet: policies, the block list, and what the pipeline proposes for both.
+
+Everything here raises ``LedgerUnavailable`` when Redis is away.
+"""
 
 from __future__ import annotations
 
@@ -139,21 +142,13 @@ def _check_proposal(version: int, code: Code, rest: list[bytes]) -> None:
 
 
 def version(ledger: Caller) -> int:
-    """Return the version of the overrides, 0 if nobody ever changed any; one cheap look.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Return the version of the overrides, 0 if nobody ever changed any; one cheap look."""
     with clear_errors("reading the version of the policies"):
         return _number(ledger.client.hget(ledger.keys.policy, VERSION))
 
 
 def read(ledger: Caller) -> tuple[int, dict[str, bytes]]:
-    """Return the version and all overrides (task name or ``*`` -> JSON, unchecked), of one moment.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Return the version and all overrides (task name or ``*`` -> JSON, unchecked), of one moment."""
     with clear_errors("reading the policies"):
         raw: Any = ledger.client.hgetall(ledger.keys.policy)
     found = {name.decode("utf-8", "replace"): value for name, value in raw.items()}
@@ -161,21 +156,13 @@ def read(ledger: Caller) -> tuple[int, dict[str, bytes]]:
 
 
 def block_version(ledger: Caller) -> int:
-    """Return the version of the block list, 0 if nobody ever changed it; one cheap look.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Return the version of the block list, 0 if nobody ever changed it; one cheap look."""
     with clear_errors("reading the version of the block list"):
         return _number(ledger.client.hget(ledger.keys.blocks, VERSION))
 
 
 def read_blocks(ledger: Caller) -> tuple[int, dict[str, bytes], float]:
-    """Return the version, all rules (field -> JSON, unchecked) and Redis' clock in seconds.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Return the version, all rules (field -> JSON, unchecked) and Redis' clock in seconds."""
     with clear_errors("reading the block list"):
         pipe = ledger.client.pipeline()
         pipe.hgetall(ledger.keys.blocks)
@@ -186,11 +173,7 @@ def read_blocks(ledger: Caller) -> tuple[int, dict[str, bytes], float]:
 
 
 def convictions(ledger: Caller, fingerprint: str) -> int:
-    """Return how often messages of this fingerprint were convicted lately.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Return how often messages of this fingerprint were convicted lately."""
     with clear_errors("reading a count of convictions"):
         return _number(ledger.client.get(ledger.keys.convictions(fingerprint)))
 
@@ -201,11 +184,7 @@ def block_field(kind: Kind, name: str) -> str:
 
 
 def waiting_proposal(ledger: Caller) -> tuple[bytes | None, float]:
-    """Return the sheet that waits for a person (JSON, unchecked), and Redis' clock in seconds.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Return the sheet that waits for a person (JSON, unchecked), and Redis' clock in seconds."""
     key = ledger.keys.published
     with clear_errors("reading the pipeline's proposal"):
         open_: Any = ledger.client.hget(key, "open")
@@ -215,11 +194,7 @@ def waiting_proposal(ledger: Caller) -> tuple[bytes | None, float]:
 
 
 def refused_items(ledger: Caller) -> set[str]:
-    """Return the items of earlier proposals that a person said no to, and that are not to be proposed yet.
-
-    Raises:
-        LedgerUnavailable: Redis is away.
-    """
+    """Return the items of earlier proposals that a person said no to, and that are not to be proposed yet."""
     with clear_errors("reading what the pipeline may not propose"):
         pipe = ledger.client.pipeline()
         pipe.hget(ledger.keys.published, "refused")

@@ -1,21 +1,96 @@
-"""Reading the ledger: lists, single records, workers and incidents, totals. Changes nothing."""
+"""Reading the ledger, which changes nothing: messages (``reading``), workers and incidents, totals."""
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from celery_poison.causes import Evidence
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.journal import entry
-from celery_poison.ledger.reading.fleet import Fleet
-from celery_poison.ledger.reading.messages import Messages, ParkedMessages
+from celery_poison.ledger.reading import Messages, ParkedMessages, Reader, as_text, seconds
+from celery_poison.model import GateRecord, Incident, WorkerRecord
 
 #: Keys that are looked at for other namespaces, and at once.
 _SEARCHED, _STEP = 200_000, 5000
 
 
-class Queries(Messages, ParkedMessages, Fleet):
+class _Fleet(Reader):
+    """Reads workers and incidents."""
+
+    def workers(self, activation_ms: int) -> list[WorkerRecord]:
+        """Return every worker that holds a lease, the longest silent first."""
+        now = self.now_ms()
+        with clear_errors("reading workers"):
+            leases: Any = self._client.zrange(self._keys.leases, 0, -1, withscores=True)
+            pipe = self._client.pipeline(transaction=False)
+            for worker, _ in leases:
+                pipe.hgetall(self._keys.worker(worker.decode()))
+            pipe.hgetall(self._keys.presence)
+            *rows, presence = pipe.execute()
+        found = []
+        for (name, beat), row in zip(leases, rows, strict=True):
+            worker = _worker(name.decode(), beat, now - beat < activation_ms, row)
+            found.append(replace(worker, noticed_by="connection") if presence.get(name) else worker)
+        return found
+
+    def leases(self) -> dict[str, int]:
+        """Return the last heartbeat of every worker, in ms of Redis' clock."""
+        with clear_errors("reading leases"):
+            raw: Any = self._client.zrange(self._keys.leases, 0, -1, withscores=True)
+        return {worker.decode(): int(beat) for worker, beat in raw}
+
+    def declared_dead(self, limit: int = 1000) -> dict[str, int]:
+        """Return the newest workers that ended or were declared dead, and when, in ms of Redis' clock."""
+        with clear_errors("reading who is gone"):
+            raw: Any = self._client.zrange(self._keys.buried, 0, limit - 1, desc=True, withscores=True)
+        return {worker.decode(): int(at) for worker, at in raw}
+
+    def monitor(self) -> str:
+        """Return the incarnation that holds the monitor's lock, or the empty string."""
+        with clear_errors("reading the monitor"):
+            raw: Any = self._client.get(self._keys.monitor)
+        return raw.decode() if raw else ""
+
+    def open_incidents(self) -> dict[str, str]:
+        """Return dead workers whose messages are still being put back, with their incident."""
+        with clear_errors("reading open incidents"):
+            raw: Any = self._client.hgetall(self._keys.open)
+        return {worker.decode(): incident.decode() for worker, incident in raw.items()}
+
+    def incident(self, incident: str) -> Incident | None:
+        with clear_errors("reading an incident"):
+            raw: Any = self._client.hgetall(self._keys.incident(incident))
+        return _incident(as_text(raw)) if raw else None
+
+    def incidents(self, limit: int = 100) -> list[Incident]:
+        """Return the newest incidents first."""
+        with clear_errors("reading incidents"):
+            ids: Any = self._client.zrevrange(self._keys.incidents, 0, limit - 1)
+        found = (self.incident(id.decode()) for id in ids)
+        return [incident for incident in found if incident]
+
+    def gate(self) -> GateRecord:
+        """Return how the fleet gate stands."""
+        with clear_errors("reading the fleet gate"):
+            raw: Any = self._client.hgetall(self._keys.gate)
+        gate, now = as_text(raw), self.now_ms() / 1000 if raw else 0.0
+        until = seconds(gate.get("until"))
+        return GateRecord(
+            closed=until is not None and until > now,
+            closed_at=seconds(gate.get("closed_at")),
+            until=until,
+            deaths=int(gate.get("deaths") or 0),
+            fleet=int(gate.get("fleet") or 0),
+            lifted_at=seconds(gate.get("lifted_at")),
+            lifted_by=gate.get("lifted_by", ""),
+        )
+
+
+class Queries(Messages, ParkedMessages, _Fleet):
     """Typed views of one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
 
     def totals(self) -> dict[str, int]:
@@ -79,3 +154,45 @@ class Queries(Messages, ParkedMessages, Fleet):
             row: Any = self._client.hmget(self._keys.meta, ("schema", "app", "broker"))
         found = zip(("schema", "app", "broker"), row, strict=True)
         return {name: value.decode() for name, value in found if value is not None}
+
+
+def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> WorkerRecord:
+    raw = as_text(row)
+    return WorkerRecord(
+        worker=worker,
+        node=raw.get("node", worker.partition("/")[0]),
+        pid=int(raw.get("pid") or 0),
+        pool=raw.get("pool", ""),
+        concurrency=int(raw.get("concurrency") or 0),
+        queues=raw.get("queues", ""),
+        started_at=seconds(raw.get("started_at")),
+        last_beat=beat / 1000,
+        alive=alive,
+        stopping=raw.get("stopping") == "1",
+        unguarded=int(raw.get("unguarded") or 0) + int(raw.get("unpromised") or 0),
+        ledger_errors=int(raw.get("ledger_errors") or 0),
+        troubled_at=seconds(raw.get("troubled_at")),
+        forgotten_at=seconds(raw.get("forgotten_at")),
+        guarded_tasks=int(raw.get("guarded_tasks") or 0),
+        unguarded_tasks=tuple(raw["unguarded_tasks"].split(",")) if raw.get("unguarded_tasks") else (),
+    )
+
+
+def _incident(raw: dict[str, str]) -> Incident:
+    return Incident(
+        incident=raw["incident"],
+        worker=raw["worker"],
+        cause=raw["cause"],
+        how=raw.get("how", ""),
+        died_at=seconds(raw.get("died_at")),
+        noticed_at=seconds(raw.get("noticed_at")),
+        last_beat=seconds(raw.get("last_beat")),
+        finished_at=seconds(raw.get("finished_at")),
+        flagged=int(raw.get("flagged") or 0),
+        put_back=int(raw.get("put_back") or 0),
+        returned=json.loads(raw.get("returned") or "{}"),
+        reconnected=raw.get("reconnected") == "1",
+        release=raw.get("release", ""),
+        queues=raw.get("queues", ""),
+        evidence=Evidence.decode(raw.get("evidence", "")),
+    )

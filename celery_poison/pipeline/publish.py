@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from celery_poison.blocks import ProposedRule, policy_item
 from celery_poison.pipeline.backtest.grid import NOW, Recommendation, changes
 from celery_poison.pipeline.backtest.replay import Outcome, Policy
 from celery_poison.policy import OVERRIDABLE
-from celery_poison.proposals import ProposedRule, policy_item
 
 #: Without its own decision nobody needs a longer list: workers hold each rule.
 MOST_RULES = 500

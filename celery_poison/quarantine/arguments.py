@@ -1,7 +1,8 @@
-"""A call's arguments as one short line, with what ``poison_redact`` names hidden.
+"""A call's arguments as one short line, without what its producer or ``poison_redact`` hides.
 
 They are read from bodies in JSON, and from nothing else. Positional arguments have the names of the task's
-parameters, so that who hides must know the task: a worker does.
+parameters, so that who hides must know the task: a worker does. A producer hides by ``argsrepr`` and
+``kwargsrepr``: where these are not what Celery would have made of the body, they are shown instead.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from celery import Celery
+from celery.utils.saferepr import saferepr
 
 from celery_poison.model import StoredMessage
 from celery_poison.quarantine.body import BodyBroken, json_of
@@ -30,12 +32,36 @@ Redact = Sequence[str] | bool
 def arguments(app: Celery, redact: Redact, task: str, stored: StoredMessage) -> str:
     """Return e.g. ``42, "a.png", key="(hidden)"``; the empty string where the body is not small JSON."""
     try:
-        args, kwargs, _ = _call(redacted(app, redact, task, json_of(stored, _READABLE)))
+        body = json_of(stored, _READABLE)
+        shown = redacted(app, redact, task, body)
+        line = _said_instead(stored.headers, body)
+        if line and shown != body:
+            line = HIDDEN  # nobody knows whether the producer hides the same
+        # Half a surrogate pair is good JSON, and nothing that Redis takes.
+        return _cut(line or _line(shown), _LENGTH).encode("utf-8", "replace").decode()
     except Exception:  # nothing that somebody sends may end in a failure that is ours
         return ""
+
+
+def _line(body: Any) -> str:
+    args, kwargs, _ = _call(body)
     told = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in kwargs.items())]
-    # Half a surrogate pair is good JSON, and nothing that Redis takes.
-    return _cut(", ".join(told) or "no arguments", _LENGTH).encode("utf-8", "replace").decode()
+    return ", ".join(told) or "no arguments"
+
+
+def _said_instead(headers: Mapping[str, Any], body: Any) -> str:
+    """Return what the producer wants people to see instead of the arguments; empty: it does not say."""
+    said = [headers.get("argsrepr"), headers.get("kwargsrepr")]
+    real = [saferepr(each) for each in _call(body)[:2]]
+    pairs = zip(said, real, strict=True)
+    if all(text is None or _bracketed(str(text)) == _bracketed(own) for text, own in pairs):
+        return ""
+    return " ".join(str(text) for text in said if text not in (None, "()", "[]", "{}"))
+
+
+def _bracketed(text: str) -> str:
+    # JSON knows no tuples.
+    return text.replace("(", "[").replace(",)", "]").replace(")", "]")
 
 
 def redacted(app: Celery, redact: Redact, task: str, body: Any) -> Any:

@@ -11,14 +11,13 @@ import redis
 from celery import Celery
 
 from celery_poison import causes
-from celery_poison.blocks import read_rules
+from celery_poison.blocks import Proposal, read_rules
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.proposals import Proposal
 from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.stranded import Stranded, find_stranded
 from celery_poison.settings import Settings
@@ -115,7 +114,7 @@ class Overview:
             return ""
         age = span(self.at - (oldest.quarantined_at or self.at))
         which = f"{'oldest ' if self.quarantined > 1 else ''}{age}"
-        return f" ({which}, task {oldest.task}, {causes.brief(oldest.cause)})"
+        return f" ({which}, task {oldest.task}, {causes.short(oldest.cause)})"
 
     @property
     def next(self) -> list[str]:

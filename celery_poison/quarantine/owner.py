@@ -10,7 +10,7 @@ import socket
 from celery import Celery
 
 from celery_poison.errors import ConfigurationError, SchemaMismatch
-from celery_poison.ledger.meta import ACCEPTED
+from celery_poison.ledger.connection import ACCEPTED
 from celery_poison.ledger.queries import Queries
 
 

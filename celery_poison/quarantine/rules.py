@@ -20,9 +20,16 @@ from celery_poison.ledger import policies as stored_blocks
 from celery_poison.ledger import policies as stored_policies
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord
-from celery_poison.overrides import EVERY_TASK, Overrides, check_override, entry_of
 from celery_poison.plugin import plugin_of
-from celery_poison.policy import OVERRIDABLE, Policy, own_options
+from celery_poison.policy import (
+    EVERY_TASK,
+    OVERRIDABLE,
+    Overrides,
+    Policy,
+    check_override,
+    entry_of,
+    own_options,
+)
 from celery_poison.quarantine.owner import check_owner, default_actor
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask

@@ -20,7 +20,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Self, TypeVar
 
-from celery_poison.causes import brief
+from celery_poison import causes
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Brief, MessageRecord
@@ -36,6 +36,9 @@ TEXT_FIELDS = (
 NUMBER_FIELDS = ("deliveries", "deaths", "crashes", "strikes", "failures", "payload_bytes")
 AGE = "age"
 GROUP = "group"
+TEXT = "text"
+#: What :meth:`Filter.search` looks for a word in: fields of few different values, and of many.
+_COMMON, _OWN = ("task", "queue", "cause", "worker", "reason", "actor", "note"), ("id", "mid", "arguments")
 
 _CONDITION = re.compile(r"^(\w+)(>=|<=|!=|=|>|<)(.*)$")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -68,7 +71,8 @@ class Condition:
         match = _CONDITION.match(text)
         if match is None:
             raise BadFilter(f"{text!r} is no condition: write field=value, for example task=shop.render")
-        condition = cls(*match.groups())
+        field, compared, value = match.groups()
+        condition = cls(field, compared, causes.from_short(value) if field == "cause" else value)
         condition._check(text)
         return condition
 
@@ -94,8 +98,24 @@ class Condition:
             wanted = "a number with s, m, h or d" if self.field == AGE else "a number"
             raise BadFilter(f"{self.field}{self.operator}{self.value}: use {wanted}") from None
 
-    def choose(self, messages: Iterable[Message], now: float) -> Iterator[Message]:
+    def choose(self, messages: Iterable[Message], now: float) -> Iterable[Message]:
         """Yield those that match; each value is judged once, however many messages share it."""
+        if self.field == TEXT:
+            return self._containing(messages)
+        return self._matching(messages, now)
+
+    def _containing(self, messages: Iterable[Any]) -> Iterator[Any]:
+        wanted, common, own = self.value.casefold(), attrgetter(*_COMMON), attrgetter(*_OWN)
+        known: dict[Any, bool] = {}
+        for message in messages:
+            values = common(message)
+            if values not in known:
+                told = "\n".join((*values, causes.short(message.cause)))
+                known[values] = wanted in told.casefold()
+            if known[values] or wanted in "\n".join(own(message)).casefold():
+                yield message
+
+    def _matching(self, messages: Iterable[Message], now: float) -> Iterator[Message]:
         if self.field == AGE:
             compare, wanted = _COMPARE[self.operator], self._number()
             yield from (
@@ -114,12 +134,7 @@ class Condition:
     def _holds(self, value: Any) -> bool:
         if self.field in NUMBER_FIELDS:
             return bool(_COMPARE[self.operator](value, self._number()))
-        if self.field == GROUP:
-            same = self.value in group_ids(*value)
-        else:
-            # SIGSEGV is what everybody calls signal:11.
-            by_name = self.field == "cause" and fnmatchcase(brief(value).lower(), self.value.lower())
-            same = by_name or fnmatchcase(value, self.value)
+        same = self.value in group_ids(*value) if self.field == GROUP else fnmatchcase(value, self.value)
         return same is (self.operator == "=")
 
 
@@ -136,7 +151,27 @@ class Filter:
         Raises:
             BadFilter: see there; also an empty text, which would otherwise choose everything.
         """
-        return cls(tuple(Condition.parse(word) for text in texts for word in _words(text)))
+        try:
+            return cls(tuple(Condition.parse(word) for text in texts for word in _words(text)))
+        except ValueError as error:  # shlex: a quotation without an end
+            raise BadFilter(f"{' '.join(texts)!r}: {error}") from None
+
+    @classmethod
+    def search(cls, text: str) -> Self:
+        """Read what a person types into a search box: conditions, and words that occur anywhere in a record.
+
+        To be used where what was found is seen before anything is done with it.
+
+        Raises:
+            BadFilter: a condition is none, or the text is empty.
+        """
+        try:
+            words = _words(text)
+        except ValueError:
+            words = text.split()
+        found = (_CONDITION.match(word) is not None for word in words)
+        pairs = zip(words, found, strict=True)
+        return cls(tuple(Condition.parse(w) if is_one else Condition(TEXT, "=", w) for w, is_one in pairs))
 
     @classmethod
     def of_group(cls, group: str) -> Self:
@@ -157,10 +192,7 @@ class Filter:
 
 
 def _words(text: str) -> list[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise BadFilter(f"{text!r}: {error}") from None
+    words = shlex.split(text)
     if not words:
         raise BadFilter("an empty filter: write field=value, for example task=shop.render")
     return words

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from celery_poison.causes import describe, signal_name
-from celery_poison.evidence import Evidence
+from celery_poison.causes import Evidence, describe, signal_name
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.states import Event, State
 from celery_poison.text import clean, count_of, when

@@ -1,28 +1,29 @@
 """A cell: a fresh process with the user's app, which runs one suspect after the other until one kills it.
 
 ``process.py`` opens it, through ``watcher.py``; it lives as long as those two. What it says is listed in
-``channel.py``.
+``trial.py``. What a suspect leaves in it could harm the next one, and would be blamed on that: then it ends.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
 import socket
+import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from billiard import current_process
 from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
 
+from celery_poison import procfs
 from celery_poison.forking import real_thread_starter
 from celery_poison.requests import TaskDied
-from celery_poison.sandbox import channel
-from celery_poison.sandbox.channel import Prepared, Setup
-from celery_poison.sandbox.leaks import LeakCheck
 from celery_poison.sandbox.loading import load
+from celery_poison.sandbox.trial import Prepared, Setup, info_of, receive, send
 
 
 def main(sock: int, lease: int) -> None:
@@ -33,7 +34,7 @@ def main(sock: int, lease: int) -> None:
         lease: descriptor of the memory in which the worker keeps its lease.
     """
     host = socket.socket(fileno=sock)
-    setup: Setup = channel.receive(host)
+    setup: Setup = receive(host)
     app = load(setup.origin)
     current_process().name = "Cell"  # in log lines
     prepared = setup.prepare(app, lease)
@@ -41,7 +42,7 @@ def main(sock: int, lease: int) -> None:
     # the trial. What the task itself has started is not affected.
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    channel.send(host, ("ready", os.getpid(), prepared.tasks))
+    send(host, ("ready", os.getpid(), prepared.tasks))
     _serve(host, prepared)
     if real_thread_starter() is not None:
         os._exit(0)  # as a pool process: an interpreter ends badly beside a thread that gevent does not know
@@ -53,18 +54,18 @@ def _serve(host: socket.socket, prepared: Prepared) -> None:
     while stays:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         try:
-            arguments, alone = channel.receive(host)
+            arguments, alone = receive(host)
         except (EOFError, OSError):
             return
-        channel.send(host, ("accepted", os.getpid(), time.monotonic()))
+        send(host, ("accepted", os.getpid(), time.monotonic()))
         ok, value = _run(prepared, arguments, alone)
         stays = not _is_death(value) and check.finds_nothing()
         try:
             data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:
-            ok, data = False, pickle.dumps(channel.info_of(MaybeEncodingError(error, value)))
+            ok, data = False, pickle.dumps(info_of(MaybeEncodingError(error, value)))
         try:
-            channel.send(host, ("result", ok, data, stays))
+            send(host, ("result", ok, data, stays))
         except OSError:
             return
 
@@ -76,11 +77,11 @@ def _run(prepared: Prepared, arguments: tuple[Any, ...], alone: int) -> tuple[bo
         try:
             return True, prepared.run(arguments, alone)
         except Exception as error:
-            return False, channel.info_of(error)
+            return False, info_of(error)
         finally:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     except SoftTimeLimitExceeded as error:  # it came when the task had just ended
-        return False, channel.info_of(error)
+        return False, info_of(error)
 
 
 def _is_death(value: Any) -> bool:
@@ -88,3 +89,65 @@ def _is_death(value: Any) -> bool:
         return False
     error = value[1].exception
     return isinstance(getattr(error, "exc", error), TaskDied)
+
+
+#: Bytes that a suspect may leave behind for the next one.
+_BYTES = 64 * 1024 * 1024
+
+
+class LeakCheck:
+    """Compares this process with what it was before its first suspect.
+
+    What has been looked at is frozen: to collect the garbage among all objects of an app takes longer than
+    most trials do, and what is new is little.
+    """
+
+    def __init__(self) -> None:
+        self._hubs: list[Any] = []
+        # What is frozen is not counted again: of greenlets each one that is found later is new.
+        self._before = self._count()._replace(greenlets=0)
+
+    def finds_nothing(self) -> bool:
+        """Whether the last suspect has left nothing behind."""
+        *counts, memory = self._count()
+        *before, memory_before = self._before
+        return memory <= memory_before + _BYTES and all(a <= b for a, b in zip(counts, before, strict=True))
+
+    def _count(self) -> Remains:
+        gc.collect()
+        greenlets, helpers = self._greenlets_and_helpers()
+        gc.freeze()
+        threads, children = procfs.threads_and_children()
+        return Remains(threads - helpers, greenlets, children, procfs.resident(os.getpid()))
+
+    def _greenlets_and_helpers(self) -> tuple[int, int]:
+        """Return how many new greenlets of this thread have not ended, and how many threads serve greenlets.
+
+        Those are gevent's or eventlet's own, for calls that would block; they stay.
+        """
+        if real_thread_starter() is None:
+            return 0, 0
+        library: Any = sys.modules["greenlet"]
+        here = _first_of_thread(library.getcurrent())
+        found = [each for each in gc.get_objects() if isinstance(each, library.greenlet)]
+        # Each thread that has greenlets has a hub.
+        self._hubs += [each for each in found if hasattr(each, "_threadpool")]
+        tpool = sys.modules.get("eventlet.tpool")
+        helpers = len(tpool._threads) if tpool is not None else 0
+        helpers += sum(hub._threadpool.size for hub in self._hubs if hub._threadpool is not None)
+        return sum(not each.dead and _first_of_thread(each) is here for each in found), helpers
+
+
+class Remains(NamedTuple):
+    """What there is in this process besides the one who asks; memory in bytes."""
+
+    threads: int
+    greenlets: int
+    children: int
+    memory: int
+
+
+def _first_of_thread(greenlet: Any) -> Any:
+    while greenlet.parent is not None:
+        greenlet = greenlet.parent
+    return greenlet

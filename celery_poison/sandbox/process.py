@@ -17,10 +17,8 @@ from typing import Any
 
 from celery_poison import procfs
 from celery_poison.forking import no_fork
-from celery_poison.sandbox import channel
-from celery_poison.sandbox.channel import Setup
 from celery_poison.sandbox.loading import environment_for
-from celery_poison.sandbox.trial import Death
+from celery_poison.sandbox.trial import Death, Setup, info_of, receive, send
 
 #: Seconds in which an app must be loaded.
 LOADING = 120.0
@@ -72,7 +70,7 @@ class OpenCell:
         self._selector.register(self._control, selectors.EVENT_READ)
         self._selector.register(self._data, selectors.EVENT_READ)
         try:
-            channel.send(self._data, setup)
+            send(self._data, setup)
             self._await_ready()
         except CannotOpen:
             self.close(kill=True)
@@ -130,7 +128,7 @@ class OpenCell:
             OSError: it is gone.
             Exception: what the arguments raise when they are pickled.
         """
-        channel.send(self._data, (arguments, alone))
+        send(self._data, (arguments, alone))
 
     def order(self, word: bytes) -> None:
         """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
@@ -169,7 +167,7 @@ class OpenCell:
         # Something that it started may hold the other end, and the end of this message may never come.
         self._data.settimeout(None if self._death is None else 0.2)
         try:
-            said = channel.receive(self._data)
+            said = receive(self._data)
         except (EOFError, OSError):
             self._await_death()
             return None
@@ -179,7 +177,7 @@ class OpenCell:
         try:
             return "result", ok, pickle.loads(value), stays
         except Exception as error:  # it cannot be read here: an exception's class that is not to be found
-            return "result", False, channel.info_of(error), stays
+            return "result", False, info_of(error), stays
 
     def _hear_watcher(self) -> None:
         try:

@@ -15,10 +15,9 @@ from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_poison.evidence import Evidence
-from celery_poison.sandbox.channel import info_of
+from celery_poison.causes import Evidence
 from celery_poison.sandbox.process import CannotOpen, OpenCell
-from celery_poison.sandbox.trial import Death, Host, Trial, error_of
+from celery_poison.sandbox.trial import Death, Host, Trial, error_of, info_of
 
 logger = get_logger("celery_poison")
 

@@ -1,4 +1,4 @@
-"""Private servers and real worker processes, for tests and for the demo.
+"""Private servers and real worker processes, for tests of one's own guarded tasks.
 
 Everything here starts its own process on a free port with a directory of its own, waits until it
 answers, and stops exactly what it started::
@@ -11,20 +11,13 @@ answers, and stops exactly what it started::
 Nothing in this room knows the plugin, and nothing in it needs pytest.
 """
 
-from .processes import Worker
-from .proxy import TcpProxy
-from .rabbit import RabbitServer
-from .sentinel import SentinelSet
+from .basics import WaitTimeout, wait_until
+from .processes import Death, Supervisor, Worker
 from .servers import RedisServer, find_redis_binary
-from .supervisor import Death, Supervisor
-from .waiting import WaitTimeout, wait_until
 
 __all__ = [
     "RedisServer",
-    "RabbitServer",
     "find_redis_binary",
-    "SentinelSet",
-    "TcpProxy",
     "Worker",
     "Supervisor",
     "Death",

@@ -1,4 +1,4 @@
-"""A real Celery worker, as a process that can be killed."""
+"""Real Celery workers, as processes that can be killed, and what keeps them alive."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from typing import NamedTuple, Self
 
 from celery_poison import procfs
 
-from .waiting import PATIENCE, wait_until
+from .basics import PATIENCE, Running, wait_until
+
+_PACKAGE = str(Path(__file__).parents[2])
 
 
-class Worker:
+class Worker(Running):
     """`celery -A app worker` in a session, and so a process group, of its own.
 
     ::
@@ -63,7 +66,7 @@ class Worker:
 
     # -- life
 
-    def start(self) -> Worker:
+    def start(self) -> Self:
         """Start the process; `wait_ready()` waits until it consumes."""
         if self._process is not None:
             raise RuntimeError(f"{self.name} was started already: a Worker is one life")
@@ -92,7 +95,7 @@ class Worker:
     def hostname(self) -> str:
         return f"{self.name}@test"
 
-    def wait_ready(self, timeout: float = PATIENCE) -> Worker:
+    def wait_ready(self, timeout: float = PATIENCE) -> Self:
         """Wait until it says that it is ready to receive tasks."""
 
         def ready() -> bool:
@@ -206,10 +209,121 @@ class Worker:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, number)
 
-    def __enter__(self) -> Worker:
-        return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+class Death(NamedTuple):
+    worker: str
+    status: int  #: exit status; negative: the signal that killed it
+
+
+class Supervisor(Running):
+    """`count` workers made by `make`, each started again when it dies, as systemd or Kubernetes would.
+
+    ::
+
+        with Supervisor(lambda name: Worker("shop.tasks", name=name), count=3) as fleet:
+            fleet.wait_ready()
+            ...
+            assert fleet.deaths_by_worker() == {"w1": 1, "w2": 1}
+
+    `make` receives the node's name (`w1`, `w2`, …) and returns a Worker that has not been started: one
+    call for each life. After `give_up_after` deaths nothing is started again, so that a worker that
+    cannot start does not keep the machine busy for ever: `gave_up` says so.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[str], Worker],
+        count: int = 1,
+        *,
+        restart_delay: float = 0.1,
+        give_up_after: int = 100,
     ) -> None:
-        self.stop()
+        self._make = make
+        self._names = [f"w{number}" for number in range(1, count + 1)]
+        self._restart_delay = restart_delay
+        self._give_up_after = give_up_after
+        self._workers: dict[str, Worker] = {}
+        self._deaths: list[Death] = []
+        self._past_logs: list[str] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+
+    def start(self) -> Self:
+        for name in self._names:
+            self._workers[name] = self._make(name).start()
+        self._thread.start()
+        return self
+
+    def stop(self, grace: float = 10.0) -> None:
+        """No more restarts; a warm shutdown of all at once, then SIGKILL for what is left."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for worker in self.workers:
+            worker.terminate()
+        for worker in self.workers:
+            worker.stop(grace)
+
+    def wait_ready(self, timeout: float = PATIENCE) -> Self:
+        """Wait until every present life consumes, however many died on the way there."""
+        wait_until(
+            lambda: all(worker.is_ready() for worker in self.workers),
+            timeout,
+            what=lambda: f"all workers are ready\n{self.log_text()}",
+        )
+        return self
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The present life of each."""
+        return list(self._workers.values())
+
+    @property
+    def deaths(self) -> list[Death]:
+        """Every death so far, in order. Those that `stop()` caused are not among them."""
+        return list(self._deaths)
+
+    def deaths_by_worker(self) -> Counter[str]:
+        return Counter(death.worker for death in self._deaths)
+
+    @property
+    def gave_up(self) -> bool:
+        return len(self._deaths) >= self._give_up_after
+
+    def log_text(self) -> str:
+        """What all lives of all workers have logged, the dead first."""
+        return "\n".join([*self._past_logs, *(_titled(worker) for worker in self.workers)])
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(self._restart_delay):
+            for name in self._names:
+                if not self._workers[name].is_alive() and not self.gave_up:
+                    self._replace(name)
+
+    def _replace(self, name: str) -> None:
+        dead = self._workers[name]
+        self._deaths.append(Death(name, dead.wait()))
+        self._past_logs.append(_titled(dead))
+        self._workers[name] = self._make(name).start()
+
+
+def _titled(worker: Worker) -> str:
+    return f"--- {worker.hostname}\n{worker.log_text()}"
+
+
+def private_environment(*paths: object) -> dict[str, str]:
+    """Return what workers of a private fleet have in their environment beside our own.
+
+    They import this package wherever they run, after ``paths``, and no settings that were made for other
+    workers reach them.
+    """
+    found = filter(None, (*map(str, paths), _PACKAGE, os.environ.get("PYTHONPATH")))
+    foreign = {name: "" for name in os.environ if name.startswith("CELERY_")}
+    return {**foreign, "PYTHONPATH": os.pathsep.join(found)}
+
+
+def end_marked(variable: str, value: str) -> None:
+    """Kill what carries a mark in its environment: what left its worker's process group and outlived it."""
+    for pid in procfs.carrying(variable, value):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

@@ -10,13 +10,11 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import redis
 
-from .ports import free_ports
-from .waiting import wait_until
+from .basics import Running, free_ports, wait_until
 
 
 def find_redis_binary() -> str | None:
@@ -33,7 +31,7 @@ def find_redis_binary() -> str | None:
     return None
 
 
-class RedisServer:
+class RedisServer(Running):
     """One redis-server on a free port of the loopback address, with a directory of its own.
 
     ::
@@ -72,7 +70,7 @@ class RedisServer:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def start(self) -> RedisServer:
+    def start(self) -> Self:
         """Start and wait until it answers."""
         if self._process is not None:
             raise RuntimeError("this Redis is already running")
@@ -149,11 +147,3 @@ class RedisServer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-    def __enter__(self) -> RedisServer:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()

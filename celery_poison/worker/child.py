@@ -16,9 +16,9 @@ from celery.app.task import Task
 from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
+from celery_poison.causes import Evidence
 from celery_poison.decide import End
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
-from celery_poison.evidence import Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
 from celery_poison.requests import NeverBegan, StaleCompletion, TaskDied, read_end

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from celery_poison.causes import REQUESTS_TO_END
 from celery_poison.errors import ConfigurationError
-from celery_poison.evidence import REQUESTS_TO_END
 
 #: Bytes that are read of a file; frames that are told of a stack, and characters of each name.
 _READ, _FRAMES, _LENGTH = 64 * 1024, 20, 200

@@ -15,8 +15,8 @@ from typing import Any
 from celery import Celery
 from celery.worker import state
 
-from celery_poison.sandbox.channel import Prepare
 from celery_poison.sandbox.pool import Cells
+from celery_poison.sandbox.trial import Prepare
 from celery_poison.settings import Settings
 from celery_poison.worker import in_cell
 from celery_poison.worker.exits import Exits

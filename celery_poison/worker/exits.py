@@ -17,7 +17,7 @@ from billiard.exceptions import WorkerLostError
 from billiard.pool import Pool
 
 from celery_poison import procfs
-from celery_poison.evidence import NATIVE, NEAR, NO_EVIDENCE, Evidence
+from celery_poison.causes import NATIVE, NEAR, NO_EVIDENCE, Evidence
 from celery_poison.procfs import MemoryGroup
 from celery_poison.requests import TaskDied
 from celery_poison.sandbox.trial import Death

@@ -8,7 +8,7 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger import Ledger, connection, meta
+from celery_poison.ledger import Ledger, connection
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
@@ -67,10 +67,10 @@ class Health:
         """Check once that the ledger is ours, by the caller's own connection.
 
         Raises:
-            SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.meta.enroll`.
+            SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.connection.enroll`.
         """
         if not self._enrolled:
-            self._recorder.secret = meta.enroll(ledger.client, ledger.keys, **identity_of(self._app))
+            self._recorder.secret = connection.enroll(ledger.client, ledger.keys, **identity_of(self._app))
             self._enrolled = True
 
     def is_another_redis(self) -> None:

@@ -15,7 +15,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.forking import real_thread_starter
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.sandbox.channel import Prepared
+from celery_poison.sandbox.trial import Prepared
 from celery_poison.worker import child, crash_reports
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.lease import Lease, keep_child_alive

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict
 from celery_poison.errors import StaleDelivery
-from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries

@@ -10,8 +10,8 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import IllegalTransition
-from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries

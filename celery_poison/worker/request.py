@@ -14,8 +14,8 @@ from celery.worker import state
 
 from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
+from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, End, Run, Settlement, disposition
-from celery_poison.evidence import NO_EVIDENCE, Evidence
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
 from celery_poison.requests import NeverBegan, TrialSpoilt, read_end

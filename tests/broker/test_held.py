@@ -10,7 +10,8 @@ from redis.exceptions import ConnectionError
 
 from celery_poison.broker import held as book
 from celery_poison.broker.unacked import arriving_key
-from celery_poison.testing import RedisServer, TcpProxy, wait_until
+from celery_poison.chaos.surroundings import TcpProxy
+from celery_poison.testing import RedisServer, wait_until
 from tests.broker.kit import Killed, Process, Receiver, Site, killed_after
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import kombu
 import pytest
 
-from celery_poison.testing import RedisServer, TcpProxy
+from celery_poison.chaos.surroundings import TcpProxy
+from celery_poison.testing import RedisServer
 from tests.broker.kit import Process, Receiver, Site
 
 NewSite = Callable[..., Site]

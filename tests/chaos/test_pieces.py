@@ -16,14 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_poison.chaos import excuses, tasklog
-from celery_poison.chaos.bisect import shortest
+from celery_poison.chaos import excuses, runs
 from celery_poison.chaos.faults import KINDS, possible
-from celery_poison.chaos.faults.kind import EVERY_BROKER, EVERY_POOL
-from celery_poison.chaos.plan import PAUSE, PEACE, make_plan
+from celery_poison.chaos.plan import PAUSE, PEACE, make_plan, shortest
+from celery_poison.chaos.report import story
 from celery_poison.chaos.runs import Blow, runs_of
-from celery_poison.chaos.story import story
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock
+from celery_poison.chaos.torment import EVERY_BROKER, EVERY_POOL
 from tests import PATIENCE
 from tests.chaos.world import calmly, facts, run
 
@@ -67,7 +66,7 @@ def test_every_fault_that_excuses_exists() -> None:
 
 
 def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    log = tasklog.TaskLog(tmp_path / "log")
+    log = runs.TaskLog(tmp_path / "log")
     log.update()
     line = b'["end", "a", "r1", "w1/1", 1, false, 2.0, 3.0]\n'
     with log.path.open("ab", buffering=0) as file:
@@ -76,26 +75,26 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
             log.update()
             assert len(log.lines) == read
     assert log.ended == {"a"}
-    assert log.lines[-1] == tasklog.Line("end", "a", "r1", "w1/1", 1, False, 2.0, 3.0)
+    assert log.lines[-1] == runs.Line("end", "a", "r1", "w1/1", 1, False, 2.0, 3.0)
 
 
 def test_processes_that_write_at_one_time_and_die_leave_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     code = (
-        "import os; from celery_poison.chaos.tasklog import write\n"
-        "for n in range(500): write('step', 'x' * 50, str(n))\n"
-        "write('kill', 'x', 'last'); os.kill(os.getpid(), 9)"
+        "import os; from celery_poison.chaos.runs import write_line\n"
+        "for n in range(500): write_line('step', 'x' * 50, str(n))\n"
+        "write_line('kill', 'x', 'last'); os.kill(os.getpid(), 9)"
     )
-    env = {**os.environ, tasklog.LOG: str(path), tasklog.LIFE: "w1/1"}
+    env = {**os.environ, runs.LOG: str(path), runs.LIFE: "w1/1"}
     writers = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(4)]
     assert [writer.wait(PATIENCE) for writer in writers] == [-9] * 4
-    log = tasklog.TaskLog(path)
+    log = runs.TaskLog(path)
     log.update()
     assert Counter(line.event for line in log.lines) == {"step": 2000, "kill": 4}
 
 
 def test_a_message_that_a_worker_has_received_is_no_run() -> None:
-    line = tasklog.Line("received", "a", "", "w1/1", 1, False, 2.0, 3.0)
+    line = runs.Line("received", "a", "", "w1/1", 1, False, 2.0, 3.0)
     assert runs_of([line, line._replace(event="begin", run="r")]).keys() == {"a"}
     assert runs_of([line]) == {}
 
@@ -106,8 +105,8 @@ def test_a_message_that_a_worker_has_received_is_no_run() -> None:
 def test_a_story_tells_in_order_what_happened_to_a_message_and_around_it() -> None:
     given = facts(run("a", 101, 102), blows=(Blow("redis-kill", 101.5, 101.6), Blow("warm", 500, 501)))
     lines = [
-        tasklog.Line("begin", "a", "r", "w1/1", 7, True, 101.0, 0),
-        tasklog.Line("end", "b", "q", "w1/1", 7, False, 1, 0),
+        runs.Line("begin", "a", "r", "w1/1", 7, True, 101.0, 0),
+        runs.Line("end", "b", "q", "w1/1", 7, False, 1, 0),
     ]
     entry = {"at": "1101800-0", "event": "crashed", "id": "a", "token": "t.1", "cause": "oom"}
     said = datetime.fromtimestamp(1101.2).strftime("[%Y-%m-%d %H:%M:%S,%f")[:-3] + ": INFO/MainProcess] "

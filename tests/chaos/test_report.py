@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from celery_poison.chaos import report
-from celery_poison.chaos.judge import judge
+from celery_poison.chaos.judge import Outcome, judge
 from celery_poison.chaos.plan import make_plan
-from celery_poison.chaos.run import Outcome
 from celery_poison.chaos.runs import Blow, Facts
 from celery_poison.chaos.stage import Options
 from tests.chaos.world import facts, kill, run

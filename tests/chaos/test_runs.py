@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from celery_poison.chaos.faults import possible
+from celery_poison.chaos.servers import RabbitServer
 from celery_poison.chaos.stage import SLOTS
-from celery_poison.testing import RabbitServer, find_redis_binary
+from celery_poison.testing import find_redis_binary
 from tests.chaos.program import ChaosProcess
 from tests.services import need
 

@@ -7,8 +7,7 @@ from itertools import count
 
 from hypothesis import HealthCheck, settings
 
-from celery_poison.chaos.runs import Blow, Facts, Run, Sent, runs_of
-from celery_poison.chaos.tasklog import Line
+from celery_poison.chaos.runs import Blow, Facts, Line, Run, Sent, runs_of
 
 _names = count(1)
 #: For examples that are drawn beside fleets which take all there is of the machine.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_poison.ledger import meta
+from celery_poison.ledger import connection
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import default_actor
 from tests.apps.factory import build_app
@@ -87,7 +87,7 @@ def test_garbage_on_the_list_is_told(console: Console, fleet: Fleet) -> None:
 
 def test_the_ledger_of_another_app_is_not_touched(console: Console, fleet: Fleet) -> None:
     ledger = plugin_of(fleet.app).open_ledger()
-    meta.enroll(ledger.client, ledger.keys, app="somebody", broker="else")
+    connection.enroll(ledger.client, ledger.keys, app="somebody", broker="else")
     for typed in (("block", "--list"), ("block", "--task", TASK), ("unblock", "--task", TASK)):
         assert "belongs to" in console.run(*typed, status=2).stderr
     assert not ledger.client.exists(ledger.keys.blocks)

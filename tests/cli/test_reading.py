@@ -9,11 +9,11 @@ from dataclasses import fields
 import pytest
 from kombu.compression import compress
 
+from celery_poison.blocks import ProposedRule, sheet
+from celery_poison.causes import Evidence
 from celery_poison.cli.celery_command import VERBS
-from celery_poison.evidence import Evidence
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import MessageRecord
-from celery_poison.proposals import ProposedRule, sheet
 from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console

@@ -33,7 +33,7 @@ class DemoProcess:
         self._terminal = Terminal() if terminal else None
         stream = self._terminal.end if self._terminal else subprocess.PIPE
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "celery_poison.demo", *arguments],
+            [sys.executable, "-m", "celery_poison.cli.standalone", "demo", *arguments],
             cwd=ROOT,
             env={**os.environ, "TMPDIR": str(directory), TAG: self._tag, **environment},
             stdin=subprocess.DEVNULL,

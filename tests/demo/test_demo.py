@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.demo.poisons import POISONS
+from celery_poison.demo.app import POISONS
 from celery_poison.testing import wait_until
 from tests.demo.demo_process import DemoProcess
 

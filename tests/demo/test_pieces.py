@@ -12,7 +12,7 @@ from rich.text import Text
 
 from celery_poison.cli.standalone import main
 from celery_poison.demo import command
-from celery_poison.demo.poisons import POISONS, expected
+from celery_poison.demo.app import POISONS, expected
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import plan
 from celery_poison.demo.story import Decision, Findings, judge

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from celery_poison.evidence import Evidence
+from celery_poison.causes import Evidence
 from celery_poison.failover.monitor import last_heard
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence

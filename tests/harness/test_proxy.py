@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from celery_poison.testing import RedisServer, TcpProxy, wait_until
-from celery_poison.testing.ports import free_ports
+from celery_poison.chaos.surroundings import TcpProxy
+from celery_poison.testing import RedisServer, wait_until
+from celery_poison.testing.basics import free_ports
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from celery_poison.testing import RabbitServer, RedisServer
+from celery_poison.chaos.servers import RabbitServer
+from celery_poison.testing import RedisServer
 from tests.outage.conftest import BOTH_POOLS, Site
 
 NewSite = Callable[..., Site]

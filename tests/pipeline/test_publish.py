@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from celery_poison.blocks import sheet
 from celery_poison.cli import pipeline as commands
 from celery_poison.cli.standalone import main
 from celery_poison.ledger import Keys, Ledger
@@ -17,7 +18,6 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline.backtest.grid import DEFAULT_GRID, Recommendation
 from celery_poison.pipeline.backtest.replay import Outcome, Policy
 from celery_poison.pipeline.publish import SOONEST, policy_of, proposals, undecided
-from celery_poison.proposals import sheet
 
 
 def _row(number: int, **more: Any) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from kombu.message import Message
 
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.headers import mid_of
-from celery_poison.ledger import meta
+from celery_poison.ledger import connection
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.fingerprint import fingerprint_of
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.stored import original, stored_fields
-from celery_poison.testing.waiting import wait_until
+from celery_poison.testing.basics import wait_until
 
 SECRET = b"secret"
 
@@ -38,7 +38,7 @@ class Keeper:
 
     def sign(self) -> None:
         """Sign the ledger, as the first worker does."""
-        meta.enroll(self.ledger.client, self.ledger.keys, **identity_of(self.app))
+        connection.enroll(self.ledger.client, self.ledger.keys, **identity_of(self.app))
 
     def receive(self, queue: str = "celery") -> Any:
         """Take the next message of a queue, sealed, with its body as it was sent."""

@@ -14,6 +14,7 @@ from celery_poison.quarantine.search import BadFilter, Filter
 def record(**more: Any) -> MessageRecord:
     told: dict[str, Any] = {"id": "i", "mid": "m", "task": "shop.render", "queue": "celery", "state": "NDLV"}
     told.update(cause="signal:9", crashes=2, quarantined_at=time.time() - 3600, reason="it is too large")
+    told["arguments"] = "('Invoice-4711',)"
     return MessageRecord(**told | more)
 
 
@@ -35,6 +36,9 @@ def record(**more: Any) -> MessageRecord:
         "age<1d",
         "reason='*too large*'",
         'task=shop.render cause=signal:9 "reason=it is *"',
+        "cause=sigkill",
+        "cause!=SIGSEGV",
+        "arguments=*4711*",
     ],
 )
 def test_what_matches(text: str) -> None:
@@ -87,3 +91,22 @@ def test_conditions_may_be_given_apart() -> None:
 def test_a_mistake_is_said_instead_of_choosing_everything(text: str, said: str) -> None:
     with pytest.raises(BadFilter, match=said):
         Filter.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["4711", "invoice", "SIGKILL render", "'too large'", "large cause=sigkill", "('in"]
+)
+def test_words_of_a_search_are_found_anywhere_in_a_record(text: str) -> None:
+    assert [*Filter.search(text).choose([record()])]
+
+
+@pytest.mark.parametrize("text", ["4712", "invoice mail", "4711 cause=oom", "sigsegv"])
+def test_a_search_finds_only_what_has_all_of_its_words(text: str) -> None:
+    assert not [*Filter.search(text).choose([record()])]
+
+
+def test_words_alone_choose_nothing_where_nobody_looks_before_acting() -> None:
+    with pytest.raises(BadFilter, match="no condition"):
+        Filter.parse("4711")
+    with pytest.raises(BadFilter, match="did you mean task"):
+        Filter.search("tusk=x")

@@ -13,7 +13,8 @@ import pytest
 from celery.exceptions import TimeLimitExceeded
 
 from celery_poison import procfs
-from celery_poison.testing import RedisServer, TcpProxy, wait_until
+from celery_poison.chaos.surroundings import TcpProxy
+from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE
 from tests.failover.crew import frozen
 from tests.sandbox.apps import SLOW_TO_LOAD

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from celery_poison.chaos.servers import MASTER_NAME
 from celery_poison.cli.doctor import examine
 from celery_poison.testing import wait_until
-from celery_poison.testing.sentinel import MASTER_NAME
 from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
 from tests.tls.server import SentinelOfTls, TlsRedisServer

@@ -25,9 +25,9 @@ def app() -> Celery:
     return app
 
 
-def _stored(body: Any, content_type: str = "application/json") -> StoredMessage:
+def _stored(body: Any, content_type: str = "application/json", **headers: Any) -> StoredMessage:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return StoredMessage(body=raw, content_type=content_type, content_encoding="utf-8")
+    return StoredMessage(body=raw, content_type=content_type, content_encoding="utf-8", headers=headers)
 
 
 def _shown(app: Celery, body: Any, redact: Any = (), **options: Any) -> str:
@@ -73,3 +73,13 @@ def test_true_hides_all_and_nothing_hides_none(app: Celery) -> None:
     assert redacted(app, True, "shop.charge", body)[2]["chain"][0]["args"] == HIDDEN
     assert redacted(app, [], "shop.charge", body) is body
     assert redacted(app, True, "shop.charge", {"secret": 1}) == {"secret": HIDDEN}
+
+
+def test_what_a_producer_says_instead_of_the_arguments_is_shown_instead(app: Celery) -> None:
+    body = [[[1, 2], "4111 1111"], {"note": "x"}, {}]
+    honest = {"argsrepr": "((1, 2), '4111 1111')", "kwargsrepr": "{'note': 'x'}"}
+    assert _shown(app, body, **honest) == '[1, 2], "4111 1111", note="x"'
+    masked = {**honest, "argsrepr": "((1, 2), '**** 1111')"}
+    assert _shown(app, body, **masked) == "((1, 2), '**** 1111') {'note': 'x'}"
+    assert _shown(app, body, argsrepr="hidden", kwargsrepr="{}") == "hidden"
+    assert _shown(app, body, ["note"], **masked) == HIDDEN

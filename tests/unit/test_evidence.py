@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_poison.evidence import NO_EVIDENCE, Evidence
+from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.worker.crash_reports import CrashReport, CrashReports
 from celery_poison.worker.exits import Kills
 from tests import PATIENCE

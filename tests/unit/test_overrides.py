@@ -13,9 +13,8 @@ from hypothesis import given, settings
 
 from celery_poison import guarded
 from celery_poison.errors import ConfigurationError
-from celery_poison.overrides import Overrides, check_override
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.policy import OVERRIDABLE, Policy, own_options
+from celery_poison.policy import OVERRIDABLE, Overrides, Policy, check_override, own_options
 from celery_poison.settings import Settings
 
 ordinary = st.integers(1, 10**12)

@@ -59,8 +59,8 @@ def test_small_words() -> None:
     assert [span(5), span(200), span(7200), span(200_000)] == ["5 s", "3 min", "2 h", "2 d"]
     assert (count_of(2, "process"), count_of(1, "process")) == ("2 processes", "1 process")
     assert some_of(map(str, range(4)), 2) == "0, 1 and 2 more"
-    assert [causes.brief(cause) for cause in ("signal:11", "signal:99", "oom")] == [
+    assert [causes.short(cause) for cause in ("signal:11", "signal 99", "oom")] == [
         "SIGSEGV",
-        "signal:99",
+        "signal 99",
         "oom",
     ]

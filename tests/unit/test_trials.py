@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded
 
-from celery_poison.evidence import NO_EVIDENCE, Evidence
+from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.requests import TaskDied, TrialSpoilt
-from celery_poison.sandbox import channel
 from celery_poison.sandbox.pool import how_many
 from celery_poison.sandbox.process import OpenCell
-from celery_poison.sandbox.trial import Death, Trial, error_of
+from celery_poison.sandbox.trial import Death, Trial, error_of, send
 
 KILLED = Death(-9)
 
@@ -60,8 +59,8 @@ def test_NEW_1_what_a_cell_has_told_before_it_died_is_heard_before_its_death() -
     cell._selector = selectors.DefaultSelector()
     for sock in (control, host):
         cell._selector.register(sock, selectors.EVENT_READ)
-    channel.send(data, ("accepted", 1, 0.0))
-    channel.send(data, ("result", True, pickle.dumps("its end"), True))
+    send(data, ("accepted", 1, 0.0))
+    send(data, ("result", True, pickle.dumps("its end"), True))
     data.close()
     watcher.sendall(b'{"status": -9, "peak": 0, "why": ""}\n')
     watcher.close()

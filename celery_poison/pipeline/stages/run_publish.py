@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_poison.blocks import read_rules
+from celery_poison.blocks import Proposal, policy_item, read_rules, sheet
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import Code
-from celery_poison.overrides import EVERY_TASK, entry_of
-from celery_poison.proposals import Proposal, policy_item, sheet
+from celery_poison.policy import EVERY_TASK, entry_of
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.text import clean, when
 
