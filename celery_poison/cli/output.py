@@ -32,18 +32,27 @@ def say(line: object, *, err: bool = False) -> None:
     click.echo(clean(line), err=err)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print columns under their headings, in lines that the terminal has room for; cells are cleaned."""
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, fit: bool = False) -> None:
+    """Print columns under their headings; cells are cleaned.
+
+    Args:
+        fit: cut what is long, so that the terminal has room for each line.
+    """
     cells = [[clean(cell) for cell in row] for row in (headings, *rows)]
+    if fit:
+        _fit(headings, cells)
+    print_rows(cells)
+
+
+def _fit(headings: Sequence[str], cells: list[list[str]]) -> None:
     over = sum(_widths(cells)) + 2 * (len(headings) - 1) - max(80, get_terminal_size().columns)
     for heading, end in _ELASTIC.items():
         if over > 0 and heading in headings:
             over -= _shrink(cells, headings.index(heading), over, end)
-    print_rows(cells)
 
 
 #: Headings whose columns are cut where lines are too long, in this order, and at which end.
-_ELASTIC = {"ARGUMENTS": "right", "WHY": "right", "WORKER": "right", "TASK": "left"}
+_ELASTIC = {"ARGUMENTS": "right", "TASK": "left"}
 _NARROWEST = 12
 
 
@@ -92,7 +101,7 @@ def print_records(records: Sequence[MessageRecord], now: float, empty: str) -> N
         (short(name, names), *_cells(record, now), *([record.state] if several else []))
         for name, record in zip(names, records, strict=True)
     )
-    print_table(headings, rows)
+    print_table(headings, rows, fit=True)
 
 
 def _cells(record: MessageRecord, now: float) -> Sequence[object]:

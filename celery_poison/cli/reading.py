@@ -142,7 +142,7 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
     now = quarantine.queries.now_ms() / 1000
     fingerprint = ("FINGERPRINT",) if by == By.FINGERPRINT else ()
     headings = ("CAUSE", "TASK", "MESSAGES", "RELAPSED", "OLDEST", "NEWEST", *fingerprint, "GROUP")
-    print_table(headings, (_group_row(group, now, bool(fingerprint)) for group in page))
+    print_table(headings, (_group_row(group, now, bool(fingerprint)) for group in page), fit=True)
     if len(found) > len(page):
         click.echo(f"there are {len(found)} groups: --limit shows more of them", err=True)
 

@@ -177,7 +177,7 @@ def incidents(ctx: click.Context, limit: int, as_json: bool) -> None:
 def _incident_row(incident: Incident) -> tuple[object, ...]:
     return (
         incident.incident,
-        incident.evidence.died.removeprefix("between ").removeprefix("at ") or when(incident.died_at),
+        incident.evidence.died.removeprefix("at ") or when(incident.died_at),
         incident.how or "-",
         f"{incident.took:.1f} s" if incident.took is not None else "open",
         incident.cause,

@@ -72,9 +72,12 @@ def redacted(app: Celery, redact: Redact, task: str, body: Any) -> Any:
     try:
         args, kwargs, rest = _call(body)
     except BodyBroken:
-        return _hide(body, patterns)
-    named = zip(args, _parameters(app, task), strict=False)
-    shown = [_hide(value, patterns, name) for value, name in named], _hide(kwargs, patterns)
+        return _hide(body, patterns, "?")
+    positional = zip(args, _parameters(app, task), strict=False)
+    shown = (
+        [_hide(value, patterns, name) for value, name in positional],
+        {name: _hide(value, patterns, name) for name, value in kwargs.items()},
+    )
     if isinstance(body, Mapping):
         return {**body, "args": shown[0], "kwargs": shown[1]}
     # Who waits for the task, and is handed arguments too.

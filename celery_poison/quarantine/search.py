@@ -287,7 +287,7 @@ class AmbiguousId(PoisonError):
 
 
 #: Characters that somebody must type of an id at least.
-_TYPED = 4
+TYPED = 4
 #: Messages that are named to somebody who meant one of them.
 _NAMED = 5
 
@@ -331,7 +331,7 @@ class Lookup:
 
     def _beginning(self, typed: str) -> MessageRecord | None:
         """Return the one message whose task id or mid begins so."""
-        if len(typed) < _TYPED:
+        if len(typed) < TYPED:
             return None
         if mids := self._mids_beginning(State.NDLV, typed):
             return self._only(typed, mids)

@@ -19,7 +19,7 @@ from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.results import store_failure
 from celery_poison.quarantine.rules import Rules
-from celery_poison.quarantine.search import By, Filter, Group, Lookup, grouped, one_of
+from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, grouped, one_of
 from celery_poison.quarantine.stored import canvas_of, publish_release, stored_message
 from celery_poison.quarantine.story import Detail, remembered
 from celery_poison.states import Event, State
@@ -194,7 +194,7 @@ class Quarantine(Rules):
         except MessageNotFound:
             entries = read(id) if id else []
             ids = {entry["id"] for entry in entries}
-            whole = id if id in ids or not ids else one_of(id, ids)
+            whole = id if id in ids or not ids or len(id) < TYPED else one_of(id, ids)
         else:
             whole, until = record.id, record.last_seen if record.state in (State.NDLV, State.FAIL) else None
             entries = read(whole, since=record.first_seen, until=until)

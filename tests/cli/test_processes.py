@@ -162,7 +162,7 @@ def test_the_console_script_points_to_the_verbs_of_an_app() -> None:
 
 @pytest.mark.parametrize("command", ["demo", "chaos"])
 def test_an_installation_without_its_room_says_so(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(standalone._MODULES, command, f"celery_poison.nothing.{command}")
+    monkeypatch.setitem(standalone.COMMANDS, command, f"celery_poison.nothing.{command}:{command}")
     result = CliRunner().invoke(main, [command])
     assert result.exit_code == 1
     assert f"the {command} is not installed" in result.stderr

@@ -49,8 +49,10 @@ def test_the_headings_of_list_are_names_of_filters(console: Console, keeper: Kee
 def test_list_fits_into_80_columns_and_cuts_arguments_and_the_beginning_of_task_names(
     console: Console, keeper: Keeper
 ) -> None:
-    keeper.send_and_keep("fleet.healthy", *["x" * 30] * 3)
-    message = keeper.receive() if keeper.app.tasks["fleet.healthy"].delay(1) else None
+    keeper.app.send_task("fleet.healthy", ["x" * 30] * 3)
+    keeper.keep(keeper.receive())
+    keeper.app.send_task("fleet.healthy")
+    message = keeper.receive()
     message.headers["task"] = f"shop.{'very.' * 20}long"
     keeper.keep(message)
     lines = console.out("list").splitlines()
@@ -88,11 +90,11 @@ def test_a_filter_that_matches_nothing_says_so(console: Console, keeper: Keeper)
     assert said == "no messages in quarantine match 'cause=sigsegv'; without --filter there may be others\n"
 
 
-def test_an_empty_list_is_no_error(console: Console, keeper: Keeper) -> None:
+def test_an_empty_list_is_no_error_and_says_if_the_ledger_was_never_used(console: Console) -> None:
     assert console.json("list") == []
     result = console.run("list")
     assert result.stdout == "" and "no worker has used this ledger so far" in result.stderr
-    keeper.sign()
+    Keeper(console.app).sign()
     assert console.run("list").stderr == "no messages in quarantine\n"
 
 
@@ -210,7 +212,7 @@ def test_show_remembers_from_the_journal_what_has_ended_since(
 def test_show_leads_with_the_line_of_the_users_code_and_hides_what_is_to_be_redacted(
     console: Console, keeper: Keeper, fleet: Fleet
 ) -> None:
-    keeper.app.tasks["fleet.healthy"].apply_async(["a"], {"seconds": 1, "api_token": "s3cret"})
+    keeper.app.send_task("fleet.healthy", ["a"], {"seconds": 1, "api_token": "s3cret"})
     stack = ("string_at (/usr/lib/python3.11/ctypes/__init__.py:5)", "resize (/srv/shop.py:42)")
     evidence = Evidence(signal=11, stack=stack).encode()
     mid = keeper.keep(keeper.receive(), cause="signal:11", evidence=evidence)
@@ -235,7 +237,7 @@ def test_nothing_that_was_stored_reaches_the_terminal_unescaped(
     mid = keeper.keep(message)
     arguments = {"show": ("show", mid), "list": ("list",), "journal": ("journal", "tail")}[verb]
     told = console.out(*arguments)
-    assert "fleet.healthy" in told
+    assert "fleet.healthy" in told or verb == "list"
     assert not set(told) & {"\x1b", "\x07", "\r", "\x9b", "\u202e"}, told
     told = console.out(*arguments, "--json")
     assert told.isascii()

@@ -40,6 +40,8 @@ def test_every_log_line_of_the_package_begins_with_its_name() -> None:
             found += 1
             if isinstance(sentence, ast.Name):
                 sentence = texts.get(sentence.id) or ast.Constant(getattr(notices, sentence.id))
+            if isinstance(sentence, ast.JoinedStr):
+                sentence = sentence.values[0]
             text = sentence.value if isinstance(sentence, ast.Constant) else ""
             if not str(text).startswith("celery_poison"):
                 strange.append(f"{path}:{line}")
