@@ -22,8 +22,6 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 _MARK = "__poison__"
 
-Adopt = Callable[[Celery, Any], None]
-
 
 @overload
 def guarded(task: T, /) -> T: ...
@@ -73,7 +71,7 @@ def _mark(target: Any, options: Mapping[str, Any]) -> Any:
 
 def _mark_task(task: Any, options: Mapping[str, Any]) -> None:
     guard_task(task, options)
-    _adopt(task.app, task)
+    PoisonTask._install(task.app)
 
 
 def _mark_shared(proxy: Any, options: Mapping[str, Any]) -> None:
@@ -150,14 +148,6 @@ def _refuse_early_ack(options: Mapping[str, Any], name: str) -> None:
 
 # --- apps that make tasks of marked functions ------------------------------------------------------
 
-_adopt: Adopt = lambda app, task: None  # noqa: E731 - replaced by the plugin, which this room must not import
-
-
-def on_guarded(adopt: Adopt) -> None:
-    """Let ``adopt(app, task)`` be called for every guarded task as soon as it is bound."""
-    global _adopt
-    _adopt = adopt
-
 
 def _watch_apps() -> None:
     _state.connect_on_app_finalize(watch)
@@ -193,4 +183,4 @@ def _adopt_if_marked(app: Celery, task: Any) -> None:
     options = marked(task)
     if options is not None and not isinstance(task, PoisonTask):
         guard_task(task, options)
-        _adopt(app, task)
+        PoisonTask._install(app)

@@ -14,7 +14,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import headers as names
 from celery_poison.errors import ConfigurationError
-from celery_poison.guard import guard_task, marked, on_guarded, watch
+from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy
@@ -223,10 +223,6 @@ def _finalized(sender: Celery, **_: Any) -> None:
         plugin.guard_everything()
 
 
-def _adopt(app: Celery, task: Any) -> None:
-    install(app)
-
-
 def _stamp(sender: str | None = None, headers: dict[str, Any] | None = None, **_: Any) -> None:
     # A retry or replacement inherits the headers of the message it came from: ours must not leak.
     if headers is None or not any(p.guards(sender or "") for p in list(_plugins)):
@@ -256,6 +252,5 @@ class marking:
         _marked_ids.discard(self._id)
 
 
-on_guarded(_adopt)
-PoisonTask.bound_by(install)
+PoisonTask._install = staticmethod(install)
 before_task_publish.connect(_stamp, weak=False)

@@ -124,15 +124,13 @@ class MemoryGroup:
 
     def __init__(self) -> None:
         self._files = next(filter(_is_limited, _groups()), None)
-        self._is_free = self._files is None and _is_nowhere_limited()
         self._kills = self._newer_kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
-        self._before = self._used = self._most = self.used()
+        self._before = self._used = self.used()
 
     def is_full(self) -> bool:
         """Whether so little is left that the kernel is about to kill somebody."""
         self._used = self.used()
-        self._most = max(self._most, self._used)
         allowed = self.allowed() or 1 << 62
         return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
 
@@ -141,13 +139,7 @@ class MemoryGroup:
         return 2 * taken >= self._used - self._before
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed somebody in the group of late.
-
-        A machine counts also what it kills in groups that are none of this process's business; where none has
-        a limit that this process is under, nobody is killed while half of the machine's memory is free.
-        """
-        if self._is_free and 2 * self._most < _machine("MemTotal"):
-            return False
+        """Whether the kernel has killed somebody of late: in the group, or anywhere on the machine."""
         return self.kills() > self._kills
 
     def forget_old_kills(self) -> None:
@@ -186,32 +178,14 @@ class _Files(NamedTuple):
     cached: tuple[str, ...]
 
 
-def _memberships() -> Iterator[tuple[bool, str]]:
-    """Yield the memory groups of this process: whether one is of cgroup v1, and its path."""
+def _groups() -> Iterator[_Files]:
+    """Yield the memory groups of this process."""
     for line in _text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or "memory" in controllers.split(","):
-            yield bool(controllers), path.rstrip("/")
-
-
-def _groups() -> Iterator[_Files]:
-    for is_v1, path in _memberships():
-        # Inside a container the path may be that of the machine outside.
-        for inside in (path, ""):
-            yield _files(inside, is_v1=is_v1)
-
-
-def _is_nowhere_limited() -> bool:
-    """Whether every group that this process is in, up to the machine, can be seen and has no limit."""
-    places = dict(_memberships())
-    is_v1 = True in places
-    path, base = places.get(is_v1, ""), _GROUPS + "/memory" * is_v1
-    # In a container its own group may stand in the place of the machine's, and hide what is above it.
-    if not path or not os.path.isdir(base + path) or (not is_v1 and os.path.exists(base + "/memory.max")):
-        return False
-    names = path.split("/")
-    above = ("/".join(names[:count]) for count in range(1, len(names) + 1))
-    return not any(_is_limited(_files(group, is_v1=is_v1)) for group in above)
+            # Inside a container the path may be that of the machine outside.
+            for inside in (path.rstrip("/"), ""):
+                yield _files(inside, is_v1=bool(controllers))
 
 
 def _is_limited(files: _Files) -> bool:

@@ -52,14 +52,8 @@ attempts: dict[str, Attempt] = {}
 class PoisonTask(Task):
     """Base class of guarded tasks: ``@app.task(base=PoisonTask, max_crashes=2)``.
 
-    A task of this class acknowledges late and is put back when its worker is lost. Options:
-
-    Attributes:
-        max_crashes: deaths attributed to a message before quarantine; default ``poison_max_crashes``.
-        max_failures: times a message may be put back; default ``poison_max_failures``.
-        max_payload_bytes: largest body accepted; default ``poison_max_payload_bytes``.
-        fingerprint: function of the task's arguments that tells equal messages.
-        block_fingerprint_after: convictions of one fingerprint that block it; default never.
+    A task of this class acknowledges late and is put back when its worker is lost. Options, and their
+    defaults and units, are those of :func:`celery_poison.guarded`.
     """
 
     abstract = True
@@ -81,12 +75,8 @@ class PoisonTask(Task):
     keeps_acks: ClassVar[bool] = False
     #: Raises StaleCompletion; set in processes that run tasks.
     _check_ownership: ClassVar[Callable[[Task], None]] = staticmethod(lambda task: None)
+    #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
-
-    @classmethod
-    def bound_by(cls, install: Callable[[Celery], object]) -> None:
-        """Let every class of guarded tasks install the plugin on the app it is bound to."""
-        cls._install = staticmethod(install)
 
     @staticmethod
     def checked_by(check: Callable[[Task], None]) -> None:

@@ -60,9 +60,9 @@ def span(seconds: float) -> str:
 
 
 def count_of(number: int, noun: str) -> str:
-    """Return e.g. ``1 message`` or ``2 messages``."""
-    ending = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}{ending}"
+    """Return number and noun, e.g. ``1 message``, ``2 processes``."""
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def some_of(names: Iterable[str], limit: int = 10) -> str:

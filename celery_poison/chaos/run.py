@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 from celery_poison import Quarantine
-from celery_poison.chaos.excuses import DEATH, ENDS, GATE, Wrong
+from celery_poison.chaos.excuses import ENDS, GATE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, Outcome, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
@@ -106,13 +106,11 @@ class Program:
             left |= left_behind(stage)
         stage.log.update()
         ahead = time.time() - time.monotonic()
-        deaths = [
-            Blow(DEATH, end.at, end.at, (end.life,), note=f"status {end.status}") for end in stage.endings
-        ]
+        blows = [*torment.blows, *stage.deaths, *_gates(journal, ahead)]
         facts = Facts(
             sent=load.sent,
             runs=runs_of(stage.log.lines),
-            blows=sorted([*torment.blows, *deaths, *_gates(journal, ahead)], key=lambda blow: blow.began),
+            blows=sorted(blows, key=lambda blow: blow.began),
             broker=stage.options.broker,
             convicted=frozenset(convicted),
             flagged=frozenset(remembered),

@@ -35,10 +35,10 @@ class RabbitServer(Running):
 
         if RabbitServer.available():
             with RabbitServer() as rabbit:
-                app = Celery(broker=rabbit.url(rabbit.add_vhost("mine")))
+                app = Celery(broker=rabbit.url())
 
     No plugins are loaded, nothing of the system's RabbitMQ is read or written, and it runs as any user,
-    root too. Starting takes some seconds; share one and give each test a virtual host.
+    root too. Starting takes some seconds.
     """
 
     def __init__(self) -> None:
@@ -61,12 +61,6 @@ class RabbitServer(Running):
     def url(self, vhost: str = "/") -> str:
         name = "%2F" if vhost == "/" else vhost
         return f"amqp://harness:{self._password}@127.0.0.1:{self.port}/{name}"
-
-    def add_vhost(self, *names: str) -> str:
-        """Make virtual hosts (several cost no more than one: a second); returns the first name."""
-        made = ", ".join(_MAKE_VHOST.format(name=name) for name in names)
-        self.ctl("eval", f"{made}.")
-        return names[0]
 
     def ctl(self, *arguments: str) -> str:
         """`rabbitmqctl` for this node; what it printed."""
@@ -204,24 +198,15 @@ log.file = node.log
 log.file.level = warning
 """
 
-_MAKE_VHOST = (
-    'rabbit_vhost:add(<<"{name}">>, <<"harness">>), '
-    "rabbit_auth_backend_internal:set_permissions("
-    '<<"harness">>, <<"{name}">>, <<".*">>, <<".*">>, <<".*">>, <<"harness">>)'
-)
-
-
 MASTER_NAME = "poison"
 
 
 class SentinelServer(RedisServer):
     """One Sentinel: a redis-server in another mode, with a configuration that it rewrites itself."""
 
-    def __init__(self, master: RedisServer, quorum: int, down_after_ms: int) -> None:
+    def __init__(self, master: RedisServer) -> None:
         super().__init__(master.binary)
-        self._monitors = _SENTINEL_CONFIG.format(
-            name=MASTER_NAME, port=master.port, quorum=quorum, down_after=down_after_ms
-        )
+        self._monitors = _SENTINEL_CONFIG.format(name=MASTER_NAME, port=master.port)
 
     def _command(self) -> list[str]:
         path = self.directory / "sentinel.conf"
@@ -234,11 +219,10 @@ class SentinelServer(RedisServer):
         row = _row(self._ask("master"))
         return row["port"] == str(port) and row["flags"] == "master"
 
-    def sees(self, replicas: int, sentinels: int) -> bool:
-        """Does it know so many usable replicas, and so many other Sentinels?"""
+    def sees_replica(self) -> bool:
+        """Does it know one usable replica?"""
         known = map(_row, self._ask("replicas"))
-        usable = [row for row in known if row["flags"] == "slave" and row["master-link-status"] == "ok"]
-        return len(usable) == replicas and len(self._ask("sentinels")) == sentinels
+        return sum(row["flags"] == "slave" and row["master-link-status"] == "ok" for row in known) == 1
 
     def demote_master(self) -> None:
         """Make it fail over although the master is well."""
@@ -256,7 +240,7 @@ def _row(words: list[str]) -> dict[str, str]:
 
 
 class SentinelSet(Running):
-    """A master and a replica under one Sentinel, or three.
+    """A master and a replica under one Sentinel.
 
     ::
 
@@ -267,16 +251,15 @@ class SentinelSet(Running):
     The last writes before a failover may be lost, as with any Redis that replicates asynchronously.
     """
 
-    def __init__(self, sentinels: int = 1, *, down_after_ms: int = 1000) -> None:
+    def __init__(self) -> None:
         # By default a master waits five seconds for more replicas before it copies itself.
         options = {"repl-diskless-sync-delay": 0}
         self.master, self.replica = RedisServer(options=options), RedisServer(options=options)
-        quorum = sentinels // 2 + 1
-        self.sentinels = [SentinelServer(self.master, quorum, down_after_ms) for _ in range(sentinels)]
+        self.sentinel = SentinelServer(self.master)
 
     def url(self, db: int = 0) -> str:
         """Celery's form of a Sentinel URL."""
-        return ";".join(f"sentinel://127.0.0.1:{sentinel.port}/{db}" for sentinel in self.sentinels)
+        return f"sentinel://127.0.0.1:{self.sentinel.port}/{db}"
 
     @property
     def transport_options(self) -> dict[str, Any]:
@@ -294,8 +277,7 @@ class SentinelSet(Running):
             with self.replica.client() as replica:
                 replica.replicaof("127.0.0.1", str(self.master.port))
                 wait_until(lambda: replica.info("replication")["master_link_status"] == "up", what="in step")
-            for sentinel in self.sentinels:
-                sentinel.start()
+            self.sentinel.start()
             self.wait_whole()
         except BaseException:
             self.stop()
@@ -303,38 +285,30 @@ class SentinelSet(Running):
         return self
 
     def stop(self) -> None:
-        for server in (*self.sentinels, self.replica, self.master):
+        for server in (self.sentinel, self.replica, self.master):
             server.stop()
 
-    def fail_over(self, *, kill: bool = True, timeout: float = PATIENCE) -> None:
-        """Make the replica the master, and wait until it is and every Sentinel says so.
+    def fail_over(self, *, kill: bool = True) -> None:
+        """Make the replica the master, and wait until it is and the Sentinel says so.
 
-        With `kill` the master dies by SIGKILL and stays dead until `replica.start()`. Without, a
+        With `kill` the master dies by SIGKILL and stays dead until `replica.start()`. Without, the
         Sentinel is told to switch: the old master lives, and takes writes that will be lost, until
-        the Sentinels make a replica of it some seconds later (see `wait_whole`).
+        the Sentinel makes a replica of it some seconds later (see `wait_whole`).
         """
         old, new = self.master, self.replica
         if kill:
             old.kill()
         else:
-            self.sentinels[0].demote_master()
-        wait_until(lambda: self._is_master(new), timeout, what=lambda: f"a failover\n{self.log_text()}")
+            self.sentinel.demote_master()
+        wait_until(lambda: self._is_master(new), what=lambda: f"a failover\n{self.sentinel.log_text()}")
         self.master, self.replica = new, old
 
-    def wait_whole(self, timeout: float = PATIENCE) -> None:
-        """Wait until every Sentinel knows a replica in step, and all the others: it can fail over."""
-        others = len(self.sentinels) - 1
-        wait_until(
-            lambda: all(sentinel.sees(replicas=1, sentinels=others) for sentinel in self.sentinels),
-            timeout,
-            what=lambda: f"a replica and {others} others are known to all\n{self.log_text()}",
-        )
-
-    def log_text(self) -> str:
-        return "\n".join(sentinel.log_text() for sentinel in self.sentinels)
+    def wait_whole(self) -> None:
+        """Wait until the Sentinel knows a replica in step: it can fail over."""
+        wait_until(self.sentinel.sees_replica, what=lambda: f"a replica\n{self.sentinel.log_text()}")
 
     def _is_master(self, server: RedisServer) -> bool:
-        if not all(sentinel.has_master(server.port) for sentinel in self.sentinels):
+        if not self.sentinel.has_master(server.port):
             return False
         with server.client() as client:
             return bool(client.info("replication")["role"] == "master")
@@ -342,8 +316,8 @@ class SentinelSet(Running):
 
 # The failover's own time limit is short, so that one that went wrong is tried again within a test.
 _SENTINEL_CONFIG = """\
-sentinel monitor {name} 127.0.0.1 {port} {quorum}
-sentinel down-after-milliseconds {name} {down_after}
+sentinel monitor {name} 127.0.0.1 {port} 1
+sentinel down-after-milliseconds {name} 1000
 sentinel failover-timeout {name} 5000
 sentinel parallel-syncs {name} 1
 """

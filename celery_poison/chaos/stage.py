@@ -11,13 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import redis
 
 from celery_poison import procfs
 from celery_poison.chaos import app as chaos_app
 from celery_poison.chaos import runs
+from celery_poison.chaos.excuses import DEATH
+from celery_poison.chaos.runs import Blow
 from celery_poison.chaos.servers import RabbitServer, SentinelSet
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk, TcpProxy
 from celery_poison.testing import RedisServer, Supervisor, Worker
@@ -65,14 +67,6 @@ class Options:
         return sum(self.slots_of(number) for number in numbers if number != self.trial_worker)
 
 
-class Ending(NamedTuple):
-    """The end of one life of a worker: seconds, monotonic; exit status, negative: a signal's number."""
-
-    life: str
-    at: float
-    status: int
-
-
 class Stage:
     """Starts everything on entering; whatever happens, all of it ends on leaving.
 
@@ -92,7 +86,7 @@ class Stage:
         self.sentinel: SentinelSet | None = None
         self.clocks: dict[int, Clock] = {}
         self.lives: dict[str, Worker] = {}
-        self.endings: list[Ending] = []
+        self.deaths: list[Blow] = []
         self.stopping = stopping
         self._tag = secrets.token_hex(8)
         self._present: dict[str, str] = {}
@@ -182,9 +176,10 @@ class Stage:
         return [server.port for server in servers if server is not None]
 
     def _make(self, name: str) -> Worker:
-        if len(self.fleet.deaths) > len(self.endings):
+        if len(self.fleet.deaths) > len(self.deaths):
             status = self.fleet.deaths[-1].status
-            self.endings.append(Ending(self._present[name], time.monotonic(), status))
+            now = time.monotonic()
+            self.deaths.append(Blow(DEATH, now, now, (self._present[name],), note=f"status {status}"))
         life = f"{name}/{sum(one.startswith(f'{name}/') for one in self.lives) + 1}"
         number = int(name.removeprefix("w"))
         worker = Worker(

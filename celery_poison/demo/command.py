@@ -7,12 +7,10 @@ import logging
 import shlex
 import sys
 from contextlib import suppress
-from pathlib import Path
 
 import click
 from rich.text import Text
 
-from celery_poison import Quarantine
 from celery_poison.demo.app import POISONS
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import SLOTS, WORKERS, Stage, open_stage, plan
@@ -44,14 +42,7 @@ Exit status: 0 every promise held, 1 one was broken, 2 wrong usage, 3 no Redis, 
               help="How long --plain goes on; Ctrl-C ends it sooner.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout; progress goes to stderr.")
 @click.option("--keep", is_flag=True, help="Afterwards leave servers and workers running until Ctrl-C.")
-@click.option(
-    "--logs",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the workers' logs and the journal there.",
-)
-def demo(
-    healthy: int, seed: int, plain_: bool, seconds: float, as_json: bool, keep: bool, logs: Path | None
-) -> None:
+def demo(healthy: int, seed: int, plain_: bool, seconds: float, as_json: bool, keep: bool) -> None:
     """Poison among healthy work, and what becomes of both.
 
     Starts a private Redis and two real workers, sends healthy tasks with one message of every deadly
@@ -62,15 +53,11 @@ def demo(
     # Else the last resort of logging prints their warnings into the panel when Redis stops.
     for name in ("celery", "celery_poison", "kombu"):
         logging.getLogger(name).addHandler(logging.NullHandler())
-    if logs is not None:
-        logs.mkdir(parents=True, exist_ok=True)
     try:
-        with Interruptions() as interruptions, open_stage(plain=plain_, logs=logs) as stage:
+        with Interruptions() as interruptions, open_stage(plain=plain_) as stage:
             report = _play(stage, screen, interruptions, healthy, seed, seconds if plain_ else None)
             _tell(report, screen, stage, as_json=as_json)
             interruptions.pause()
-            if logs is not None and not plain_:
-                _keep_journal(stage, logs)
             if keep:
                 _keep_running(stage, screen, interruptions)
         status = 0 if report.ok else EXIT_BROKEN
@@ -104,12 +91,11 @@ def _play(
     stage.workers.start()
     if plain_seconds is not None:
         last = play_plain(stage, load, screen, interruptions, plain_seconds)
-        return Report(seed=seed, last=last, load=load, starts=stage.tally.starts())
+        return Report(last=last, starts=stage.tally.starts())
     story = Story(stage, load, screen, interruptions)
     findings = story.play()
-    last, promises = story.watch.look(), tuple(judge(findings))
-    starts = dict(findings.starts)
-    return Report(seed=seed, last=last, load=load, starts=starts, findings=findings, promises=promises)
+    last, starts = story.watch.look(), stage.tally.starts()
+    return Report(last=last, starts=starts, findings=findings, promises=tuple(judge(findings)))
 
 
 def _tell(report: Report, screen: Screen, stage: Stage, *, as_json: bool) -> None:
@@ -121,11 +107,6 @@ def _tell(report: Report, screen: Screen, stage: Stage, *, as_json: bool) -> Non
     if not report.ok:
         complaints = (Text(f"  {line}", "dim") for line in stage.complaints())
         screen.say(Text("\n  The workers' last complaints:", "red"), *complaints)
-
-
-def _keep_journal(stage: Stage, logs: Path) -> None:
-    entries = Quarantine(stage.app).queries.journal(count=1_000_000)
-    (logs / "journal.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
 
 
 def _keep_running(stage: Stage, screen: Screen, interruptions: Interruptions) -> None:

@@ -19,6 +19,7 @@ from celery_poison.causes import describe
 from celery_poison.demo.app import HEALTHY, POISONS, Poison
 from celery_poison.demo.stage import SLOTS, Load, Stage
 from celery_poison.model import MessageRecord
+from celery_poison.text import count_of
 
 #: Seconds between two lines in a pipe.
 PAUSE = 3.0
@@ -236,10 +237,4 @@ def progress(snapshot: Snapshot, *, guarded: bool) -> str:
 
 
 def deaths(snapshot: Snapshot) -> str:
-    return f"{counted(snapshot.worker_deaths, 'worker')}, {counted(snapshot.pool_deaths, 'pool process')}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return number and noun, in the plural where it is due."""
-    plural = noun + ("es" if noun.endswith("s") else "s")
-    return f"{number} {noun if number == 1 else plural}"
+    return f"{count_of(snapshot.worker_deaths, 'worker')}, {count_of(snapshot.pool_deaths, 'pool process')}"

@@ -90,12 +90,11 @@ def plan(healthy: int, seed: int) -> list[int | Poison]:
 
 
 @contextmanager
-def open_stage(*, plain: bool, logs: Path | None = None) -> Iterator[Stage]:
+def open_stage(*, plain: bool) -> Iterator[Stage]:
     """Start Redis; the workers wait for ``stage.workers.start()``. Whatever happens, all of it ends.
 
     Args:
         plain: leave the plugin out.
-        logs: write the workers' logs to this directory, which stays.
 
     Raises:
         FileNotFoundError: there is no redis-server.
@@ -110,7 +109,7 @@ def open_stage(*, plain: bool, logs: Path | None = None) -> Iterator[Stage]:
             redis_url=redis_url,
             app=build_app(redis_url, plain=plain),
             tally=Tally(f"{redis_url}/2"),
-            workers=_supervisor(environment | {MARK: mark}, directory, logs or directory),
+            workers=_supervisor(environment | {MARK: mark}, directory),
             environment=environment,
         )
         stack.callback(end_marked, MARK, mark)
@@ -124,13 +123,13 @@ def open_stage(*, plain: bool, logs: Path | None = None) -> Iterator[Stage]:
             raise
 
 
-def _supervisor(environment: dict[str, str], directory: Path, logs: Path) -> Supervisor:
+def _supervisor(environment: dict[str, str], directory: Path) -> Supervisor:
     # billiard leaves a directory behind for every worker that is killed: it goes with ours. There is also
     # nothing that they could import by mistake.
     env = private_environment() | environment | {"TMPDIR": str(directory)}
 
     def make(name: str) -> Worker:
-        app, log = "celery_poison.demo.app", logs / f"{name}.log"
+        app, log = "celery_poison.demo.app", directory / f"{name}.log"
         return Worker(app, name=name, concurrency=SLOTS, env=env, cwd=directory, log_path=log)
 
     return Supervisor(make, WORKERS, give_up_after=1000)

@@ -13,10 +13,11 @@ from rich.text import Text
 
 from celery_poison import Quarantine
 from celery_poison.demo.app import HANG, POISONS, SEGFAULT, SIGKILL, Poison, expected
-from celery_poison.demo.screen import Row, Screen, Snapshot, Watch, counted, deaths
+from celery_poison.demo.screen import Screen, Snapshot, Watch, deaths
 from celery_poison.demo.stage import Load, Stage
 from celery_poison.model import MessageRecord
 from celery_poison.testing.basics import Interrupted, Interruptions
+from celery_poison.text import count_of
 
 MAX_CRASHES = 2
 #: Names that a sentence lists; the others are counted.
@@ -27,19 +28,16 @@ _RETURN = "  A killed worker's messages come back within two minutes here, after
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision about a poison, and what its caller saw.
+    """One decision about a poison.
 
     Attributes:
-        accepted: the quarantine did as it was told.
-        came: what should reach the caller did.
-        told: what that was, or what went wrong, in a few words; ``details``: in full.
+        held: the quarantine did as it was told, and what should reach the caller did.
+        told: what that was, or what went wrong, in a few words.
     """
 
     poison: str
-    accepted: bool
-    came: bool
+    held: bool
     told: str
-    details: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,6 @@ class Findings:
 
     Attributes:
         results: what the result backend holds for each healthy task, by number; None if nothing.
-        starts: how often each healthy task was started, by its own count.
         kills: how often each poison killed, by its own count and name.
         quarantined: the records in quarantine before anybody decided, by task id.
         candidates: task ids of the candidates, at the end.
@@ -57,7 +54,6 @@ class Findings:
     """
 
     results: Mapping[int, Any]
-    starts: Mapping[int, int]
     kills: Mapping[str, int]
     quarantined: Mapping[str, MessageRecord]
     candidates: tuple[str, ...]
@@ -115,7 +111,7 @@ def _kills(findings: Findings, name: str) -> int:
 def _decided(promise: str, decision: Decision | None) -> Promise:
     if decision is None:
         return Promise(promise, False, "not reached")
-    return Promise(promise, decision.accepted and decision.came, f"{decision.poison}: {decision.told}")
+    return Promise(promise, decision.held, f"{decision.poison}: {decision.told}")
 
 
 def _some(items: Iterable[Any]) -> str:
@@ -124,95 +120,7 @@ def _some(items: Iterable[Any]) -> str:
     return ", ".join(shown[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """Everything that is known at the end; ``findings`` and ``promises`` only where the plugin was on."""
-
-    seed: int
-    last: Snapshot
-    load: Load
-    starts: dict[int, int]
-    findings: Findings | None = None
-    promises: tuple[Promise, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return all(promise.held for promise in self.promises)
-
-    @property
-    def ran_twice(self) -> list[int]:
-        """Healthy tasks that were started more than once."""
-        return sorted(n for n, times in self.starts.items() if times > 1)
-
-    def lines(self) -> list[Text]:
-        return [Text(), *(self._guarded() if self.findings else self._compared())]
-
-    def _guarded(self) -> list[Text]:
-        lines = [_line(promise) for promise in self.promises]
-        if again := len(self.ran_twice):
-            why = "ran twice: a poison took their worker along"
-            lines += [Text(), Text(f"  {counted(again, 'healthy task')} {why}.", "dim")]
-        broken = sum(not promise.held for promise in self.promises)
-        verdict = f"{broken} of {len(self.promises)} promises were broken" if broken else "Every promise held"
-        told = f"  {verdict}, after {self.last.seconds:.0f} s."
-        return [*lines, Text(), Text(told, "red" if broken else "green")]
-
-    def _compared(self) -> list[Text]:
-        last = self.last
-        kills = sum(row.kills for row in last.rows)
-        killed = f"{counted(len(last.rows), 'poison message')} killed {kills} times"
-        left = f"{last.waiting} of {counted(last.sent, 'healthy task')} still wait" if last.waiting else ""
-        return [
-            Text(f"  After {last.seconds:.0f} s without the plugin: {deaths(last)} died.", "bold"),
-            Text(f"  {killed}, and would be for ever; {left or 'the healthy tasks slipped through'}."),
-            Text(_RETURN),
-            Text("  With it, each of them kills twice at most: run the demo without --plain.", "dim"),
-        ]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return what ``demo --json`` prints."""
-        last, found = self.last, self.findings
-        told: dict[str, Any] = {
-            "mode": "guarded" if found else "plain",
-            "ok": self.ok,
-            "seed": self.seed,
-            "seconds": round(last.seconds, 1),
-            "healthy": {
-                "sent": last.sent,
-                "done": last.done,
-                "waiting": last.waiting,
-                "ran_twice": self.ran_twice,
-            },
-            "deaths": {"workers": last.worker_deaths, "pool_processes": last.pool_deaths},
-            "poison": [self._poison(row) for row in last.rows],
-        }
-        if found is not None:
-            told["release"] = asdict(found.released) if found.released else None
-            told["fail"] = asdict(found.failed) if found.failed else None
-            told["promises"] = [asdict(promise) for promise in self.promises]
-        return told
-
-    def _poison(self, row: Row) -> dict[str, Any]:
-        name = row.poison.name
-        told = {"name": name, "what": row.poison.what, "id": self.load.poison[name], "kills": row.kills}
-        if self.findings is not None:
-            record = self.findings.kept(name)
-            told |= {
-                "fate": row.fate,
-                "cause": record.cause if record else "",
-                "expected": sorted(row.poison.causes),
-                "reason": record.story if record else "",
-                "crashes": record.crashes if record else 0,
-                "failures": record.failures if record else 0,
-            }
-        return told
-
-
-def _line(promise: Promise) -> Text:
-    mark = ("✓", "green") if promise.held else ("✗", "red")
-    evidence = (promise.evidence, "dim" if promise.held else "red")
-    return Text.assemble("  ", mark, f" {promise.promise:<{_WIDTH}}", evidence)
-
+# --- the play ---------------------------------------------------------------------------------------
 
 #: Seconds after which a promise that has not come true counts as broken: that everything is settled, that a
 #: decision is carried out, that a suspicion is closed whose message has ended.
@@ -225,7 +133,7 @@ class Story:
     """Looks on until everything is settled, decides twice, and gathers what happened."""
 
     def __init__(self, stage: Stage, load: Load, screen: Screen, interruptions: Interruptions) -> None:
-        self._stage, self.load, self._screen = stage, load, screen
+        self._stage, self._load, self._screen = stage, load, screen
         self._interruptions = interruptions
         self._quarantine = Quarantine(stage.app)
         self.watch = Watch(stage, load, self._quarantine)
@@ -259,14 +167,13 @@ class Story:
         return tuple(record.id for record in self._quarantine.list(candidates=True))
 
     def _gather(self) -> Findings:
-        results = {n: AsyncResult(id, app=self._stage.app) for n, id in self.load.healthy.items()}
+        results = {n: AsyncResult(id, app=self._stage.app) for n, id in self._load.healthy.items()}
         return Findings(
             results={n: found.result if found.successful() else None for n, found in results.items()},
-            starts=self._stage.tally.starts(),
             kills=self._stage.tally.counts("killed"),
             quarantined={record.id: record for record in self._quarantine.list()},
             candidates=self._candidates(),
-            poison_ids=self.load.poison,
+            poison_ids=self._load.poison,
         )
 
     def _release(self, poison: Poison, before: Findings) -> Decision | None:
@@ -277,29 +184,29 @@ class Story:
         self._screen.note(f"{poison.name} was repaired and is released: it runs once more")
         (outcome,) = self._quarantine.release([record.mid], actor=ACTOR, note="the task was repaired")
         if not outcome.done:
-            return Decision(poison.name, False, False, outcome.error)
+            return Decision(poison.name, False, outcome.error)
         result = AsyncResult(record.id, app=self._stage.app)
         if not self._wait(lambda _: result.state == states.SUCCESS, DECISION_PATIENCE):
-            return Decision(poison.name, True, False, "no result arrived")
+            return Decision(poison.name, False, "no result arrived")
         self.watch.released.add(poison.name)
         self._screen.show(self.watch.look())
-        return Decision(poison.name, True, True, repr(result.result))
+        return Decision(poison.name, True, repr(result.result))
 
     def _fail(self, poison: Poison, before: Findings) -> Decision | None:
         record = before.kept(poison.name)
-        result = AsyncResult(self.load.poison[poison.name], app=self._stage.app)
+        result = AsyncResult(self._load.poison[poison.name], app=self._stage.app)
         if record is None or result.ready():
             return None
         self._screen.note(f"{poison.name} is given up: somebody waits for its result and must hear of it")
         (outcome,) = self._quarantine.fail([record.mid], actor=ACTOR, note="nobody needs it")
         if not outcome.done:
-            return Decision(poison.name, False, False, outcome.error)
+            return Decision(poison.name, False, outcome.error)
         if not self._wait(lambda _: result.ready(), DECISION_PATIENCE):
-            return Decision(poison.name, True, False, "waited in vain")
+            return Decision(poison.name, False, "waited in vain")
         try:
-            return Decision(poison.name, True, False, repr(result.get()))
+            return Decision(poison.name, False, repr(result.get()))
         except Exception as error:
-            return Decision(poison.name, True, True, type(error).__name__, str(error))
+            return Decision(poison.name, True, type(error).__name__)
 
 
 def play_plain(
@@ -316,3 +223,77 @@ def play_plain(
     # Waiting for these workers to finish their tasks would only let them be killed again.
     stage.grace = 0.0
     return last
+
+
+# --- the end ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Everything that is known at the end; ``findings`` and ``promises`` only where the plugin was on.
+
+    Attributes:
+        starts: how often each healthy task was started, by its own count.
+    """
+
+    last: Snapshot
+    starts: Mapping[int, int]
+    findings: Findings | None = None
+    promises: tuple[Promise, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return all(promise.held for promise in self.promises)
+
+    def lines(self) -> list[Text]:
+        return [Text(), *(self._guarded() if self.findings else self._compared())]
+
+    def _guarded(self) -> list[Text]:
+        lines = [_line(promise) for promise in self.promises]
+        if again := sum(times > 1 for times in self.starts.values()):
+            why = "ran twice: a poison took their worker along"
+            lines += [Text(), Text(f"  {count_of(again, 'healthy task')} {why}.", "dim")]
+        broken = sum(not promise.held for promise in self.promises)
+        verdict = f"{broken} of {len(self.promises)} promises were broken" if broken else "Every promise held"
+        told = f"  {verdict}, after {self.last.seconds:.0f} s."
+        return [*lines, Text(), Text(told, "red" if broken else "green")]
+
+    def _compared(self) -> list[Text]:
+        last = self.last
+        kills = sum(row.kills for row in last.rows)
+        killed = f"{count_of(len(last.rows), 'poison message')} killed {kills} times"
+        left = f"{last.waiting} of {count_of(last.sent, 'healthy task')} still wait" if last.waiting else ""
+        return [
+            Text(f"  After {last.seconds:.0f} s without the plugin: {deaths(last)} died.", "bold"),
+            Text(f"  {killed}, and would be for ever; {left or 'the healthy tasks slipped through'}."),
+            Text(_RETURN),
+            Text("  With it, each of them kills twice at most: run the demo without --plain.", "dim"),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what ``demo --json`` prints."""
+        last, found = self.last, self.findings
+        told: dict[str, Any] = {
+            "mode": "guarded" if found else "plain",
+            "ok": self.ok,
+            "seconds": round(last.seconds, 1),
+            "healthy": {"sent": last.sent, "done": last.done},
+            "deaths": {"workers": last.worker_deaths, "pool_processes": last.pool_deaths},
+            "poison": [{"name": row.poison.name, "kills": row.kills} for row in last.rows],
+        }
+        if found is None:
+            return told
+        for row, poison in zip(told["poison"], POISONS, strict=True):
+            record = found.kept(poison.name)
+            row["expected"] = sorted(poison.causes)
+            row |= {name: getattr(record, name, None) for name in ("cause", "story", "crashes", "failures")}
+        told["release"] = asdict(found.released) if found.released else None
+        told["fail"] = asdict(found.failed) if found.failed else None
+        told["promises"] = [asdict(promise) for promise in self.promises]
+        return told
+
+
+def _line(promise: Promise) -> Text:
+    mark = ("✓", "green") if promise.held else ("✗", "red")
+    evidence = (promise.evidence, "dim" if promise.held else "red")
+    return Text.assemble("  ", mark, f" {promise.promise:<{_WIDTH}}", evidence)

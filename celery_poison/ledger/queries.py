@@ -11,7 +11,7 @@ from celery_poison.causes import Evidence
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.journal import entry
-from celery_poison.ledger.reading import Messages, ParkedMessages, Reader, as_text, seconds
+from celery_poison.ledger.reading import Messages, Reader, as_text, seconds
 from celery_poison.model import GateRecord, Incident, WorkerRecord
 
 #: Keys that are looked at for other namespaces, and at once.
@@ -90,7 +90,7 @@ class _Fleet(Reader):
         )
 
 
-class Queries(Messages, ParkedMessages, _Fleet):
+class Queries(Messages, _Fleet):
     """Typed views of one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
 
     def totals(self) -> dict[str, int]:

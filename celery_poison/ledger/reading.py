@@ -89,8 +89,10 @@ _INDEX_PAGE = 10_000
 _BEHIND = "parked until its earlier start ends"
 
 
-class Starts(Reader):
-    """Reads starts and ends."""
+class Messages(Reader):
+    """Reads starts and ends, what is parked, and the records of messages."""
+
+    # --- starts and ends ---------------------------------------------------------------------------
 
     def running(self) -> Iterator[tuple[str, Start, bytes]]:
         """Yield (mid, start, raw start) of everything that is claimed, admitted or running."""
@@ -142,9 +144,7 @@ class Starts(Reader):
         with clear_errors("reading a lease"):
             return bool(self._client.exists(self._keys.child(start.worker, start.pid)))
 
-
-class ParkedMessages(Reader):
-    """Reads parked messages, and what is remembered of earlier ones."""
+    # --- what is parked, and remembered of earlier parkings ----------------------------------------
 
     def parked(self) -> Iterator[tuple[str, Parked, bytes]]:
         """Yield (mid, parking, raw parking) of everything that was parked and is not forgotten yet."""
@@ -176,9 +176,7 @@ class ParkedMessages(Reader):
             found: Any = self._client.hget(self._keys.parcels, mid)
         return found if found is None else bytes(found)
 
-
-class Messages(Starts):
-    """Reads the records of messages."""
+    # --- the records of messages -------------------------------------------------------------------
 
     def kept(self, state: State) -> Iterator[MessageRecord]:
         """Yield the records of messages in quarantine (NDLV) or given up (FAIL), newest first."""

@@ -31,13 +31,12 @@ def kept(name: str, **changes: object) -> MessageRecord:
 NAMES = [poison.name for poison in POISONS]
 GOOD = Findings(
     results={n: expected(n) for n in range(5)},
-    starts=dict.fromkeys(range(5), 1),
     kills=dict.fromkeys(NAMES, 2),
     quarantined={f"id-{name}": kept(name) for name in NAMES},
     candidates=(),
     poison_ids={name: f"id-{name}" for name in NAMES},
-    released=Decision("segfault", accepted=True, came=True, told="'repaired'"),
-    failed=Decision("sigkill", accepted=True, came=True, told="GivenUp"),
+    released=Decision("segfault", held=True, told="'repaired'"),
+    failed=Decision("sigkill", held=True, told="GivenUp"),
 )
 STRANGER = MessageRecord(id="healthy", mid="m", task="demo.healthy", queue="celery", state="NDLV")
 
@@ -57,7 +56,7 @@ BROKEN = {
     ),
     "a third kill that nobody counted": ({"kills": {"bomb": 3}}, "no poison killed"),
     "no release": ({"released": None}, "a released message"),
-    "nobody heard of the failure": ({"failed": replace(GOOD.failed, came=False)}, "a message given up"),
+    "nobody heard of the failure": ({"failed": replace(GOOD.failed, held=False)}, "a message given up"),
 }
 
 

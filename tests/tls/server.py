@@ -70,7 +70,7 @@ class SentinelOfTls(SentinelServer):
     """A Sentinel that is asked without TLS, of a master with it."""
 
     def __init__(self, master: TlsRedisServer) -> None:
-        super().__init__(master, quorum=1, down_after_ms=1000)
+        super().__init__(master)
         self._options = {"tls-replication": "yes", **master.authority.options}
 
     def _command(self) -> list[str]:

@@ -19,8 +19,6 @@ class Machine:
     def __init__(self) -> None:
         self.figures = {"MemTotal": 8192 * MIB, "MemAvailable": 3072 * MIB}
         self.kills = 7
-        #: No group has a limit.
-        self.is_all = True
 
     def figure(self, name: str) -> int:
         return self.figures[name]
@@ -33,7 +31,6 @@ class Machine:
 def machine(monkeypatch: Any) -> Machine:
     made = Machine()
     monkeypatch.setattr(procfs, "_groups", lambda: iter(()))
-    monkeypatch.setattr(procfs, "_is_nowhere_limited", lambda: made.is_all)
     monkeypatch.setattr(procfs, "_machine", made.figure)
     monkeypatch.setattr(procfs, "_table", made.table)
     return made
@@ -42,22 +39,6 @@ def machine(monkeypatch: Any) -> Machine:
 def test_NEW_2_a_kill_of_the_kernel_on_the_whole_machine_is_noticed(machine: Machine) -> None:
     group = MemoryGroup()
     assert not group.has_killed()
-    machine.kills += 1
-    assert group.has_killed()
-
-
-def test_NEW_2_what_the_kernel_killed_in_some_other_group_excuses_nobody(machine: Machine) -> None:
-    machine.figures["MemAvailable"] = 6144 * MIB
-    group = MemoryGroup()
-    machine.kills += 1
-    assert not group.has_killed(), "nobody dies for want of memory where most of it is free"
-
-
-def test_NEW_2_under_a_limit_that_cannot_be_seen_a_suspect_has_the_benefit_of_the_doubt(
-    machine: Machine,
-) -> None:
-    machine.figures["MemAvailable"], machine.is_all = 6144 * MIB, False
-    group = MemoryGroup()
     machine.kills += 1
     assert group.has_killed()
 
