@@ -157,9 +157,19 @@ def _watch_apps() -> None:
 
 def watch(app: Celery) -> None:
     """Guard every task that ``app`` makes of a marked function, at the moment it is made."""
-    if "_task_from_fun" in vars(app):
+    if _MARK in vars(app):
         return
-    make = app._task_from_fun
+    setattr(app, _MARK, True)
+    _guard_what_it_makes(app)
+    app.on_after_finalize.connect(_scan, weak=False)
+    if app.finalized:
+        _scan(app)
+
+
+def _guard_what_it_makes(app: Celery) -> None:
+    make = getattr(app, "_task_from_fun", None)
+    if make is None:
+        return  # tasks are found when the app is finalized
 
     def make_and_guard(fun: Any, name: str | None = None, **options: Any) -> Any:
         if hasattr(fun, _MARK):
@@ -169,9 +179,6 @@ def watch(app: Celery) -> None:
         return task
 
     app._task_from_fun = make_and_guard
-    app.on_after_finalize.connect(_scan, weak=False)
-    if app.finalized:
-        _scan(app)
 
 
 def _scan(sender: Celery, **_: Any) -> None:

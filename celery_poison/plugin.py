@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
@@ -18,12 +19,10 @@ from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy
-from celery_poison.settings import PREFIX, Settings
+from celery_poison.settings import PREFIX, REDIS_SCHEMES, Settings
 from celery_poison.task import FIRST, PoisonTask, attempts
 
 logger = get_logger("celery_poison")
-
-_REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+socket://", "sentinel://")
 
 #: Every plugin of this process; the plugin itself lives and dies with its app.
 _plugins: WeakSet[Plugin] = WeakSet()
@@ -85,8 +84,8 @@ class Plugin:
         )
         for url, tls in candidates:
             first = url[0] if isinstance(url, (list, tuple)) and url else url
-            if isinstance(first, str) and first.startswith(_REDIS_SCHEMES):
-                return with_tls(first, tls())
+            if isinstance(first, str) and first.startswith(REDIS_SCHEMES):
+                return with_tls(re.sub("^valkey", "redis", first), tls())
         raise ConfigurationError(
             "poison_redis_url is not set, and neither the broker nor the result backend is Redis:"
             " set poison_redis_url='redis://...'"

@@ -15,6 +15,17 @@ from celery_poison.errors import ConfigurationError
 
 PREFIX = "poison_"
 
+#: How the URL of a ledger may begin; Valkey is spoken to as Redis is.
+REDIS_SCHEMES = (
+    "redis://",
+    "rediss://",
+    "unix://",
+    "redis+socket://",
+    "sentinel://",
+    "valkey://",
+    "valkeys://",
+)
+
 Check = Callable[[Any], str | None]
 
 
@@ -53,9 +64,8 @@ def _name(value: Any) -> str | None:
 
 
 def _url(value: Any) -> str | None:
-    schemes = ("redis://", "rediss://", "unix://", "redis+socket://", "sentinel://")
-    good = value is None or (isinstance(value, str) and value.startswith(schemes))
-    return None if good else f"use a URL that begins with one of {', '.join(schemes)}"
+    good = value is None or (isinstance(value, str) and value.startswith(REDIS_SCHEMES))
+    return None if good else f"use a URL that begins with one of {', '.join(REDIS_SCHEMES)}"
 
 
 def _destination(value: Any) -> str | None:

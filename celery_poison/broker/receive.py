@@ -1,7 +1,8 @@
 """Receiving from a Redis broker without a moment in which a message belongs to nobody.
 
-kombu pops a message and registers it as unacknowledged in a second step; a worker killed in between
-loses it. Here both happen in one script, under a delivery tag that names the worker, so that
+kombu pops a message and registers it as unacknowledged in a second step; a worker that ends in between
+loses it (https://github.com/celery/celery/issues/4354). Here both happen in one script, under a delivery
+tag that names the worker, so that
 
 * no message is ever in neither place, and ownership is recorded with the entry itself (EMS-6);
 * a restored message gets a fresh tag, and a late acknowledgement by a worker that lost it cannot
@@ -78,7 +79,10 @@ class OwnedQoS(redis.QoS):
         self._delivered.clear()
 
     def restore_visible(self, start: int = 0, num: int | None = 10, interval: int = 10) -> None:
-        """As in kombu, but what a living worker holds stays with it, however long that takes (TP1-8)."""
+        """As in kombu, but what a living worker holds stays with it, however long that takes (TP1-8).
+
+        https://github.com/celery/celery/issues/5935
+        """
         self._vrestore_count += 1
         if (self._vrestore_count - 1) % (interval or 1):
             return
@@ -175,7 +179,6 @@ class OwnedChannel(_Base):
     _fetched_tag: str | None = None
     _fetches = False
     _receives = False
-    _unacked_consumers = False
     _tag_in_flight = ""
     _script: Any = None
     _waits = True
@@ -184,6 +187,8 @@ class OwnedChannel(_Base):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.boot_id = self.new_boot_id()
         self._announced: set[str] = set()
+        #: Queues that are consumed here without acknowledgements.
+        self._without_acks: set[str] = set()
         super().__init__(*args, **kwargs)
 
     @cached_property
@@ -218,7 +223,8 @@ class OwnedChannel(_Base):
             self.held.leave(self)
 
     def _connparams(self, asynchronous: bool = False) -> Any:
-        # kombu fails here with an AttributeError, which ends the worker, when it closes a lost connection.
+        # kombu fails here with an AttributeError, which ends the worker, when it closes a lost connection:
+        # https://github.com/celery/kombu/issues/582
         if self.connection is None or self.connection.client is None:
             raise ConnectionError("this channel's connection was closed")
         return super()._connparams(asynchronous=asynchronous)
@@ -229,8 +235,10 @@ class OwnedChannel(_Base):
         return (tag, True) if tag else (self._next_tag(), False)
 
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
-        self._unacked_consumers = self._unacked_consumers or bool(no_ack)
-        if not no_ack:
+        if no_ack:
+            self._without_acks.add(queue)
+        else:
+            self._without_acks.discard(queue)
             self._receives = bool(self.held)
         result = super().basic_consume(queue, no_ack, *args, **kwargs)
         callbacks = self.connection._callbacks
@@ -248,10 +256,13 @@ class OwnedChannel(_Base):
         self.arriving_from, self._receives = queue, True
         return super().basic_get(queue, *args, **kwargs)
 
-    def _brpop_start(self, timeout: float | None = None) -> None:
-        self._fetches = not self._unacked_consumers and self.ack_emulation and self._is_able
+    def _brpop_start(self, *timeout: Any, **options: Any) -> None:
+        # Celery's mingle waits on the same channel for its answers, and then never again.
+        is_acked = self._without_acks.isdisjoint(self.active_queues)
+        self._fetches = is_acked and self.ack_emulation and self._is_able
         if not self._fetches:
-            super()._brpop_start(timeout)
+            # Handed on as it came: kombu 5.5 takes None for "wait for ever", 5.6 for its default of a second.
+            super()._brpop_start(*timeout, **options)
             return
         queues = self._queue_cycle.consume(len(self.active_queues))
         if not queues:

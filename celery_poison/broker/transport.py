@@ -11,6 +11,7 @@ from typing import Any
 from kombu import Connection
 from kombu.transport import pyamqp, redis
 
+from celery_poison import hooks
 from celery_poison.broker.held import Holdings
 from celery_poison.broker.receive import OwnerIsAlive, owned_channel
 from celery_poison.broker.sealed import Sealed
@@ -93,9 +94,11 @@ def guarded_connection(
     @cache
     def guarded(transport: Any) -> Any:
         if issubclass(transport, redis.Transport):
+            if not hooks.fits(hooks.Part.REDIS):
+                return transport
             channel = owned_channel(transport.Channel, boot_id, holdings, owner_is_alive)
             return type("Transport", (transport,), {"Channel": channel})
-        if issubclass(transport, pyamqp.Transport):
+        if issubclass(transport, pyamqp.Transport) and hooks.fits(hooks.Part.RABBITMQ):
             return type("Transport", (transport,), {"Connection": AmqpConnection})
         return transport
 

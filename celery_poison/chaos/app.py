@@ -5,11 +5,8 @@ A worker's environment names everything: ``POISON_CHAOS_SETTINGS`` is a JSON obj
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import resource
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -20,52 +17,7 @@ from celery import Celery, Task, current_task, signals
 
 from celery_poison import guarded
 from celery_poison.chaos.runs import write_line
-
-_main_pid = os.getpid()
-
-
-@signals.worker_init.connect
-def _remember_main_process(**_: Any) -> None:
-    """Pool processes inherit it by the fork; with threads, gevent and solo it is the process itself."""
-    global _main_pid
-    _main_pid = os.getpid()
-
-
-def sigkill() -> None:
-    """As an operator does, or the kernel."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def segv() -> None:
-    """As a broken extension module does."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    ctypes.string_at(0)
-
-
-def exit_at_once() -> None:
-    """As a library does that thinks it owns the process."""
-    os._exit(7)
-
-
-def memory_error() -> None:
-    """Want more memory than the address space holds."""
-    bytearray(1 << 62)
-
-
-def hang() -> None:
-    """Run into the hard time limit."""
-    time.sleep(600)
-
-
-def kill_group() -> None:
-    """Take the whole process group along."""
-    os.killpg(os.getpgrp(), signal.SIGKILL)
-
-
-def kill_main() -> None:
-    """Kill the worker's main process by its id, and wait for what comes of it."""
-    os.kill(_main_pid, signal.SIGKILL)
-    time.sleep(600)
+from celery_poison.testing import deaths
 
 
 class Deadly:
@@ -80,18 +32,21 @@ class Deadly:
 
 def _die(id: str) -> None:
     write_line("kill", id, uuid4().hex[:12])
-    os.kill(os.getpid(), signal.SIGKILL)
+    deaths.sigkill()
 
 
 KILLS: dict[str, Callable[[], None]] = {
-    kill.__name__: kill for kill in (sigkill, segv, exit_at_once, memory_error, hang, kill_group, kill_main)
+    "sigkill": deaths.sigkill,
+    "segv": deaths.segfault,
+    "exit_at_once": deaths.exit_at_once,
+    "memory_error": deaths.memory_error,
+    "hang": deaths.hang,
+    "kill_group": deaths.kill_group,
+    "kill_main": deaths.kill_main,
 }
 #: Named like those, and deadly earlier.
 UNPICKLED = "unpickled"
 POISONS = (*KILLS, UNPICKLED)
-TASK_OPTIONS: dict[str, dict[str, Any]] = {
-    "hang": {"time_limit": 1, "acks_on_timeout": False, "acks_on_failure_or_timeout": False}
-}
 #: Who has no hard time limits runs this one for ten minutes.
 ONLY_PREFORK = ("hang",)
 
@@ -140,7 +95,7 @@ def _register(app: Celery, guard: Callable[[Any], Any]) -> None:
     # Not shared: Celery would give a shared task to every app that is made later in this process.
     guard(app.task(bind=True, shared=False, name=WORK)(_work))
     for name, kill in KILLS.items():
-        options = TASK_OPTIONS.get(name, {})
+        options = deaths.LATE if name == "hang" else {}
         guard(app.task(bind=True, shared=False, name=f"chaos.{name}", **options)(_deadly(name, kill)))
     guard(app.task(bind=True, shared=False, name=f"chaos.{UNPICKLED}")(_unpickled))
 

@@ -146,11 +146,22 @@ def _was_given_to_another(case: Case, blow: Blow) -> bool:
     return bool(struck) and blow.began <= second.begin <= blow.ended + NOTICE
 
 
+def _came_while_the_ledger_was_away(case: Case, blow: Blow) -> bool:
+    """Whether the second run began then: nobody could recognise the copy."""
+    second = sorted(case.runs, key=lambda run: run.begin)[1]
+    return blow.began <= second.begin <= blow.ended + RECONNECT
+
+
 def _was_on_trial_there(case: Case, blow: Blow) -> bool:
     return any(
         run.on_trial and run.life in blow.lives and run.begin - SLACK <= blow.began <= run.last + SLACK
         for run in case.runs
     )
+
+
+def _was_about_to_begin_there(case: Case, blow: Blow) -> bool:
+    """Whether a cell was killed when it was convicted: its own, before the task came to its first line."""
+    return bool(blow.lives) and blow.began - SLACK <= case.at <= blow.ended + TOGETHER
 
 
 def _struck_its_worker(case: Case, blow: Blow) -> bool:
@@ -190,6 +201,11 @@ def _nobody_asks_for_its_end(case: Case, blow: Blow) -> bool:
     return case.text == ITS_END and case.id in blow.gone
 
 
+def _ended_under_a_former_name(case: Case, blow: Blow) -> bool:
+    """Whether its worker was taken for dead: if it dies later, the end waits for a copy, for hours."""
+    return case.text == ITS_END and _was_away(case, blow)
+
+
 def _waits_for_a_copy(case: Case, blow: Blow) -> bool:
     return case.text.startswith(ENDS)
 
@@ -208,6 +224,8 @@ OF_CONNECTIONS = (
     "rabbit-kill", "rabbit-pause", "rabbit-close", "net-drop", "net-cut-5", "net-cut-15", "net-freeze-4",
     "net-freeze-15",
 )  # fmt: skip
+#: What keeps a ledger from answering that is not the broker.
+OF_THE_LEDGER = ("redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "disk-full")
 #: What keeps an acknowledgement from getting out.
 OUTAGES = (
     *SWITCHES, "redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "rabbit-kill",
@@ -222,8 +240,6 @@ EXCUSES = (
            "its history was in Redis when that was emptied"),
     Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second", *SWITCHES), _was_sent_just_before,
            "it was sent in the seconds that Redis lost"),
-    Excuse((Wrong.FREE,), ("redis-lost-second", *SWITCHES), _came_together,
-           "it went to quarantine in the seconds that Redis lost"),
     Excuse((Wrong.TWICE,), (DEATH, "kill-child"), _was_cut_short,
            "its worker died before the acknowledgement was out"),
     Excuse((Wrong.TWICE, Wrong.OVERLAP), SILENCES, _was_away,
@@ -234,8 +250,12 @@ EXCUSES = (
            "it was received in the second that Redis lost"),
     Excuse((Wrong.TWICE, Wrong.OVERLAP), OF_CONNECTIONS, _was_given_to_another,
            "its worker had not noticed yet that RabbitMQ had closed its connection", "rabbitmq"),
+    Excuse((Wrong.TWICE, Wrong.OVERLAP), OF_THE_LEDGER, _came_while_the_ledger_was_away,
+           "a copy of it came while the ledger was away", "rabbitmq"),
     Excuse((Wrong.CONVICTED,), OF_CELLS, _was_on_trial_there,
            "somebody killed its cell from outside"),
+    Excuse((Wrong.CONVICTED,), OF_CELLS, _was_about_to_begin_there,
+           "somebody killed its cell from outside, before the task began"),
     Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15"),
            _came_together, "a fault came at the same time"),
     Excuse((Wrong.KILLED,), (GATE,), _came_together,
@@ -244,6 +264,8 @@ EXCUSES = (
            "its message was in Redis when that was emptied"),
     Excuse((Wrong.LEFT,), ("redis-empty",), _nobody_asks_for_its_end,
            "who would ask for its end was forgotten with it"),
+    Excuse((Wrong.LEFT,), SILENCES, _ended_under_a_former_name,
+           "its worker was taken for dead, and died before it could forget the end"),
     Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
            "Redis did not keep the note of its end"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,

@@ -128,7 +128,7 @@ def _convicted(facts: Facts) -> Iterator[Case]:
     for id in sorted(facts.convicted):
         if id not in facts.sent or facts.sent[id].kind == HEALTHY:
             runs = tuple(facts.runs.get(id, ()))
-            yield Case(Wrong.CONVICTED, id, f"begun {len(runs)} times", 0.0, runs)
+            yield Case(Wrong.CONVICTED, id, f"begun {len(runs)} times", facts.convicted[id], runs)
 
 
 def _ended(facts: Facts) -> Iterator[Case]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,13 +16,14 @@ from celery_poison.chaos.excuses import ENDS
 from celery_poison.chaos.stage import QUEUE, TRIAL_QUEUE, Stage
 from celery_poison.errors import PoisonError
 from celery_poison.ledger.keys import Keys
+from celery_poison.model import Parked, ParkingState, Start
 from celery_poison.states import State
 
 QUEUES = (QUEUE, TRIAL_QUEUE)
 #: Told one by one, by their task ids.
 FLAGGED, ENDED = "candidates", "ended"
 #: States of a parking that may stay on record.
-OVER = ("finished", "kept")
+OVER = (ParkingState.FINISHED, ParkingState.KEPT)
 #: Bytes that may be left in Redis apart from the journal and what is kept on purpose.
 SMALL = 1 << 20
 
@@ -75,9 +76,9 @@ def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
 
 
 def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, int]]:
-    ends: Any = client.hkeys(_KEYS.done)
-    starts: Any = [json.loads(raw)[1] for raw in client.hvals(_KEYS.running)]
-    ended = len({*ends} & {*starts})
+    ends = _ends(client)
+    starts = _starts(client)
+    ended = sum(start.token in ends for start in starts)
     yield ENDS if ends_stay else ENDED, ended
     yield "running", len(starts) - ended
     yield "done", len(ends) - ended
@@ -85,7 +86,17 @@ def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, i
         yield name, _number(client.hlen(getattr(_KEYS, name)))
     yield FLAGGED, _number(client.zcard(_KEYS.candidates))
     parked: Any = client.hvals(_KEYS.parked)
-    yield "parked", sum(json.loads(raw)[0] not in OVER for raw in parked)
+    yield "parked", sum(Parked.decode(raw).state not in OVER for raw in parked)
+
+
+def _starts(client: redis.Redis) -> list[Start]:
+    raws: Any = client.hvals(_KEYS.running)
+    return [Start.decode(raw) for raw in raws]
+
+
+def _ends(client: redis.Redis) -> set[str]:
+    tokens: Any = client.hkeys(_KEYS.done)
+    return {*tokens}
 
 
 def _length(channel: Any, queue: str) -> int:
@@ -106,9 +117,8 @@ def entries(stage: Stage) -> list[str]:
 def ended(stage: Stage) -> set[str]:
     """Return the task ids of starts that ended and are on record still."""
     with stage.redis.client() as client:
-        ends: Any = client.hkeys(_KEYS.done)
-        starts: Any = [json.loads(raw) for raw in client.hvals(_KEYS.running)]
-    return {start[7] for start in starts if start[1] in ends}
+        ends = _ends(client)
+        return {start.id for start in _starts(client) if start.token in ends}
 
 
 def flagged(stage: Stage) -> set[str]:
@@ -170,7 +180,8 @@ class Watch:
         self._stage = stage
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="watch", daemon=True)
-        self.convicted: set[str] = set()
+        #: When each was first seen there; monotonic.
+        self.convicted: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -189,4 +200,6 @@ class Watch:
         if not self._stage.options.plain:
             with suppress(PoisonError):  # Redis is away
                 kept = Quarantine(self._stage.app).queries.kept_ids(State.NDLV)
-                self.convicted |= {id for _, id in kept}
+                now = time.monotonic()
+                for _, id in kept:
+                    self.convicted.setdefault(id, now)

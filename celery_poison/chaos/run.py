@@ -91,10 +91,10 @@ class Program:
         self._say(f"after {time.monotonic() - began:.0f} s {left or 'nothing'} is left to do")
 
     def _judge(
-        self, stage: Stage, load: Load, torment: Torment, convicted: set[str], quiet: float
+        self, stage: Stage, load: Load, torment: Torment, convicted: dict[str, float], quiet: float
     ) -> Outcome:
         left, journal = counted(stage), _journal(stage)
-        traced = traces(stage, _not_done(stage, load) - convicted)
+        traced = traces(stage, _not_done(stage, load) - {*convicted})
         plain = stage.options.plain
         remembered = set() if plain else flagged(stage)
         ends = set() if plain or stage.rabbit else ended(stage)
@@ -112,7 +112,7 @@ class Program:
             runs=runs_of(stage.log.lines),
             blows=sorted(blows, key=lambda blow: blow.began),
             broker=stage.options.broker,
-            convicted=frozenset(convicted),
+            convicted=convicted,
             flagged=frozenset(remembered),
             ended=frozenset(ends),
             left=left,
@@ -129,9 +129,9 @@ class Program:
         return outcome
 
 
-def _open(stage: Stage, load: Load, convicted: set[str]) -> dict[str, int]:
+def _open(stage: Stage, load: Load, convicted: dict[str, float]) -> dict[str, int]:
     try:
-        missing = len(_not_done(stage, load) - convicted)
+        missing = len(_not_done(stage, load) - {*convicted})
         left = unfinished(stage) | ({"not done": missing} if missing else {})
         return {name: count for name, count in left.items() if name != ENDS}
     except (redis.RedisError, OSError):

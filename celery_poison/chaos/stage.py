@@ -191,6 +191,7 @@ class Stage:
             env=self._environment(number, life),
             cwd=self.temporary,
             log_path=self._logs / f"{life.replace('/', '-')}.log",
+            defaults=True,
         )
         self._present[name], self.lives[life] = life, worker
         return worker

@@ -12,10 +12,11 @@ from celery.backends.base import DisabledBackend
 from kombu.transport import pyamqp
 from kombu.transport import redis as kombu_redis
 
+from celery_poison import hooks
 from celery_poison.broker.publish import bounded_connection
 from celery_poison.cli import redis_checks
 from celery_poison.cli.output import print_json
-from celery_poison.cli.redis_checks import Finding
+from celery_poison.cli.redis_checks import Finding, Level
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger import Ledger
@@ -78,6 +79,7 @@ def examine(app: Celery) -> Iterator[Finding]:
         yield Finding("settings", "FAIL", str(error), cure or "correct the Celery configuration")
         return
     yield found
+    yield _check_hooks()
     try:
         with clear_errors("examining Redis"):
             yield redis_checks.reachability(ledger.client, url)
@@ -121,6 +123,20 @@ def _check_settings(plugin: Plugin) -> Finding:
         said = f"set, but without effect in this version: {', '.join(inactive)}"
         return Finding("settings", "warn", said, "remove them, or wait for the version that acts on them")
     return Finding("settings", "ok", f"namespace {plugin.settings.namespace}")
+
+
+def _check_hooks() -> Finding:
+    """Check that Celery and kombu are as this version knows them."""
+    said = ", ".join(f"{package} {number}" for package, number in hooks.installed().items())
+    misfits = hooks.misfits()
+    if misfits:
+        level: Level = "FAIL" if any(misfit.part is hooks.Part.GUARD for misfit in misfits) else "warn"
+        follows = "; ".join(f"{misfit.what}: {misfit.part.value}" for misfit in misfits)
+        return Finding("celery", level, follows, misfits[0].cure)
+    if unread := hooks.unread():
+        cure = "everything needed is there; run your own tests, see docs/versions.md"
+        return Finding("celery", "warn", f"this version was not tried with {', '.join(unread)}", cure)
+    return Finding("celery", "ok", said)
 
 
 def _check_tasks(plugin: Plugin) -> Finding:

@@ -6,11 +6,8 @@ server. There is no default, since these tasks kill whoever runs them: ``celery-
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import resource
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -22,15 +19,15 @@ from kombu import serialization
 
 from celery_poison import guarded
 from celery_poison.task import FIRST
+from celery_poison.testing import deaths
 
 #: The URL of a Redis server, without a database; and 1 to leave the plugin out.
 REDIS, PLAIN = "POISON_DEMO_REDIS", "POISON_DEMO_PLAIN"
 HEALTHY = "demo.healthy"
 #: In this format a message goes off while it is read, as a malicious or broken pickle does.
 SERIALIZER = "demo-bomb"
-#: Seconds: a healthy task; the pause in which tasks beside a poison begin; the limit of the one that hangs;
-#: longer than anybody waits.
-WORK, HESITATION, HARD_LIMIT, FOREVER = 0.03, 0.05, 1, 600
+#: Seconds: a healthy task; the pause in which tasks beside a poison begin.
+WORK, HESITATION = 0.03, 0.05
 #: Short, so that the demo shows a failover in seconds; the defaults are 3 s and 10 s.
 HEARTBEAT, ACTIVATION = 0.4, 2.0
 #: Plain Celery gives back a killed worker's messages after so many seconds, when kombu next looks: every
@@ -38,45 +35,11 @@ HEARTBEAT, ACTIVATION = 0.4, 2.0
 #: waits for a worker that is dead.
 VISIBILITY = 5
 
-_main_pid = 0
-
-
-@signals.worker_init.connect
-def _remember_main_process(**_: Any) -> None:
-    global _main_pid
-    _main_pid = os.getpid()
-
-
-def _sigkill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _segfault() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dump in anybody's directory
-    ctypes.string_at(0)
-
-
-def _memory_error() -> None:
-    raise MemoryError("this page does not fit")
-
-
-def _kill_worker() -> None:
-    os.kill(_main_pid, signal.SIGKILL)
-    time.sleep(FOREVER)  # we outlive it for a moment, and must not return in it
-
 
 class Poison(NamedTuple):
-    """One way of dying.
-
-    Attributes:
-        name: the task is ``demo.<name>``.
-        what: for people.
-        causes: what quarantine may give as the cause.
-        kill: does it.
-    """
+    """One way of dying: its task is ``demo.<name>``, and quarantine may give each of the causes."""
 
     name: str
-    what: str
     causes: frozenset[str]
     kill: Callable[[], object]
 
@@ -85,27 +48,18 @@ class Poison(NamedTuple):
         return f"demo.{self.name}"
 
 
+_KILLED = frozenset({"signal:9"})
 POISONS = (
-    Poison("sigkill", "is killed, as by the OOM killer", frozenset({"signal:9"}), _sigkill),
-    Poison("segfault", "crashes in a C library", frozenset({"signal:11"}), _segfault),
-    Poison("os_exit", "calls os._exit(7)", frozenset({"exit:7"}), lambda: os._exit(7)),
-    Poison("memory_error", "raises MemoryError", frozenset({"memory_error"}), _memory_error),
-    Poison("sys_exit", "calls sys.exit(3)", frozenset({"system_exit", "exit:3"}), lambda: sys.exit(3)),
-    Poison(
-        "hang",
-        "never ends, is put back at its time limit",
-        frozenset({"time_limit"}),
-        lambda: time.sleep(FOREVER),
-    ),
-    Poison("kill_worker", "kills the worker's main process", frozenset({"signal:9"}), _kill_worker),
-    Poison(
-        "kill_group",
-        "kills the whole worker at once",
-        frozenset({"signal:9"}),
-        lambda: os.killpg(os.getpgrp(), signal.SIGKILL),
-    ),
+    Poison("sigkill", _KILLED, deaths.sigkill),
+    Poison("segfault", frozenset({"signal:11"}), deaths.segfault),
+    Poison("os_exit", frozenset({"exit:7"}), deaths.exit_at_once),
+    Poison("memory_error", frozenset({"memory_error"}), deaths.memory_error),
+    Poison("sys_exit", frozenset({"system_exit", "exit:3"}), lambda: sys.exit(3)),
+    Poison("hang", frozenset({"time_limit"}), deaths.hang),
+    Poison("kill_worker", _KILLED, deaths.kill_main),
+    Poison("kill_group", _KILLED, deaths.kill_group),
     # Its arguments kill, in the main process, before any task has begun.
-    Poison("bomb", "kills whoever deserialises it", frozenset({"receive"}), _sigkill),
+    Poison("bomb", frozenset({"receive"}), deaths.sigkill),
 )
 SIGKILL, SEGFAULT, HANG, BOMB = POISONS[0], POISONS[1], POISONS[5], POISONS[-1]
 
@@ -201,9 +155,7 @@ def _register(app: Celery, tally: Tally, guard: Callable[[Any], Any]) -> None:
         return expected(n)
 
     for poison in POISONS:
-        # The second name of the option is the one that Celery knew before 5.7.
-        late = {"time_limit": HARD_LIMIT, "acks_on_timeout": False, "acks_on_failure_or_timeout": False}
-        options = late if poison is HANG else {}
+        options = deaths.LATE if poison is HANG else {}
         task: Task = app.task(shared=False, name=poison.task, **options)(_harmful(tally, poison))
         guard(task)
 

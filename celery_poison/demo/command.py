@@ -119,4 +119,4 @@ def _keep_running(stage: Stage, screen: Screen, interruptions: Interruptions) ->
     )
     with suppress(Interrupted):
         while True:
-            interruptions.pause(60)
+            interruptions.pause(0.2)

@@ -254,6 +254,12 @@ class Messages(Reader):
             raw: Any = self._client.hgetall(self._keys.message(mid))
         return {k.decode(): v for k, v in raw.items()}
 
+    def candidate_ids(self) -> set[str]:
+        """Return the task ids of the messages flagged as candidates."""
+        with clear_errors("reading candidates"):
+            ids: Any = self._client.zrange(self._keys.candidates, 0, -1)
+        return {id.decode("utf-8", "replace") for id in ids}
+
     def candidates(self) -> Iterator[MessageRecord]:
         """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
         for ids in self._pages(self._keys.candidates, newest_first=False):

@@ -11,6 +11,7 @@ publishes. Redis counts the subscribers, and a process that dies takes its conne
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import select
@@ -32,6 +33,9 @@ HANDSHAKE = 1.0
 RETRY_PAUSE = 0.2
 
 _RUN_ID = re.compile(rb"run_id:(\w+)")
+
+# redis-py before 6 tells the user's log of every subscription.
+logging.getLogger("push_response").setLevel(logging.WARNING)
 
 
 def command(*words: bytes) -> bytes:

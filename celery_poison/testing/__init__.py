@@ -8,7 +8,8 @@ answers, and stops exactly what it started::
         ...
         worker.kill_group()          # as an out-of-memory killer would
 
-Nothing in this room knows the plugin, and nothing in it needs pytest.
+``celery_poison.testing.deaths`` has the ways in which a task can kill them. Nothing in this room knows the
+plugin, and nothing in it needs pytest.
 """
 
 from .basics import WaitTimeout, wait_until

@@ -101,8 +101,9 @@ class Interruptions:
         self._former: dict[int, Any] = {}
 
     def pause(self, seconds: float = 0.0) -> None:
-        """Sleep, but not when somebody asked to stop: then raise Interrupted."""
-        self.stopping.wait(seconds)
+        """Sleep; then raise Interrupted if somebody asked to stop."""
+        # Not ``stopping.wait``: a signal that comes while it takes its lock would wait for itself.
+        time.sleep(seconds)
         if self._number:
             raise Interrupted(self._number)
 

@@ -9,13 +9,17 @@ from typing import Any
 
 from celery import bootsteps, signals
 from celery.concurrency.prefork import TaskPool as PreforkPool
+from celery.utils.log import get_logger
 from celery.worker import state
 
-from celery_poison.errors import PoisonError
+from celery_poison import hooks
+from celery_poison.errors import ConfigurationError, PoisonError
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import TimeLimits
-from celery_poison.worker.reconnect_cleanup import hear_of_begun
+from celery_poison.worker.prefork import hear_of_begun, keep_what_runs
 from celery_poison.worker.worker import PoolFacts, Worker
+
+logger = get_logger("celery_poison")
 
 
 class LifeStep(bootsteps.StartStopStep):
@@ -27,6 +31,7 @@ class LifeStep(bootsteps.StartStopStep):
         super().__init__(worker, **kwargs)
         pool = _facts_of(worker)
         try:
+            _check_hooks()
             ours = worker.poison = self._worker = Worker(worker.app, worker.hostname, pool)
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
@@ -69,6 +74,18 @@ class LifeStep(bootsteps.StartStopStep):
         self._worker.farewell()
 
 
+def _check_hooks() -> None:
+    """Say what is not as it was read in this Celery, and what follows from that.
+
+    Raises:
+        ConfigurationError: no task can be guarded with it.
+    """
+    for misfit in hooks.misfits():
+        if misfit.part is hooks.Part.GUARD:
+            raise ConfigurationError(str(misfit))
+        logger.warning("celery_poison: %s", misfit)
+
+
 def _facts_of(worker: Any) -> PoolFacts:
     pool = worker.pool_cls
     name = pool.__module__.rpartition(".")[2]
@@ -98,7 +115,8 @@ class GuardStep(bootsteps.ConsumerStep):
 
     def start(self, consumer: Any) -> None:
         ours = self._worker
-        ours.exits.watch(consumer.pool)
+        ours.exits.follow(consumer.pool)
+        keep_what_runs(consumer.pool)
         ours.reconnect_cleanup.connected(consumer)
         ours.renew()
         ours.rounds.begin()

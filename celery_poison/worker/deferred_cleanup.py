@@ -88,6 +88,22 @@ class DeferredCleanup:
             lines = (self._waiting.copy(), self._missed, self._late, self._kept)
             return {end.token for line in lines for end in line}
 
+    def take_back_flags(self, candidates: set[str]) -> None:
+        """Take back what is held against starts that had ended here: their monitor could not see that.
+
+        Args:
+            candidates: task ids of all messages that are flagged.
+
+        Raises:
+            LedgerUnavailable: the next call tries again.
+        """
+        with self._lock:
+            lines = (self._waiting.copy(), self._kept)
+            ended = [end for line in lines for end in line if end.id in candidates]
+        for end in ended:
+            with suppress(StaleDelivery):
+                self._ledger.survived(end.mid, end.token, end.id)
+
     def clean_up(self, *, everything: bool = False) -> None:
         """Forget what is due, or everything at the end.
 

@@ -64,6 +64,8 @@ class Dispatcher:
         self._alone: Any = None
         self._is_in_pool = False  # the one that runs alone
         self._looking = False
+        #: Number of the broker connection.
+        self._connection = 0
 
     def __call__(self, request: Any) -> None:
         if (delivery := getattr(request, "poison", None)) is not None:
@@ -87,15 +89,17 @@ class Dispatcher:
         self._advance()
         if (self._waiting or self._alone is not None) and not self._looking:
             self._looking = True
-            self._later(LOOK_AGAIN, self._look_again)
+            self._later(LOOK_AGAIN, partial(self._look_again, self._connection))
 
-    def _look_again(self) -> None:
+    def _look_again(self, connection: int) -> None:
+        if connection != self._connection:
+            return
         self._looking = False
         self._maintain_pool()
         self.look()
 
     def _advance(self) -> None:
-        if self._alone is not None and self._alone not in state.reserved_requests:
+        if self._alone is not None and not _is_here(self._alone):
             self._alone, self._is_in_pool = None, False
         somebody_must_be_alone = self._let_through()
         self._cells.hold(self._is_in_pool or somebody_must_be_alone)
@@ -128,13 +132,22 @@ class Dispatcher:
     def _nothing_runs(self) -> bool:
         waiting = set(map(id, (*self._waiting, *self._cells.waiting())))
         try:
-            return all(id(request) in waiting for request in state.reserved_requests)
+            here = (*state.reserved_requests, *state.active_requests)
+            return all(id(request) in waiting for request in here)
         except RuntimeError:  # a pool thread finished a request meanwhile: look again
             return False
 
     def clear(self) -> None:
         """Forget everybody who waits: their connection is gone and they will be delivered again."""
         self._waiting.clear()
+        # Celery before 5.6 forgets with the connection who wanted to be called.
+        self._connection += 1
+        self._looking = False
+
+
+def _is_here(request: Any) -> bool:
+    """Whether it waits or runs here. Celery before 5.7 has only the active ones after a lost connection."""
+    return request in state.reserved_requests or request in state.active_requests
 
 
 def _is_alone(request: Any) -> bool:

@@ -10,17 +10,16 @@ import signal
 import time
 from collections import deque
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from billiard.exceptions import WorkerLostError
-from billiard.pool import Pool
 
 from celery_poison import procfs
 from celery_poison.causes import NATIVE, NEAR, NO_EVIDENCE, Evidence
 from celery_poison.procfs import MemoryGroup
 from celery_poison.requests import TaskDied
 from celery_poison.sandbox.trial import Death
+from celery_poison.worker import prefork
 from celery_poison.worker.crash_reports import CrashReport, CrashReports
 
 #: Ended processes that are remembered until somebody asks for them.
@@ -47,40 +46,12 @@ class Exits:
         self._ended: dict[int, _Exit] = {}
         self._kills = Kills()
 
-    def watch(self, pool: Any) -> None:
-        """Hear how the processes of a pool end; safe to call again. Other pools have none."""
-        inner = getattr(pool, "_pool", None)
-        if not isinstance(inner, Pool) or "_create_worker_process" in vars(inner):
-            return
-        create = inner._create_worker_process
+    def follow(self, pool: Any) -> None:
+        """Hear how the processes of a prefork pool end; safe to call again."""
+        prefork.follow(pool, self._ended_process)
 
-        def create_and_follow(index: int) -> Any:
-            process = create(index)
-            self._follow(process)
-            return process
-
-        inner._create_worker_process = create_and_follow
-        for process in list(inner._pool):
-            self._follow(process)
-
-    def _follow(self, process: Any) -> None:
-        popen = process._popen
-        if popen is not None and popen.method == "fork":
-            popen.poll = partial(self._poll, popen)
-
-    def _poll(self, popen: Any, flag: int = os.WNOHANG) -> int | None:
-        """As billiard's, but the kernel is asked for the process's memory too."""
-        if popen.returncode is None:
-            try:
-                pid, status, usage = os.wait4(popen.pid, flag)
-            except OSError:
-                return None
-            if pid == popen.pid:
-                popen.returncode = os.waitstatus_to_exitcode(status)
-                report = self._reports.read(pid) if self._reports else CrashReport()
-                self.note(pid, popen.returncode, usage.ru_maxrss, report)
-        code: int | None = popen.returncode
-        return code
+    def _ended_process(self, pid: int, status: int, peak_kb: int) -> None:
+        self.note(pid, status, peak_kb, self._reports.read(pid) if self._reports else CrashReport())
 
     def note(self, pid: int, status: int, peak_kb: int, report: CrashReport) -> None:
         """Remember how a process ended, until somebody asks."""

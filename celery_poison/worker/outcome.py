@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict
 from celery_poison.errors import StaleDelivery
@@ -103,8 +104,8 @@ class Ownership:
             return False
         return True
 
-    def ended_too_late(self, request: Held, *, lost: bool = False) -> None:
-        """A start ended after its worker was taken for dead.
+    def ended_too_late(self, request: Held, *, lost: bool = False) -> bool:
+        """A start ended after its worker was taken for dead; return whether it still counts.
 
         Args:
             lost: it is known to have lost its message, which may have ended elsewhere by now.
@@ -115,6 +116,8 @@ class Ownership:
             self._ledger.survived(request.mid, start.token, request.id, start if lost else None)
         except StaleDelivery as error:
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
+            return False
+        return True
 
 
 class Outcomes:
@@ -212,6 +215,8 @@ class Outcomes:
         except StaleDelivery:
             self._tell(case, request.put_back_now)
         else:
+            if isinstance(request.message, Sealed):
+                request.message.has_moved()
             self._tell(case, request.acknowledge_now)
 
     def _tell(self, case: Case, call: Callable[[], Any]) -> None:
@@ -266,16 +271,20 @@ class Outcomes:
         if rejoins_before(ticket.token) < self._me.rejoins:
             keep_for = FOR_A_COPY if copy else self._settings.activation_interval
             self._deferred_cleanup.keep([end], keep_for)  # nobody recovers this former life any more
-            self._background.do(partial(self._ownership.ended_too_late, request))
+            self._background.do(partial(self._ended_in_a_former_life, request, final=final))
             return
         if copy:
             self._resync.keep(end)
-        if request.poison is not None and not request.poison.is_ordinary:
+        if _has_history(request):
             acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
             over = time.monotonic() + 3 * self._settings.activation_interval
             self._background.do(partial(self._acquit, request, request.poison, acquit, over))
         elif not copy:
             self._deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
+
+    def _ended_in_a_former_life(self, request: Any, *, final: bool) -> None:
+        if self._ownership.ended_too_late(request) and _has_history(request):
+            self._ledger.acquit(request.mid, request.start(), final=final, copy=True)
 
     def _acquit(self, request: Any, delivery: Delivery, acquit: Callable[[], bool], over: float) -> None:
         """What was overtaken must be judged first, or its death would flag a message that has ended."""
@@ -313,6 +322,10 @@ class Outcomes:
             self.interrupted(delivery.mid, delivery.start)
         else:
             self._background.do(partial(self._ledger.acquit, delivery.mid, delivery.start, final=True))
+
+
+def _has_history(request: Any) -> bool:
+    return request.poison is not None and not request.poison.is_ordinary
 
 
 def _finished_after_all(request: Held) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import select
-from contextlib import suppress
 from functools import partial
-from inspect import isgenerator
 from typing import Any
 
 from celery.worker.state import active_requests
@@ -17,11 +14,9 @@ from celery_poison.worker.background import Background
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.prefork import hear_of_begun
 from celery_poison.worker.rejoin import Incarnation, Rejoin
 from celery_poison.worker.resync import Resync
-
-#: Milliseconds for the rest of a result that does not fit into the pipe at once.
-REST_OF_A_RESULT = 1000
 
 
 class ReconnectCleanup:
@@ -80,33 +75,6 @@ class ReconnectCleanup:
         if consumer is not None and consumer.channel is channel:
             self.disconnected()
             hear_of_begun(self._loop.consumer)
-
-
-def hear_of_begun(consumer: Any) -> None:
-    """Read what the processes of a prefork pool have said: a task that has begun is not given back.
-
-    The event loop reads it otherwise, and may have been kept from that by a broker that does not answer. What
-    begins after this is void (:meth:`ReconnectCleanup.disconnected`, before). Read against Celery 5.7.
-    """
-    pool: Any = getattr(consumer.pool, "_pool", None)
-    hub = consumer.hub
-    for fd in [*getattr(pool, "_fileno_to_outq", ())] if hub is not None else []:
-        with suppress(OSError, EOFError):  # its process is gone
-            _read_all(fd, pool, hub)
-
-
-def _read_all(fd: int, pool: Any, hub: Any) -> None:
-    said = select.poll()
-    said.register(fd, select.POLLIN)
-    rest = hub.readers.get(fd, (None,))[0]
-    while said.poll(REST_OF_A_RESULT * isgenerator(rest)):
-        if isgenerator(rest):
-            next(rest, None)
-        else:
-            pool.handle_result_event(fd)
-        if fd not in hub.readers:
-            return  # its process is gone
-        rest = hub.readers[fd][0]
 
 
 def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:

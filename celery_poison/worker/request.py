@@ -129,7 +129,7 @@ class GuardedRequest(SentRequest):
             End.OVERTAKEN if self.stage is Stage.OVERTAKEN else end,
             cause,
             acks_late=self.diverts,
-            acks_end=bool(task.acks_on_timeout if end is End.TIMED_OUT else task.acks_on_failure),
+            acks_end=acks_end(task, timed_out=end is End.TIMED_OUT),
             asked=evidence.is_from_outside,
             leaving=bool(state.should_terminate or self._already_cancelled or self._already_revoked),
             observed=self.needs.settings.observe_only,
@@ -206,13 +206,14 @@ class GuardedRequest(SentRequest):
     def _retry_as_celery_does(self, error: BaseException) -> bool:
         """Send a retry, which is looked up before it runs."""
         limit = self._task.max_retries
-        if not getattr(self._task, "retry_on_worker_lost", False):
+        send = getattr(self, "_retry_worker_lost", None)  # Celery 5.7 brought the option, and this
+        if send is None or not getattr(self._task, "retry_on_worker_lost", False):
             return False
         if limit is not None and self._context.retries >= limit:
             return False
         lost = _as_worker_lost(error)
         with marking(self.id):
-            return bool(self._retry_worker_lost(lost, _info_of(lost)))
+            return bool(send(lost, _info_of(lost)))
 
     def _fail_as_celery_does(self, error: BaseException) -> None:
         """Fail an early-acknowledged task; Celery would end the whole worker for some of these errors."""
@@ -256,6 +257,12 @@ class GuardedRequest(SentRequest):
             copy = self.epoch != self.needs.loop.epoch if went_back is None else went_back
             final = self._end is not End.RETRIED
             self.needs.outcomes.acknowledged(self, ticket, final=final, copy=copy)
+
+
+def acks_end(task: Any, *, timed_out: bool) -> bool:
+    """Return whether such an end of a task is acknowledged. Before 5.7 Celery knew one option for both."""
+    option = "acks_on_timeout" if timed_out else "acks_on_failure"
+    return bool(getattr(task, option, task.acks_on_failure_or_timeout))
 
 
 def _as_worker_lost(error: BaseException) -> WorkerLostError:

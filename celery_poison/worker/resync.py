@@ -214,6 +214,7 @@ class Resync:
             if start.token in unknown & self._unknown:
                 self._end(mid, start, raw)
         self._unknown = unknown
+        self._deferred_cleanup.take_back_flags(Queries(self._ledger).candidate_ids())
 
     def _end(self, mid: str, start: Start, raw: bytes) -> None:
         well = self._inflight.how_ended(start.token)

@@ -86,10 +86,18 @@ class Fleet:
         )
 
     def supervise(
-        self, count: int = 1, pool: str = "prefork", concurrency: int = 2, **options: Any
+        self,
+        count: int = 1,
+        pool: str = "prefork",
+        concurrency: int = 2,
+        *,
+        defaults: bool = False,
+        **options: Any,
     ) -> Supervisor:
         """Workers of this fleet that are started again when they die."""
-        return Supervisor(lambda name: self.worker(name, pool, concurrency), count, **options)
+        return Supervisor(
+            lambda name: self.worker(name, pool, concurrency, defaults=defaults), count, **options
+        )
 
     def events(self, *kinds: str) -> list[dict[str, str]]:
         """What the journal tells; all of it, or of these kinds."""

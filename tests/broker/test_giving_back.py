@@ -85,7 +85,7 @@ def test_EMS_6_a_message_whose_delivery_was_lost_with_the_connection_goes_back_w
 
 
 def test_EMS_6_a_message_that_was_never_registered_goes_back_when_its_worker_leaves(site: Site) -> None:
-    receiver = site.receiver()
+    receiver = site.receiver(queues=["a"])
     receiver.drain(lambda: receiver.channel._announced)
     site.send(0, 1)
     receiver.connection.connection.cycle.discard(receiver.channel)

@@ -29,7 +29,7 @@ def test_TP1_8_a_task_longer_than_the_visibility_timeout_is_delivered_once(
 
         return look
 
-    with fleet.worker(pool=pool, concurrency=1) as worker:
+    with fleet.worker(pool=pool, concurrency=1, defaults=True) as worker:
         worker.wait_ready()
         fleet.send("healthy", 0, 4.0)
         fleet.send("healthy", 1, 0.5)

@@ -327,9 +327,10 @@ def test_EMS_6_what_was_arriving_goes_back_unchanged_in_its_order_and_not_as_red
 def test_EMS_6_a_worker_announces_each_queue_before_it_takes_anything_from_it(site: Site) -> None:
     receiver = site.receiver()
     register = f"poison.arriving.{receiver.boot_id}"
-    receiver.drain(lambda: site.raw.smembers(register) == {b"a"})
-    site.send(0)  # after a message it is the other queue's turn
+    receiver.drain(lambda: site.raw.smembers(register))
+    (first,) = site.raw.smembers(register)  # any: older kombu keeps queues in no order
+    site.send(0, queue=first.decode())  # after a message it is the other queue's turn
     receiver.drain(lambda: site.raw.smembers(register) == {b"a", b"b"})
     receiver.die()
     site.put_back(receiver.boot_id, ())
-    assert site.keys() == {"a"}
+    assert site.keys() == {first.decode()}

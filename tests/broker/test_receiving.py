@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import kombu
 import pytest
 import redis
 
 from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet
+from tests.broker.kit import Site
 
 Build = Callable[..., Fleet]
 
@@ -35,7 +37,7 @@ def test_EMS_6_no_message_is_lost_when_workers_are_killed_while_they_receive(
     fleet = new_fleet(redis_url, worker_prefetch_multiplier=16)
     sent = 0
     for number in range(5):
-        with fleet.worker(f"w{number}") as worker:
+        with fleet.worker(f"w{number}", defaults=True) as worker:
             worker.wait_ready()
             before = sum(fleet.marks.count("healthy", "start").values())
             while sum(fleet.marks.count("healthy", "start").values()) < before + 5:
@@ -43,7 +45,7 @@ def test_EMS_6_no_message_is_lost_when_workers_are_killed_while_they_receive(
                 sent += 1
             worker.kill_group()
             worker.wait()
-    with fleet.worker("last"):
+    with fleet.worker("last", defaults=True):
         _await(fleet, lambda: _done(fleet) == sent, f"all {sent} done")
         _await(fleet, lambda: not _keys(fleet), "nothing left on the broker")
         _await(fleet, lambda: not fleet.quarantine.list(candidates=True), "bystanders cleared")
@@ -63,11 +65,11 @@ def test_EMS_6_priorities_several_queues_and_a_key_prefix_work(
     )
     for n in range(12):
         fleet.send("healthy", n, 0.2, queue="a" if n % 2 else "b", priority=(n * 3) % 10)
-    with fleet.worker(queues=["a", "b"]) as first:
+    with fleet.worker(queues=["a", "b"], defaults=True) as first:
         _await(fleet, lambda: fleet.marks.all("healthy", "start"), "begun")
         first.kill_group()
         first.wait()
-    with fleet.worker("w2", queues=["a", "b"]):
+    with fleet.worker("w2", queues=["a", "b"], defaults=True):
         _await(fleet, lambda: _done(fleet) == 12, "all done")
         _await(fleet, lambda: not fleet.quarantine.list(candidates=True), "cleared")
     assert not _keys(fleet), "nothing left behind, under whatever name"
@@ -75,7 +77,7 @@ def test_EMS_6_priorities_several_queues_and_a_key_prefix_work(
 
 def test_flushed_scripts_are_loaded_again(new_fleet: Build, redis_url: str) -> None:
     fleet = new_fleet(redis_url)
-    with fleet.worker():
+    with fleet.worker(defaults=True):
         assert fleet.send("healthy", 0).get(timeout=PATIENCE) == 0
         redis.Redis.from_url(fleet.broker_url).script_flush()
         for n in range(1, 20):
@@ -91,10 +93,28 @@ def test_unguarded_tasks_of_a_dead_worker_are_put_back_too_and_never_flagged(
     fleet.app.send_task("celery.accumulate", args=(1,), queue="elsewhere")
     for n in range(6):
         fleet.send("healthy", n, 0.5)
-    with fleet.worker(concurrency=1, queues=["celery", "elsewhere"]) as first:
+    with fleet.worker(concurrency=1, queues=["celery", "elsewhere"], defaults=True) as first:
         _await(fleet, lambda: fleet.marks.all("healthy", "start"), "begun")
         first.kill_main()
         first.wait()
-    with fleet.worker("w2", queues=["celery", "elsewhere"]):
+    with fleet.worker("w2", queues=["celery", "elsewhere"], defaults=True):
         _await(fleet, lambda: _done(fleet) == 6, "all done")
         _await(fleet, lambda: not _keys(fleet), "nothing left on the broker")
+
+
+def test_EMS_6_messages_are_received_in_one_step_once_mingle_has_its_answers(site: Site) -> None:
+    """Celery waits for them on the channel by which it receives tasks later, without acknowledging them."""
+    receiver, answers = site.receiver(queues=["a"]), list[Any]()
+    queue = kombu.Queue("answers", exchange="", routing_key="answers")
+    mingle = kombu.Consumer(
+        receiver.channel, [queue], no_ack=True, on_message=answers.append, auto_declare=False, accept=["json"]
+    )
+    mingle.consume()
+    site.send("hello", queue="answers")
+    receiver.drain(lambda: answers)
+    assert not site.entries(), "nobody would ever acknowledge it"
+    mingle.cancel()
+    receiver.drain(lambda: receiver.channel._fetches)
+    site.send(0)
+    (message,) = receiver.receive(1)
+    assert message.registered

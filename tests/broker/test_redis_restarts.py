@@ -23,7 +23,7 @@ def test_EMS_6_what_was_prefetched_runs_after_redis_came_back(
     """Its visibility timeout is an hour: nobody waits for that."""
     fleet = new_fleet(lasting_redis.url(), worker_prefetch_multiplier=8)
     broker = lasting_redis.client()
-    with fleet.worker(pool=pool, concurrency=1) as worker:
+    with fleet.worker(pool=pool, concurrency=1, defaults=True) as worker:
         worker.wait_ready()
         for n in range(6):
             fleet.send("healthy", n, 1.0)

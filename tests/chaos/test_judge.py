@@ -151,17 +151,43 @@ def test_a_redis_that_forgets_moments_excuses_what_was_sent_in_them(name: str) -
 def test_an_innocent_may_be_convicted_only_on_trial_in_a_cell_that_was_killed() -> None:
     tried = run("a", 5, None, on_trial=True)
     blow = Blow("kill-cell", 5.5, 5.6, ("w1/1",))
-    given = facts(tried, blows=(blow,), convicted=frozenset({"a"}))
+    given = facts(tried, blows=(blow,), convicted={"a": 60.0})
     assert excused(given) == [Wrong.CONVICTED]
     assert found(replace(given, blows=[])) == [(Wrong.CONVICTED, "a")]
     assert found(replace(given, runs={"a": [replace(tried, on_trial=False)]})) == [(Wrong.CONVICTED, "a")]
     assert found(replace(given, blows=[replace(blow, lives=("w2/1",))])) == [(Wrong.CONVICTED, "a")]
 
 
+def test_a_cell_that_is_killed_before_the_task_began_is_known_by_the_moment() -> None:
+    blow = Blow("kill-watcher", 5.5, 5.6, ("w1/1",))
+    given = facts(run("a", 1, None), blows=(blow,), convicted={"a": 6.0})
+    assert excused(given) == [Wrong.CONVICTED]
+    assert found(replace(given, convicted={"a": 12.0})) == [(Wrong.CONVICTED, "a")]
+    assert found(replace(given, blows=[replace(blow, lives=())])) == [(Wrong.CONVICTED, "a")]
+
+
+def test_a_copy_is_recognised_on_rabbitmq_while_the_ledger_is_there() -> None:
+    twice = run("a", 1, 2), run("a", 6, 7, "w2/1")
+    away = Blow("redis-down", 5, 8)
+    assert excused(facts(*twice, blows=(away,), broker="rabbitmq")) == [Wrong.TWICE]
+    assert found(facts(*twice, blows=(away,))) == [(Wrong.TWICE, "a")]
+    gone_by = replace(away, began=20, ended=25)
+    assert found(facts(*twice, blows=(gone_by,), broker="rabbitmq")) == [(Wrong.TWICE, "a")]
+
+
+def test_an_end_may_stay_on_record_only_of_a_worker_that_was_taken_for_dead() -> None:
+    done = run("a", 6, 7)
+    cut_off = Blow("net-cut-5", 1, 6, ("w1/1",))
+    assert excused(facts(done, blows=(cut_off,), ended=frozenset("a"))) == [Wrong.LEFT]
+    assert found(facts(done, ended=frozenset("a"))) == [(Wrong.LEFT, "a")]
+    other = replace(cut_off, lives=("w2/1",))
+    assert found(facts(done, blows=(other,), ended=frozenset("a"))) == [(Wrong.LEFT, "a")]
+
+
 def test_a_poison_may_kill_twice_and_must_be_convicted_then() -> None:
     twice = kill("p", 1), kill("p", 5, "w2/1")
     assert judge(facts(*twice)) == []
-    assert found(facts(*twice, convicted=frozenset())) == [(Wrong.FREE, "p")]
+    assert found(facts(*twice, convicted={})) == [(Wrong.FREE, "p")]
     assert found(facts(*twice, kill("p", 9, "w3/1"))) == [(Wrong.KILLED, "p")]
 
 
@@ -244,7 +270,7 @@ def test_of_plain_celery_only_losses_doubles_and_loops_are_counted_and_nothing_i
         *(kill("loops", at) for at in (1, 5, 9)),
         blows=(Blow("redis-empty", 0, 100), Blow(DEATH, 2.1, 2.1, ("w1/1",))),
         left={"unacked": 3},
-        convicted=frozenset(),
+        convicted={},
     )
     assert [finding.case.wrong for finding in judge_plain(given)] == [Wrong.LOST, Wrong.TWICE, Wrong.KILLED]
 

@@ -37,7 +37,7 @@ def facts(*runs: Run, blows: tuple[Blow, ...] = (), **more: object) -> Facts:
         id: Sent("segv" if id in deadly else "healthy", of_it[0].begin - 1, True)
         for id, of_it in made.items()
     }
-    found = Facts(sent, made, list(blows), convicted=frozenset(deadly))
+    found = Facts(sent, made, list(blows), convicted=dict.fromkeys(deadly, 0.0))
     return replace(found, **more)  # type: ignore[arg-type]
 
 

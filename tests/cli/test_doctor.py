@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from celery_poison import hooks
 from celery_poison.cli import redis_checks as server_checks
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer, wait_until
@@ -19,6 +21,7 @@ NewServer = Callable[..., RedisServer]
 
 OK_EVERYWHERE = [
     "settings",
+    "celery",
     "reachable",
     "encryption",
     "version",
@@ -70,6 +73,19 @@ def test_the_report_for_people_has_one_line_for_each_check_and_one_for_each_cure
 @pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
 def test_RabbitMQ_is_named_with_its_version(console: Console) -> None:
     assert finding(console, "broker")["said"].startswith("RabbitMQ 3")
+
+
+def test_what_celery_lacks_is_told_with_what_follows_from_it(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert re.match(r"celery 5\.\d.*, kombu 5\.\d.*, billiard 4\.\d", finding(console, "celery")["said"])
+    monkeypatch.setattr(hooks, "unread", lambda: ["celery 5.9"])
+    assert "not tried with celery 5.9" in finding(console, "celery")["said"]
+    monkeypatch.setattr(hooks, "misfits", lambda: (hooks.Misfit(hooks.Part.REDIS, "kombu 9 has no Thing"),))
+    found = finding(console, "celery")
+    assert found["level"] == "warn" and "visibility timeout" in found["said"] and "kombu 5.5" in found["cure"]
+    monkeypatch.setattr(hooks, "misfits", lambda: (hooks.Misfit(hooks.Part.GUARD, "celery 9 has no Thing"),))
+    assert finding(console, "celery", status=1)["level"] == "FAIL"
 
 
 def test_an_unreachable_Redis_is_exit_status_3_and_the_rest_is_still_checked(new_fleet: Build) -> None:

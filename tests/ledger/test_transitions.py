@@ -334,6 +334,18 @@ def test_EMS_4_a_monitor_that_lost_its_fence_buries_nobody(ledgers: list[Ledger]
     assert "silent" in Queries(ledger).leases()
 
 
+def test_EMS_2_a_new_monitor_forgets_the_names_of_those_that_led_before(ledgers: list[Ledger]) -> None:
+    """A worker that had rejoined led under its first name, died, and its lock had expired."""
+    ledger = ledgers[0]
+    ledger.beat("w1@h/a", {"node": "w1@h"})
+    for name in ("standalone", "w1@h/a", "w2@h/b"):
+        ledger.client.hset(ledger.keys.presence, name, "run")
+    ledger.client.hset(ledger.keys.gone, "standalone", 1)
+    assert ledger.lead("w2@h/b", 60_000, "run") is not None
+    assert {*ledger.client.hkeys(ledger.keys.presence)} == {b"w1@h/a", b"w2@h/b"}
+    assert not ledger.client.exists(ledger.keys.gone)
+
+
 def test_EMS_1_a_worker_that_beat_in_time_cannot_be_buried(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
     ledger.beat("lively", {"node": "n"}, first=True)

@@ -39,7 +39,7 @@ def test_SAP_3_SAP_4_a_poison_is_quarantined_after_two_crashes_and_all_behind_it
     for n in range(HEALTHY):
         fleet.send("healthy", n)
 
-    with fleet.supervise(cell.workers, cell.pool, cell.slots) as supervisor:
+    with fleet.supervise(cell.workers, cell.pool, cell.slots, defaults=True) as supervisor:
         wait_until(lambda: _is_over(fleet), what=lambda: _story(fleet, supervisor))
         deaths = len(supervisor.deaths)
 

@@ -147,3 +147,24 @@ def test_TP1_8_a_worker_that_starts_beside_a_restarted_redis_runs_nothing_again(
             site.await_that(lambda: site.ends()[1] == 1, "it ends")
             site.await_that(lambda: not site.on_record(), "its copy is recognised")
     assert site.ran_once()
+
+
+def test_TP1_8_poison_that_went_to_quarantine_in_the_second_that_redis_lost_is_delivered_again(
+    new_site: NewSite, new_server: NewRedis
+) -> None:
+    """Its entry is lost with the acknowledgement: to acknowledge it once more would lose the message."""
+    redis = new_server(appendonly="yes")
+    site = new_site(redis.url(), poison_max_crashes=1)
+
+    def kept() -> list[str]:
+        return [record.id for record in site.quarantine.list()]
+
+    with site.worker("w1") as w1:
+        w1.wait_ready()
+        sent = site.send("hard_limit", 1)
+        site.await_that(lambda: site.starts("hard_limit")[1] == 1, "it runs, and is not acknowledged")
+        lost = Rewind(redis)
+        site.await_that(lambda: kept() == [sent.id], "it is in quarantine")
+        lost.restart(lambda: site.await_that(lambda: "Connection to broker lost" in w1.log_text(), "noticed"))
+        site.await_that(lambda: site.starts("hard_limit")[1] >= 2, "it came again")
+        site.await_that(lambda: kept() == [sent.id], "and is in quarantine again")

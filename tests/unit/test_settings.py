@@ -155,3 +155,14 @@ def test_a_wrong_name_is_refused_in_djangos_spelling_too() -> None:
 def test_a_ledger_url_may_be_spelt_as_celery_spells_its_broker(url: str, expected: dict[str, Any]) -> None:
     found = open_redis(url).connection_pool.connection_kwargs
     assert expected.items() <= found.items()
+
+
+@pytest.mark.parametrize(
+    ("url", "spoken"),
+    [("valkey://:pw@a:1/2", "redis://:pw@a:1/2"), ("valkeys://a:1/2", "rediss://a:1/2")],
+)
+def test_a_valkey_is_spoken_to_as_a_redis(url: str, spoken: str) -> None:
+    app = Celery("valkey", broker="memory://", set_as_current=False)
+    app.conf.poison_redis_url = url
+    assert plugin_of(app).ledger_url == spoken
+    assert plugin_of(app).open_ledger().client.connection_pool.connection_kwargs["port"] == 1

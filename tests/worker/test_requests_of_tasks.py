@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery import Task
 
 from tests import PATIENCE
 from tests.worker.conftest import Crew
@@ -111,7 +112,9 @@ def test_celerys_retry_on_worker_lost_is_respected_and_its_crashes_still_count(c
     (kept,) = crew.quarantine.list()
     assert kept.crashes == 3
     retries = [mark.n for mark in crew.marks.all("retried_when_lost", "start")]
-    assert retries == [0, 1, 2], "each run was a retry of Celery's, with its own number"
+    # Celery before 5.7 knows no such option: there it is put back, as any other.
+    expected = [0, 1, 2] if hasattr(Task, "retry_on_worker_lost") else [0, 0, 0]
+    assert retries == expected, "each run was a retry of Celery's, with its own number"
 
 
 def test_under_guard_all_an_early_acknowledged_task_is_observed_and_not_diverted(

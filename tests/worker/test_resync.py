@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from celery_poison import causes
 from celery_poison.failover.parking import Parking
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
@@ -151,6 +152,18 @@ def test_NEW_9_a_start_that_ended_badly_here_is_taken_off(here: Here) -> None:
     here.resync.recheck()
     here.resync.recheck()
     assert not here.running()
+
+
+def test_NEW_9_a_start_that_had_ended_here_before_others_flagged_it_is_flagged_no_longer(here: Here) -> None:
+    """Redis lost the note of its end, and this worker was cut off before it could tell it again."""
+    start = here.start("m")
+    here.deferred_cleanup.add("m", start.token, start.id, start.task)
+    here.deferred_cleanup.connection_lost(600.0)
+    here.ledger.crash("m", start, cause=causes.WORKER_LOST, shared=True)
+    assert here.queries.candidate_ids() == {start.id}
+    here.resync.disturbed()
+    here.resync.recheck()
+    assert not here.queries.candidate_ids() and here.queries.lineage(start.id) is None
 
 
 def test_NEW_9_without_a_disturbance_the_ledger_is_not_asked(here: Here) -> None:

@@ -22,9 +22,12 @@ end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 redis.call('HSET', KEYS[3], ARGV[2], ARGV[5])
 if holder == ARGV[2] then return {'OK', tonumber(redis.call('GET', KEYS[2]) or '0'), 0} end
-if holder and not redis.call('ZSCORE', KEYS[5], holder) then -- a standalone monitor that died
-  redis.call('HDEL', KEYS[3], holder)
-  redis.call('HDEL', KEYS[4], holder)
+-- What monitors that have died left here: standalone ones, and those of workers that had rejoined.
+for _, name in ipairs(redis.call('HKEYS', KEYS[3])) do
+  if name ~= ARGV[2] and not redis.call('ZSCORE', KEYS[5], name) then
+    redis.call('HDEL', KEYS[3], name)
+    redis.call('HDEL', KEYS[4], name)
+  end
 end
 local fence = redis.call('INCR', KEYS[2])
 journal(KEYS[6], ARGV[1], {event = 'monitor_changed', worker = ARGV[2], note = tostring(fence)})

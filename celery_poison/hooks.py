@@ -1,0 +1,258 @@
+"""What this package uses of Celery, kombu and billiard that they promise to nobody, in one table.
+
+Such a name may go with any release of theirs. So a worker looks the table through before it begins, and
+``celery poison doctor`` whenever it is asked: each says what is missing, from which version, what does not
+work without it, and the cure. A test holds the table against the code: a private name that is not in here
+cannot be used.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
+from typing import Any, NamedTuple
+
+from celery.utils.imports import symbol_by_name
+
+#: From which version of each to which this was read and tried (docs/versions.md).
+READ: Mapping[str, tuple[str, str]] = {
+    "celery": ("5.5", "5.7"),
+    "kombu": ("5.5", "5.7"),
+    "billiard": ("4.2", "4.3"),
+}
+
+
+class Part(Enum):
+    """What rests on some of the hooks; the values say what becomes of it where one does not fit."""
+
+    GUARD = "no task can be guarded, and the worker does not start"
+    REDIS = (
+        "messages are received as plain kombu does it, and what a killed worker holds comes back only after"
+        " the visibility timeout"
+    )
+    RABBITMQ = "bodies are unpacked before they are judged, and a queue is known by its routing key only"
+    EXITS = "how a pool process ended is known by billiard's message only, without memory and stack"
+    RECONNECT = "a task that begins while the broker connection is lost may run twice"
+
+
+#: Whose hooks they are -> the names. In brackets: the arguments with which it is called, or calls.
+_Table = Mapping[str, tuple[str, ...]]
+
+HOOKS: Mapping[Part, _Table] = {
+    Part.GUARD: {
+        # A guarded request (worker/sending.py, worker/request.py).
+        "celery.worker.request:Request": (
+            "_app",
+            "_already_cancelled",
+            "_already_revoked",
+            "_apply_result",
+            "_body",
+            "_content_encoding",
+            "_content_type",
+            "_context",
+            "_delivery_info",
+            "_message",
+            "_request_dict",
+            "_task",
+            "_type",
+            "time_limits",
+            "execute_using_pool(pool)",
+            "on_accepted(pid, time_accepted)",
+            "on_success(failed__retval__runtime)",
+            "on_failure(exc_info, send_failed_event, return_ok)",
+            "on_timeout(soft, timeout)",
+            "acknowledge()",
+            "reject(requeue)",
+            "revoked()",
+            "cancel(pool, signal)",
+            "terminate(pool, signal)",
+        ),
+        "celery.worker.request": ("create_request_cls(base, task, pool, hostname, eventer)",),
+        # What runs a task in its process (worker/child.py).
+        "celery.app.trace": (
+            "fast_trace_task(task, uuid, request, body, content_type, content_encoding)",
+            "trace_task_ret(name, uuid, request, body, content_type, content_encoding)",
+            "setup_worker_optimizations(app, hostname)",
+        ),
+        # The choke points of a consumer (worker/bootsteps.py, dispatcher.py, loop.py).
+        "celery.worker.consumer:Consumer": (
+            "on_task_request",
+            "create_task_handler()",
+            "call_soon(p)",
+            "timer",
+            "hub",
+            "pool",
+        ),
+        "celery.worker.state": ("active_requests", "reserved_requests", "task_ready(request)"),
+        # Marking functions before any app makes a task of them (guard.py, plugin.py, task.py).
+        "celery.app.base:Celery": ("_tasks", "on_after_finalize"),
+        "celery.app.task:Task": ("_get_request()", "on_bound(app)"),
+        "celery._state": ("_get_active_apps()", "connect_on_app_finalize(callback)"),
+        "celery.local:Proxy": ("_get_current_object()",),
+        # Publishing a stored original again (broker/publish.py).
+        "kombu.transport.virtual:Channel": ("_next_delivery_tag()", "_put(queue, message)"),
+        "celery.backends.base:KeyValueStoreBackend": ("_get_task_meta_for(task_id)",),
+    },
+    Part.REDIS: {
+        # broker/receive.py. kombu loses what it popped if it ends before registering it (celery #4354), takes
+        # long tasks from living workers (celery #5935), and ends a worker at a lost connection (kombu #582).
+        "kombu.transport.redis:Channel": (
+            "_brpop_start(timeout)",
+            "_brpop_read()",
+            "_in_poll",
+            "_queue_cycle",
+            "_consumers",
+            "_fanout_queues",
+            "_connparams(asynchronous)",
+            "_get_pool()",
+            "_q_for_pri(queue, pri)",
+            "_lookup(exchange, routing_key)",
+            "_get_message_priority(message, reverse)",
+            "basic_consume(queue, no_ack)",
+            "basic_get(queue)",
+            "conn_or_acquire()",
+        ),
+        "kombu.transport.redis:QoS": (
+            "_delivered",
+            "_vrestore_count",
+            "append(message, delivery_tag)",
+            "ack(delivery_tag)",
+            "reject(delivery_tag, requeue)",
+            "restore_unacked(client)",
+            "restore_visible(start, num, interval)",
+            "pipe_or_acquire()",
+        ),
+        "kombu.transport.redis": ("Empty", "Mutex(client, name, expire)", "MutexHeld"),
+        "kombu.transport.redis:Transport": ("_callbacks", "_deliver(message, queue)"),
+        "kombu.transport.virtual:Message": ("_raw", "_state"),
+        "kombu:Connection": ("_connection", "get_transport_cls()", "drain_events()"),
+    },
+    Part.RABBITMQ: {  # broker/transport.py
+        "kombu.transport.pyamqp:Channel": ("Message", "basic_consume(queue)"),
+        "kombu.transport.pyamqp:Connection": ("Channel",),
+        "kombu.transport.pyamqp:Transport": ("Connection",),
+    },
+    Part.EXITS: {  # worker/prefork.py
+        "billiard.pool:Pool": ("_pool", "_create_worker_process(i)"),
+        "billiard.process:BaseProcess": ("_popen",),
+        "billiard.popen_fork:Popen": ("method", "pid", "returncode", "poll(flag)"),
+    },
+    Part.RECONNECT: {  # worker/prefork.py
+        "celery.concurrency.asynpool:AsynPool": ("_fileno_to_outq", "handle_result_event", "_cache"),
+        "billiard.pool:ApplyResult": ("_accepted", "ready()"),
+    },
+}
+
+
+class Misfit(NamedTuple):
+    """One hook that does not fit.
+
+    Attributes:
+        what: the sentence without what follows from it.
+    """
+
+    part: Part
+    what: str
+
+    @property
+    def cure(self) -> str:
+        ranges = ", ".join(f"{package} {first} to {last}" for package, (first, last) in READ.items())
+        return f"install versions that it was read against: {ranges}; or a newer celery_poison"
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.part.value}; {self.cure}"
+
+
+@cache
+def misfits() -> tuple[Misfit, ...]:
+    """Return every hook that does not fit what is installed; looked up once a process."""
+    return tuple(chain.from_iterable(_misfits_of(part, table) for part, table in HOOKS.items()))
+
+
+def fits(part: Part) -> bool:
+    """Whether everything is there on which ``part`` rests."""
+    return all(misfit.part is not part for misfit in misfits())
+
+
+def installed() -> dict[str, str]:
+    """Return the installed version of each package in ``READ``; empty where it is not known."""
+    return {package: _version(package) for package in READ}
+
+
+def unread() -> list[str]:
+    """Return the packages whose installed version is outside of what the hooks were read against."""
+    found = []
+    for package, (first, last) in READ.items():
+        number = _numbers(_version(package))
+        if number and not _numbers(first) <= number <= _numbers(last):
+            found.append(f"{package} {_version(package)}")
+    return found
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
+
+
+def _misfits_of(part: Part, table: _Table) -> Iterator[Misfit]:
+    for owner, names in table.items():
+        package = owner.partition(".")[0].partition(":")[0]
+        where = f"{package} {_version(package)}"
+        try:
+            found = symbol_by_name(owner)
+        except (ImportError, AttributeError):
+            yield Misfit(part, f"{where} has no {owner}")
+            continue
+        for name in names:
+            if wrong := _wrong(found, *_parsed(name)):
+                yield Misfit(part, f"{where}: {owner} {wrong}")
+
+
+def _parsed(hook: str) -> tuple[str, list[str] | None]:
+    """Return a hook's name and its arguments; None for one that is not called."""
+    name, bracket, rest = hook.partition("(")
+    return name, [word.strip() for word in rest.rstrip(")").split(",") if word.strip()] if bracket else None
+
+
+def _wrong(owner: Any, name: str, arguments: list[str] | None) -> str:
+    """Say what does not fit; empty if all does."""
+    found = inspect.getattr_static(owner, name, None)
+    if found is None and arguments is None:
+        return "" if hasattr(owner, name) or _is_set_by_a_method(owner, name) else f"has no {name}"
+    if found is None:
+        return f"has no {name}"
+    return "" if arguments is None else _misfit_of_call(getattr(owner, name), name, arguments)
+
+
+def _is_set_by_a_method(owner: Any, name: str) -> bool:
+    """Whether instances have it: a class itself does not show what its methods set."""
+    kinds = inspect.getmro(owner) if isinstance(owner, type) else ()
+    codes = (getattr(value, "__code__", None) for kind in kinds for value in vars(kind).values())
+    return any(name in code.co_names for code in codes if code)
+
+
+def _misfit_of_call(function: Any, name: str, arguments: list[str]) -> str:
+    parameters = dict(inspect.signature(function).parameters)
+    parameters.pop("self", None)
+    kinds = {parameter.kind for parameter in parameters.values()}
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds or inspect.Parameter.VAR_POSITIONAL in kinds
+    if missing := [word for word in arguments if word not in parameters and not takes_any]:
+        return f"{name} does not know {', '.join(missing)}"
+    needed = [
+        word
+        for word, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and word not in arguments
+    ]
+    return f"{name} wants {', '.join(needed)} too" if needed else ""
