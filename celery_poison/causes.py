@@ -46,6 +46,8 @@ _SENTENCES: Final = {
 }
 #: Deaths of whole workers that nobody on board is to blame for.
 NOBODYS_FAULT: Final = frozenset({SHUTDOWN, EVICTION, FROZEN})
+#: What starts die of together with their workers; of all else one process dies, and its worker lives on.
+OF_WORKERS: Final = (WORKER_LOST, RECEIVE)
 #: What starts die of, as far as it can be listed; of ``signal:N`` and ``exit:N`` the frequent ones.
 DEATHS: Final = (
     *("signal:6", "signal:9", "signal:11", "exit:1"),
@@ -240,7 +242,7 @@ class Evidence:
         return "Somebody asked its process to end." if self.is_from_outside else ""
 
     def _of_the_worker(self) -> str:
-        told = [f"Its worker died {self.died}." if self.died else "", _NOTICED.get(self.noticed, "")]
+        told = [f"That was {self.died}." if self.died else "", _NOTICED.get(self.noticed, "")]
         if self.asked_ms is not None:
             by = f" by {self.asked}" if self.asked else ""
             told.append(f"The worker had been asked to leave{by}, at most {_seconds(self.asked_ms)} before.")

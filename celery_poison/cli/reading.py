@@ -239,7 +239,7 @@ def _next(record: MessageRecord) -> list[tuple[str, object]]:
 
 
 def _facts(record: MessageRecord) -> list[tuple[str, object]]:
-    least = "at least " if record.incident else ""
+    least = "at least " if record.incident and record.cause in causes.OF_WORKERS else ""
     died = f"start {record.deliveries}, process {record.pid}, after {least}{record.runtime_ms / 1000:g} s"
     counted = f"{record.deliveries} deliveries, {record.crashes} deaths, {record.strikes} strikes,"
     return [

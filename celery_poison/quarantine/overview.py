@@ -28,8 +28,6 @@ _STUCK_TOLD = 3
 #: Seconds after which errors are over that nothing was added to, and after which it is no news any more that
 #: Redis came back without what it had.
 FADED, OLD_NEWS = 600, 3600
-#: Causes of deaths of whole workers; all others are of the one process that ran the task.
-_OF_WORKERS = (causes.WORKER_LOST, causes.RECEIVE)
 
 
 class Level(StrEnum):
@@ -220,7 +218,7 @@ def process_deaths(counts: Mapping[str, int]) -> dict[str, int]:
     """Return cause -> task processes that died alone, out of the totals of the ledger."""
     died = ((name.partition(":"), number) for name, number in counts.items())
     found = {cause: number for (what, _, cause), number in died if what == "crashed"}
-    return {cause: found[cause] for cause in sorted(found) if cause not in _OF_WORKERS}
+    return {cause: found[cause] for cause in sorted(found) if cause not in causes.OF_WORKERS}
 
 
 def _misplaced(app: Celery, queries: Queries, seen: Overview) -> Iterator[str]:

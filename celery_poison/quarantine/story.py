@@ -32,7 +32,7 @@ class Detail(NamedTuple):
     def story(self) -> str:
         """What happened to the message, and how it ended if it has."""
         ended = how_it_ended(self.history) if self.record.state == State.DLVD else ""
-        return " ".join(filter(None, (why(self.record), ended)))
+        return " ".join(filter(None, (ended, why(self.record))))
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``show --json`` prints, but for the body."""
@@ -160,7 +160,8 @@ def _decided(what: str) -> Callable[[Entry], str]:
 def _after(entry: Entry) -> str:
     if not entry["runtime_ms"].isdigit():
         return ""
-    # When its whole worker died, nobody was there to see how long it ran.
+    if entry["incident"] and entry["runtime_ms"] == "0":
+        return ""  # its whole worker died before it gave another sign of life
     least = "at least " if entry["incident"] else ""
     return f" after {least}{int(entry['runtime_ms']) / 1000:g} s"
 

@@ -112,7 +112,7 @@ def test_a_worker_that_nobody_watched_died_between_its_last_beat_and_the_first_l
     _found_gone(ledger, beat, since)
     told = last_heard(ledger, WORKER, Silence.GONE)
     assert (told.after_ms, told.by_ms) == (beat, since)
-    assert told.sentence().startswith("Its worker died between 2")
+    assert told.sentence().startswith("That was between 2")
     led = ledger.lead("successor", 60_000)
     assert led is not None
     dead = ledger.declare_dead(
@@ -130,7 +130,7 @@ def test_a_worker_that_was_watched_died_after_the_last_look_that_saw_it(ledger: 
     _found_gone(ledger, now - 5000, now - 2000)
     told = last_heard(ledger, WORKER, Silence.GONE, [now - 2500, now - 2250, now - 2000, now - 1750])
     assert (told.after_ms, told.by_ms) == (now - 2250, now - 2000)
-    assert told.sentence().startswith("Its worker died at 2")
+    assert told.sentence().startswith("That was at 2")
 
 
 def test_what_ran_in_a_dead_worker_ran_up_to_the_last_sign_of_life_and_not_to_the_verdict(
