@@ -71,7 +71,7 @@ def page(found: list[dict[str, Any]]) -> str:
             f"### {name[0].upper()}{name[1:]}\n\n{_told(world['world'])}, for"
             f" {world['seconds'] / 3600:.1f} hours.\n\n{_table(world['rules'])}"
         )
-    return "\n\n".join([*parts, _LIMITS]) + "\n"
+    return "\n\n".join([*parts, _REJECTED, _LIMITS]) + "\n"
 
 
 _INTRODUCTION = """# Who is blamed
@@ -82,6 +82,22 @@ N` convicts whoever was running in N deaths (the plugin with `poison_trial="off"
 RabbitMQ quorum queue, which dead-letters what came back more often than N times (RabbitMQ 4's default is 20).
 
 ![Innocents convicted and workers lost under each rule](blame.svg)"""
+
+_REJECTED = """## Rules for trials that were rejected
+
+A worker may end while a suspect is in its cell, and nobody can tell whether the suspect did that. Today's
+rule takes the first three such ends for chance and the fourth for proof, if nothing else ran in that
+worker. Each rule in the simulated worlds, seed 1:
+
+| a suspect is struck by | innocents convicted | of those that ran in a death |
+|---|---:|---:|
+| today's rule | 0 | 6,206 |
+| the second such end, in any worker | 115 | 13,963 |
+| the fourth such end, in any worker | 2 | 13,999 |
+
+The bar was set beforehand: at most one innocent in 20,000. The second rule would save a poison that
+reaches out of its cell two workers, and misses the bar by a factor of 160; the third misses it too. The
+runs differ in length."""
 
 _LIMITS = """## What it does not show
 

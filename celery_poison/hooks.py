@@ -137,8 +137,10 @@ HOOKS: Mapping[Part, _Table] = {
         "kombu.transport.pyamqp:Transport": ("Connection",),
     },
     Part.EXITS: {  # worker/prefork.py
-        "billiard.pool:Pool": ("_pool", "_create_worker_process(i)"),
+        "billiard.pool:Pool": ("_pool", "_create_worker_process(i)", "_result_handler"),
         "billiard.process:BaseProcess": ("_popen",),
+        "billiard.pool:ResultHandler": ("on_state_change",),
+        "billiard.queues:_SimpleQueue": ("_reader",),
         "billiard.popen_fork:Popen": ("method", "pid", "returncode", "poll(flag)"),
     },
     Part.RECONNECT: {  # worker/prefork.py

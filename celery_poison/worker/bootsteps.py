@@ -16,7 +16,7 @@ from celery_poison import hooks
 from celery_poison.errors import ConfigurationError, PoisonError
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import TimeLimits
-from celery_poison.worker.prefork import hear_of_begun, keep_what_runs
+from celery_poison.worker.prefork import hear_of_begun, keep_what_runs, watch_again
 from celery_poison.worker.worker import PoolFacts, Worker
 
 logger = get_logger("celery_poison")
@@ -117,6 +117,7 @@ class GuardStep(bootsteps.ConsumerStep):
         ours = self._worker
         ours.exits.follow(consumer.pool)
         keep_what_runs(consumer.pool)
+        watch_again(consumer.pool)
         ours.reconnect_cleanup.connected(consumer)
         ours.renew()
         ours.rounds.begin()

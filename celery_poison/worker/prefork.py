@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,8 @@ Ended = Callable[[int, int, int], object]
 
 #: Milliseconds for the rest of a result that does not fit into the pipe at once.
 REST_OF_A_RESULT = 1000
+#: Seconds between two looks at a process that is waited for.
+A_MOMENT = 0.02
 
 
 def follow(pool: Any, ended: Ended) -> None:
@@ -38,32 +41,52 @@ def follow(pool: Any, ended: Ended) -> None:
 
     def create_and_follow(index: int) -> Any:
         process = create(index)
-        _follow(process, ended)
+        _follow(process, inner, ended)
         return process
 
     inner._create_worker_process = create_and_follow
     for process in list(inner._pool):
-        _follow(process, ended)
+        _follow(process, inner, ended)
 
 
-def _follow(process: Any, ended: Ended) -> None:
+def _follow(process: Any, inner: Pool, ended: Ended) -> None:
     popen = process._popen
     if popen is not None and popen.method == "fork":
-        popen.poll = partial(_poll, popen, ended)
+        popen.poll = partial(_poll, process, inner, ended)
 
 
-def _poll(popen: Any, ended: Ended, flag: int = os.WNOHANG) -> int | None:
-    """As billiard's, but the kernel is asked for the process's memory too."""
-    if popen.returncode is None:
+def _poll(process: Any, inner: Pool, ended: Ended, flag: int = os.WNOHANG) -> int | None:
+    """As billiard's, but the kernel is asked for the process's memory too, and who waits goes on reading."""
+    popen = process._popen
+    while popen.returncode is None:
         try:
-            pid, status, usage = os.wait4(popen.pid, flag)
+            pid, status, usage = os.wait4(popen.pid, os.WNOHANG)
         except OSError:
             return None
         if pid == popen.pid:
             popen.returncode = os.waitstatus_to_exitcode(status)
             ended(pid, popen.returncode, usage.ru_maxrss)
+        elif flag == os.WNOHANG:
+            break
+        else:
+            _hear_last_words(process, inner)
     code: int | None = popen.returncode
     return code
+
+
+def _hear_last_words(process: Any, inner: Pool) -> None:
+    """Read one result of a process that is waited for.
+
+    It does not end for 30 seconds while one is unread, and Celery reads none any more once it waits for
+    nothing: the end of a task that it has lost sight of is lost then, and the worker killed as too slow.
+    """
+    reader = process.outq._reader
+    try:
+        if reader.poll(A_MOMENT):
+            os.set_blocking(reader.fileno(), True)
+            inner._result_handler.on_state_change(reader.recv())
+    except (OSError, EOFError):
+        time.sleep(A_MOMENT)
 
 
 def keep_what_runs(pool: Any) -> None:
@@ -79,6 +102,17 @@ def keep_what_runs(pool: Any) -> None:
     if isinstance(flush, partial):
         return
     pool.flush = partial(_flush, inner, flush)
+
+
+def watch_again(pool: Any) -> None:
+    """Let the event loop begin although a process has ended that the pool has not missed yet.
+
+    Celery stops watching it as soon as its pipe closes, which is a moment before it can be waited for. A loop
+    that begins in between takes what is left of the watch for a file descriptor, and ends the worker.
+    """
+    for process in list(getattr(getattr(pool, "_pool", None), "_pool", ())):
+        if vars(process).get("_sentinel_poll", 0) is None:
+            del process._sentinel_poll  # made anew, and found ready at once
 
 
 def _flush(inner: Any, flush: Callable[[], object]) -> None:

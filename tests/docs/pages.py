@@ -9,7 +9,13 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "celery_poison"
-PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md"), *(ROOT / "examples").glob("*.md")])
+PAGES = sorted(
+    [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")),
+        *DOCS.glob("*.md"),
+        *(ROOT / "examples").glob("*.md"),
+    ]
+)
 
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -67,3 +73,14 @@ def anchors(page: str) -> set[str]:
     """The anchors that GitHub gives to the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def indented(page: str) -> list[list[str]]:
+    """The indented blocks outside of fences: what the reader types."""
+    found: list[list[str]] = [[]]
+    for line in prose(page).splitlines():
+        if line.startswith("    "):
+            found[-1].append(line.strip())
+        elif found[-1]:
+            found.append([])
+    return [block for block in found if block]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import re
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.docs.pages import DOCS, PACKAGE, PAGES, ROOT, Link, anchors, blocks, links, text
-
-_NAMED = re.compile(r"`([\w/]+\.py)`\s+→\s+`([\w.]+)`")
+from celery_poison.cli.celery_command import poison
+from celery_poison.cli.standalone import main as standalone
+from tests.docs.pages import DOCS, PAGES, ROOT, Link, anchors, blocks, indented, links, prose, text, words
 
 TERMS = """
 activation interval, admit mark, attempt, blame, boot id, candidate, cause, claim, convict, crash, dead
@@ -45,6 +47,13 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= targets
 
 
+def test_the_contents_of_the_how_to_list_every_section_in_its_order() -> None:
+    page = text("howto.md")
+    listed = re.findall(r"^- \[[^\]]+\]\(#([\w-]+)\)$", page, re.MULTILINE)
+    titles = re.findall(r"^## (.+)$", prose(page), re.MULTILINE)
+    assert listed == [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
 def test_the_readme_has_its_two_commands() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     demo = "python -m venv .venv && .venv/bin/pip install -q '.[demo]' && .venv/bin/celery-poison demo"
@@ -53,29 +62,80 @@ def test_the_readme_has_its_two_commands() -> None:
     assert f"\n    {tests}\n" in readme
 
 
-def test_the_life_of_a_message_names_functions_that_exist() -> None:
-    named = _NAMED.findall(text("life-of-a-message.md"))
-    assert len(named) > 30
-    missing = [f"{file}: {name}" for file, name in named if name not in _names_in(PACKAGE / file)]
-    assert not missing
-
-
-def _names_in(path: Path) -> set[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    top = [node for node in tree.body if isinstance(node, kinds)]
-    inner = {
-        f"{node.name}.{member.name}"
-        for node in top
-        if isinstance(node, ast.ClassDef)
-        for member in node.body
-        if isinstance(member, kinds)
-    }
-    return {node.name for node in top} | inner
-
-
 def test_the_glossary_explains_each_of_our_words_once_in_alphabetical_order() -> None:
     explained = re.findall(r"^\*\*([^*]+)\*\*:", text("glossary.md"), re.MULTILINE)
     wanted = {term.strip() for term in TERMS.replace("\n", " ").split(",")}
     assert wanted - set(explained) == set()
     assert explained == sorted(set(explained))
+
+
+# --- what pages name exists -----------------------------------------------------------------------------
+
+_ROOMS = ("celery_poison", "docs", "examples", "tests", "benchmarks", ".ci")
+_PATH = re.compile(rf"(?:{'|'.join(map(re.escape, _ROOMS))})/[\w./-]*")
+_TYPED = re.compile(r"(celery (?:-A \w+ )?poison|celery-poison)((?: [^\s`|]+)+)")
+_MODULE = re.compile(r"python -m ((?:tests|examples|celery_poison|benchmarks)[\w.]*)")
+_SCRIPT = re.compile(r"python ((?:benchmarks|examples)/\S+\.py)((?: [^\s`|]+)*)")
+
+
+def _all_text() -> Iterator[tuple[Path, str]]:
+    for page in PAGES:
+        yield page, page.read_text(encoding="utf-8")
+
+
+def test_every_path_of_the_repository_that_a_page_names_exists() -> None:
+    named = {(page.name, path.rstrip("./")) for page, text in _all_text() for path in _PATH.findall(text)}
+    assert len(named) > 20
+    assert [one for one in sorted(named) if not (ROOT / one[1]).exists()] == []
+
+
+def test_every_module_that_a_page_runs_exists() -> None:
+    named = {name for _, text in _all_text() for name in _MODULE.findall(text)}
+    assert named
+    assert [name for name in named if find_spec(name) is None] == []
+
+
+def test_every_option_of_a_script_that_a_page_types_is_one_of_the_scripts_own() -> None:
+    found = {
+        (path, word)
+        for _, text in _all_text()
+        for path, words in _SCRIPT.findall(text)
+        for word in words.split()
+        if word.startswith("--")
+    }
+    assert found
+    unknown = [(path, word) for path, word in found if f'"{word}"' not in (ROOT / path).read_text("utf-8")]
+    assert unknown == []
+
+
+def _typed() -> Iterator[tuple[str, click.Group, list[str]]]:
+    """What follows our commands wherever a page sets one as code."""
+    for page, told in _all_text():
+        for code in [
+            *words(prose(told).replace("\n", " ")),
+            *(line for block in indented(told) for line in block),
+        ]:
+            if match := _TYPED.search(code):
+                group = standalone if match.group(1) == "celery-poison" else poison
+                yield page.name, group, match.group(2).split("#")[0].split()
+
+
+def test_every_command_and_option_of_ours_that_a_page_types_exists() -> None:
+    typed = [*_typed()]
+    assert len(typed) > 50
+    wrong = [f"{page}: {' '.join(line)}" for page, group, line in typed if not _exists(group, *line)]
+    assert wrong == []
+
+
+def _exists(group: click.Group, name: str = "", *rest: str) -> bool:
+    """Whether this can be typed; what is not in small letters stands for any command."""
+    if not name.isidentifier() or not name.islower():
+        return True
+    command = group.get_command(click.Context(group), name)
+    if isinstance(command, click.Group) and not (rest and rest[0].startswith("-")):
+        return _exists(command, *rest)
+    if command is None or command.context_settings.get("ignore_unknown_options"):
+        return command is not None  # Flower's own options
+    options = {word.strip("[]|,").partition("=")[0] for word in rest if word.strip("[]|,").startswith("--")}
+    known = {text for each in command.params for text in (*each.opts, *each.secondary_opts)}
+    return options <= known | {"--help"}

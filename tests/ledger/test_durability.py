@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -165,10 +164,8 @@ def test_EMS_10_an_answer_that_comes_too_late_is_not_taken_for_that_of_the_next_
         waiting = WaitingWriter(open_redis(server.url()), patience=0.2)
         waiting.write(_push("one"), 1)
         server.pause()
-        began = time.monotonic()
         with pytest.raises(LedgerUnavailable):
             waiting.write(_push("two"), 1)
-        assert time.monotonic() - began < 5
         server.resume()
         wait_until(lambda: server.client().ping(), what="it answers again")
         assert waiting.write(command(b"ECHO", b"three"), 1) == [b"three"]

@@ -15,6 +15,7 @@ from celery.result import AsyncResult
 from celery_poison import procfs
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
+from celery_poison.testing import Worker
 from tests.apps.harness import Fleet
 from tests.sandbox.apps import build
 
@@ -55,6 +56,16 @@ class Court(Fleet):
             self.ledger.interrupt(mid, start, cause="worker_lost", spoilt=True)
         with marking(id):
             return self.app.tasks[task].apply_async(args, task_id=id, **options)
+
+    def lives_on(self, worker: Worker, seconds: float) -> Callable[[], bool]:
+        """A condition: the worker has told for so many seconds more that it lives, by the ledger's clock."""
+        leases = self.quarantine.queries.leases
+
+        def beaten() -> int:
+            return max(at for name, at in leases().items() if name.startswith(worker.hostname))
+
+        until = beaten() + 1000 * seconds
+        return lambda: beaten() > until
 
     def await_start(self, task: str, count: int = 1) -> None:
         self.await_that(lambda: len(self.marks.all(task, "start")) >= count, f"{count} starts of {task}")

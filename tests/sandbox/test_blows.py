@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,6 +14,7 @@ from celery.exceptions import TimeLimitExceeded
 
 from celery_poison import procfs
 from celery_poison.chaos.surroundings import TcpProxy
+from celery_poison.sandbox.runner import MOMENT, OUTLIVE
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE
 from tests.failover.crew import frozen
@@ -48,9 +49,8 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(
                 _kill_unnoticed(start.pid, first.main_pid)
             else:
                 os.kill(pids[name], signal.SIGKILL)
-                time.sleep(
-                    0.15
-                )  # longer than a worker waits before it believes that a cell has died by itself
+                # The pause is the experiment: nothing tells from outside that a worker thinks.
+                time.sleep((MOMENT + OUTLIVE) / 3)
         first.wait()
     court.marks.repair()
     with court.worker("w2", pool="threads"):
@@ -128,7 +128,7 @@ def test_NEW_1_a_trial_whose_processes_are_paused_goes_on_and_is_not_begun_elsew
                 if who == "everybody":
                     wait_until(lambda: begun() == 2, what="the other worker tries it")
                 else:
-                    time.sleep(3 * ACTIVATION)  # nothing is to happen
+                    court.await_that(court.lives_on(other, 3 * ACTIVATION), "the other had time to begin it")
                 tried = begun()
             court.marks.repair()
             assert suspect.get(timeout=PATIENCE) == "repaired"
@@ -141,13 +141,29 @@ def test_NEW_1_a_trial_whose_processes_are_paused_goes_on_and_is_not_begun_elsew
 # --- the ledger is away -------------------------------------------------------------------------------
 
 
+class Line(NamedTuple):
+    """A ledger behind a line that a test may cut."""
+
+    proxy: TcpProxy
+    server: RedisServer
+
+    @property
+    def url(self) -> str:
+        return self.proxy.url(self.server.url())
+
+    def silent_for(self, court: Court) -> float:
+        """The seconds since the last heartbeat that the ledger has heard."""
+        client: Any = self.server.client()
+        ((_, beat),) = client.zrange(court.ledger.keys.leases, 0, -1, withscores=True)
+        return float(client.time()[0] - beat / 1000)
+
+
 @pytest.fixture
-def line() -> Iterator[tuple[TcpProxy, str]]:
-    """A ledger behind a line that a test may cut, and its URL."""
+def line() -> Iterator[Line]:
     with RedisServer() as server:
         url = urlsplit(server.url())
         with TcpProxy(url.hostname or "", url.port or 0) as proxy:
-            yield proxy, proxy.url(server.url())
+            yield Line(proxy, server)
 
 
 @pytest.mark.parametrize(
@@ -160,21 +176,22 @@ def line() -> Iterator[tuple[TcpProxy, str]]:
     ],
 )
 def test_NEW_1_a_trial_during_which_the_ledger_is_cut_off_ends_as_it_would_have(
-    new_court: Callable[..., Court], redis_url: str, line: tuple[TcpProxy, str], blow: str, end: str
+    new_court: Callable[..., Court], redis_url: str, line: Line, blow: str, end: str
 ) -> None:
-    proxy, url = line
-    court: Court = new_court(redis_url, poison_redis_url=url)
+    court: Court = new_court(redis_url, poison_redis_url=line.url)
     suspect = court.suspect(*(["trial.waits"] if end == "survives" else ["trial.dies", "when-repaired"]))
     task = "waits" if end == "survives" else "dies"
     with court.worker(pool="threads") as worker:
         court.await_start(task)
-        getattr(proxy, blow)()
-        time.sleep(2 * ACTIVATION)  # the worker's lease runs out
+        (start,) = court.on_trial()
+        getattr(line.proxy, blow)()
+        court.await_that(lambda: line.silent_for(court) > 2 * ACTIVATION, "the worker's lease runs out")
         court.marks.repair()
         if end == "survives":
-            court.await_that(lambda: court.marks.all(task, "end"), "the trial goes on")
-        time.sleep(0.5)  # so that its end falls into the outage
-        proxy.heal()
+            court.await_that(lambda: suspect.state == "SUCCESS", "it ends while the ledger is away")
+        else:
+            court.await_that(lambda: procfs.process(start.pid) is None, "it dies while the ledger is away")
+        line.proxy.heal()
         if end == "survives":
             assert suspect.get(timeout=PATIENCE) == "repaired"
             court.await_acquittal()

@@ -86,9 +86,13 @@ def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_a
 
 
 def test_NEW_1_whoever_ends_one_idle_worker_after_the_other_is_convicted(court: Court) -> None:
-    """A poison that gets at its worker even out of its cell. Until then it may have been chance."""
-    poison = court.suspect("trial.waits")
-    for number in range(1 + CHANCE):
+    """A poison that gets at its worker even out of its cell. Until then it may have been chance.
+
+    Nothing here is put on record by the test: the first worker dies of an ordinary run, the next beside a
+    cell, the others with nothing else to do.
+    """
+    poison = court.app.tasks["trial.waits"].delay()
+    for number in range(2 + CHANCE):
         with court.worker(f"w{number}", pool="threads") as worker:
             court.await_start("waits", number + 1)
             assert not court.quarantine.list()
@@ -98,6 +102,8 @@ def test_NEW_1_whoever_ends_one_idle_worker_after_the_other_is_convicted(court: 
         court.await_that(court.quarantine.list, "convicted")
     (kept,) = court.quarantine.list()
     assert (kept.id, kept.cause, kept.strikes) == (poison.id, "worker_lost", 2)
+    tried = [entry["worker"].partition("@")[0] for entry in court.events("crashed")]
+    assert tried == ["w0", f"w{1 + CHANCE}"], "the first death, shared, and the last one, which is the proof"
 
 
 def test_NEW_1_a_suspect_that_must_be_alone_does_not_wait_for_all_the_others(court: Court) -> None:
