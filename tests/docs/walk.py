@@ -49,7 +49,7 @@ class Walk:
 
     def type(self, command: str) -> None:
         """Type one line of the page, with the id of the newest poison for the one that is printed."""
-        command = SHOWN.sub(self._id, command)
+        command = SHOWN.sub(lambda shown: self._id[:8] if len(shown[0]) == 8 else self._id, command)
         if command.startswith(SET_UP):
             return
         if "shop worker" in command:
@@ -119,6 +119,7 @@ def shown(page: str) -> list[str]:
 def alike(line: str) -> str:
     """A line without what differs from run to run: ids, numbers, times, host names, widths of columns."""
     line = re.sub(r"@[\w.-]+", "@host", line)
+    line = re.sub(r"\(/\S*/", "(/", line)
     line = SHOWN.sub("ID", line)
     line = re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "0", line)
     line = re.sub(r"\d+", "0", line).replace("messages", "message")
