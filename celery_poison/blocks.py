@@ -110,6 +110,9 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+# --- proposals ------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposedRule:
     """Messages of ``task`` that bear ``fingerprint`` go to quarantine on arrival.

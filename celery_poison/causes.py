@@ -103,6 +103,8 @@ def signal_name(number: str) -> str:
         return f"signal {number}"
 
 
+# --- evidence -------------------------------------------------------------------------------------
+
 #: Signals that ask a process to end. A task has no reason to send them to itself, so they come from outside;
 #: what does so all the same is put back ``max_failures`` times at most.
 REQUESTS_TO_END: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})

@@ -89,6 +89,8 @@ def _own(task: object, name: str) -> Any:
     return value.__func__ if isinstance(value, staticmethod) else value
 
 
+# --- overridden at run time -----------------------------------------------------------------------
+
 #: In the place of a task name: every guarded task.
 EVERY_TASK = "*"
 

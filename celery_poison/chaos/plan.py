@@ -46,6 +46,8 @@ def make_plan(names: Sequence[str], seconds: float, seed: int, workers: int) -> 
     return plan
 
 
+# --- a shorter one --------------------------------------------------------------------------------
+
 T = TypeVar("T")
 
 

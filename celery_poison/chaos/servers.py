@@ -198,6 +198,8 @@ log.file = node.log
 log.file.level = warning
 """
 
+# --- Sentinel -------------------------------------------------------------------------------------
+
 MASTER_NAME = "poison"
 
 

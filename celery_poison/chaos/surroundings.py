@@ -187,6 +187,8 @@ class _Link:
             self.close()
 
 
+# --- clock and disk -------------------------------------------------------------------------------
+
 #: On the path of a Python whose clock can be moved, and in its environment.
 CLOCKWORK, CLOCK = Path(__file__).with_name("clock"), "POISON_CHAOS_CLOCK"
 

@@ -42,7 +42,7 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
     Args:
         url: ``redis://``, ``rediss://``, ``unix://``, ``redis+socket://`` or
             ``sentinel://host:port/db;sentinel://host:port`` URLs. TLS is spoken to ``rediss://``, and to the
-            master where the first Sentinel's URL has TLS options: see :mod:`celery_poison.ledger.connection`.
+            master where the first Sentinel's URL has TLS options: see :func:`with_tls`.
         options: the broker's transport options; only ``master_name`` and ``sentinel_kwargs`` are read.
 
     Raises:
@@ -157,6 +157,8 @@ def check_server(client: redis.Redis) -> list[str]:
     return warnings
 
 
+# --- whose ledger it is ---------------------------------------------------------------------------
+
 SCHEMA = 1
 #: Scripts of this version work on these schemas, so that workers can be upgraded one by one.
 ACCEPTED = (SCHEMA, SCHEMA - 1)
@@ -190,6 +192,8 @@ def enroll(client: redis.Redis, keys: Keys, app: str, broker: str) -> bytes:
             )
     return bytes(raw[b"secret"])
 
+
+# --- TLS as a part of the URL ---------------------------------------------------------------------
 
 _PREFIX = "ssl_"
 _KNOWN = frozenset(inspect.signature(redis.SSLConnection).parameters)

@@ -318,6 +318,9 @@ def _titled(worker: Worker) -> str:
     return f"--- {worker.hostname}\n{worker.log_text()}"
 
 
+# --- what whole programs need ---------------------------------------------------------------------
+
+
 def private_environment(*paths: object) -> dict[str, str]:
     """Return what workers of a private fleet have in their environment beside our own.
 

@@ -47,6 +47,13 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert {page.name for page in DOCS.glob("*.md")} - {"index.md"} <= targets
 
 
+def test_the_contents_of_the_how_to_list_every_section_in_its_order() -> None:
+    page = text("howto.md")
+    listed = re.findall(r"^- \[[^\]]+\]\(#([\w-]+)\)$", page, re.MULTILINE)
+    titles = re.findall(r"^## (.+)$", prose(page), re.MULTILINE)
+    assert listed == [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
 def test_the_readme_has_its_two_commands() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     demo = "python -m venv .venv && .venv/bin/pip install -q '.[demo]' && .venv/bin/celery-poison demo"

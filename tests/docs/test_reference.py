@@ -281,5 +281,18 @@ def test_every_cause_is_explained() -> None:
     assert shown == known | {"signal:N", "exit:N"}
 
 
+def test_the_playbook_has_every_cause_with_which_a_message_may_be_in_quarantine() -> None:
+    known = {
+        v for k, v in vars(causes).items() if k.isupper() and not k.startswith("_") and isinstance(v, str)
+    }
+    told = {
+        re.sub(r"\d+", "N", word)
+        for row in rows(section(text("howto.md"), "3 a.m.: the playbook"))
+        if len(row) == 3
+        for word in words(row[0])
+    }
+    assert told == known - {causes.SHUTDOWN, causes.EVICTION} | {"signal:N", "exit:N"}
+
+
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
