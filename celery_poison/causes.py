@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Self
 
+from celery_poison.text import between
+
 OOM: Final = "oom"
 TIME_LIMIT: Final = "time_limit"
 MEMORY_ERROR: Final = "memory_error"
@@ -44,6 +46,8 @@ _SENTENCES: Final = {
 }
 #: Deaths of whole workers that nobody on board is to blame for.
 NOBODYS_FAULT: Final = frozenset({SHUTDOWN, EVICTION, FROZEN})
+#: What starts die of together with their workers; of all else one process dies, and its worker lives on.
+OF_WORKERS: Final = (WORKER_LOST, RECEIVE)
 #: What starts die of, as far as it can be listed; of ``signal:N`` and ``exit:N`` the frequent ones.
 DEATHS: Final = (
     *("signal:6", "signal:9", "signal:11", "exit:1"),
@@ -113,6 +117,9 @@ REQUESTS_TO_END: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUI
 NATIVE: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL})
 
 
+#: Whatever has one of these in its path is no code of the user's.
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "(<frozen ")
+
 #: Share of the limit from which memory counts as used up.
 NEAR: Final = 0.9
 
@@ -135,12 +142,16 @@ class Evidence:
     Of the death of a whole worker, which left nobody to tell, by its last heartbeat:
 
     Attributes:
-        heard_ms: how long before its end that was: before its connections broke, or else the verdict.
+        heard_ms: how long before its end that was, at most: before its connections were seen to be gone, or
+            else the verdict.
+        after_ms: the last sign of life of its worker, and
+        by_ms: when it was first seen to be gone, or else the verdict: it died between both. In milliseconds
+            since 1970, by Redis' clock.
         used_kb: memory in use then by all that shares the limit, in KiB.
         limit_of: whose ``limit_kb`` is: ``group`` (the control group's) or ``machine``.
         near_limit: at least nine tenths of the limit were used.
         asked: name of the signal by which it had been asked to leave; empty also when that came otherwise.
-        asked_ms: how long before its end it was asked; None: it was not, or had no time to say so.
+        asked_ms: how long before its end it was asked, at most; None: it was not, or had no time to say so.
     """
 
     signal: int | None = None
@@ -153,6 +164,8 @@ class Evidence:
     recursion: bool = False
     stack: tuple[str, ...] = ()
     heard_ms: int | None = None
+    after_ms: int | None = None
+    by_ms: int | None = None
     used_kb: int | None = None
     limit_of: str = ""
     near_limit: bool | None = None
@@ -167,6 +180,18 @@ class Evidence:
         if self.signal is not None:
             return f"signal:{self.signal}"
         return f"exit:{self.exit}" if self.exit is not None else UNKNOWN
+
+    @property
+    def source(self) -> str:
+        """Where the user's own code was, as ``function (file:line)``: innermost, outside of libraries."""
+        own = (frame for frame in self.stack if not any(place in frame for place in _LIBRARIES))
+        return next(own, self.stack[0] if self.stack else "")
+
+    @property
+    def died(self) -> str:
+        """When its worker died, in words, as far as anybody can know; the empty string for nothing."""
+        known = self.after_ms is not None and self.by_ms is not None
+        return between(self.after_ms / 1000, self.by_ms / 1000) if known else ""  # type: ignore[operator]
 
     @property
     def is_from_outside(self) -> bool:
@@ -219,16 +244,16 @@ class Evidence:
         return "Somebody asked its process to end." if self.is_from_outside else ""
 
     def _of_the_worker(self) -> str:
-        told = [_NOTICED.get(self.noticed, "")]
+        told = [f"That was {self.died}." if self.died else "", _NOTICED.get(self.noticed, "")]
         if self.asked_ms is not None:
             by = f" by {self.asked}" if self.asked else ""
-            told.append(f"The worker had been asked to leave{by} {_seconds(self.asked_ms)} before.")
+            told.append(f"The worker had been asked to leave{by}, at most {_seconds(self.asked_ms)} before.")
         if self.used_kb and self.limit_kb and self.heard_ms is not None:
             of = "its control group" if self.limit_of == "group" else "the machine's memory"
             near = "near the limit" if self.near_limit else "not near the limit"
             told.append(
-                f"When it was heard last, {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of the"
-                f" {_mib(self.limit_kb)} of {of} were in use: {near}."
+                f"When it was heard last, at most {_seconds(self.heard_ms)} before, {_mib(self.used_kb)} of"
+                f" the {_mib(self.limit_kb)} of {of} were in use: {near}."
             )
         return " ".join(filter(None, [*told, self._what_ended_it()]))
 
@@ -253,7 +278,8 @@ class Evidence:
             return ""
         if self.recursion:
             return f"Its functions called each other without end, at last {self.stack[0]}."
-        return f"Its Python code was in {self.stack[0]}."
+        within = f", within {self.stack[0]}" if self.stack[0] != self.source else ""
+        return f"Its Python code was in {self.source}{within}."
 
 
 NO_EVIDENCE: Final = Evidence()

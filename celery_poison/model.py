@@ -208,7 +208,7 @@ class MessageRecord:
 
     Attributes:
         pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.
-        arguments: as its producer lets people see them, shortened; of what is in quarantine or given up.
+        arguments: in quarantine, of a body in JSON: a short line, without what ``poison_redact`` hides.
     """
 
     id: str
@@ -304,6 +304,10 @@ class WorkerRecord:
     """One incarnation of a worker, as its last heartbeat described it.
 
     Attributes:
+        unguarded, ledger_errors: since it started: tasks without the ledger's knowledge, and errors of it;
+        troubled_at: when either was raised last.
+        forgotten_at: when it found that its Redis had forgotten it: emptied, or an older copy.
+        guarded_tasks, unguarded_tasks: how many tasks it guards; names of those that it does not.
         noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
     """
 
@@ -319,6 +323,10 @@ class WorkerRecord:
     stopping: bool = False
     unguarded: int = 0
     ledger_errors: int = 0
+    troubled_at: float | None = None
+    forgotten_at: float | None = None
+    guarded_tasks: int = 0
+    unguarded_tasks: tuple[str, ...] = ()
     noticed_by: str = "heartbeat"
 
     def as_dict(self) -> dict[str, Any]:

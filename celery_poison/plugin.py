@@ -143,6 +143,13 @@ class Plugin:
     def guards(self, task_name: str) -> bool:
         return isinstance(self.app._tasks.get(task_name), PoisonTask)
 
+    @property
+    def unguarded(self) -> list[str]:
+        """Names of the tasks that are not guarded, Celery's own left out."""
+        tasks = list(self.app.tasks.items())
+        ours = (name for name, task in tasks if not isinstance(task, PoisonTask))
+        return sorted(name for name in ours if not name.startswith("celery."))
+
     def guard_everything(self) -> None:
         """Guard every task of the app that is not guarded yet, without touching how it acknowledges."""
         for name, task in list(self.app._tasks.items()):

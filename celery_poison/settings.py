@@ -7,7 +7,7 @@ the value and the nearest valid name.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, Self
 
@@ -85,6 +85,11 @@ def _share(value: Any) -> str | None:
 def _release(value: Any) -> str | None:
     good = isinstance(value, str) and len(value) <= 100 and value.isprintable()
     return None if good else "use your own version as text of at most 100 characters, or ''"
+
+
+def _redact(value: Any) -> str | None:
+    names = isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value)
+    return None if names or isinstance(value, bool) else "use a list of names and patterns, or True for all"
 
 
 def _setting(default: Any, check: Check, doc: str, *, unit: str = "", acts: bool = True) -> Any:
@@ -219,6 +224,11 @@ class Settings:
     )
     journal_maxlen: int = _setting(
         1_000_000, _number(1000, integer=True), "Entries the journal keeps, approximately.", unit="entries"
+    )
+    redact: Sequence[str] | bool = _setting(
+        ("*password*", "*secret*", "*token*"),
+        _redact,
+        "Arguments that logs and displays hide: names, with * and ?, also of keys within them. True: all.",
     )
     release: str = _setting(
         "", _release, "Version of your own code, as you call it; journalled, so that deploys can be compared."

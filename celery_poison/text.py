@@ -1,8 +1,25 @@
-"""Words for people: what was stored is made harmless, moments and spans are told briefly."""
+"""Words for people: what was stored is made harmless, moments and spans are told briefly, commands whole."""
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 import time
+import uuid
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+
+#: Characters of a task id that tell it apart: of one that is a UUID, and of one that somebody made up.
+_SHORT, _OWN = 8, 20
+
+
+def version() -> str:
+    """Return the installed version of this package."""
+    try:
+        return metadata.version("celery-poison")
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return "(not installed)"
 
 
 def clean(text: object) -> str:
@@ -14,8 +31,17 @@ def clean(text: object) -> str:
 
 
 def when(seconds: float | None) -> str:
-    """Return a moment as local date and time, with the zone."""
+    """Return a moment as local date and time with its zone, e.g. ``2026-03-01 14:05:09 CET``."""
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds)) if seconds else "-"
+
+
+def between(after: float, by: float) -> str:
+    """Return when something happened that was noticed later: ``at`` or ``between`` two moments."""
+    if by - after < 2:
+        return f"at {when(by)}"
+    first, last = when(after), when(by)
+    same_day = first[:10] == last[:10] and first[19:] == last[19:]
+    return f"between {first[:19] if same_day else first} and {last[11:] if same_day else last}"
 
 
 def duration(seconds: float) -> str:
@@ -27,7 +53,50 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
+def span(seconds: float) -> str:
+    """Return the same in words, e.g. ``12 s``, ``5 min``, ``3 h``, ``2 d``."""
+    brief = duration(seconds)
+    return f"{brief[:-1]} {'min' if brief[-1] == 'm' else brief[-1]}"
+
+
 def count_of(number: int, noun: str) -> str:
     """Return number and noun, e.g. ``1 message``, ``2 processes``."""
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{number} {noun if number == 1 else plural}"
+
+
+def some_of(names: Iterable[str], limit: int = 10) -> str:
+    """Return names in a row, of very many the first ones."""
+    told = sorted(names)
+    more = f" and {len(told) - limit} more" if len(told) > limit else ""
+    return ", ".join(told[:limit]) + more
+
+
+def short(id: str, others: Iterable[str] = ()) -> str:
+    """Return as much of an id as tells it apart from ``others``; every command takes it for the whole."""
+    try:
+        uuid.UUID(id)
+        length = _SHORT
+    except ValueError:
+        length = _OWN
+    rivals = [other for other in others if other != id and other.startswith(id[:length])]
+    while any(other.startswith(id[:length]) for other in rivals) and length < len(id):
+        length += 1
+    return id[:length]
+
+
+def command(words: str) -> str:
+    """Return a ``celery`` command that can be typed as it stands, for the app that this process was given."""
+    return f"celery -A {shlex.quote(next(_apps(), 'proj'))} {words}"
+
+
+def _apps() -> Iterator[str]:
+    for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+        if word in ("-A", "--app"):
+            yield following
+        elif word.startswith("--app="):
+            yield word[6:]
+        elif word.startswith("-A"):
+            yield word[2:]
+    if "CELERY_APP" in os.environ:
+        yield os.environ["CELERY_APP"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,10 @@ import click
 from celery_poison.cli.output import print_json, print_records, progress, say
 from celery_poison.cli.reading import filter_option
 from celery_poison.cli.session import REFUSED, json_option, open_quarantine, verb, who_options
-from celery_poison.errors import PoisonError
+from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.search import Filter
+from celery_poison.quarantine.search import Filter, Lookup
 from celery_poison.quarantine.service import Outcome
 from celery_poison.text import count_of
 
@@ -130,7 +131,8 @@ def _carry_out(ctx: click.Context, verb: str, order: Order, **more: bool) -> Non
 def _chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
     """Return whom the act is for; more than a person has named one by one must be confirmed."""
     if order.ids:
-        return list(dict.fromkeys(order.ids))
+        lookup = Lookup(quarantine.queries)
+        return list(dict.fromkeys(_whole(lookup, id) for id in order.ids))
     mids = [record.mid for record in order.select(quarantine)]
     if len(mids) > 1 and not order.yes:
         messages = count_of(len(mids), "message")
@@ -142,13 +144,20 @@ def _chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
     return mids
 
 
+def _whole(lookup: Lookup, typed: str) -> str:
+    """Return the mid of what was typed; where there is no such message, the act says so."""
+    with suppress(MessageNotFound):
+        return lookup.find(typed).mid
+    return typed
+
+
 def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
     refusals: list[str] = []
     found = _named(quarantine, order.ids, refusals) if order.ids else order.select(quarantine)
     if order.as_json:
         print_json([record.as_dict() for record in found])
     else:
-        print_records(found, now=quarantine.queries.now_ms() / 1000)
+        print_records(found, quarantine.queries.now_ms() / 1000, "nothing matches")
         click.echo(f"{count_of(len(found), 'message')} would be {PAST[verb]}", err=True)
     for refusal in refusals:
         say(refusal, err=True)

@@ -2,51 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
 import click
 from celery.bin.base import handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
-#: verb -> module and attribute below this package, in the order in which --help lists them.
 VERBS = {
-    "status": "status:status",
-    "list": "reading:list_",
-    "show": "reading:show",
-    "groups": "reading:groups",
-    "release": "acts:release",
-    "fail": "acts:fail",
-    "discard": "acts:discard",
-    "workers": "status:workers",
-    "incidents": "status:incidents",
-    "policy": "rules:policy",
-    "block": "rules:block",
-    "unblock": "rules:unblock",
-    "gate": "rules:gate",
-    "monitor": "monitor:monitor",
-    "journal": "reading:journal",
-    "doctor": "doctor:doctor",
-    "flower": "monitor:flower",
-    "pipeline": "pipeline:pipeline",
+    "status": "celery_poison.cli.status:status",
+    "list": "celery_poison.cli.reading:list_",
+    "show": "celery_poison.cli.reading:show",
+    "groups": "celery_poison.cli.reading:groups",
+    "release": "celery_poison.cli.acts:release",
+    "fail": "celery_poison.cli.acts:fail",
+    "discard": "celery_poison.cli.acts:discard",
+    "workers": "celery_poison.cli.status:workers",
+    "incidents": "celery_poison.cli.status:incidents",
+    "policy": "celery_poison.cli.rules:policy",
+    "block": "celery_poison.cli.rules:block",
+    "unblock": "celery_poison.cli.rules:unblock",
+    "gate": "celery_poison.cli.rules:gate",
+    "monitor": "celery_poison.cli.monitor:monitor",
+    "journal": "celery_poison.cli.reading:journal",
+    "doctor": "celery_poison.cli.doctor:doctor",
+    "flower": "celery_poison.cli.monitor:flower",
+    "pipeline": "celery_poison.cli.pipeline:pipeline",
 }
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
 class LazyGroup(DYMGroup):
-    """A group that imports a verb when it is asked for."""
+    """A group that imports a verb when it is asked for.
+
+    Args:
+        places: verb -> module and attribute, in the order in which --help lists them.
+    """
+
+    def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*VERBS]
+        return [*self.places]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place = VERBS.get(cmd_name)
-        if place is None:
-            return None
-        module, _, attribute = place.partition(":")
-        found: click.Command = getattr(import_module(f"celery_poison.cli.{module}"), attribute)
+        module, _, attribute = self.places.get(cmd_name, "").partition(":")
+        found: click.Command | None = getattr(import_module(module), attribute) if module else None
         return found
 
 
-@click.group(cls=LazyGroup)
+@click.group(cls=LazyGroup, places=VERBS, context_settings=HELP)
 @click.pass_context
 @handle_preload_options
 def poison(ctx: click.Context) -> None:

@@ -6,13 +6,15 @@ import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from shutil import get_terminal_size
 from typing import Any
 
 import click
 from kombu.utils import json as kombu_json
 
+from celery_poison import causes
 from celery_poison.model import MessageRecord
-from celery_poison.text import clean, duration, when
+from celery_poison.text import clean, duration, short
 
 #: Rows of a table, where nobody says how many; JSON has no such limit.
 ROWS = 50
@@ -30,38 +32,82 @@ def say(line: object, *, err: bool = False) -> None:
     click.echo(clean(line), err=err)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print aligned columns under their headings, or that there is nothing; cells are cleaned."""
-    print_rows([headings, *rows])
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, fit: bool = False) -> None:
+    """Print columns under their headings; cells are cleaned.
+
+    Args:
+        fit: cut what is long, so that the terminal has room for each line.
+    """
+    cells = [[clean(cell) for cell in row] for row in (headings, *rows)]
+    if fit:
+        _fit(headings, cells)
+    print_rows(cells)
+
+
+def _fit(headings: Sequence[str], cells: list[list[str]]) -> None:
+    over = sum(_widths(cells)) + 2 * (len(headings) - 1) - max(80, get_terminal_size().columns)
+    for heading, end in _ELASTIC.items():
+        if over > 0 and heading in headings:
+            over -= _shrink(cells, headings.index(heading), over, end)
+
+
+#: Headings whose columns are cut where lines are too long, in this order, and at which end.
+_ELASTIC = {"ARGUMENTS": "right", "TASK": "left"}
+_NARROWEST = 12
+
+
+def _shrink(cells: list[list[str]], column: int, by: int, end: str) -> int:
+    """Make a column narrower, at most by so much; return by how much."""
+    before = _widths(cells)[column]
+    wanted = max(_NARROWEST, before - by)
+    for row in cells:
+        while _width(row[column]) > wanted:
+            whole = row[column].strip("…")
+            row[column] = f"{whole[:-1]}…" if end == "right" else f"…{whole[1:]}"
+    return before - min(before, wanted)
 
 
 def print_rows(rows: Iterable[Sequence[object]], indent: str = "") -> None:
     """Print aligned columns; cells are cleaned."""
     cells = [[clean(cell) for cell in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    widths = _widths(cells)
     for row in cells:
         padded = (cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True))
         click.echo(indent + "  ".join(padded).rstrip())
+
+
+def _widths(cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(_width, column)) for column in zip(*cells, strict=True)]
 
 
 def _width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def print_records(records: Sequence[MessageRecord], now: float) -> None:
-    """Print messages as a table; ``now`` is the ledger's time in seconds."""
-    headings = ("ID", "TASK", "QUEUE", "STATE", "CAUSE", "DEATHS", "FAILURES", "SINCE", "AGE")
-    if records:
-        print_table(headings, (_row(record, now) for record in records))
-    else:
-        click.echo("nothing", err=True)
+def print_records(records: Sequence[MessageRecord], now: float, empty: str) -> None:
+    """Print messages as a table whose headings are names of filters; ``now``: the ledger's time in seconds.
+
+    Args:
+        empty: what is said where there are none.
+    """
+    if not records:
+        say(empty, err=True)
+        return
+    several = len({record.state for record in records}) > 1
+    headings = ("ID", "TASK", "CAUSE", "DEATHS", "AGE", "ARGUMENTS", *(["STATE"] if several else []))
+    ids = [record.id for record in records]
+    names = [record.id if ids.count(record.id) == 1 else record.mid for record in records]
+    rows = (
+        (short(name, names), *_cells(record, now), *([record.state] if several else []))
+        for name, record in zip(names, records, strict=True)
+    )
+    print_table(headings, rows, fit=True)
 
 
-def _row(record: MessageRecord, now: float) -> Sequence[object]:
+def _cells(record: MessageRecord, now: float) -> Sequence[object]:
     since = record.quarantined_at or record.first_seen or record.last_seen
-    counts = record.cause or "-", record.crashes, record.failures
     age = duration(now - since) if since else "-"
-    return (record.id, record.task, record.queue, record.state, *counts, when(since), age)
+    return record.task, causes.short(record.cause) or "-", record.crashes, age, record.arguments or "-"
 
 
 @contextmanager

@@ -5,29 +5,34 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import click
+from celery import Celery
 from kombu.utils.json import dumps
 
-from celery_poison.cli.output import ROWS, print_json, print_records, print_rows, print_table
-from celery_poison.cli.session import json_option, open_quarantine, verb
+from celery_poison import causes
+from celery_poison.cli.output import ROWS, print_json, print_records, print_rows, print_table, say
+from celery_poison.cli.session import app_of, json_option, open_quarantine, verb
 from celery_poison.ledger.journal import Extent
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine import story
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine import Quarantine, story
+from celery_poison.quarantine.arguments import redacted
 from celery_poison.quarantine.body import decoded, preview
 from celery_poison.quarantine.search import By, Filter, Group
 from celery_poison.quarantine.story import Detail
 from celery_poison.states import State
-from celery_poison.text import clean, when
+from celery_poison.text import clean, command, duration, short, when
 
 filter_option = click.option(
     "--filter",
     "filters",
     multiple=True,
     metavar="CONDITIONS",
-    help="Only messages for which all conditions hold, e.g. 'task=shop.* cause=signal:9 age>2h'.",
+    help="Only messages for which all conditions hold, e.g. 'task=shop.* cause=sigkill age>2h'.",
 )
 limit_option = click.option(
     "--limit", type=click.IntRange(1), help=f"At most so many; default {ROWS}, with --json all."
@@ -64,7 +69,8 @@ def list_(
     """List messages, those in quarantine unless told otherwise, newest first.
 
     Text may use * and ?, numbers and ages (s, m, h, d) may be compared. Fields: id, mid, task, queue, group,
-    cause, fingerprint, worker, incident, reason, deliveries, crashes, strikes, failures, payload_bytes, age.
+    cause, arguments, fingerprint, worker, incident, reason, deliveries, deaths (crashes), strikes, failures,
+    payload_bytes, age.
 
     \b
     celery -A proj poison list
@@ -81,9 +87,20 @@ def list_(
     if as_json:
         print_json([record.as_dict() for record in page])
         return
-    print_records(page, now=quarantine.queries.now_ms() / 1000)
+    what = "candidates" if candidates else f"messages in state {state.upper()}" if state != "NDLV" else ""
+    empty = _nothing(quarantine, what or "messages in quarantine", filters)
+    print_records(page, quarantine.queries.now_ms() / 1000, empty if not page else "")
     if len(found) > len(page):
         click.echo(f"there are more: --offset {offset + len(page)} shows the next", err=True)
+
+
+def _nothing(quarantine: Quarantine, what: str, filters: Sequence[str]) -> str:
+    """Return what is said where nothing was found; a ledger that nobody uses is a likely reason."""
+    if not quarantine.check_owner():
+        return f"nothing: no worker has used this ledger so far; see {command('poison status')}"
+    if filters:
+        return f"no {what} match {' '.join(filters)!r}; without --filter there may be others"
+    return f"no {what}"
 
 
 # --- groups ------------------------------------------------------------------------------------
@@ -93,43 +110,55 @@ def list_(
     click.option(
         "--by",
         type=click.Choice([by.value for by in By], case_sensitive=False),
-        default=By.FINGERPRINT.value,
+        default=By.CAUSE.value,
         show_default=True,
-        help="fingerprint: task, cause and arguments. cause: task and cause.",
+        help="cause: task and cause. fingerprint: task, cause and arguments.",
     ),
     filter_option,
     limit_option,
     json_option,
 )
 def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | None, as_json: bool) -> None:
-    """Count what is in quarantine by task, cause and fingerprint, the largest group first.
+    """Count what is in quarantine by cause and task, the largest group first.
 
     RELAPSED counts those that had been released before, and died again. A group's id may be given to release,
     fail and discard.
 
     \b
     celery -A proj poison groups
-    celery -A proj poison groups --by cause
+    celery -A proj poison groups --by fingerprint
     celery -A proj poison release --group GROUP --dry-run
     """
     where = Filter.parse(*filters) if filters else None
-    found = open_quarantine(ctx).groups(where=where, by=By(by))
+    quarantine = open_quarantine(ctx)
+    found = quarantine.groups(where=where, by=By(by))
     page = found[: limit if as_json or limit else ROWS]
     if as_json:
         print_json([group.as_dict() for group in page])
         return
     if not page:
-        click.echo("nothing", err=True)
+        say(_nothing(quarantine, "messages in quarantine", filters), err=True)
         return
-    headings = ("GROUP", "MESSAGES", "TASK", "CAUSE", "FINGERPRINT", "RELAPSED", "FIRST SEEN", "LAST SEEN")
-    print_table(headings, map(_group_row, page))
+    now = quarantine.queries.now_ms() / 1000
+    fingerprint = ("FINGERPRINT",) if by == By.FINGERPRINT else ()
+    headings = ("CAUSE", "TASK", "MESSAGES", "RELAPSED", "OLDEST", "NEWEST", *fingerprint, "GROUP")
+    print_table(headings, (_group_row(group, now, bool(fingerprint)) for group in page), fit=True)
     if len(found) > len(page):
         click.echo(f"there are {len(found)} groups: --limit shows more of them", err=True)
 
 
-def _group_row(group: Group) -> Sequence[object]:
-    what = group.task, group.cause or "-", group.fingerprint or "-"
-    return (group.group, group.count, *what, group.relapsed, when(group.first_seen), when(group.last_seen))
+def _group_row(group: Group, now: float, fingerprint: bool) -> Sequence[object]:
+    ages = duration(now - group.first_seen), duration(now - group.last_seen)
+    which = (group.fingerprint or "-",) if fingerprint else ()
+    return (
+        causes.short(group.cause) or "-",
+        group.task,
+        group.count,
+        group.relapsed,
+        *ages,
+        *which,
+        group.group,
+    )
 
 
 # --- show --------------------------------------------------------------------------------------
@@ -141,9 +170,10 @@ def _group_row(group: Group) -> Sequence[object]:
     json_option,
 )
 def show(ctx: click.Context, id: str, raw: bool, as_json: bool) -> None:
-    """Tell a message's story: what happened, its history, headers and body.
+    """Tell a message's story: where it died, with which arguments, what to type next, and all that is known.
 
-    ID is a task id, or a mid where several messages carry one task id. The body is never unpickled.
+    ID is a task id, or a mid where several messages carry one task id; what is unique of it will do. The body
+    is never unpickled, and shown without what poison_redact hides.
 
     \b
     celery -A proj poison show 0b6d1a0c-4f0e-4d0a-9f5e-6c1f3a1f2b11
@@ -158,7 +188,7 @@ def show(ctx: click.Context, id: str, raw: bool, as_json: bool) -> None:
         return
     detail = quarantine.detail(id)
     if not as_json:
-        _tell(ctx.obj, detail)
+        _tell(ctx.obj, app_of(ctx), detail)
         return
     shown = detail.as_dict()
     if detail.stored is not None:
@@ -167,10 +197,16 @@ def show(ctx: click.Context, id: str, raw: bool, as_json: bool) -> None:
     print_json(shown)
 
 
-def _tell(console: Any, detail: Detail) -> None:
+def _tell(console: Any, app: Celery, detail: Detail) -> None:
     record, stored = detail.record, detail.stored
+    source = record.evidence.source
+    where = f"{causes.short(record.cause)}{f' in {source}' if source else ''}" if record.cause else ""
     title = console.style(clean(record.task), bold=True)
-    console.echo(f"{title}  {clean(record.id)}\n{story.STANDING[record.state]} {story.why(record)}")
+    console.echo(f"{title}[{clean(record.id)}]" + (f"  {clean(where)}" if where else ""))
+    if record.arguments:
+        console.echo(f"arguments: {clean(record.arguments)}")
+    console.echo(f"{story.STANDING[record.state]} {detail.story}")
+    _section(console, "next", _next(record))
     _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])
     _section(console, "stack", [("at", frame) for frame in record.evidence.stack])
     _section(console, "history", [(story.at(entry), story.sentence(entry)) for entry in detail.history])
@@ -178,15 +214,33 @@ def _tell(console: Any, detail: Detail) -> None:
         if record.state != State.DLVD:
             console.echo("\nThe message itself is with the broker: only quarantine keeps headers and body.")
         return
-    for title, values in (("headers", stored.headers), ("properties", stored.properties)):
+    # These repeat the arguments, with what is hidden of them.
+    headers = {
+        name: value for name, value in stored.headers.items() if name not in ("argsrepr", "kwargsrepr")
+    }
+    for title, values in (("headers", headers), ("properties", stored.properties)):
         _section(console, title, [(name, each) for name, each in sorted(values.items()) if each is not None])
     console.echo("\n" + console.style("body", bold=True))
-    for line in preview(stored):
+    redact = plugin_of(app).settings.redact
+    for line in preview(stored, lambda value: redacted(app, redact, record.task, value)):
         console.echo(f"  {line}")
 
 
+def _next(record: MessageRecord) -> list[tuple[str, object]]:
+    """Return what to type about it, and what that does."""
+    id = short(record.id)
+    if record.state == State.NDLV:
+        return [
+            (command(f"poison release {id}"), "once repaired: back to its queue, where it runs alone"),
+            (command(f"poison fail {id}"), "give it up: whoever waits for it gets a failure"),
+            (command(f"poison block --like {id}"), "stop others like it when they arrive"),
+        ]
+    return [] if record.state in (State.FAIL, State.DLVD) else [(command("poison list --candidates"), "")]
+
+
 def _facts(record: MessageRecord) -> list[tuple[str, object]]:
-    died = f"start {record.deliveries}, process {record.pid}, after {record.runtime_ms / 1000:g} s"
+    least = "at least " if record.incident and record.cause in causes.OF_WORKERS else ""
+    died = f"start {record.deliveries}, process {record.pid}, after {least}{record.runtime_ms / 1000:g} s"
     counted = f"{record.deliveries} deliveries, {record.crashes} deaths, {record.strikes} strikes,"
     return [
         ("mid", record.mid),
@@ -200,7 +254,7 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("fingerprint", record.fingerprint),
         ("first seen", when(record.first_seen)),
         ("quarantined", when(record.quarantined_at)),
-        ("last seen", when(record.last_seen)),
+        ("last change", when(record.last_seen)),
     ]
 
 
@@ -222,22 +276,38 @@ def journal() -> None:
     click.option(
         "-n", "--lines", type=click.IntRange(1), default=20, show_default=True, help="Newest so many."
     ),
+    click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C."),
     click.option("--json", "as_json", is_flag=True, help="One JSON object in each line, and nothing else."),
     group=journal,
 )
-def tail(ctx: click.Context, lines: int, as_json: bool) -> None:
+def tail(ctx: click.Context, lines: int, follow: bool, as_json: bool) -> None:
     """Print the newest entries, the newest last.
 
     \b
     celery -A proj poison journal tail -n 100
+    celery -A proj poison journal tail -f
     celery -A proj poison journal tail -n 1000 --json | jq 'select(.event == "crashed")'
     """
-    for entry in open_quarantine(ctx).queries.journal(count=lines):
-        if as_json:
-            click.echo(dumps(entry))
-        else:
-            whom = clean(f"{entry['task']}[{entry['id']}] ") if entry["id"] else ""
-            ctx.obj.echo(f"{story.at(entry)}  {whom}{story.sentence(entry)}")
+    quarantine = open_quarantine(ctx)
+    last = "0-0"
+    entries: Iterable[dict[str, str]] = quarantine.queries.journal(count=lines)
+    while True:
+        for entry in entries:
+            last = entry["at"]
+            click.echo(dumps(entry) if as_json else _line(entry))
+        if not follow:
+            return
+        time.sleep(_PAUSE)
+        _, entries = quarantine.journal(after=last)
+
+
+#: Seconds between two looks for new entries.
+_PAUSE = 0.5
+
+
+def _line(entry: dict[str, str]) -> str:
+    whom = clean(f"{entry['task']}[{entry['id']}] ") if entry["id"] else ""
+    return f"{story.at(entry)}  {whom}{story.sentence(entry)}"
 
 
 def _entry_id(ctx: click.Context, option: click.Parameter, value: str) -> str:

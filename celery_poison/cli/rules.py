@@ -140,7 +140,7 @@ def _show_blocks(found: BlockList, *, as_json: bool) -> None:
 
 
 def _block_row(rule: Rule) -> list[str]:
-    until = when(rule.until) if rule.until else "unblocked"
+    until = when(rule.until) if rule.until else "until unblocked"
     why = f"{rule.convictions} convictions" if not rule.actor else f"{rule.actor}: {rule.note or '-'}"
     return [rule.kind, rule.name, rule.task or "any", when(rule.since), until, why]
 

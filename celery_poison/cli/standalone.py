@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-
 import click
 
-#: Where each command is. The rooms of the last two may be left out of an installation.
-_MODULES = {
-    "pipeline": "celery_poison.cli.pipeline",
-    "demo": "celery_poison.demo.command",
-    "chaos": "celery_poison.chaos.command",
+from celery_poison.cli.celery_command import HELP, LazyGroup
+from celery_poison.text import version
+
+#: Command -> its place. The rooms of the last two may be left out of an installation.
+COMMANDS = {
+    "chaos": "celery_poison.chaos.command:chaos",
+    "demo": "celery_poison.demo.command:demo",
+    "pipeline": "celery_poison.cli.pipeline:pipeline",
 }
 
 
-class _Commands(click.Group):
-    """Imports a command only when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_MODULES)
-
+class _Commands(LazyGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return _load(cmd_name) if cmd_name in _MODULES else None
-
-
-def _load(name: str) -> click.Command:
-    module = _MODULES[name]
-    try:
-        found: click.Command = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name not in (module, module.rpartition(".")[0], "rich", "rich.text"):
-            raise
-        return _absent(name)
-    return found
+        try:
+            return super().get_command(ctx, cmd_name)
+        except ModuleNotFoundError as error:
+            module = self.places[cmd_name].partition(":")[0]
+            if error.name not in (module, module.rpartition(".")[0], "rich", "rich.text"):
+                raise
+            return _absent(cmd_name)
 
 
 def _absent(name: str) -> click.Command:
@@ -44,15 +34,8 @@ def _absent(name: str) -> click.Command:
     return absent
 
 
-def _version() -> str:
-    try:
-        return version("celery-poison")
-    except PackageNotFoundError:  # run from a source tree
-        return "unknown"
-
-
-@click.group(cls=_Commands)
-@click.version_option(_version(), prog_name="celery-poison")
+@click.group(cls=_Commands, places=COMMANDS, context_settings=HELP)
+@click.version_option(version(), prog_name="celery-poison")
 def main() -> None:
     """celery_poison: one bad message no longer takes the fleet down.
 

@@ -6,49 +6,63 @@ from typing import Any
 
 import click
 
+from celery_poison import causes
 from celery_poison.blocks import Proposal
 from celery_poison.cli.output import print_json, print_table
 from celery_poison.cli.rules import gate_line
 from celery_poison.cli.session import app_of, json_option, open_quarantine, verb
 from celery_poison.model import Incident, WorkerRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.overview import Overview, overview
+from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
 from celery_poison.quarantine.stranded import Stranded
-from celery_poison.text import clean, count_of, duration, when
+from celery_poison.text import clean, command, count_of, duration, some_of, when
 
 
-@verb(json_option)
-def status(ctx: click.Context, as_json: bool) -> None:
-    """Say how many messages are where, who is alive, and what is wrong.
+@verb(
+    click.option("--check", is_flag=True, help="For monitoring: exit status 0 well, 1 to decide, 2 broken."),
+    json_option,
+)
+def status(ctx: click.Context, check: bool, as_json: bool) -> None:
+    """Say what is to be decided and what is broken, what to type next, and how many messages are where.
 
     \b
     celery -A proj poison status
-    celery -A proj poison status --json | jq .unguarded
+    celery -A proj poison status --check
+    celery -A proj poison status --json | jq .verdict
     """
     seen = overview(app_of(ctx))
     if as_json:
         print_json(seen.as_dict())
     else:
         _tell(ctx.obj, seen)
+    if check:
+        ctx.exit([*Level].index(seen.level))
+
+
+_COLOURS = {Level.WELL: "green", Level.DECIDE: "yellow", Level.BROKEN: "red"}
 
 
 def _tell(console: Any, seen: Overview) -> None:
+    for sentence in seen.verdict:
+        console.echo(console.style(clean(sentence), fg=_COLOURS[seen.level], bold=True))
+    for typed in seen.next:
+        console.echo(f"  {clean(typed)}")
+    console.echo("")
     for name, value in _lines(seen):
         console.echo(f"{name:<12}{clean(value)}")
     for warning in seen.warnings:
         console.echo(console.style("WARNING", fg="red", bold=True) + f"  {clean(warning)}")
-    if not seen.warnings:
-        console.echo(console.style("all is well", fg="green"))
 
 
 def _lines(seen: Overview) -> list[tuple[str, str]]:
     workers = f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
-    unguarded = f"{count_of(seen.unguarded, 'task')}, {count_of(seen.ledger_errors, 'ledger error')}"
-    would = ", ".join(f"{number} {cause}" for cause, number in seen.would_quarantine.items())
+    errors = (
+        f"{count_of(seen.unguarded, 'task')} ran unguarded, {count_of(seen.ledger_errors, 'ledger error')}"
+    )
+    would = ", ".join(f"{number} {causes.short(cause)}" for cause, number in seen.would_quarantine.items())
     observed = [("observed", f"would have been quarantined: {would or 'nothing yet'}")]
     return [
         *(observed if seen.observe_only or would else []),
-        ("ledger", f"{seen.ledger}, namespace {seen.namespace}"),
         ("quarantine", count_of(seen.quarantined, "message") + " (NDLV)"),
         ("given up", count_of(seen.failed, "message") + " (FAIL)"),
         ("candidates", str(seen.candidates)),
@@ -59,10 +73,17 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         *([("proposal", _proposal_line(seen.proposal))] if seen.proposal else []),
         ("gate", gate_line(seen.gate)),
         ("workers", workers),
+        *([("unguarded", _unguarded_line(seen))] if seen.alive else []),
+        ("errors", errors),
         ("monitor", seen.monitor or "nobody"),
-        ("unguarded", unguarded),
         ("journal", f"{seen.journal} entries"),
+        ("ledger", f"{seen.ledger}, namespace {seen.namespace}"),
     ]
+
+
+def _unguarded_line(seen: Overview) -> str:
+    named = some_of(seen.unguarded_tasks) or "no task"
+    return f"{named}; {count_of(seen.guarded_tasks, 'task')} guarded"
 
 
 def _stuck_line(stranded: Stranded) -> str:
@@ -124,32 +145,39 @@ def _worker_row(worker: WorkerRecord, now: float) -> tuple[object, ...]:
     json_option,
 )
 def incidents(ctx: click.Context, limit: int, as_json: bool) -> None:
-    """List the deaths of whole workers, newest first.
+    """List the deaths of whole workers, newest first, and count those of task processes.
 
-    NOTICED says how: gone (all its connections broke), silent (no heartbeat), frozen (connected, and no
-    heartbeat). TOOK is the time from the death to the end of the recovery. FLAGGED counts messages that were
-    running and became candidates, PUT BACK what the worker held and where it went; RabbitMQ puts back by
-    itself, so that nothing is counted there.
+    DIED is the worker's last sign of life, and when it was first seen to be gone. NOTICED says how: gone (all
+    its connections broke), silent (no heartbeat), frozen (connected, and no heartbeat). TOOK is the time from
+    the last sign of life to the end of the recovery. FLAGGED counts messages that were running and became
+    candidates, PUT BACK what the worker held and where it went; RabbitMQ puts back by itself, so that nothing
+    is counted there.
 
     \b
     celery -A proj poison incidents
     celery -A proj poison incidents --json | jq '.[] | {worker, how, took, returned}'
     celery -A proj poison list --filter incident=3f2a9c0d11ee
     """
-    found = open_quarantine(ctx).queries.incidents(limit)
+    queries = open_quarantine(ctx).queries
+    found = queries.incidents(limit)
     if as_json:
         print_json([incident.as_dict() for incident in found])
-    elif found:
+        return
+    if found:
         headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
         print_table(headings, map(_incident_row, found))
     else:
         click.echo("no worker has died", err=True)
+    if alone := process_deaths(queries.counts()):
+        of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
+        died = count_of(sum(alone.values()), "task process")
+        click.echo(f"{died} died alone, since the ledger began: {of}; {command('poison groups')}")
 
 
 def _incident_row(incident: Incident) -> tuple[object, ...]:
     return (
         incident.incident,
-        when(incident.died_at),
+        incident.evidence.died.removeprefix("at ") or when(incident.died_at),
         incident.how or "-",
         f"{incident.took:.1f} s" if incident.took is not None else "open",
         incident.cause,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -72,6 +74,8 @@ class Monitor:
         self._event = event
         #: What was done so far about deaths that are not finished with.
         self._recovered: dict[str, Recovered] = {}
+        #: When it looked at all workers, in ms of Redis' clock.
+        self._looks: deque[int] = deque(maxlen=1000)
         self._listening_since = self._last_round = time.monotonic()
         self._deaf_until = 0.0
         #: Of the Redis that was asked last.
@@ -108,6 +112,7 @@ class Monitor:
 
     def _hear_nothing(self) -> None:
         self._fence = None
+        self._looks.clear()
         self._listening_since = time.monotonic()
         self._deaf_until = self._listening_since + EARS_OPEN
 
@@ -153,7 +158,7 @@ class Monitor:
             return None
         fence, changed = led
         if changed:
-            logger.info("celery_poison: the monitor of %s is the active one now (fence %d)", me, fence)
+            logger.debug("celery_poison: the monitor of %s is the active one now (fence %d)", me, fence)
             self._took_over()
             self._tell(signals.monitor_changed, worker=me, fence=fence)
         self._fence = fence
@@ -166,6 +171,7 @@ class Monitor:
             # Redis hung, and the heartbeats wait with us to be heard; or it remembers old ones only.
             self._hear_nothing()
             return {}
+        self._looks.append(fleet.at_ms)
         gone = [worker for worker, how in fleet.unwell.items() if how is Silence.GONE]
         # When most of a fleet vanishes at once, the network is more likely than as many deaths.
         massive = len(gone) >= 3 and 2 * len(gone) > fleet.counted
@@ -181,7 +187,7 @@ class Monitor:
     def _declare_dead(self, worker: str, how: Silence, fence: int) -> None:
         incident = uuid4().hex[:12]
         earlier = [*self._recovery.earlier_deaths(worker)] if self._gate else []
-        evidence = last_heard(self._ledger, worker, how)
+        evidence = last_heard(self._ledger, worker, how, self._looks)
         dead = self._ledger.declare_dead(
             worker,
             incident,
@@ -191,6 +197,7 @@ class Monitor:
             self._gate,
             earlier,
             evidence=evidence.encode(),
+            seen_ms=evidence.after_ms or 0,
         )
         if dead is None:
             return
@@ -248,8 +255,11 @@ def _gate_limits(settings: Settings) -> GateLimits | None:
 # --- host evidence ---------------------------------------------------------------------------------
 
 
-def last_heard(ledger: Ledger, worker: str, how: Silence) -> Evidence:
+def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] = ()) -> Evidence:
     """Return what is known about a worker that is about to be declared dead.
+
+    Args:
+        looks: when this monitor looked at all workers, in ms of Redis' clock.
 
     Raises:
         LedgerUnavailable: Redis is away.
@@ -264,9 +274,14 @@ def last_heard(ledger: Ledger, worker: str, how: Silence) -> Evidence:
     ended = int(gone) if how is Silence.GONE and gone else seconds * 1000 + micros // 1000
     heard_ms = max(0, ended - int(beat)) if beat is not None else None
     try:
-        return _evidence(json.loads(vitals or b"{}"), how, heard_ms)
+        told = _evidence(json.loads(vitals or b"{}"), how, heard_ms)
     except (ValueError, TypeError, KeyError, AttributeError):  # another version's
-        return Evidence(noticed=how, heard_ms=heard_ms)
+        told = Evidence(noticed=how, heard_ms=heard_ms)
+    if beat is None or how is Silence.FROZEN:  # nobody died
+        return told
+    # Until its connections were gone, every look has seen them.
+    seen = max((look for look in looks if look < ended), default=0) if how is Silence.GONE else 0
+    return replace(told, after_ms=max(int(beat), seen), by_ms=ended)
 
 
 def _evidence(vitals: dict[str, Any], how: Silence, heard_ms: int | None) -> Evidence:

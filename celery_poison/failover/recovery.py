@@ -170,6 +170,7 @@ class Recovery:
                 incident=death.incident.incident,
                 fence=death.fence,
                 spoilt=spoilt,
+                died_at=death.incident.died_at,
                 known=death.known,
             )
 
@@ -204,6 +205,7 @@ class Recovery:
             shared=shared,
             incident=incident,
             fence=death.fence,
+            died_at=death.incident.died_at,
             known=death.known,
         )
         if recorded.finished:

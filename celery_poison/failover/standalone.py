@@ -13,7 +13,7 @@ from celery_poison import causes, signals
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.failover.monitor import Monitor
 from celery_poison.ledger import connection
-from celery_poison.ledger.notices import Fact, Notice, leave_notice
+from celery_poison.ledger.notices import SUSPECTED, Fact, Notice, leave_notice
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import identity_of
@@ -68,7 +68,7 @@ class StandaloneMonitor:
 
     def _flagged(self, id: str, task: str, cause: str, crashes: int) -> None:
         story = causes.describe(cause)
-        logger.error("Task %s[%s] %s; it is a blacklist candidate now (death %d)", task, id, story, crashes)
+        logger.warning(SUSPECTED, task, id, story, crashes)
         signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
         try:
             leave_notice(self._ledger, Notice(id, Fact.CANDIDATE, story))

@@ -32,9 +32,10 @@ class Silence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What ``watch`` saw: how many workers' connections can be counted, by which Redis; who is not well."""
+    """What ``watch`` saw: how many workers' connections can be counted, when, where; who is unwell."""
 
     counted: int
+    at_ms: int
     run_id: str
     unwell: dict[str, Silence]
 
@@ -112,8 +113,9 @@ class FleetTransitions(Caller):
     def watch(self, activation_ms: int) -> Fleet:
         """Look at all workers once, and note whose connections are gone."""
         reply = self._call("watch", {}, activation_ms=activation_ms, **self._of_silence)
-        run_id, *flat = [word.decode() for word in reply[2:]]
-        return Fleet(int(reply[1]), run_id, dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True)))
+        run_id, *flat = [word.decode() for word in reply[3:]]
+        unwell = dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True))
+        return Fleet(int(reply[1]), int(reply[2]), run_id, unwell)
 
     def declare_dead(
         self,
@@ -126,6 +128,7 @@ class FleetTransitions(Caller):
         earlier: Sequence[str] = (),
         *,
         evidence: str = "",
+        seen_ms: int = 0,
     ) -> DeclaredDead | None:
         """Declare a worker dead; return None when it lives or is gone already.
 
@@ -133,6 +136,7 @@ class FleetTransitions(Caller):
             gate: what closes the fleet gate; None: nothing.
             earlier: workers with whose deaths it has a message in common: they count once.
             evidence: what is known about its death, as JSON.
+            seen_ms: when it was last seen to be connected, by Redis' clock; 0: nobody looked.
         """
         keys = {"worker": self.keys.worker(worker), "incident": self.keys.incident(incident)}
         arguments: dict[str, Any] = {
@@ -140,6 +144,7 @@ class FleetTransitions(Caller):
             "incident": incident,
             "how": how.value,
             "evidence": evidence,
+            "seen_ms": seen_ms,
             "activation_ms": activation_ms,
             "fence": fence,
             "earlier": "",

@@ -73,7 +73,7 @@ def history(
     since: float | None = None,
     until: float | None = None,
 ) -> list[dict[str, str]]:
-    """Return the journal's entries about one task id, oldest first.
+    """Return the journal's entries about the task ids that begin with ``id``, oldest first.
 
     The fewer entries lie between ``since`` and ``until``, the faster.
 
@@ -83,7 +83,7 @@ def history(
     found: list[dict[str, str]] = []
     wanted, read = id.encode(), 0
     for rows in _pages(client, keys.journal, since, until):
-        found += [entry(key, row) for key, row in rows if row.get(b"id") == wanted]
+        found += [entry(key, row) for key, row in rows if row.get(b"id", b"").startswith(wanted)]
         read += len(rows)
         if read >= MOST:
             break

@@ -90,12 +90,18 @@ class MessageTransitions(Caller):
         failure: bool = False,
         incident: str = "",
         fence: int | None = None,
+        died_at: float | None = None,
         known: Known = NOTHING_KNOWN,
     ) -> RecordedEnd:
-        """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token."""
+        """Count a death of ``start`` and flag its message as a candidate (SAP-2). Idempotent per token.
+
+        Args:
+            died_at: of the worker: its last sign of life, in seconds; the run ended then, or later.
+        """
         end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
         blame, observe = "shared" if shared else "exact", int(not start.diverts)
-        return _recorded(self._call("crash", self._of(mid, start.id), **end, blame=blame, observe=observe))
+        words = {"blame": blame, "observe": observe, "died_at": _ms(died_at)}
+        return _recorded(self._call("crash", self._of(mid, start.id), **end, **words))
 
     def interrupt(
         self,
@@ -107,6 +113,7 @@ class MessageTransitions(Caller):
         incident: str = "",
         fence: int | None = None,
         spoilt: bool = False,
+        died_at: float | None = None,
         known: Known = NOTHING_KNOWN,
     ) -> bool:
         """Take back a start that ended through nobody's fault; adds no strike.
@@ -118,7 +125,8 @@ class MessageTransitions(Caller):
             failure: count it as a failure, so that it cannot go on for ever.
         """
         end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
-        reply = self._call("interrupt", self._of(mid, start.id), **end, spoilt=int(spoilt))
+        words = {"spoilt": int(spoilt), "died_at": _ms(died_at)}
+        reply = self._call("interrupt", self._of(mid, start.id), **end, **words)
         return bool(reply[0] is Code.DONE)
 
     def rollback(
@@ -177,14 +185,17 @@ class MessageTransitions(Caller):
         """
         self._call("reclaim", self._of(mid, start.id), mid=mid, start=start.encode())
 
-    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False) -> None:
+    def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False) -> bool:
         """Clear the flag of a message that ended alive; after its last run its record goes too.
+
+        Returns whether it was flagged, or had been released.
 
         Args:
             copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
         """
         arguments: dict[str, Any] = {"mid": mid, "start": start.encode()}
-        self._call("acquit", self._of(mid, start.id), **arguments, final=int(final), copy=int(copy))
+        reply = self._call("acquit", self._of(mid, start.id), **arguments, final=int(final), copy=int(copy))
+        return bool(reply[1])
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running."""
@@ -228,6 +239,10 @@ def _state_of(reply: list[Any]) -> MessageState:
         run_id=run_id.decode(),
         gate_closed=bool(gate),
     )
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else str(round(seconds * 1000))
 
 
 def packed(known: Known) -> str:

@@ -19,6 +19,9 @@ from celery_poison.states import State
 MAX_NOTICES = 10_000
 LIFETIME = 86_400
 
+#: What a log says of a death that is not proven yet: of task and id, how it died, and its deaths so far.
+SUSPECTED = "celery_poison: Task %s[%s] %s; it is a candidate now (death %d)"
+
 
 class Fact(StrEnum):
     """What happened to a task; the last three are what people decide."""

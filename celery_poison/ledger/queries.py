@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from celery_poison.causes import Evidence
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.journal import entry
 from celery_poison.ledger.reading import Messages, Reader, as_text, seconds
 from celery_poison.model import GateRecord, Incident, WorkerRecord
+
+#: Keys that are looked at for other namespaces, and at once.
+_SEARCHED, _STEP = 200_000, 5000
 
 
 class _Fleet(Reader):
@@ -112,6 +117,18 @@ class Queries(Messages, _Fleet):
             raw: Any = self._client.hgetall(self._keys.counts)
         return {name.decode("utf-8", "replace"): int(number) for name, number in raw.items()}
 
+    def neighbours(self) -> list[str]:
+        """Return the namespaces in this Redis, as far as a short search finds them; [] if refused."""
+        found, cursor = set[str](), 0
+        with suppress(LedgerUnavailable), clear_errors("looking for other namespaces"):
+            for _ in range(_SEARCHED // _STEP):
+                reply: Any = self._client.scan(cursor, match="{*}:meta", count=_STEP)
+                cursor = reply[0]
+                found.update(key.decode("utf-8", "replace")[1:-6] for key in reply[1])
+                if not cursor:
+                    break
+        return sorted(found)
+
     def would_quarantine(self) -> dict[str, int]:
         """Return how many messages would have been quarantined, by cause (``poison_observe_only``)."""
         with clear_errors("reading what was observed"):
@@ -154,6 +171,10 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         stopping=raw.get("stopping") == "1",
         unguarded=int(raw.get("unguarded") or 0) + int(raw.get("unpromised") or 0),
         ledger_errors=int(raw.get("ledger_errors") or 0),
+        troubled_at=seconds(raw.get("troubled_at")),
+        forgotten_at=seconds(raw.get("forgotten_at")),
+        guarded_tasks=int(raw.get("guarded_tasks") or 0),
+        unguarded_tasks=tuple(raw["unguarded_tasks"].split(",")) if raw.get("unguarded_tasks") else (),
     )
 
 

@@ -242,6 +242,12 @@ class Messages(Reader):
         raw = _named(row)
         return MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
 
+    def oldest(self) -> MessageRecord | None:
+        """Return the record of what has been in quarantine for longest."""
+        with clear_errors("reading an index"):
+            mids: Any = self._client.zrange(self._keys.quarantine, 0, 0)
+        return self.record(mids[0].decode()) if mids else None
+
     def message(self, mid: str) -> dict[str, bytes]:
         """Return the whole ``message`` hash of one mid, the original message included; {} if unknown."""
         with clear_errors("reading a message"):

@@ -133,11 +133,13 @@ FAMILIES = (
     _gauge("monitor_present", "1 if somebody watches the workers", lambda s, o: bool(o.monitor)),
     _gauge(
         "unguarded_tasks",
-        "Tasks that the present workers ran without the ledger's knowledge",
+        "Tasks that present workers ran without the ledger's knowledge; 0 again ten minutes after the last",
         lambda s, o: o.unguarded,
     ),
     _gauge(
-        "ledger_errors", "Errors of the ledger that the present workers counted", lambda s, o: o.ledger_errors
+        "ledger_errors",
+        "Errors of the ledger that present workers counted; 0 again ten minutes after the last",
+        lambda s, o: o.ledger_errors,
     ),
     _by(
         Kind.COUNTER,
@@ -170,7 +172,7 @@ FAMILIES = (
     Family(
         "recovery_seconds",
         Kind.HISTOGRAM,
-        "From a worker's death until everything of it was put back",
+        "From a worker's last sign of life until everything of it was put back",
         (),
         lambda s, o: _recoveries(s),
     ),

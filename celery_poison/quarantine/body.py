@@ -136,8 +136,12 @@ def decoded(stored: StoredMessage) -> Any:
         return None
 
 
-def preview(stored: StoredMessage) -> Iterator[str]:
-    """Yield lines that show a body, however it is made; ``--raw`` gives all of it."""
+def preview(stored: StoredMessage, redact: Callable[[Any], Any] = lambda value: value) -> Iterator[str]:
+    """Yield lines that show a body, however it is made; ``--raw`` gives all of it.
+
+    Args:
+        redact: returns a decoded body without what is to be hidden; of others only the bytes are shown.
+    """
     method = stored.headers.get("compression")
     packed = f", compressed ({clean(method)})" if method else ""
     yield f"{len(stored.body)} bytes of {clean(stored.content_type) or 'no declared type'}{packed}"
@@ -145,7 +149,7 @@ def preview(stored: StoredMessage) -> Iterator[str]:
     if value is None:
         yield from _dump(_readable(stored))
         return
-    lines = json.dumps(value, indent=2, ensure_ascii=False).splitlines()
+    lines = json.dumps(redact(value), indent=2, ensure_ascii=False).splitlines()
     yield from map(clean, lines[:LINES])
     if len(lines) > LINES:
         yield f"... {len(lines) - LINES} more lines"

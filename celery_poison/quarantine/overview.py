@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
+import redis
 from celery import Celery
 
+from celery_poison import causes
 from celery_poison.blocks import Proposal, read_rules
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import GateRecord, WorkerRecord
+from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.stranded import Stranded, find_stranded
 from celery_poison.settings import Settings
-from celery_poison.text import count_of, duration, when
+from celery_poison.text import command, count_of, duration, short, some_of, span, when
 
 #: Messages that nobody works on, each with a warning of its own.
 _STUCK_TOLD = 3
+#: Seconds after which errors are over that nothing was added to, and after which it is no news any more that
+#: Redis came back without what it had.
+FADED, OLD_NEWS = 600, 3600
+
+
+class Level(StrEnum):
+    """How things stand, in a word."""
+
+    WELL = "well"
+    DECIDE = "decide"
+    """A person must decide."""
+    BROKEN = "broken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +44,13 @@ class Overview:
     """Counts, workers, and what is wrong.
 
     Attributes:
+        at: when this was read, in seconds of Redis' clock.
         ledger: where it lives, without secrets.
+        oldest: what has been in quarantine for longest.
         running: messages that a worker has in its hands at this moment (DLNG).
         parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
         blocked: rules on the block list that are in force.
+        process_deaths: cause -> task processes that died alone, ever; their worker lived on.
         proposal: what the pipeline proposes and waits for a person.
         gate: the fleet gate: whether deaths convict at this moment.
         observe_only: whether this app only observes (``poison_observe_only``).
@@ -41,18 +59,22 @@ class Overview:
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
         stranded: messages that nobody works on.
         inactive_settings: set, and without effect in this version.
-        warnings: what is wrong, in sentences, the gravest first.
+        faults: what is broken, in sentences, the gravest first.
+        warnings: these, and what is merely doubtful.
     """
 
+    at: float
     ledger: str
     namespace: str
     quarantined: int
+    oldest: MessageRecord | None
     failed: int
     candidates: int
     running: int
     parked: int
     journal: int
     blocked: int
+    process_deaths: dict[str, int]
     proposal: Proposal | None
     gate: GateRecord
     observe_only: bool
@@ -62,7 +84,43 @@ class Overview:
     open_incidents: dict[str, str]
     stranded: Stranded
     inactive_settings: list[str]
+    faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+
+    @property
+    def level(self) -> Level:
+        if self.faults:
+            return Level.BROKEN
+        return Level.DECIDE if self.quarantined or self.proposal else Level.WELL
+
+    @property
+    def verdict(self) -> list[str]:
+        """What a person must know first, in one to three sentences."""
+        told = []
+        if self.quarantined:
+            need = "message needs" if self.quarantined == 1 else "messages need"
+            told.append(f"{self.quarantined} {need} a decision{self._about_oldest()}")
+        if self.proposal:
+            told.append("a proposal of the pipeline needs a decision")
+        if self.faults:
+            more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
+            told.append(f"broken: {self.faults[0]}{more}")
+        return told or [f"all is well: {count_of(self.alive, 'worker')}, nothing in quarantine"]
+
+    def _about_oldest(self) -> str:
+        if (oldest := self.oldest) is None:  # somebody has decided meanwhile
+            return ""
+        age = span(self.at - (oldest.quarantined_at or self.at))
+        which = f"{'oldest ' if self.quarantined > 1 else ''}{age}"
+        return f" ({which}, task {oldest.task}, {causes.short(oldest.cause)})"
+
+    @property
+    def next(self) -> list[str]:
+        """What to type now."""
+        typed = ["poison groups"] if self.quarantined > 1 else []
+        typed += [f"poison show {short(self.oldest.id)}"] if self.oldest else []
+        typed += ["poison pipeline publish --show"] if self.proposal else []
+        return [command(words) for words in [*typed, *(["poison doctor"] if self.faults else [])]]
 
     @property
     def states(self) -> dict[str, int]:
@@ -82,27 +140,42 @@ class Overview:
         return sum(worker.alive and worker.stopping for worker in self.workers)
 
     @property
+    def guarded_tasks(self) -> int:
+        return max((worker.guarded_tasks for worker in self.workers if worker.alive), default=0)
+
+    @property
+    def unguarded_tasks(self) -> list[str]:
+        """Names of the tasks that some living worker runs without guarding them."""
+        return sorted({name for worker in self.workers if worker.alive for name in worker.unguarded_tasks})
+
+    @property
     def unguarded(self) -> int:
-        """Tasks that the present workers ran while the ledger was away or refused their starts."""
-        return sum(worker.unguarded for worker in self.workers)
+        """Tasks that ran lately while the ledger was away or refused their starts."""
+        return sum(worker.unguarded for worker in self._troubled)
 
     @property
     def ledger_errors(self) -> int:
-        return sum(worker.ledger_errors for worker in self.workers)
+        return sum(worker.ledger_errors for worker in self._troubled)
+
+    @property
+    def _troubled(self) -> list[WorkerRecord]:
+        # A worker of an older version does not say when.
+        return [w for w in self.workers if w.troubled_at is None or self.at - w.troubled_at < FADED]
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``status --json`` prints."""
         shown = asdict(self)
         del shown["stranded"]
         shown["workers"] = {"alive": self.alive, "dead": self.dead, "stopping": self.stopping}
+        own = ("level", "next", "states", "guarded_tasks", "unguarded_tasks", "unguarded", "ledger_errors")
         return {
             **shown,
+            **{name: getattr(self, name) for name in own},
+            "verdict": "; ".join(self.verdict),
+            "oldest": self.oldest and self.oldest.as_dict(),
             "proposal": self.proposal and self.proposal.summary(),
             "stuck": [stuck.as_dict() for stuck in self.stranded.oldest],
             "stuck_messages": self.stranded.counts,
-            "states": self.states,
-            "unguarded": self.unguarded,
-            "ledger_errors": self.ledger_errors,
         }
 
 
@@ -114,67 +187,106 @@ def overview(app: Celery) -> Overview:
         LedgerUnavailable: Redis is away.
     """
     plugin = plugin_of(app)
-    ledger = plugin.open_ledger()
+    ledger, settings = plugin.open_ledger(), plugin.settings
     queries = Queries(ledger)
-    settings = plugin.settings
     totals: dict[str, Any] = queries.totals()  # by the names of fields
-    workers = queries.workers(int(settings.activation_interval * 1000))
-    monitor, incidents, gate = queries.monitor(), queries.open_incidents(), queries.gate()
-    stranded = find_stranded(app)
     _, raw, now = policies.read_blocks(ledger)
-    warnings = [
-        *_gate_warnings(gate),
-        *_complaints(app, queries),
-        *_worker_warnings(workers, monitor, incidents),
-        *_stuck_warnings(stranded),
-        *_trial_warnings(settings, workers),
-        *(f"{name} is set, but this version does not act on it yet" for name in settings.inactive()),
-    ]
-    return Overview(
+    seen = Overview(
+        at=now,
         ledger=without_secrets(plugin.ledger_url),
         namespace=settings.namespace,
         **totals,
+        oldest=queries.oldest(),
         blocked=len(read_rules(raw, now)[0]),
+        process_deaths=process_deaths(queries.counts()),
         proposal=Proposal.read(*policies.waiting_proposal(ledger)),
-        gate=gate,
+        gate=queries.gate(),
         observe_only=settings.observe_only,
         would_quarantine=queries.would_quarantine(),
-        workers=workers,
-        monitor=monitor,
-        open_incidents=incidents,
-        stranded=stranded,
+        workers=queries.workers(int(settings.activation_interval * 1000)),
+        monitor=queries.monitor(),
+        open_incidents=queries.open_incidents(),
+        stranded=find_stranded(app),
         inactive_settings=settings.inactive(),
-        warnings=warnings,
     )
+    unfit, doubts = _server(ledger.client)
+    faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
+    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *doubts])
 
 
-def _complaints(app: Celery, queries: Queries) -> Iterator[str]:
+def process_deaths(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return cause -> task processes that died alone, out of the totals of the ledger."""
+    died = ((name.partition(":"), number) for name, number in counts.items())
+    found = {cause: number for (what, _, cause), number in died if what == "crashed"}
+    return {cause: found[cause] for cause in sorted(found) if cause not in causes.OF_WORKERS}
+
+
+def _misplaced(app: Celery, queries: Queries, seen: Overview) -> Iterator[str]:
+    """Yield why this is not the ledger that was meant."""
     try:
-        check_owner(app, queries)
+        signed = check_owner(app, queries)
     except ConfigurationError as error:
         yield str(error)
-    try:
-        yield from check_server(plugin_of(app).open_ledger().client)
-    except ConfigurationError as error:
-        yield str(error)
-
-
-def _gate_warnings(gate: GateRecord) -> Iterator[str]:
-    if gate.closed:
+        return
+    if not (signed or seen.workers or seen.journal):
+        others = some_of(queries.neighbours())
+        there = f"; this Redis has the namespaces {others}" if others else ""
         yield (
-            f"the fleet gate is closed: {gate.story} in a short time, so that only a death on trial convicts;"
-            " it opens by itself, or by `celery poison gate lift`"
+            f"no worker has used this ledger, or its Redis came back empty: {seen.ledger}, poison_namespace"
+            f" {seen.namespace!r}{there}"
         )
 
 
-def _stuck_warnings(stranded: Stranded) -> Iterator[str]:
-    for stuck in stranded.oldest[:_STUCK_TOLD]:
+def _faults(seen: Overview, settings: Settings) -> Iterator[str]:
+    if seen.gate.closed:
+        yield (
+            f"the fleet gate is closed: {seen.gate.story} in a short time, so that only a death on trial"
+            " convicts; it opens by itself, or by `celery poison gate lift`"
+        )
+    yield from _worker_faults(seen)
+    for stuck in seen.stranded.oldest[:_STUCK_TOLD]:
         which = f"{stuck.id} of queue {stuck.queue or '?'} since {when(stuck.since)} ({duration(stuck.age)})"
         yield f"nobody works on {which}: {stuck.why}; cure: {stuck.cure}"
-    if (more := stranded.total - _STUCK_TOLD) > 0:
-        yield f"nobody works on {count_of(more, 'more message')}: celery -A proj poison status --json"
-    if stranded.unread:
-        yield stranded.unread
+    if (more := seen.stranded.total - _STUCK_TOLD) > 0:
+        yield f"nobody works on {count_of(more, 'more message')}: {command('poison status --json')}"
+    if wrong := untried(settings, seen.workers):
+        yield "; ".join(wrong)
+
+
+def _worker_faults(seen: Overview) -> Iterator[str]:
+    if not seen.alive:
+        yield "no worker is alive: nothing runs, and nobody puts back what dead workers held"
+    elif not seen.monitor:
+        yield "no worker holds the monitor's lock: dead workers are not noticed at this moment"
+    forgotten = [worker.forgotten_at for worker in seen.workers if worker.forgotten_at]
+    if forgotten and seen.at - max(forgotten) < OLD_NEWS:
+        yield (
+            f"Redis came back empty, or with old data, at {when(max(forgotten))}: what was in quarantine and"
+            " counted before may be gone"
+        )
+    for worker in seen.workers:
+        if not worker.alive:
+            yield f"worker {worker.worker} is silent"
+    if seen.unguarded:
+        yield f"{seen.unguarded} tasks ran unguarded: their starts or ends did not reach the ledger safely"
+    if seen.ledger_errors:
+        yield f"workers counted {seen.ledger_errors} errors of the ledger; their logs say which"
+
+
+def _server(client: redis.Redis) -> tuple[list[str], list[str]]:
+    """Return what makes this Redis unfit, and what is merely doubtful about it."""
+    try:
+        return [], check_server(client)
+    except ConfigurationError as error:
+        return [str(error)], []
+
+
+def _doubts(seen: Overview) -> Iterator[str]:
+    for dead, incident in seen.open_incidents.items():
+        yield f"worker {dead} died and its messages are still being put back (incident {incident})"
+    if seen.stranded.unread:
+        yield seen.stranded.unread
+    yield from (f"{name} is set, but this version does not act on it yet" for name in seen.inactive_settings)
 
 
 def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] | None:
@@ -186,25 +298,3 @@ def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] 
         return None
     said = f"poison_trial='queue', and no live worker consumes {queue!r}: suspects wait there and do not run"
     return said, f"start `celery -A proj worker -Q {queue} -c 1`"
-
-
-def _trial_warnings(settings: Settings, workers: list[WorkerRecord]) -> Iterator[str]:
-    if wrong := untried(settings, workers):
-        yield "; ".join(wrong)
-
-
-def _worker_warnings(workers: list[WorkerRecord], monitor: str, incidents: dict[str, str]) -> Iterator[str]:
-    alive = [worker for worker in workers if worker.alive]
-    if not alive:
-        yield "no worker is alive: nothing runs, and nobody puts back what dead workers held"
-    elif not monitor:
-        yield "no worker holds the monitor's lock: dead workers are not noticed at this moment"
-    for worker in workers:
-        if not worker.alive:
-            yield f"worker {worker.worker} is silent"
-    for dead, incident in incidents.items():
-        yield f"worker {dead} died and its messages are still being put back (incident {incident})"
-    if unguarded := sum(worker.unguarded for worker in workers):
-        yield f"{unguarded} tasks ran unguarded: their starts or ends did not reach the ledger safely"
-    if errors := sum(worker.ledger_errors for worker in workers):
-        yield f"workers counted {errors} errors of the ledger; their logs say which"

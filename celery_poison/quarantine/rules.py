@@ -114,13 +114,13 @@ class Rules:
         self._ledger = self._plugin.open_ledger()
         self.queries = Queries(self._ledger)
 
-    def check_owner(self) -> None:
-        """Check that the ledger is this app's.
+    def check_owner(self) -> bool:
+        """Check that the ledger is this app's; return False when no worker has signed it yet.
 
         Raises:
             SchemaMismatch: it is another's.
         """
-        check_owner(self._app, self.queries)
+        return check_owner(self._app, self.queries)
 
     # --- block list (NEW-3) --------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Finding messages: by filter (``task=shop.render cause=signal:9 age>2h``), by group, by id.
+"""Finding messages: by filter (``task=shop.render cause=sigkill age>2h``), by group, by id or its beginning.
 
 All conditions of a filter must hold. Values with blanks are quoted as in a shell: ``reason='*too large*'``.
 """
@@ -12,10 +12,11 @@ import re
 import shlex
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Self, TypeVar
 
@@ -25,22 +26,14 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import Brief, MessageRecord
 from celery_poison.settings import did_you_mean
 from celery_poison.states import State
+from celery_poison.text import some_of
 
 Message = TypeVar("Message", Brief, MessageRecord)
 
 TEXT_FIELDS = (
-    "id",
-    "mid",
-    "task",
-    "queue",
-    "cause",
-    "fingerprint",
-    "worker",
-    "incident",
-    "reason",
-    "arguments",
+    *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "reason", "arguments"),
 )
-NUMBER_FIELDS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes")
+NUMBER_FIELDS = ("deliveries", "deaths", "crashes", "strikes", "failures", "payload_bytes")
 AGE = "age"
 GROUP = "group"
 TEXT = "text"
@@ -57,6 +50,10 @@ _COMPARE = {
     ">=": operator.ge,
     "<=": operator.le,
 }
+
+
+#: Where a field has another name than the attribute, or comes of several.
+_READ_FROM = {GROUP: ("task", "cause", "fingerprint"), "deaths": ("crashes",)}
 
 
 class BadFilter(PoisonError):
@@ -125,9 +122,7 @@ class Condition:
                 m for m in messages if compare(now - (m.quarantined_at or m.first_seen or now), wanted)
             )
             return
-        value_of = (
-            attrgetter("task", "cause", "fingerprint") if self.field == GROUP else attrgetter(self.field)
-        )
+        value_of = attrgetter(*_READ_FROM.get(self.field, (self.field,)))
         known: dict[Any, bool] = {}
         for message in messages:
             value = value_of(message)
@@ -288,56 +283,92 @@ class _Count:
 
 
 class AmbiguousId(PoisonError):
-    """Several messages in quarantine carry this task id; their mids tell them apart."""
+    """Several messages are meant by this: they carry one task id, or their ids begin alike."""
+
+
+#: Characters that somebody must type of an id at least.
+TYPED = 4
+#: Messages that are named to somebody who meant one of them.
+_NAMED = 5
 
 
 class Lookup:
     """Finds messages for one act.
 
-    By mid this is one look into Redis. The first task id costs a walk through everything that is kept,
-    since no second index is held that could disagree; further ones cost nothing more.
+    By mid this is one look into Redis. The first task id, or beginning of one, costs a walk through all that
+    is kept, since no second index is held that could disagree; further ones cost nothing more.
     """
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
         self._mids: dict[State, dict[str, list[str]]] = {}
 
-    def find(self, id: str) -> MessageRecord:
-        """Return the message with this mid, else the one with this task id.
+    def find(self, id: str, *, whole: bool = False) -> MessageRecord:
+        """Return the message with this mid, else the one with this task id, else whose either begins so.
 
         A message in quarantine goes before one that waits or runs, and that before one that was given up.
 
+        Args:
+            whole: only the whole id will do: for programs, whose ids may begin alike.
+
         Raises:
             MessageNotFound: the ledger knows no such message (healthy ones leave no record).
-            AmbiguousId: several messages in quarantine carry this task id.
+            AmbiguousId: several messages in quarantine carry this task id, or several ids begin so.
         """
-        found = self._queries.record(id) or self._in_quarantine(id) or self._elsewhere(id)
+        found = self._queries.record(id) or self._named(id) or (None if whole else self._beginning(id))
         if found is None:
             raise MessageNotFound(f"no message {id!r}: neither in quarantine, nor given up, nor a candidate")
         return found
 
-    def _in_quarantine(self, id: str) -> MessageRecord | None:
-        mids = self._of_task(State.NDLV, id)
-        if len(mids) > 1:
-            named = ", ".join(mids)
-            raise AmbiguousId(
-                f"{len(mids)} messages in quarantine have the task id {id!r}, name one: {named}"
-            )
-        return self._queries.record(mids[0]) if mids else None
-
-    def _elsewhere(self, id: str) -> MessageRecord | None:
-        """Return what waits or runs and has a history, else what was given up."""
-        live = self._queries.lineage(id)
-        if live is None:
-            # A released message is a candidate until it has run; its record is kept by task id.
-            live = next((record for record in self._queries.candidates() if record.mid == id), None)
-        given_up = [] if live else self._of_task(State.FAIL, id)
+    def _named(self, id: str) -> MessageRecord | None:
+        """Return the message with this task id, or what waits or runs with this mid."""
+        if mids := self._index(State.NDLV).get(id):
+            return self._only(id, mids)
+        # A released message is a candidate until it has run; its record is kept by task id.
+        live = self._queries.lineage(id) or next((r for r in self._live() if id in (r.mid, r.id)), None)
+        given_up = [] if live else self._index(State.FAIL).get(id, [])
         return live or (self._queries.record(given_up[0]) if given_up else None)
 
-    def _of_task(self, state: State, id: str) -> list[str]:
+    def _beginning(self, typed: str) -> MessageRecord | None:
+        """Return the one message whose task id or mid begins so."""
+        if len(typed) < TYPED:
+            return None
+        if mids := self._mids_beginning(State.NDLV, typed):
+            return self._only(typed, mids)
+        live = {r.mid: r for r in self._live() if r.id.startswith(typed) or r.mid.startswith(typed)}
+        if live:
+            return live[one_of(typed, live)]
+        mids = self._mids_beginning(State.FAIL, typed)
+        return self._only(typed, mids) if mids else None
+
+    def _mids_beginning(self, state: State, typed: str) -> list[str]:
+        index = self._index(state).items()
+        return [mid for id, mids in index for mid in mids if id.startswith(typed) or mid.startswith(typed)]
+
+    def _only(self, typed: str, mids: list[str]) -> MessageRecord | None:
+        return self._queries.record(one_of(typed, mids))
+
+    def _live(self) -> Iterator[MessageRecord]:
+        return chain(self._queries.candidates(), self._queries.waiting(), self._queries.live())
+
+    def _index(self, state: State) -> dict[str, list[str]]:
+        """Return task id -> mids of everything that is kept, the newest first; read once."""
         if state not in self._mids:
             index: dict[str, list[str]] = defaultdict(list)
             for mid, task_id in self._queries.kept_ids(state):
                 index[task_id].append(mid)
-            self._mids[state] = index
-        return self._mids[state].get(id, [])
+            self._mids[state] = dict(index)
+        return self._mids[state]
+
+
+def one_of(typed: str, meant: Collection[str]) -> str:
+    """Return the one id that is meant.
+
+    Raises:
+        AmbiguousId: there are more.
+    """
+    if len(meant) > 1:
+        raise AmbiguousId(
+            f"{typed!r} may be any of {len(meant)} messages, name one: {some_of(meant, _NAMED)}"
+        )
+    return next(iter(meant))

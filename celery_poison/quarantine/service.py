@@ -19,7 +19,7 @@ from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.results import store_failure
 from celery_poison.quarantine.rules import Rules
-from celery_poison.quarantine.search import By, Filter, Group, Lookup, grouped
+from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, grouped, one_of
 from celery_poison.quarantine.stored import canvas_of, publish_release, stored_message
 from celery_poison.quarantine.story import Detail, remembered
 from celery_poison.states import Event, State
@@ -71,9 +71,9 @@ Entries = list[dict[str, str]]
 class Quarantine(Rules):
     """Messages in quarantine, what is in force for the app, and what a person can do about both (SAP-7).
 
-    Acts on messages take ids (mids or task ids) and ``on_outcome``, which hears of each message at once, and
-    return one :class:`Outcome` for each id; one message's refusal does not stop the others. Every act takes
-    ``actor`` (who decided; default: login@host) and ``note`` (why), both journalled.
+    Acts on messages take whole ids (mids or task ids) and ``on_outcome``, which hears of each message at
+    once, and return one :class:`Outcome` for each id; one message's refusal does not stop the others. Every
+    act takes ``actor`` (who decided; default: login@host) and ``note`` (why), both journalled.
 
     Args:
         app: the Celery app; the plugin is installed on it if it is not yet.
@@ -143,7 +143,7 @@ class Quarantine(Rules):
         return grouped(briefs if where is None else where.choose(briefs), By(by))
 
     def get(self, id: str) -> MessageRecord:
-        """Return the record of a message, by its mid or its task id; see :meth:`Lookup.find`.
+        """Return the record of a message, by its mid or its task id, or how one of these begins.
 
         By mid this is one look into Redis, by task id a walk through everything that is kept.
 
@@ -192,9 +192,13 @@ class Quarantine(Rules):
         try:
             record = self.get(id)
         except MessageNotFound:
-            return read(id)
-        until = record.last_seen if record.state in (State.NDLV, State.FAIL) else None
-        return read(record.id, since=record.first_seen, until=until)
+            entries = read(id) if id else []
+            ids = {entry["id"] for entry in entries}
+            whole = id if id in ids or not ids or len(id) < TYPED else one_of(id, ids)
+        else:
+            whole, until = record.id, record.last_seen if record.state in (State.NDLV, State.FAIL) else None
+            entries = read(whole, since=record.first_seen, until=until)
+        return [entry for entry in entries if entry["id"] == whole]
 
     def journal(self, *, after: str = "") -> tuple[Extent, Iterator[dict[str, str]]]:
         """Return how far the journal reaches now, and its entries up to there, oldest first.
@@ -276,7 +280,7 @@ class Quarantine(Rules):
         """Reserve one message and act on it; every trouble but a lost Redis is an outcome."""
         found = {"mid": "", "id": id, "task": ""}
         try:
-            record = lookup.find(id)
+            record = lookup.find(id, whole=True)
             found = {"mid": record.mid, "id": record.id, "task": record.task}
             _refuse_unless_kept(record)
             number = self._ledger.decide(record.mid, verb, actor, note)

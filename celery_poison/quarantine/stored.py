@@ -14,43 +14,38 @@ from celery_poison.errors import PoisonError
 from celery_poison.headers import MARK, PARK, RELEASE, TRIAL
 from celery_poison.model import StoredMessage
 from celery_poison.quarantine.fingerprint import original_of
-from celery_poison.text import clean
 
 #: What ``fail`` must know of a body: who waits for the task beside its caller.
 CANVAS = ("chord", "chain", "errbacks")
 #: RabbitMQ's transport repeats these among the properties.
 _REPEATED = ("application_headers", "content_type", "content_encoding")
-#: What Celery writes for a task without arguments.
-_NOTHING = ("", "()", "[]", "{}")
-#: Characters of the arguments that are kept beside a body, to be listed and searched.
-_ARGUMENTS = 200
 
 
-def stored_fields(message: Any, fingerprint: str = "") -> dict[str, str | bytes | int]:
-    """Return the fields that keep ``message`` in the ledger, as it was received."""
+def original(message: Any) -> StoredMessage:
+    """Return a message as it was received."""
     body, headers = original_of(message)
+    return StoredMessage(
+        body=body,
+        content_type=message.content_type or "",
+        content_encoding=message.content_encoding or "",
+        headers=headers,
+        properties=_bare(message.properties),
+    )
+
+
+def stored_fields(message: Any, fingerprint: str = "", arguments: str = "") -> dict[str, str | bytes | int]:
+    """Return the fields that keep ``message`` in the ledger, as it was received."""
+    kept = original(message)
     return {
         **_canvas_fields(message),
-        "body": body,
-        "content_type": message.content_type or "",
-        "content_encoding": message.content_encoding or "",
-        "headers": kombu_json.dumps(headers),
-        "properties": kombu_json.dumps(_bare(message.properties)),
+        "body": kept.body,
+        "content_type": kept.content_type,
+        "content_encoding": kept.content_encoding,
+        "headers": kombu_json.dumps(kept.headers),
+        "properties": kombu_json.dumps(kept.properties),
         "fingerprint": fingerprint,
-        "arguments": shown_arguments(headers),
+        "arguments": arguments,
     }
-
-
-def shown_arguments(headers: Mapping[str, Any]) -> str:
-    """Return, shortened, what a producer lets people see of the arguments: ``argsrepr`` and ``kwargsrepr``.
-
-    The body is not read for it: who sends ``argsrepr="hidden"`` means that.
-    """
-    told = (headers.get(name) for name in ("argsrepr", "kwargsrepr"))
-    shown = " ".join(
-        clean(text[:_ARGUMENTS]) for text in told if isinstance(text, str) and text not in _NOTHING
-    )
-    return shown if len(shown) <= _ARGUMENTS else shown[: _ARGUMENTS - 1] + "…"
 
 
 def _bare(properties: Mapping[str, Any]) -> dict[str, Any]:

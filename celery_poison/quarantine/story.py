@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from celery_poison.causes import Evidence, describe, signal_name
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.states import State
+from celery_poison.states import Event, State
 from celery_poison.text import clean, count_of, when
 
 Entry = Mapping[str, str]
@@ -27,9 +28,15 @@ class Detail(NamedTuple):
     history: Sequence[Entry]
     stored: StoredMessage | None
 
+    @property
+    def story(self) -> str:
+        """What happened to the message, and how it ended if it has."""
+        ended = how_it_ended(self.history) if self.record.state == State.DLVD else ""
+        return " ".join(filter(None, (ended, why(self.record))))
+
     def as_dict(self) -> dict[str, Any]:
         """Return what ``show --json`` prints, but for the body."""
-        shown = {**self.record.as_dict(), "story": why(self.record), "history": self.history}
+        shown = {**self.record.as_dict(), "story": self.story, "history": self.history}
         if self.stored is not None:
             names = ("content_type", "content_encoding", "headers", "properties")
             shown.update((name, getattr(self.stored, name)) for name in names)
@@ -40,7 +47,8 @@ def remembered(history: Sequence[Entry]) -> MessageRecord:
     """Return what the last journal entry says about a message of which no record is left."""
     last = history[-1]
     names = ("id", "mid", "task", "queue", "cause", "worker", "incident", *_COUNTS)
-    return MessageRecord.from_hash({name: last[name] for name in names}, State(last["state"]))
+    found = MessageRecord.from_hash({name: last[name] for name in names}, State(last["state"]))
+    return replace(found, releases=sum(entry["event"] == Event.RELEASED for entry in history))
 
 
 STANDING = {
@@ -48,8 +56,32 @@ STANDING = {
     "FAIL": "Given up.",
     "TBDL": "Waits in its queue.",
     "DLNG": "Runs at this moment.",
-    "DLVD": "Ended; only the journal remembers it.",
+    "DLVD": "It has ended; only the journal remembers it.",
 }
+
+#: Outcome of a finished start -> how it ended.
+_ENDS = {
+    "success": "it ended well",
+    "failure": "it ended with an error, which its caller got",
+    "retry": "it asked for a retry, which is a message of its own",
+    "lost": "its message was acknowledged although its task did not end",
+    "": "it ended alive",
+}
+
+
+def how_it_ended(history: Sequence[Entry]) -> str:
+    """Return how a message ended that only the journal remembers, and whether somebody had released it."""
+    events = [entry["event"] for entry in history]
+    if not {Event.FINISHED, Event.CLEARED} & set(events):
+        return ""
+    outcome = next((e["outcome"] for e in reversed(history) if e["event"] == Event.FINISHED), "")
+    end = _ENDS.get(outcome, f"it ended: {outcome}")
+    if Event.RELEASED not in events:
+        return f"{end[0].upper()}{end[1:]}."
+    released = history[len(events) - 1 - events[::-1].index(Event.RELEASED)]
+    return (
+        f"It was released by {clean(released['actor']) or 'somebody'}{clean(_noted(released))}; then {end}."
+    )
 
 
 def why(record: MessageRecord) -> str:
@@ -126,7 +158,12 @@ def _decided(what: str) -> Callable[[Entry], str]:
 
 
 def _after(entry: Entry) -> str:
-    return f" after {int(entry['runtime_ms']) / 1000:g} s" if entry["runtime_ms"].isdigit() else ""
+    if not entry["runtime_ms"].isdigit():
+        return ""
+    if entry["incident"] and entry["runtime_ms"] == "0":
+        return ""  # its whole worker died before it gave another sign of life
+    least = "at least " if entry["incident"] else ""
+    return f" after {least}{int(entry['runtime_ms']) / 1000:g} s"
 
 
 def _noted(entry: Entry) -> str:

@@ -7,15 +7,20 @@ event may have a field named ``worker``.
 
 from __future__ import annotations
 
-from logging import ERROR, WARNING
+from logging import ERROR, INFO, WARNING
 from typing import Any
 from urllib.parse import quote
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.ledger.notices import Fact, Notice
+from celery_poison.ledger.notices import SUSPECTED, Fact, Notice
+from celery_poison.model import MessageRecord
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.owner import without_secrets
+from celery_poison.text import clean, command, count_of, short, some_of, version
 
 logger = get_logger("celery_poison")
 
@@ -53,9 +58,38 @@ _EVENTS = {
 _FIELDS = {"worker": "incarnation"}
 
 
+def quarantine_line(record: MessageRecord) -> str:
+    """Return what the log says of a message that came to quarantine: all that the first minute needs."""
+    told = [f"Task {record.task}[{record.id}] of queue {record.queue} is in quarantine now: {record.reason}"]
+    if source := record.evidence.source:
+        told.append(f"in {source}")
+    if record.arguments:
+        told.append(f"arguments: {record.arguments}")
+    return "; ".join([*told, command(f"poison show {short(record.id)}")])
+
+
 def where_to_look(id: str) -> str:
     """Return where a person finds a task's story: the page in Flower, and the command."""
-    return f"see /poison/task/{quote(id, safe='')} in Flower, or: celery -A ... poison show {id}"
+    return f"see /poison/task/{quote(id, safe='')} in Flower, or: {command(f'poison show {id}')}"
+
+
+def greet(app: Celery) -> None:
+    """Say in one line what is guarded from now on, and where the ledger is."""
+    plugin = plugin_of(app)
+    guarded, others = len(plugin.policies), plugin.unguarded
+    left_out = f" (not: {some_of(others)})" if others else ""
+    seen = ", observed only" if plugin.settings.observe_only else ""
+    logger.log(
+        INFO if guarded else WARNING,
+        "celery_poison %s: %d of %s guarded%s%s, ledger %s, namespace %s",
+        version(),
+        guarded,
+        count_of(guarded + len(others), "task"),
+        left_out,
+        seen,
+        without_secrets(plugin.ledger_url),
+        plugin.settings.namespace,
+    )
 
 
 class Announcer:
@@ -75,14 +109,19 @@ class Announcer:
 
     def candidate(self, id: str, task: str, cause: str, crashes: int) -> None:
         story = causes.describe(cause)
-        logger.error("Task %s[%s] %s; it is a blacklist candidate now (death %d)", task, id, story, crashes)
+        logger.warning(SUSPECTED, task, id, story, crashes)
         self.news(Notice(id, Fact.CANDIDATE, story))
         _send(signals.message_candidate, message={"id": id, "task": task}, cause=cause)
 
-    def quarantined(self, id: str, task: str, cause: str, reason: str) -> None:
-        logger.error("Task %s[%s] is in quarantine now: %s", task, id, reason)
+    def quarantined(self, record: MessageRecord) -> None:
+        id, task, reason = record.id, record.task, record.reason
+        logger.error("celery_poison: %s", clean(quarantine_line(record)))
         self._event("task-quarantined", id, reason, result=reason)
-        _send(signals.message_quarantined, message={"id": id, "task": task}, cause=cause, reason=reason)
+        about = {"id": id, "task": task}
+        _send(signals.message_quarantined, message=about, cause=record.cause, reason=reason)
+
+    def acquitted(self, id: str, task: str) -> None:
+        logger.info("celery_poison: Task %s[%s] ended alive and is no candidate any more", task, id)
 
     def news(self, news: Notice) -> None:
         """Tell Flower of what somebody else did or decided."""

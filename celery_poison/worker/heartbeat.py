@@ -19,6 +19,7 @@ from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
+from celery_poison.plugin import plugin_of
 from celery_poison.procfs import MemoryGroup
 from celery_poison.worker import native
 from celery_poison.worker.exits import Exits
@@ -28,6 +29,8 @@ from celery_poison.worker.rejoin import Incarnation, Rejoin
 
 #: Seconds after which a shutdown is told at the latest.
 TICK = 0.5
+#: Names of unguarded tasks that are told.
+NAMED = 100
 #: Seconds for which a starting worker waits for its first heartbeat at most.
 FIRST_BEAT = 5.0
 
@@ -102,6 +105,7 @@ class Payload:
         shutdown: Shutdown,
         host_evidence: HostEvidence,
     ) -> None:
+        plugin = plugin_of(app)
         self._app = app
         self._shutdown = shutdown
         self._host_evidence = host_evidence
@@ -113,6 +117,8 @@ class Payload:
             "concurrency": concurrency,
             "started_at": int(time.time() * 1000),
             "release": release,
+            "guarded_tasks": len(plugin.policies),
+            "unguarded_tasks": ",".join(plugin.unguarded[:NAMED]),
         }
 
     def now(self, *, reconnected: bool, unguarded: int, ledger_errors: int) -> dict[str, str | int]:

@@ -183,7 +183,9 @@ class Outcomes:
         try:
             recorded = self._record(case)
         except StaleDelivery:
-            logger.warning("%s ended by a start that is not its message's last", request.humaninfo())
+            logger.warning(
+                "celery_poison: %s ended by a start that is not its message's last", request.humaninfo()
+            )
             return self._tell(case, request.put_back_now)
         if recorded.finished:
             self._tell(case, partial(_finished_after_all, request))
@@ -276,7 +278,7 @@ class Outcomes:
         if _has_history(request):
             acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
             over = time.monotonic() + 3 * self._settings.activation_interval
-            self._background.do(partial(self._acquit, request.poison, acquit, over))
+            self._background.do(partial(self._acquit, request, request.poison, acquit, over))
         elif not copy:
             self._deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
 
@@ -284,13 +286,14 @@ class Outcomes:
         if self._ownership.ended_too_late(request) and _has_history(request):
             self._ledger.acquit(request.mid, request.start(), final=final, copy=True)
 
-    def _acquit(self, delivery: Delivery, acquit: Callable[[], None], over: float) -> None:
+    def _acquit(self, request: Any, delivery: Delivery, acquit: Callable[[], bool], over: float) -> None:
         """What was overtaken must be judged first, or its death would flag a message that has ended."""
         if delivery.overtaken is not None and time.monotonic() < over:
             mid, raw = delivery.overtaken
             if Queries(self._ledger).entry(mid) == raw:
                 raise Retry(PAUSE)
-        acquit()
+        if acquit():
+            self._announce.acquitted(request.id, request.type)
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""
@@ -326,5 +329,5 @@ def _has_history(request: Any) -> bool:
 
 
 def _finished_after_all(request: Held) -> None:
-    logger.warning("%s had finished before its process was lost", request.humaninfo())
+    logger.warning("celery_poison: %s had finished before its process was lost", request.humaninfo())
     request.had_finished()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes
@@ -13,9 +14,12 @@ from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import IllegalTransition
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import Known
+from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.policy import Policy
-from celery_poison.quarantine.stored import stored_fields
+from celery_poison.quarantine.arguments import arguments
+from celery_poison.quarantine.stored import original, stored_fields
+from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.blocklist import Fingerprints
 from celery_poison.worker.loop import EventLoop
@@ -32,11 +36,12 @@ class QuarantineWriter:
     Args:
         policies: task name -> (policy, whether it diverts).
         recorder: knows the key of fingerprints.
-        release: ``poison_release``.
     """
 
     def __init__(
         self,
+        app: Celery,
+        settings: Settings,
         ledger: Ledger,
         policies: Mapping[str, tuple[Policy, bool]],
         fingerprints: Fingerprints,
@@ -44,8 +49,9 @@ class QuarantineWriter:
         refresher: Refresher,
         announce: Announcer,
         loop: EventLoop,
-        release: str,
     ) -> None:
+        self._app = app
+        self._settings = settings
         self._ledger = ledger
         self._policies = policies
         self._fingerprints = fingerprints
@@ -53,7 +59,6 @@ class QuarantineWriter:
         self._refresher = refresher
         self._announce = announce
         self._loop = loop
-        self._release = release
 
     def write(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Store a message in quarantine; it may be acknowledged as soon as this returns.
@@ -63,8 +68,11 @@ class QuarantineWriter:
             LedgerUnavailable: it must not be acknowledged.
         """
         policy = self._policies[start.task][0]
-        # What died while it was being received may have died of the user's function: it is not asked again.
-        function = None if cause == causes.RECEIVE else policy.fingerprint
+        # What died while it was being received may have died of this: it is not opened, nor the user asked.
+        opened = cause != causes.RECEIVE
+        function = policy.fingerprint if opened else None
+        redact = self._settings.redact
+        shown = arguments(self._app, redact, start.task, original(message)) if opened else ""
         fingerprint = self._fingerprints.of(message, start.task, self._recorder.secret, function)
         convicted = cause not in causes.NO_CONVICTIONS
         block_after = (policy.block_fingerprint_after or 0) if convicted else None
@@ -74,15 +82,14 @@ class QuarantineWriter:
                 start,
                 cause=cause,
                 reason=reason,
-                fields=stored_fields(message, fingerprint),
+                fields=stored_fields(message, fingerprint, shown),
                 block_after=block_after,
                 known=self.journal_fields(message, start.task),
             )
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
-        if new:
-            announcement = partial(self._announce.quarantined, start.id, start.task, cause, reason)
-            self._loop.call_in_loop(announcement)
+        if new and (record := Queries(self._ledger).record(mid)):
+            self._loop.call_in_loop(partial(self._announce.quarantined, record))
         if block_after:
             self._refresher.blocks()  # here at once, elsewhere within a heartbeat
 
@@ -96,5 +103,5 @@ class QuarantineWriter:
         """Return what the journal tells about a message of this worker beside its start."""
         asks_user = self._policies[task][0].fingerprint is not None
         traits = traits_of_message(message, task, self._recorder.secret, asks_user=asks_user)
-        ours = {"release": self._release, "evidence": evidence.encode()}
+        ours = {"release": self._settings.release, "evidence": evidence.encode()}
         return {**traits._asdict(), **ours, "memory_kb": str(evidence.rss_kb or "")}

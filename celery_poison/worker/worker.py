@@ -20,7 +20,7 @@ from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import TimeLimits
 from celery_poison.worker import child, crash_reports
 from celery_poison.worker.admission import Admission, Judge
-from celery_poison.worker.announce import Announcer, Complaints
+from celery_poison.worker.announce import Announcer, Complaints, greet
 from celery_poison.worker.background import Background
 from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
@@ -94,6 +94,7 @@ class Worker:
         self._make_cells()
         self._make_heartbeat()
         self._configure_processes()
+        greet(app)
         self._health.check(self._ledger, self._durable, self._resync_window.meet_first)
 
     def _open_ledger(self) -> None:
@@ -125,6 +126,8 @@ class Worker:
             self.complain,
         )
         self._quarantine_writer = QuarantineWriter(
+            self._app,
+            self._settings,
             self._ledger,
             self._policies,
             fingerprints,
@@ -132,7 +135,6 @@ class Worker:
             self.refresher,
             self._announce,
             self.loop,
-            self._settings.release,
         )
 
     def _make_resync(self) -> None:

@@ -46,7 +46,8 @@ def test_NEW_3_what_is_like_a_message_in_quarantine_is_blocked(console: Console,
     )
     (rule,) = console.json("block", "--list")["rules"]
     assert (rule["name"], rule["task"]) == (fingerprint, TASK)
-    console.run("unblock", "--like", mid)
+    assert "  until unblocked  " in console.out("block", "--list")
+    console.run("unblock", "--like", mid[:8])
     console.run("block", "--fingerprint", fingerprint, "--task", TASK)
     console.run("unblock", "--fingerprint", fingerprint)
     assert console.json("block", "--list")["rules"] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -86,6 +87,27 @@ def test_a_reader_that_leaves_early_does_no_harm(fleet: Fleet, entry_points: Pat
     assert "Traceback" not in done.stderr
 
 
+def test_the_journal_is_followed_until_ctrl_c(fleet: Fleet, keeper: Keeper, entry_points: Path) -> None:
+    keeper.send_and_keep("fleet.healthy", 1)
+    path = os.pathsep.join([str(entry_points), str(ROOT)])
+    with subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "tests.apps.fleet", "poison", "journal", "tail", "-f"],
+        env=os.environ | fleet.environ() | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        before = [process.stdout.readline() for _ in range(3)]
+        assert "moved to quarantine" in before[-1]
+        fleet.quarantine.release([fleet.quarantine.list()[0].mid], actor="ann")
+        assert "released by ann" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert "Traceback" not in errors
+
+
 def test_other_celery_commands_import_no_verb(entry_points: Path) -> None:
     """Every `celery` command loads this plugin."""
     seen = "import sys, celery.bin.celery; print(*(m for m in sys.modules if 'celery_poison.cli.' in m))"
@@ -140,7 +162,7 @@ def test_the_console_script_points_to_the_verbs_of_an_app() -> None:
 
 @pytest.mark.parametrize("command", ["demo", "chaos"])
 def test_an_installation_without_its_room_says_so(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(standalone._MODULES, command, f"celery_poison.nothing.{command}")
+    monkeypatch.setitem(standalone.COMMANDS, command, f"celery_poison.nothing.{command}:{command}")
     result = CliRunner().invoke(main, [command])
     assert result.exit_code == 1
     assert f"the {command} is not installed" in result.stderr

@@ -10,6 +10,8 @@ import pytest
 from kombu.compression import compress
 
 from celery_poison.blocks import ProposedRule, sheet
+from celery_poison.causes import Evidence
+from celery_poison.cli.celery_command import VERBS
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import MessageRecord
 from tests import PATIENCE
@@ -28,17 +30,72 @@ def test_SAP_7_list_prints_what_is_in_quarantine_newest_first(console: Console, 
     second = keeper.send_and_keep("fleet.kill_child", cause="exit:7")
     assert [message["mid"] for message in console.json("list")] == [second, first]
     heading, *rows = console.out("list").splitlines()
-    assert heading.split()[:5] == ["ID", "TASK", "QUEUE", "STATE", "CAUSE"]
-    assert [row.split()[1:6] for row in rows] == [
-        ["fleet.kill_child", "celery", "NDLV", "exit:7", "2"],
-        ["fleet.healthy", "celery", "NDLV", "signal:9", "2"],
+    assert heading.split() == ["ID", "TASK", "CAUSE", "DEATHS", "AGE", "ARGUMENTS"]
+    assert [[*row.split()[1:4], *row.split()[5:]] for row in rows] == [
+        ["fleet.kill_child", "exit:7", "2", "no", "arguments"],
+        ["fleet.healthy", "SIGKILL", "2", "1"],
     ]
 
 
-def test_an_empty_list_is_no_error(console: Console) -> None:
+def test_the_headings_of_list_are_names_of_filters(console: Console, keeper: Keeper) -> None:
+    keeper.send_and_keep("fleet.healthy", "a.png")
+    heading, row = console.out("list").splitlines()
+    id, task, cause, deaths, _, arguments = row.split()
+    assert heading.lower().split() == ["id", "task", "cause", "deaths", "age", "arguments"]
+    same = f"id={id}* task={task} cause={cause.lower()} deaths={deaths} age<1h 'arguments={arguments}'"
+    assert len(console.json("list", "--filter", same)) == 1
+
+
+def test_list_fits_into_80_columns_and_cuts_arguments_and_the_beginning_of_task_names(
+    console: Console, keeper: Keeper
+) -> None:
+    keeper.app.send_task("fleet.healthy", ["x" * 30] * 3)
+    keeper.keep(keeper.receive())
+    keeper.app.send_task("fleet.healthy")
+    message = keeper.receive()
+    message.headers["task"] = f"shop.{'very.' * 20}long"
+    keeper.keep(message)
+    lines = console.out("list").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" in lines[1] and "long " in lines[1]
+
+
+def test_an_id_may_be_shortened_to_what_is_unique(console: Console, keeper: Keeper, fleet: Fleet) -> None:
+    first = keeper.send_and_keep("fleet.healthy", 1, task_id="abcd0000-0000-4000-8000-000000000001")
+    second = keeper.send_and_keep("fleet.healthy", 2, task_id="abcd1111-0000-4000-8000-000000000002")
+    shown = [row.split()[0] for row in console.out("list").splitlines()[1:]]
+    assert shown == ["abcd1111", "abcd0000"]
+    assert console.json("show", "abcd0")["mid"] == first
+    assert console.json("show", second[:12])["mid"] == second
+    told = console.run("release", "abcd", status=1).stderr
+    assert "may be any of 2 messages" in told and first in told and second in told
+    assert "no message 'abc'" in console.run("show", "abc", status=1).stderr
+    assert [outcome["mid"] for outcome in console.json("discard", "abcd0")] == [first]
+    assert [outcome["mid"] for outcome in console.json("discard", "abcd0000-0", status=1)] == [first]
+    assert console.json("show", "abcd0")["state"] == "FAIL"
+
+
+def test_a_program_must_name_a_message_wholly(keeper: Keeper, fleet: Fleet) -> None:
+    keeper.send_and_keep("fleet.healthy", 1, task_id="order-12")
+    assert fleet.quarantine.get("order-1").id == "order-12"
+    (outcome,) = fleet.quarantine.discard(["order-1"])
+    assert not outcome.done
+
+
+def test_a_filter_that_matches_nothing_says_so(console: Console, keeper: Keeper) -> None:
+    keeper.sign()
+    keeper.send_and_keep("fleet.healthy", 1)
+    assert len(console.json("list", "--filter", "cause=sigkill")) == 1
+    said = console.run("list", "--filter", "cause=sigsegv").stderr
+    assert said == "no messages in quarantine match 'cause=sigsegv'; without --filter there may be others\n"
+
+
+def test_an_empty_list_is_no_error_and_says_if_the_ledger_was_never_used(console: Console) -> None:
     assert console.json("list") == []
     result = console.run("list")
-    assert (result.stdout, result.stderr) == ("", "nothing\n")
+    assert result.stdout == "" and "no worker has used this ledger so far" in result.stderr
+    Keeper(console.app).sign()
+    assert console.run("list").stderr == "no messages in quarantine\n"
 
 
 def test_a_message_object_has_every_field_of_the_contract(console: Console, keeper: Keeper) -> None:
@@ -93,7 +150,11 @@ def test_list_shows_what_runs_at_this_moment(console: Console, fleet: Fleet, kee
 def test_SAP_7_show_tells_the_story_history_headers_and_body(console: Console, keeper: Keeper) -> None:
     mid = keeper.send_and_keep("fleet.healthy", "Grüße", headers={"x-tenant": "acme"})
     told = console.out("show", mid)
+    title, arguments, *_ = told.splitlines()
+    assert title.endswith("]  SIGKILL") and arguments == 'arguments: "Grüße"'
     assert "In quarantine. It killed its process by SIGKILL. It died 2 times (2 strikes)." in told
+    short = console.json("show", mid)["id"][:8]
+    assert f"celery -A proj poison release {short}" in told[: told.index("record")]
     history = told[told.index("history") : told.index("headers")].splitlines()[1:-1]
     assert [line.split("  ")[-1].split()[0] for line in history] == ["killed", "killed", "moved"]
     assert any(line.split() == ["x-tenant", "acme"] for line in told.splitlines())
@@ -143,9 +204,25 @@ def test_show_remembers_from_the_journal_what_has_ended_since(
     with fleet.worker():
         fleet.app.AsyncResult(id).get(timeout=PATIENCE)
     told = console.out("show", id)
-    assert "Ended; only the journal remembers it." in told
-    assert "released by ann: why not" in told
-    assert console.json("show", id)["state"] == "DLVD"
+    assert "It was released by ann: why not; then it ended well." in told
+    seen = console.json("show", id[:8])
+    assert (seen["id"], seen["state"], seen["releases"]) == (id, "DLVD", 1)
+
+
+def test_show_leads_with_the_line_of_the_users_code_and_hides_what_is_to_be_redacted(
+    console: Console, keeper: Keeper, fleet: Fleet
+) -> None:
+    keeper.app.send_task("fleet.healthy", ["a"], {"seconds": 1, "api_token": "s3cret"})
+    stack = ("string_at (/usr/lib/python3.11/ctypes/__init__.py:5)", "resize (/srv/shop.py:42)")
+    evidence = Evidence(signal=11, stack=stack).encode()
+    mid = keeper.keep(keeper.receive(), cause="signal:11", evidence=evidence)
+    told = console.out("show", mid)
+    title, arguments, *_ = told.splitlines()
+    assert title.endswith("SIGSEGV in resize (/srv/shop.py:42)")
+    assert arguments == 'arguments: "a", seconds=1, api_token="(hidden)"'
+    assert "s3cret" not in told and "(hidden)" in told[told.index("body") :]
+    assert console.json("show", mid)["body"][1]["api_token"] == "s3cret"
+    assert "s3cret" not in json.dumps(console.json("list"))
 
 
 @pytest.mark.parametrize("verb", ["show", "list", "journal"])
@@ -160,11 +237,16 @@ def test_nothing_that_was_stored_reaches_the_terminal_unescaped(
     mid = keeper.keep(message)
     arguments = {"show": ("show", mid), "list": ("list",), "journal": ("journal", "tail")}[verb]
     told = console.out(*arguments)
-    assert "fleet.healthy" in told
+    assert "fleet.healthy" in told or verb == "list"
     assert not set(told) & {"\x1b", "\x07", "\r", "\x9b", "\u202e"}, told
     told = console.out(*arguments, "--json")
     assert told.isascii()
     assert all(c.isprintable() or c == "\n" for c in told)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_h_is_help(verb: str, console: Console) -> None:
+    assert console.out(verb, "-h") == console.out(verb, "--help")
 
 
 # --- the others ------------------------------------------------------------------------------------
@@ -176,7 +258,7 @@ def test_status_counts_and_says_loudly_what_is_wrong(console: Console, keeper: K
     seen = console.json("status")
     assert seen["states"] == {"NDLV": 1, "FAIL": 1, "DLNG": 0}
     assert seen["workers"] == {"alive": 0, "dead": 0, "stopping": 0}
-    assert any("no worker is alive" in warning for warning in seen["warnings"])
+    assert any("no worker is alive" in warning for warning in seen["faults"])
     assert "WARNING" in console.out("status")
     about = {"unguarded": 3, "ledger_errors": 2, "node": "w1@test"}
     keeper.ledger.beat("w1@test/b00t", about, first=True)
@@ -228,6 +310,16 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     assert (incident["incident"], incident["flagged"], incident["put_back"]) == ("i1", 2, 5)
     assert incident["how"] == "silent" and incident["took"] >= 0
     assert "celery: 5" in console.out("incidents")
+    assert "died alone" not in console.out("incidents")
+
+
+def test_incidents_counts_the_deaths_of_task_processes_too(console: Console, keeper: Keeper) -> None:
+    keeper.send_and_keep("fleet.healthy", 1)
+    keeper.send_and_keep("fleet.healthy", 2, cause="worker_lost")
+    result = console.run("incidents")
+    assert "2 task processes died alone, since the ledger began: 2 SIGKILL" in result.stdout
+    assert "no worker has died" in result.stderr
+    assert console.json("status")["process_deaths"] == {"signal:9": 2}
 
 
 def test_journal_tail_prints_a_sentence_or_a_json_object_in_each_line(

@@ -13,6 +13,8 @@ from celery_poison.causes import Evidence
 from celery_poison.failover.monitor import last_heard
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import Start
 from celery_poison.worker.heartbeat import HostEvidence, Shutdown
 
 WORKER = "w1@host/0a1b"
@@ -62,7 +64,8 @@ def test_NEW_2_another_versions_heartbeat_is_no_evidence_but_how_it_was_noticed(
         ledger.beat(WORKER, {"vitals": vitals}, first=True)
         told = last_heard(ledger, WORKER, Silence.GONE)
         assert told.heard_ms is not None
-        assert told == Evidence(noticed="gone", heard_ms=told.heard_ms)
+        interval = {"after_ms": told.after_ms, "by_ms": told.by_ms}
+        assert told == Evidence(noticed="gone", heard_ms=told.heard_ms, **interval)
     ledger.beat("old@host/1", {"pid": 1}, first=True)
     assert last_heard(ledger, "old@host/1", Silence.GONE).noticed == "gone"
 
@@ -88,5 +91,58 @@ def test_NEW_2_it_is_known_since_when_it_had_been_asked(dies: Callable[..., Evid
     seen = dies(asked="SIGTERM", asked_ms=7000)
     assert seen.asked_ms is not None
     assert seen.asked_ms >= 7000
-    assert "asked to leave by SIGTERM 7." in seen.sentence()
+    assert "asked to leave by SIGTERM, at most 7." in seen.sentence()
     assert "by whom is not known" in seen.sentence()
+
+
+# --- when it died ------------------------------------------------------------------------------------
+
+
+def _found_gone(ledger: Ledger, beat: int, since: int) -> None:
+    """Put a worker on record that beat last at one moment, and was first seen to be gone at another."""
+    server: Any = ledger.client.info("server")
+    ledger.beat(WORKER, {"node": "w1@host"}, first=True, run_id=server["run_id"])
+    ledger.client.zadd(ledger.keys.leases, {WORKER: beat})
+    ledger.client.hset(ledger.keys.gone, WORKER, since)
+
+
+def test_a_worker_that_nobody_watched_died_between_its_last_beat_and_the_first_look(ledger: Ledger) -> None:
+    now = Queries(ledger).now_ms()
+    beat, since = now - 36_000, now - 2000
+    _found_gone(ledger, beat, since)
+    told = last_heard(ledger, WORKER, Silence.GONE)
+    assert (told.after_ms, told.by_ms) == (beat, since)
+    assert told.sentence().startswith("That was between 2")
+    led = ledger.lead("successor", 60_000)
+    assert led is not None
+    dead = ledger.declare_dead(
+        WORKER, "i1", Silence.GONE, 4000, led[0], evidence=told.encode(), seen_ms=told.after_ms or 0
+    )
+    assert dead is not None
+    incident = Queries(ledger).incident("i1")
+    assert incident is not None and incident.died_at == beat / 1000
+    ledger.close(WORKER, "i1", flagged=0, put_back=0, returned={}, fence=led[0])
+    assert Queries(ledger).counts()["recovered:60"] == 1, "nor is it swallowed where recoveries are counted"
+
+
+def test_a_worker_that_was_watched_died_after_the_last_look_that_saw_it(ledger: Ledger) -> None:
+    now = Queries(ledger).now_ms()
+    _found_gone(ledger, now - 5000, now - 2000)
+    told = last_heard(ledger, WORKER, Silence.GONE, [now - 2500, now - 2250, now - 2000, now - 1750])
+    assert (told.after_ms, told.by_ms) == (now - 2250, now - 2000)
+    assert told.sentence().startswith("That was at 2")
+
+
+def test_what_ran_in_a_dead_worker_ran_up_to_the_last_sign_of_life_and_not_to_the_verdict(
+    ledger: Ledger,
+) -> None:
+    now = Queries(ledger).now_ms()
+    start = Start.of("0a1b.1", WORKER, "id", "t", at_ms=now - 40_000)
+    ledger.client.hset(ledger.keys.running, "m", start.encode())
+    led = ledger.lead("successor", 60_000)
+    assert led is not None
+    ledger.crash("m", start, cause="worker_lost", shared=False, fence=led[0], died_at=(now - 36_000) / 1000)
+    (entry,) = [entry for entry in Queries(ledger).journal() if entry["event"] == "crashed"]
+    assert entry["runtime_ms"] == "4000"
+    record = Queries(ledger).lineage("id")
+    assert record is not None and record.runtime_ms == 4000

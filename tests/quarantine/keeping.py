@@ -15,9 +15,10 @@ from celery_poison.headers import mid_of
 from celery_poison.ledger import connection
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.fingerprint import fingerprint_of
 from celery_poison.quarantine.owner import identity_of
-from celery_poison.quarantine.stored import stored_fields
+from celery_poison.quarantine.stored import original, stored_fields
 from celery_poison.testing.basics import wait_until
 
 SECRET = b"secret"
@@ -56,7 +57,8 @@ class Keeper:
         for _ in range(crashes):
             self.ledger.crash(mid, start, cause=cause, shared=False)
             start = self._start(message, task)
-        fields = stored_fields(message, fingerprint_of(message, task, SECRET)) | more
+        shown = arguments(self.app, plugin_of(self.app).settings.redact, task, original(message))
+        fields = stored_fields(message, fingerprint_of(message, task, SECRET), shown) | more
         self.ledger.quarantine(mid, start, cause=cause, reason="", fields=fields)
         message.ack()
         return mid

@@ -9,7 +9,6 @@ import pytest
 
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.search import BadFilter, Filter
-from celery_poison.quarantine.stored import shown_arguments
 
 
 def record(**more: Any) -> MessageRecord:
@@ -111,22 +110,3 @@ def test_words_alone_choose_nothing_where_nobody_looks_before_acting() -> None:
         Filter.parse("4711")
     with pytest.raises(BadFilter, match="did you mean task"):
         Filter.search("tusk=x")
-
-
-@pytest.mark.parametrize(
-    ("headers", "shown"),
-    [
-        ({"argsrepr": "('in-1',)", "kwargsrepr": "{'page': 3}"}, "('in-1',) {'page': 3}"),
-        ({"argsrepr": "()", "kwargsrepr": "{}"}, ""),
-        ({"argsrepr": "hidden", "kwargsrepr": "{}"}, "hidden"),
-        ({"argsrepr": "a\nb\x1b[31m"}, "a\\nb\\x1b[31m"),
-        ({"argsrepr": ["no", "text"]}, ""),
-        ({}, ""),
-    ],
-)
-def test_arguments_are_kept_as_their_producer_lets_people_see_them(headers: Any, shown: str) -> None:
-    assert shown_arguments(headers) == shown
-
-
-def test_of_long_arguments_the_beginning_is_kept() -> None:
-    assert shown_arguments({"argsrepr": "x" * 10_000_000, "kwargsrepr": "y"}) == "x" * 199 + "…"

@@ -19,7 +19,7 @@ from tests.worker.conftest import Crew
 #: task, arguments -> cause, what the evidence says beside the memory, and a word of the sentence.
 DEATHS: dict[tuple[str, tuple[Any, ...]], tuple[str, dict[str, Any], str]] = {
     ("kill_child", ()): ("signal:9", {"signal": 9, "oom": False}, "no sign"),
-    ("segfault", ()): ("signal:11", {"signal": 11}, "Its Python code was in string_at ("),
+    ("segfault", ()): ("signal:11", {"signal": 11}, "Its Python code was in segfault ("),
     ("abort", ()): ("signal:6", {"signal": 6}, "Its Python code was in abort ("),
     ("endless", ()): ("signal:11", {"signal": 11, "recursion": True}, "without end, at last __repr__ ("),
     ("os_exit", ()): ("exit:7", {"exit": 7}, "exit code 7"),
@@ -48,7 +48,19 @@ def test_NEW_2_every_death_has_its_cause_and_its_evidence(new_crew: Any, redis_u
             assert entry["memory_kb"], (sent[record.id], entry)
             assert int(entry["memory_kb"]) == evidence["rss_kb"] > 10_000, sent[record.id]
             assert (entry["release"], len(entry["fingerprint"])) == ("v7", 16)
+    _tell_the_first_minute(crew, next(id for id, (task, _) in sent.items() if task == "segfault"))
     assert not crew.log_text().count('Traceback (most recent call last):\n  File "/celery_poison')
+
+
+def _tell_the_first_minute(crew: Crew, id: str) -> None:
+    """The log alone says where it died, with what, and what to type."""
+    lines = [line for line in crew.log_text().splitlines() if "celery_poison" in line]
+    assert any("tasks guarded" in line and "ledger redis://" in line for line in lines)
+    (suspected,) = [line for line in lines if id in line and "is a candidate now (death 1)" in line]
+    assert "WARNING" in suspected
+    (told,) = [line for line in lines if id in line and "is in quarantine now" in line]
+    assert "ERROR" in told and "of queue celery" in told and "in segfault (" in told
+    assert told.endswith(f"arguments: no arguments; celery -A tests.worker.app poison show {id[:8]}")
 
 
 def _crashes(crew: Crew, id: str) -> list[dict[str, str]]:
@@ -90,6 +102,7 @@ def test_NEW_2_an_outsiders_sigkill_cannot_be_told_and_counts_and_the_survivor_i
         crew.marks.repair()
         assert result.get(timeout=PATIENCE) == 1
         crew.await_that(lambda: not crew.quarantine.list(candidates=True), "cleared")
+        crew.await_that(lambda: "ended alive and is no candidate any more" in crew.log_text(), "said")
 
 
 def test_NEW_2_a_deploy_that_signals_every_process_of_the_worker_adds_no_strike(crew: Crew) -> None:

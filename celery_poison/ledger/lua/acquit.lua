@@ -12,7 +12,7 @@
 -- ARGV[3] start
 -- ARGV[4] final      1 when the lineage ends here, 0 when it goes on as a retry
 -- ARGV[5] copy       1 when nobody knows whether the broker heard of it: what tells a copy for one stays
--- RETURNS OK
+-- RETURNS OK, 1 if it was a candidate or a released message
 -- JOURNALS cleared (only for a candidate or a released message), duplicate (for a parked copy)
 local e = start_of(ARGV[3])
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
@@ -24,8 +24,9 @@ if ARGV[5] ~= '1' then
   redis.call('HDEL', KEYS[2], e.token)
 end
 local line = hash(KEYS[3])
-if not line.id then return {'OK'} end
-if line.candidate == '1' or line.probation == '1' then
+if not line.id then return {'OK', 0} end
+local cleared = line.candidate == '1' or line.probation == '1'
+if cleared then
   count(KEYS[8], 'cleared')
   journal(KEYS[7], ARGV[1], {event = 'cleared', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
     queue = e.queue, worker = e.worker, state = 'DLVD', cause = line.cause, deliveries = e.deliveries,
@@ -39,4 +40,4 @@ else
   redis.call('HSET', KEYS[3], 'candidate', '0', 'probation', '0', 'strikes', '0',
     'proven', '0', 'tried', '0', 'spoilt', '0', 'doubted', '0')
 end
-return {'OK'}
+return {'OK', cleared and 1 or 0}

@@ -18,7 +18,15 @@ redis.call('ZADD', KEYS[1], now, ARGV[2])
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[4])
 redis.call('HDEL', KEYS[5], ARGV[2])
 redis.call('HSET', KEYS[2], unpack(ARGV, 5))
-if ARGV[3] == '1' then redis.call('HSET', KEYS[2], 'since', now) end
+if ARGV[3] == '1' then
+  redis.call('HSET', KEYS[2], 'since', now)
+elseif redis.call('HEXISTS', KEYS[2], 'since') == 0 then -- this Redis is empty, or an older one, since the last beat
+  redis.call('HSET', KEYS[2], 'since', 0, 'forgotten_at', now)
+end
+local counts, troubles = redis.call('HMGET', KEYS[2], 'unguarded', 'unpromised', 'ledger_errors', 'troubles'), 0
+for i = 1, 3 do troubles = troubles + (tonumber(counts[i] or nil) or 0) end
+if troubles > (tonumber(counts[4] or nil) or 0) then redis.call('HSET', KEYS[2], 'troubled_at', now) end
+redis.call('HSET', KEYS[2], 'troubles', troubles)
 redis.call('EXPIRE', KEYS[2], 86400)
 if ARGV[3] == '1' then
   journal(KEYS[6], ARGV[1], {event = 'worker_started', worker = ARGV[2],

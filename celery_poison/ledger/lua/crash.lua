@@ -18,6 +18,7 @@
 -- ARGV[8] observe    1 when the message is gone anyway and is only journalled
 -- ARGV[9] fence      of the monitor that tells it, '' when its own worker does
 -- ARGV[10] known    what else is known, see _journal.lua
+-- ARGV[11] died_at  of a worker: its last sign of life; '' when the start's own worker tells it
 -- RETURNS OK, raw lineage, 1 while the fleet gate is closed | DONE (it had finished) | STALE (the message has
 --   a newer start, for a monitor: or none; or it is in quarantine, or given up) | FENCED
 -- JOURNALS crashed
@@ -36,7 +37,7 @@ redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], token)
 local blame = ARGV[5]
 count(KEYS[8], 'crashed', ARGV[4])
-local ran_ms = e.at_ms > 0 and math.max(0, now - e.at_ms) or ''
+local ran_ms = e.at_ms > 0 and math.max(0, (tonumber(ARGV[11]) or now) - e.at_ms) or ''
 local line = {event = 'crashed', id = id, mid = ARGV[2], token = token, task = e.task, queue = e.queue,
   worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], outcome = blame, deliveries = e.deliveries,
   runtime_ms = ran_ms, incident = ARGV[7], payload_bytes = e.payload_bytes}

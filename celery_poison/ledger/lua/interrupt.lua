@@ -13,6 +13,7 @@
 -- ARGV[7] fence    of the monitor that tells it, '' when its own worker does
 -- ARGV[8] spoilt   1 when it was on trial, and the worker beside it ended: the next trial is at an idle one
 -- ARGV[9] known    what else is known, see _journal.lua
+-- ARGV[10] died_at  of a worker: its last sign of life; '' when the start's own worker tells it
 -- RETURNS OK | DONE (it had finished) | STALE (the message has a newer start, or none) | FENCED
 -- JOURNALS interrupted
 if fenced(KEYS[4], ARGV[7]) then return {'FENCED'} end
@@ -30,9 +31,10 @@ redis.call('HSET', KEYS[3], 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue',
   'charged', ARGV[6] == '1' and 'failure' or '')
 redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[8])
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
+local ran_ms = e.at_ms > 0 and math.max(0, (tonumber(ARGV[10]) or now) - e.at_ms) or ''
 local line = {event = 'interrupted', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
   queue = e.queue, worker = e.worker, pid = e.pid, state = 'TBDL', cause = ARGV[4], deliveries = e.deliveries,
-  failures = failures, runtime_ms = e.at_ms > 0 and math.max(0, now - e.at_ms) or '', incident = ARGV[5],
+  failures = failures, runtime_ms = ran_ms, incident = ARGV[5],
   payload_bytes = e.payload_bytes}
 journal(KEYS[5], ARGV[1], add_known(line, ARGV[9]))
 return {'OK'}

@@ -5,11 +5,11 @@
 -- ARGV[1] activation_ms
 -- ARGV[2] patience_ms  for which all connections must be gone
 -- ARGV[3] alive        prefix of the workers' channels
--- RETURNS OK, number of workers whose connections can be counted, run id of this server, then
+-- RETURNS OK, number of workers whose connections can be counted, now in ms, run id of this server, then
 --   worker, how (gone | silent | frozen), ...
 -- JOURNALS nothing
 local now, run, counted = now_ms(), run_id(), 0
-local reply = {'OK', 0, run}
+local reply = {'OK', 0, now, run}
 local leases = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
 for i = 1, #leases, 2 do
   local worker, how = leases[i], nil
