@@ -118,7 +118,13 @@ NATIVE: Final = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal
 
 
 #: Whatever has one of these in its path is no code of the user's.
-_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "(<frozen ")
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/celery_poison/", "(<")
+
+
+def is_users(frame: str) -> bool:
+    """Whether a line of a stack is the user's own code."""
+    return not any(place in frame for place in _LIBRARIES)
+
 
 #: Share of the limit from which memory counts as used up.
 NEAR: Final = 0.9
@@ -184,8 +190,7 @@ class Evidence:
     @property
     def source(self) -> str:
         """Where the user's own code was, as ``function (file:line)``: innermost, outside of libraries."""
-        own = (frame for frame in self.stack if not any(place in frame for place in _LIBRARIES))
-        return next(own, self.stack[0] if self.stack else "")
+        return next(filter(is_users, self.stack), self.stack[0] if self.stack else "")
 
     @property
     def died(self) -> str:

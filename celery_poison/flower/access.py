@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from base64 import b64decode
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 from tornado.web import HTTPError, RequestHandler
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
-from celery_poison.flower.choosing import ACTIONS, Action, NothingChosen
+from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen
 from celery_poison.flower.jobs import Job
 from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.model import GateRecord
 from celery_poison.quarantine.search import BadFilter
 
 #: A program that cannot hold a cookie says by this header that no browser was talked into its request: pages
@@ -109,6 +110,43 @@ class Guarded(RequestHandler):
             raise HTTPError(404, f"There is no act {verb}")
         return ACTIONS[verb]
 
+    async def begin(
+        self, verb: str, choice: Choice, switched: Iterable[str], note: str, patience: float
+    ) -> Job:
+        """Begin an act, and wait at most ``patience`` seconds for its end.
+
+        Raises:
+            NothingChosen, BadFilter: it names nobody.
+            HTTPError: 404: there is no such act.
+        """
+        choices = self.action(verb).choices
+        choice.check()
+        how = dict.fromkeys((name for name in switched if name in choices), True)
+        job = Job(verb, partial(_chosen, self.ledger, choice), actor=self.actor, note=note, **how)
+        return await self.ledger.start(job, patience)
+
+    async def lift_gate(self, note: str) -> GateRecord:
+        """Lift the fleet gate; MessageNotFound: it is not closed."""
+        lift = partial(self.ledger.quarantine.lift_gate, actor=self.actor, note=note)
+        return await self.ledger.change(lift)
+
+    async def decide(self, verb: str, version: object, note: str, *, rules_only: bool) -> dict[str, Any]:
+        """Apply or dismiss the pipeline's proposal of that version, and return what was done.
+
+        Raises:
+            ProposalRefused: that one does not wait any more.
+            HTTPError: 400: the version is no number.
+        """
+        typed = str(version)
+        if not (typed.isascii() and typed.isdecimal() and len(typed) < 16):
+            raise HTTPError(400, "version must be the number of a proposal")
+        quarantine, number, how = self.ledger.quarantine, int(typed), {"actor": self.actor, "note": note}
+        if verb == "apply":
+            apply = partial(quarantine.apply_proposal, number, rules_only=rules_only, **how)
+            return (await self.ledger.change(apply))._asdict()
+        await self.ledger.change(partial(quarantine.dismiss_proposal, number, **how))
+        return {"version": number}
+
     def job(self, id: str) -> Job:
         """Return an act that is, or was, under way; HTTPError 404: it is not remembered."""
         job = self.ledger.jobs.get(id)
@@ -133,12 +171,11 @@ def status_of(trouble: PoisonError) -> int:
     return HTTPStatus.BAD_REQUEST if wrong else HTTPStatus.CONFLICT
 
 
-def version_of(text: object) -> int:
-    """Return a proposal's number; HTTPError 400: it is none."""
-    typed = str(text)
-    if not (typed.isascii() and typed.isdecimal() and len(typed) < 16):
-        raise HTTPError(400, "version must be the number of a proposal")
-    return int(typed)
+def _chosen(ledger: AsyncLedger, choice: Choice) -> Sequence[str]:
+    """Return whom an act is for, at the moment when it begins."""
+    if not choice.everything:
+        return choice.ids
+    return [record.mid for record in choice.among(ledger.model.quarantined.refresh().records)]
 
 
 def _foreign(headers: Mapping[str, str], host: str) -> str:

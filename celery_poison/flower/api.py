@@ -1,27 +1,27 @@
-"""The JSON API, under Flower's ``/api/`` and its rule: 401 where nobody is asked who he is, unless opened."""
+"""The JSON API, under Flower's ``/api/`` and its rule: 401 where nobody is asked who he is, unless opened.
+
+One function answers one question; :class:`Api` lets people in, reads and writes for all of them.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from functools import partial, wraps
+from functools import partial
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 from flower.api import BaseApiHandler
 from tornado.web import HTTPError, authenticated
 
 from celery_poison.errors import PoisonError
-from celery_poison.flower.access import CLIENT_HEADER, Guarded, status_of, version_of
+from celery_poison.flower.access import CLIENT_HEADER, Guarded, status_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
-from celery_poison.flower.jobs import Job
 from celery_poison.flower.message import PATIENCE
-from celery_poison.flower.pages import chooser, find
+from celery_poison.flower.pages import find
 from celery_poison.quarantine.body import decoded
 from celery_poison.quarantine.overview import Overview
-from celery_poison.quarantine.search import By, grouped
-
-Method = Callable[..., Awaitable[None]]
+from celery_poison.quarantine.search import By, Filter, grouped
 
 #: Messages in one answer, unless a smaller limit is asked for.
 MOST = 1000
@@ -32,10 +32,27 @@ QUICK = 2.0
 class Api(Guarded, BaseApiHandler):
     """A route of the API; errors are JSON objects with an ``error``."""
 
+    def initialize(self, get: Question | None = None, post: Question | None = None) -> None:
+        self._questions = {"GET": get, "POST": post}
+
     def prepare(self) -> None:
         super().prepare()
         if self.request.method == "POST":
             self.admit(token_needed=not self.request.headers.get(CLIENT_HEADER))
+
+    @authenticated
+    async def get(self, *words: str) -> None:
+        question = self._questions[str(self.request.method)]
+        if question is None:
+            raise HTTPError(405)
+        try:
+            value = await question(self, *words)
+        except PoisonError as trouble:
+            raise HTTPError(status_of(trouble), str(trouble)) from None
+        if not self._finished:
+            self.answer(value)
+
+    post = get
 
     def answer(self, value: Any) -> None:
         self.set_header("Content-Type", "application/json; charset=UTF-8")
@@ -63,7 +80,7 @@ class Api(Guarded, BaseApiHandler):
             raise HTTPError(503, self.ledger.trouble)
         return overview
 
-    def _wanted(self) -> dict[str, Any]:
+    def wanted(self) -> dict[str, Any]:
         try:
             wanted = json.loads(self.request.body or b"{}")
         except (ValueError, RecursionError):
@@ -73,161 +90,124 @@ class Api(Guarded, BaseApiHandler):
         return wanted
 
 
-def telling(method: Method) -> Method:
-    """Answer our own errors with their status and sentence."""
-
-    @wraps(method)
-    async def answered(self: Api, *words: str) -> None:
-        try:
-            await method(self, *words)
-        except PoisonError as trouble:
-            raise HTTPError(status_of(trouble), str(trouble)) from None
-
-    checked: Any = authenticated(answered)
-    return cast(Method, checked)
+#: Answers one question, which the words in the address complete.
+Question = Callable[..., Awaitable[Any]]
 
 
-class Status(Api):
-    @telling
-    async def get(self) -> None:
-        overview = await self.overview()
-        snapshot = self.ledger.snapshot
-        own = {"on_trial": snapshot.trials, "oldest": snapshot.oldest}
-        stale = {"age": round(snapshot.age, 3), "trouble": self.ledger.trouble}
-        self.answer({**overview.as_dict(), **own, **stale})
+async def status(api: Api) -> Any:
+    overview = await api.overview()
+    snapshot = api.ledger.snapshot
+    own = {"on_trial": snapshot.trials, "oldest": snapshot.oldest}
+    return {**overview.as_dict(), **own, "age": round(snapshot.age, 3), "trouble": api.ledger.trouble}
 
 
-class Groups(Api):
-    """What ``celery poison groups --json`` prints, by task and cause, or with ``?by=fingerprint`` finer."""
-
-    @telling
-    async def get(self) -> None:
-        by = self.get_query_argument("by", By.CAUSE)
-        if by not in [*By]:
-            raise HTTPError(400, f"by must be one of {', '.join(By)}")
-        snapshot = await self.ledger.look_at_all()
-        found = snapshot.groups
-        if by != By.CAUSE:
-            found = await self.ledger.think(lambda: grouped(snapshot.view.records, By(by)))
-        self.answer([group.as_dict() for group in found])
+async def groups(api: Api) -> Any:
+    """Return what ``celery poison groups --json`` prints, by task and cause; ``?by=fingerprint``: finer."""
+    by = api.get_query_argument("by", By.CAUSE)
+    if by not in [*By]:
+        raise HTTPError(400, f"by must be one of {', '.join(By)}")
+    snapshot = await api.ledger.look_at_all()
+    found = snapshot.groups
+    if by != By.CAUSE:
+        found = await api.ledger.think(lambda: grouped(snapshot.view.records, By(by)))
+    return [group.as_dict() for group in found]
 
 
-class Messages(Api):
-    @telling
-    async def get(self) -> None:
-        await self.ledger.look()
-        ask = partial(self.get_query_argument, default="")
-        if ask("state") not in ("", *TABS):
-            raise HTTPError(400, f"state must be one of {', '.join(TABS)}")
-        listing = Listing.parse(ask("state"), ask("filter"), str(self.number("offset", 0)), ask("order"))
-        found = await find(self.ledger, listing, rows=min(MOST, self.number("limit", MOST)))
-        self.set_header("X-Total", "" if found.total is None else str(found.total))
-        self.answer([record.as_dict() for record in found.rows])
+async def messages(api: Api) -> Any:
+    await api.ledger.look()
+    ask = partial(api.get_query_argument, default="")
+    if ask("state") not in ("", *TABS):
+        raise HTTPError(400, f"state must be one of {', '.join(TABS)}")
+    listing = Listing.parse(ask("state"), ask("filter"), str(api.number("offset", 0)), ask("order"))
+    found = await find(api.ledger, listing, rows=min(MOST, api.number("limit", MOST)))
+    api.set_header("X-Total", "" if found.total is None else str(found.total))
+    return [record.as_dict() for record in found.rows]
 
 
-class Message(Api):
-    @telling
-    async def get(self, id: str) -> None:
-        detail = await self.ledger.ask(lambda: self.ledger.quarantine.detail(id), PATIENCE)
-        self.answer(detail.as_dict())
+async def message(api: Api, id: str) -> Any:
+    return (await api.ledger.ask(lambda: api.ledger.quarantine.detail(id), PATIENCE)).as_dict()
 
 
-class Body(Api):
-    """The body: as received, or with ``?decoded=1`` as JSON."""
-
-    @telling
-    async def get(self, mid: str) -> None:
-        stored = await self.ledger.ask(lambda: self.ledger.quarantine.message(mid))
-        if self.get_query_argument("decoded", "") == "1":
-            self.answer({"body": decoded(stored)})
-        else:
-            self.send_body(stored.body)
+async def body(api: Api, mid: str) -> Any:
+    """Return the body: as received, or with ``?decoded=1`` as JSON."""
+    stored = await api.ledger.ask(lambda: api.ledger.quarantine.message(mid))
+    if api.get_query_argument("decoded", "") == "1":
+        return {"body": decoded(stored)}
+    api.send_body(stored.body)
 
 
-class Incidents(Api):
-    @telling
-    async def get(self) -> None:
-        limit = min(MOST, self.number("limit", 100))
-        found = await self.ledger.ask(lambda: self.ledger.quarantine.queries.incidents(limit))
-        self.answer([incident.as_dict() for incident in found])
+async def incidents(api: Api) -> Any:
+    limit = min(MOST, api.number("limit", 100))
+    found = await api.ledger.ask(lambda: api.ledger.quarantine.queries.incidents(limit))
+    return [incident.as_dict() for incident in found]
 
 
-class Actions(Api):
-    @telling
-    async def get(self) -> None:
-        acts = [
-            {"verb": each.verb, "story": each.story, "states": sorted(each.states), "choices": each.choices}
-            for each in ACTIONS.values()
-        ]
-        self.answer({"actions": acts, "closed": self.closed})
+async def actions(api: Api) -> Any:
+    acts = [
+        {"verb": each.verb, "story": each.story, "states": sorted(each.states), "choices": each.choices}
+        for each in ACTIONS.values()
+    ]
+    return {"actions": acts, "closed": api.closed}
 
 
-class Act(Api):
-    """``{"ids": [...]}`` or ``{"filter": "..."}`` or ``{"all": true}``, with ``note`` and ``dry_run``."""
-
-    @telling
-    async def post(self, verb: str) -> None:
-        action, wanted = self.action(verb), self._wanted()
-        text = str(wanted.get("filter") or "")
-        everything = bool(text) or wanted.get("all") is True
-        choice = Choice(tuple(map(str, wanted.get("ids") or ())), everything, text)
-        choice.check()
-        if wanted.get("dry_run"):
-            kept = self.ledger.model.quarantined
-            found = await self.ledger.ask(lambda: choice.among(kept.refresh().records), PATIENCE)
-            self.answer({"matches": len(found), "messages": [record.as_dict() for record in found[:MOST]]})
-            return
-        switched = {name: True for name in action.choices if wanted.get(name) is True}
-        note = str(wanted.get("note") or "")
-        job = Job(verb, partial(chooser, self.ledger, choice), actor=self.actor, note=note, **switched)
-        await self.ledger.start(job, QUICK)
-        self.set_status(HTTPStatus.OK if job.finished else HTTPStatus.ACCEPTED)
-        self.answer(job.as_dict())
+async def act(api: Api, verb: str) -> Any:
+    """Act on ``{"ids": [...]}``, ``{"filter": "..."}`` or ``{"all": true}``; with ``note``, ``dry_run``."""
+    action, wanted = api.action(verb), api.wanted()
+    text = str(wanted.get("filter") or "")
+    if text:
+        Filter.parse(text)  # words to search for are for people, who see what they found
+    everything = bool(text) or wanted.get("all") is True
+    choice = Choice(tuple(map(str, wanted.get("ids") or ())), everything, text)
+    choice.check()
+    if wanted.get("dry_run"):
+        kept = api.ledger.model.quarantined
+        found = await api.ledger.ask(lambda: choice.among(kept.refresh().records), PATIENCE)
+        return {"matches": len(found), "messages": [record.as_dict() for record in found[:MOST]]}
+    switched = [name for name in action.choices if wanted.get(name) is True]
+    job = await api.begin(verb, choice, switched, str(wanted.get("note") or ""), QUICK)
+    api.set_status(HTTPStatus.OK if job.finished else HTTPStatus.ACCEPTED)
+    return job.as_dict()
 
 
-class LiftGate(Api):
-    """Lifts the fleet gate, ``{"note": "..."}``; 404 if it is not closed."""
-
-    @telling
-    async def post(self) -> None:
-        note = str(self._wanted().get("note") or "")
-        lift = self.ledger.quarantine.lift_gate
-        self.answer((await self.ledger.change(lambda: lift(actor=self.actor, note=note))).as_dict())
+async def job_state(api: Api, id: str) -> Any:
+    return api.job(id).as_dict()
 
 
-class Proposal(Api):
-    """What the pipeline proposes; null if nothing waits."""
-
-    @telling
-    async def get(self) -> None:
-        waiting = (await self.overview()).proposal
-        self.answer(waiting and waiting.as_dict())
+async def stop_job(api: Api, id: str) -> Any:
+    api.job(id).stop()
+    return api.job(id).as_dict()
 
 
-class DecideProposal(Api):
-    """``{"version": N, "note": "..."}``: 409 if that one does not wait any more."""
-
-    @telling
-    async def post(self, verb: str) -> None:
-        wanted = self._wanted()
-        version = version_of(wanted.get("version"))
-        how: dict[str, Any] = {"actor": self.actor, "note": str(wanted.get("note") or "")}
-        quarantine = self.ledger.quarantine
-        if verb == "apply":
-            how["rules_only"] = wanted.get("rules_only") is True
-            done = await self.ledger.change(lambda: quarantine.apply_proposal(version, **how))
-            self.answer(done._asdict())
-        else:
-            await self.ledger.change(lambda: quarantine.dismiss_proposal(version, **how))
-            self.answer({"version": version})
+async def lift_gate(api: Api) -> Any:
+    """Lift the fleet gate, ``{"note": "..."}``; 404 if it is not closed."""
+    return (await api.lift_gate(str(api.wanted().get("note") or ""))).as_dict()
 
 
-class JobState(Api):
-    @telling
-    async def get(self, id: str) -> None:
-        self.answer(self.job(id).as_dict())
+async def proposal(api: Api) -> Any:
+    """Return what the pipeline proposes; null if nothing waits."""
+    waiting = (await api.overview()).proposal
+    return waiting and waiting.as_dict()
 
-    @telling
-    async def post(self, id: str) -> None:
-        self.job(id).stop()
-        self.answer(self.job(id).as_dict())
+
+async def decide_proposal(api: Api, verb: str) -> Any:
+    """Apply or dismiss ``{"version": N, "note": "..."}``: 409 if that one does not wait any more."""
+    wanted = api.wanted()
+    note, rules_only = str(wanted.get("note") or ""), wanted.get("rules_only") is True
+    return await api.decide(verb, wanted.get("version"), note, rules_only=rules_only)
+
+
+#: Address below ``/api/poison/`` -> what answers there, by method.
+ROUTES: dict[str, dict[str, Question]] = {
+    r"status": {"get": status},
+    r"groups": {"get": groups},
+    r"messages": {"get": messages},
+    r"message/(.+)": {"get": message},
+    r"body/(.+)": {"get": body},
+    r"incidents": {"get": incidents},
+    r"actions": {"get": actions},
+    r"act/(\w+)": {"post": act},
+    r"job/(\w+)": {"get": job_state, "post": stop_job},
+    r"gate/lift": {"post": lift_gate},
+    r"proposal": {"get": proposal},
+    r"proposal/(apply|dismiss)": {"post": decide_proposal},
+}

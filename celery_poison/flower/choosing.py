@@ -97,20 +97,20 @@ class Choice:
         if bool(self.ids) == self.everything:
             raise NothingChosen("Say which messages: tick some, or choose everything that matches")
         if self.everything and self.text:
-            Filter.parse(self.text)
+            Filter.search(self.text)
 
     def among(self, records: Sequence[MessageRecord]) -> list[MessageRecord]:
         """Return those of ``records`` that are meant."""
         if not self.everything:
             wanted = {*self.ids}
             return [record for record in records if record.mid in wanted or record.id in wanted]
-        matching = Filter.parse(self.text).choose(records) if self.text else records
+        matching = Filter.search(self.text).choose(records) if self.text else records
         return [each for each in matching if self.until is None or (each.quarantined_at or 0.0) <= self.until]
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a list shows. ``text`` is a filter as on the command line, or empty for everything."""
+    """What a list shows. ``text`` is a filter as on the command line, or words to search for, or empty."""
 
     state: str = "NDLV"
     text: str = ""
@@ -122,20 +122,21 @@ class Listing:
         """Read an address; what makes no sense there becomes the default."""
         return cls(
             state if state in TABS else "NDLV",
-            text.strip(),
+            # What turns or hides text does not get into a search box; in a pattern, ? matches it.
+            "".join(letter if letter.isprintable() else "?" for letter in text.strip()),
             int(offset) if offset.isdecimal() and len(offset) < 10 else 0,
             order == "oldest",
         )
 
     @classmethod
-    def of(cls, **conditions: str) -> Self:
-        """Return the list of what is in quarantine and has exactly these values."""
-        return cls(text=" ".join(shlex.quote(f"{name}={_literal(v)}") for name, v in conditions.items()))
+    def of(cls, state: str = "NDLV", /, **conditions: str) -> Self:
+        """Return the list of what is in that state and has exactly these values."""
+        return cls(state, " ".join(shlex.quote(f"{name}={_literal(v)}") for name, v in conditions.items()))
 
     @property
     def where(self) -> Filter | None:
         """The filter; BadFilter: the text is none."""
-        return Filter.parse(self.text) if self.text else None
+        return Filter.search(self.text) if self.text else None
 
     @property
     def query(self) -> str:

@@ -74,18 +74,7 @@ def handlers() -> list[Any]:
         url(r"/poison/gate/lift", pages.LiftGate, name="poison-gate"),
         url(r"/poison/proposal/(apply|dismiss)", pages.DecideProposal, name="poison-proposal"),
         url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
-        url(r"/api/poison/status", api.Status),
-        url(r"/api/poison/groups", api.Groups),
-        url(r"/api/poison/messages", api.Messages),
-        url(r"/api/poison/message/(.+)", api.Message),
-        url(r"/api/poison/body/(.+)", api.Body),
-        url(r"/api/poison/incidents", api.Incidents),
-        url(r"/api/poison/actions", api.Actions),
-        url(r"/api/poison/act/(\w+)", api.Act),
-        url(r"/api/poison/job/(\w+)", api.JobState),
-        url(r"/api/poison/gate/lift", api.LiftGate),
-        url(r"/api/poison/proposal", api.Proposal),
-        url(r"/api/poison/proposal/(apply|dismiss)", api.DecideProposal),
+        *(url(f"/api/poison/{address}", api.Api, answers) for address, answers in api.ROUTES.items()),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Event
 from typing import Any
 from uuid import uuid4
@@ -11,6 +11,7 @@ from uuid import uuid4
 from celery.utils.log import get_logger
 
 from celery_poison.errors import PoisonError
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.service import Outcome
 
@@ -30,6 +31,9 @@ class Job:
     Args:
         choose: returns the ids when the work begins.
         how: arguments of the act: ``actor``, ``note``, and what was switched on.
+
+    Attributes:
+        seen_at: when it was looked last at what is in quarantine, before it began, by Redis' clock.
     """
 
     def __init__(self, verb: str, choose: Callable[[], Sequence[str]], **how: Any) -> None:
@@ -41,6 +45,8 @@ class Job:
         self.refusals: list[Outcome] = []
         self.error = ""
         self.how = how
+        self.seen_at = 0.0
+        self._released: set[str] = set()
         self.started_at = time.time()
         self.finished_at: float | None = None
         self._choose = choose
@@ -78,9 +84,18 @@ class Job:
         finally:
             self.finished_at = time.time()
 
+    def died_again(self, records: Iterable[MessageRecord]) -> int:
+        """Return how many of those that it released are in quarantine again."""
+        since, released = self.seen_at, self._released
+        if not released:
+            return 0
+        return sum((each.quarantined_at or 0.0) > since and each.mid in released for each in records)
+
     def _heard(self, outcome: Outcome) -> None:
         if outcome.done:
             self.done += 1
+            if self.verb == "release":
+                self._released.add(outcome.mid)
         else:
             self.refused += 1
             self.refusals += [outcome] if len(self.refusals) < TOLD else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -32,7 +33,7 @@ HURRY = 0.7
 BRIEF = 0.2
 #: Seconds for which a snapshot is new enough.
 FRESH = 1.0
-#: Seconds without an answer after which a page says so.
+#: Seconds without an answer after which a page says so, and after which a snapshot is called old.
 _SILENT = 2.0
 #: Finished acts that are remembered.
 _REMEMBERED = 200
@@ -56,7 +57,7 @@ class AsyncLedger:
         self._busy = 0
         self._opening = Lock()
         self._refreshing: asyncio.Future[None] | None = None
-        self._outdated = True
+        self._outdated, self._asked_at = True, 0.0
         self._begun = asyncio.Event()
         self.snapshot = Snapshot()
         self.trouble = ""
@@ -117,14 +118,16 @@ class AsyncLedger:
             acted = self._outdated
             refreshing = self._refresh()
             if self._begun.is_set():
-                await asyncio.wait({refreshing}, timeout=HURRY if acted else BRIEF)
+                # What nobody has looked at for a while is worth waiting for.
+                worth = acted or self.snapshot.age > _SILENT
+                await asyncio.wait({refreshing}, timeout=HURRY if worth else BRIEF)
             else:
                 first = asyncio.ensure_future(self._begun.wait())
                 both: set[asyncio.Future[Any]] = {refreshing, first}
                 await asyncio.wait(both, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
                 first.cancel()
-            if not refreshing.done() and self.snapshot.age > _SILENT:
-                self.trouble = self.trouble or "Redis has not answered so far"
+            if not refreshing.done() and time.monotonic() - self._asked_at > _SILENT:
+                self.trouble = self.trouble or "no answer so far"
         return self.snapshot
 
     async def look_at_all(self) -> Snapshot:
@@ -146,6 +149,7 @@ class AsyncLedger:
         for id in ended[: max(0, len(ended) - _REMEMBERED)]:
             del self.jobs[id]
         self.jobs[job.id] = job
+        job.seen_at = self.snapshot.view.taken_at or 0.0
         work = asyncio.get_running_loop().run_in_executor(self._actors, job.run, lambda: self.quarantine)
         work.add_done_callback(self._acted)
         with contextlib.suppress(TimeoutError):
@@ -157,7 +161,7 @@ class AsyncLedger:
 
     def _refresh(self) -> asyncio.Future[None]:
         if self._refreshing is None or self._refreshing.done():
-            self._outdated = False
+            self._outdated, self._asked_at = False, time.monotonic()
             loop = asyncio.get_running_loop()
             self._refreshing = loop.run_in_executor(self._looker, self._take, loop)
         return self._refreshing

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.flower import words
 from celery_poison.flower.ledger import AsyncLedger
@@ -18,38 +19,44 @@ PATIENCE = 4.0
 #: Entries of a history, headers and properties that are shown at most.
 _ENTRIES, _FIELDS = 500, 100
 
-#: Events that end a start.
-_ENDS = ("finished", "crashed", "interrupted", "rolled_back", "cleared")
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One line of a message's life, ready to be shown.
 
     Attributes:
         kind: the journal's word for it; colours it.
-        facts: name -> value, of what is known of this attempt: worker, process, memory and the like.
-        evidence: name -> value, of what a death left behind.
+        known: name -> value, of what else the journal knows, and of what a death left behind.
     """
 
     at: float
     kind: str
     sentence: str
-    attempt: bool
-    facts: dict[str, str] = field(default_factory=dict)
-    evidence: dict[str, str] = field(default_factory=dict)
+    known: dict[str, str]
+
+
+class Stack(NamedTuple):
+    """Calls, the innermost first.
+
+    Attributes:
+        own: down to where the user's code was entered: each, and whether it is the user's.
+        below: those of Celery and of the worker.
+    """
+
+    own: list[tuple[str, bool]]
+    below: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageStory:
     record: MessageRecord
+    told: str
     steps: list[Step]
     left_out: int
     stored: StoredMessage | None
 
     @property
     def why(self) -> str:
-        return words.say(story.why(self.record), 2000)
+        return words.say(self.told, 2000)
 
     @property
     def standing(self) -> str:
@@ -62,18 +69,21 @@ class MessageStory:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        return _table(self.stored.headers if self.stored else {})
+        """Those of the message, but for two that repeat the arguments, with what is hidden of them."""
+        told = self.stored.headers if self.stored else {}
+        return _table({name: told[name] for name in told if name not in ("argsrepr", "kwargsrepr")})
 
     @property
     def properties(self) -> list[tuple[str, str]]:
         return _table(self.stored.properties if self.stored else {})
 
     @property
-    def arguments(self) -> list[tuple[str, str]]:
-        """What the producer lets people see: its ``argsrepr`` and ``kwargsrepr``, not the body."""
-        headers = self.stored.headers if self.stored else {}
-        shown = (("positional", headers.get("argsrepr")), ("by keyword", headers.get("kwargsrepr")))
-        return [(name, words.tell(value)) for name, value in shown if value]
+    def stack(self) -> Stack:
+        """Where its code was when it died, the innermost call first."""
+        frames = [words.say(frame, 400) for frame in self.record.evidence.stack]
+        called = [(frame, is_users(frame)) for frame in frames]
+        entry = max((number for number, (_, own) in enumerate(called, 1) if own), default=len(called))
+        return Stack(called[:entry], frames[entry:])
 
 
 async def read_story(ledger: AsyncLedger, id: str) -> MessageStory:
@@ -93,50 +103,40 @@ async def read_story(ledger: AsyncLedger, id: str) -> MessageStory:
 
 
 def _read(quarantine: Quarantine, id: str) -> MessageStory:
-    record, entries, stored = quarantine.detail(id)
-    left_out = max(0, len(entries) - _ENTRIES)
-    return MessageStory(record, [_step(entry) for entry in entries[left_out:]], left_out, stored)
+    detail = quarantine.detail(id)
+    left_out = max(0, len(detail.history) - _ENTRIES)
+    steps = [_step(entry) for entry in detail.history[left_out:]]
+    return MessageStory(detail.record, detail.story, steps, left_out, detail.stored)
 
 
 def _step(entry: Mapping[str, str]) -> Step:
-    kind = entry.get("event", "?")
-    return Step(
-        at=words.at(entry),
-        kind=words.say(kind, 40),
-        sentence=words.say(story.sentence(entry), 1000),
-        attempt=kind in _ENDS,
-        facts=_facts(entry),
-        evidence=_evidence(entry.get("evidence", "")),
-    )
-
-
-def _facts(entry: Mapping[str, str]) -> dict[str, str]:
-    """Return what an entry knows of an attempt; ``memory_kb`` and ``release`` came with schema 2."""
-    facts = {
+    """Word an entry; ``memory_kb`` and ``release`` came with schema 2 of the journal."""
+    kind, memory = entry.get("event", "?"), entry.get("memory_kb", "")
+    known = {
         "start": entry.get("deliveries", ""),
-        "worker": entry.get("worker", ""),
         "process": entry.get("pid", "").removeprefix("0"),
-        "cause": entry.get("cause", ""),
-        "release": entry.get("release", ""),
+        "memory": words.size(int(memory) * 1024) if memory.isdecimal() else "",
+        "version": entry.get("release", ""),
         "incident": entry.get("incident", ""),
     }
-    if (took := entry.get("runtime_ms", "")).isdecimal():
-        facts["ran for"] = f"{int(took) / 1000:g} s"
-    if (memory := entry.get("memory_kb", "")).isdecimal():
-        facts["memory"] = words.size(int(memory) * 1024)
-    return {name: words.say(value) for name, value in facts.items() if value}
+    shown = {name: words.say(value) for name, value in known.items() if value}
+    shown |= _evidence(entry.get("evidence", ""))
+    return Step(words.at(entry), words.say(kind, 40), words.say(story.sentence(entry), 1000), shown)
 
 
 def _evidence(text: str) -> dict[str, str]:
-    if not text:
-        return {}
     try:
-        found: Any = json.loads(text)
+        found: Any = json.loads(text or "{}")
     except ValueError:
         found = None
     if not isinstance(found, dict):
         return {"evidence": words.say(text, 2000)}
-    return {words.say(name, 40): words.tell(value) for name, value in [*found.items()][:_FIELDS]}
+    return {words.say(name, 40): _told(value) for name, value in [*found.items()][:_FIELDS]}
+
+
+def _told(value: Any) -> str:
+    """Return a value of the evidence; a stack as people read it, with a line for each call."""
+    return "\n".join(words.say(each) for each in value) if isinstance(value, list) else words.tell(value)
 
 
 def _table(values: Mapping[str, Any]) -> list[tuple[str, str]]:

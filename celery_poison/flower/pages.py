@@ -12,9 +12,8 @@ from tornado.web import HTTPError, authenticated
 
 from celery_poison.errors import MessageNotFound, PoisonError, ProposalRefused
 from celery_poison.flower import incidents, words
-from celery_poison.flower.access import Guarded, status_of, version_of
+from celery_poison.flower.access import Guarded, status_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing, offered
-from celery_poison.flower.jobs import Job
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
 from celery_poison.model import MessageRecord
@@ -68,9 +67,9 @@ class Page(Guarded, BaseHandler):
     def link(self, listing: Listing) -> str:
         return self.reverse_url("poison") + (f"?{listing.query}" if listing.query else "")
 
-    def link_with(self, **conditions: str) -> str:
-        """Return the address of what is in quarantine and has these values."""
-        return self.link(Listing.of(**conditions))
+    def link_with(self, state: str = "NDLV", /, **conditions: str) -> str:
+        """Return the address of what is in that state and has these values."""
+        return self.link(Listing.of(state, **conditions))
 
 
 class Found(NamedTuple):
@@ -116,6 +115,7 @@ class ListPage(Page):
             error = self.failed(trouble)
         if self.ledger.snapshot.overview is None:
             self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
+        job = self.ledger.jobs.get(self.asked("job"))
         self.show(
             "poison-list.html",
             listing=listing,
@@ -123,7 +123,9 @@ class ListPage(Page):
             error=error,
             tabs=TABS,
             offered=self.offers(listing.state),
-            job=self.ledger.jobs.get(self.asked("job")),
+            job=job,
+            died_again=job.died_again(self.ledger.snapshot.view.records) if job else 0,
+            rows=ROWS,
             proposed=DECIDED.get(self.asked("proposal"), ""),
             link=self.link,
             Listing=Listing,
@@ -213,13 +215,6 @@ class Asked(NamedTuple):
         return cls(choice, Listing.parse(*map(field, ("state", "filter", "offset", "order"))))
 
 
-def chooser(ledger: AsyncLedger, choice: Choice) -> Sequence[str]:
-    """Return whom an act is for, at the moment when it begins."""
-    if not choice.everything:
-        return choice.ids
-    return [record.mid for record in choice.among(ledger.model.quarantined.refresh().records)]
-
-
 class PreviewPage(Page):
     """What an act would touch, before it does."""
 
@@ -249,15 +244,12 @@ class PreviewPage(Page):
 class Act(Page):
     @authenticated
     async def post(self, verb: str) -> None:
-        action, (choice, listing) = self.action(verb), Asked.of(self)
+        choice, listing = Asked.of(self)
+        switched = [name for name in self.action(verb).choices if self.get_body_argument(name, "") == "1"]
         try:
-            choice.check()
+            job = await self.begin(verb, choice, switched, self.get_body_argument("note", ""), QUICK)
         except PoisonError as wrong:
             raise HTTPError(400, str(wrong)) from None
-        switched = {name: True for name in action.choices if self.get_body_argument(name, "") == "1"}
-        note = self.get_body_argument("note", "")
-        job = Job(verb, partial(chooser, self.ledger, choice), actor=self.actor, note=note, **switched)
-        await self.ledger.start(job, QUICK)
         if job.state == "done" and not job.refused:
             back = self.link(listing)
             self.redirect(f"{back}{'&' if '?' in back else '?'}job={job.id}", status=303)
@@ -281,9 +273,8 @@ class JobPage(Page):
 class LiftGate(Page):
     @authenticated
     async def post(self) -> None:
-        how = {"actor": self.actor, "note": self.get_body_argument("note", "")}
         try:
-            await self.ledger.change(lambda: self.ledger.quarantine.lift_gate(**how))
+            await self.lift_gate(self.get_body_argument("note", ""))
         except MessageNotFound:
             pass  # somebody was quicker, or its time was over
         except PoisonError as trouble:
@@ -296,15 +287,9 @@ class DecideProposal(Page):
 
     @authenticated
     async def post(self, verb: str) -> None:
-        field = partial(self.get_body_argument, default="")
-        version, done = version_of(field("version")), verb
-        how: dict[str, Any] = {"actor": self.actor, "note": field("note")}
+        field, done = partial(self.get_body_argument, default=""), verb
         try:
-            if verb == "apply":
-                how["rules_only"] = field("rules_only") == "1"
-                await self.ledger.change(lambda: self.ledger.quarantine.apply_proposal(version, **how))
-            else:
-                await self.ledger.change(lambda: self.ledger.quarantine.dismiss_proposal(version, **how))
+            await self.decide(verb, field("version"), field("note"), rules_only=field("rules_only") == "1")
         except ProposalRefused:
             done = "refused"
         except PoisonError as trouble:

@@ -8,9 +8,10 @@ from typing import Any
 
 from kombu.utils.json import dumps
 
-from celery_poison.causes import describe
+from celery_poison.causes import describe, short
 from celery_poison.model import MessageRecord
 from celery_poison.text import clean, count_of, duration, when
+from celery_poison.text import short as short_id
 
 STATES = {
     "NDLV": "in quarantine",
@@ -45,6 +46,16 @@ def cause(record: Any) -> str:
     return say(describe(record.cause)) if record.cause else "–"
 
 
+def short_cause(record: Any) -> str:
+    """Return the same in a word, e.g. ``SIGSEGV``."""
+    return say(short(record.cause)) or "–"
+
+
+def own_reason(record: MessageRecord) -> str:
+    """Return why a message is in quarantine where its cause does not say that."""
+    return "" if describe(record.cause) in record.reason else say(record.reason)
+
+
 def state(record: MessageRecord) -> str:
     """Return where a message stands, in words."""
     name = STATES.get(record.state, record.state)
@@ -53,6 +64,11 @@ def state(record: MessageRecord) -> str:
     if record.state == "TBDL" and record.candidate:
         return "released" if record.probation else "candidate"
     return record.resolution or name if record.state == "FAIL" else name
+
+
+def zone() -> str:
+    """Return the time zone of every moment that is shown: that of this process."""
+    return time.strftime("%Z")
 
 
 def attempts(record: MessageRecord) -> str:
@@ -83,9 +99,13 @@ def at(entry: Mapping[str, str]) -> float:
 #: What templates may call.
 NAMES: dict[str, Any] = {
     "say": say,
+    "short_id": lambda id: say(short_id(id)),
     "tell": tell,
     "ago": ago,
     "cause": cause,
+    "short_cause": short_cause,
+    "own_reason": own_reason,
+    "zone": zone,
     "state_of": state,
     "attempts": attempts,
     "node": node,

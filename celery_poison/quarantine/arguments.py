@@ -22,7 +22,7 @@ from celery_poison.model import StoredMessage
 from celery_poison.quarantine.body import BodyBroken, json_of
 
 #: Bytes of a body that is read for this; characters of the line, and of one value in it.
-_READABLE, _LENGTH, _VALUE = 64 * 1024, 100, 40
+_READABLE, _LENGTH, _VALUE = 64 * 1024, 200, 80
 HIDDEN = "(hidden)"
 
 #: ``poison_redact``: True hides everything.

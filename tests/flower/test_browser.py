@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from celery_poison.testing import wait_until
+from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
@@ -52,7 +53,7 @@ def test_a_click_on_release_puts_the_poison_back_and_the_repaired_task_finishes(
         served = serve(user=ANN)
         visit(browser, served, "/")
         click(browser, "nav a[href='/poison']")
-        await_text(browser, "killed its process by SIGKILL", "#poison-rows")
+        await_text(browser, "SIGKILL", "#poison-rows")
         browser.save_screenshot(str(pictures / "list.png"))
         fleet.marks.repair()
         click(browser, "#poison-rows button[data-preview]")
@@ -105,7 +106,7 @@ def test_a_group_is_a_link_and_everything_that_matches_is_acted_on_and_nothing_e
     visit(browser, served, "/poison")
     await_text(browser, "of 57", "#poison-pages")
     browser.save_screenshot(str(pictures / "groups.png"))
-    click(browser, "#poison-groups tbody tr:first-child td:nth-child(2) a")
+    click(browser, "#poison-groups tbody tr:first-child td:nth-child(3) a")
     await_text(browser, "of 55", "#poison-pages")
     click(browser, "input[name='everything']")
     click(browser, "#poison-bar button[formaction$='/discard']")
@@ -129,7 +130,7 @@ def test_a_page_stays_fresh_without_losing_ticks_or_focus_and_works_with_the_key
     row = browser.find_element(By.CSS_SELECTOR, "#poison-rows button[name='only']")
     browser.execute_script("arguments[0].focus()", row)
     newer = keeper.send_and_keep("fleet.segfault", cause="signal:11")
-    await_text(browser, "killed its process by SIGSEGV", "#poison-rows")
+    await_text(browser, "SIGSEGV", "#poison-rows")
     assert browser.find_element(By.ID, f"m-{newer}")
     assert tick.is_selected()  # the element is still the same one
     assert browser.switch_to.active_element == row
@@ -141,6 +142,51 @@ def test_a_page_stays_fresh_without_losing_ticks_or_focus_and_works_with_the_key
     live = browser.find_element(By.ID, "poison-live")
     live.send_keys(Keys.SPACE)
     assert (live.text, live.get_attribute("aria-pressed")) == ("Paused", "false")
+
+
+def test_nothing_can_be_asked_for_with_nothing_ticked(
+    browser: Any, serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    keeper.send_and_keep("fleet.kill_child")
+    served = serve(user=ANN)
+    visit(browser, served, "/poison")
+    (release,) = browser.find_elements(By.CSS_SELECTOR, "#poison-bar button[formaction$='/release']")
+    assert not release.is_enabled()
+    for choice in ("#poison-rows input[name='ids']", "input[name='everything']", "#poison-all"):
+        click(browser, choice)
+        assert release.is_enabled(), choice
+        click(browser, choice)
+        assert not release.is_enabled(), choice
+    keeper.send_and_keep("fleet.segfault", cause="signal:11")
+    await_text(browser, "SIGSEGV", "#poison-rows")
+    assert not release.is_enabled(), "after a refresh, too"
+
+
+def test_the_dot_is_red_while_redis_is_away_and_green_again_after(
+    browser: Any,
+    serve: Serve,
+    new_fleet: Callable[..., Fleet],
+    new_server: Callable[..., RedisServer],
+    redis_url: str,
+) -> None:
+    ledger = new_server()
+    fleet = new_fleet(redis_url, poison_redis_url=ledger.url(0))
+    keeper = Keeper(fleet.app)
+    keeper.sign()
+    keeper.close()
+    served = serve(user=ANN, of=fleet)
+    visit(browser, served, "/poison")
+    await_text(browser, "Live", "#poison-live")
+    ledger.pause()
+    try:
+        await_text(browser, "No news from Redis", "#poison-live")
+        assert browser.find_elements(By.CSS_SELECTOR, "#poison-live .status-dot-error")
+        visit(browser, served, "/poison")  # also on a page that is opened only now
+        await_text(browser, "No news from Redis", "#poison-live", timeout=2)
+    finally:
+        ledger.resume()
+    await_text(browser, "Live", "#poison-live")
+    assert browser.find_elements(By.CSS_SELECTOR, "#poison-live .status-dot-live")
 
 
 @pytest.mark.skipif(not THEMES.exists(), reason="this Flower has no themes")
@@ -161,6 +207,7 @@ def test_pages_fit_a_dark_and_a_narrow_screen(
     try:
         for name, path in (
             ("list", "/poison"),
+            ("given-up", "/poison?state=FAIL"),
             ("message", f"/poison/message/{mid}"),
             ("incidents", "/poison/incidents?span=1h"),
         ):
@@ -170,6 +217,12 @@ def test_pages_fit_a_dark_and_a_narrow_screen(
             (where,) = browser.find_elements(By.CSS_SELECTOR, "html")
             assert where.get_attribute("data-bs-theme") == theme
             browser.save_screenshot(str(pictures / f"{name}-{theme}-{width}.png"))
+        drawn = [
+            each for each in browser.find_elements(By.CSS_SELECTOR, ".poison-picture") if each.is_displayed()
+        ]
+        assert [each.size["width"] < 400 for each in drawn] == [width < 768]
+        sizes = "return arguments[0].querySelector('.axis').getBoundingClientRect().height"
+        assert browser.execute_script(sizes, drawn[0]) > 9, "pixels of a figure on an axis"
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import sys
 from collections.abc import Callable
@@ -26,7 +27,7 @@ BUSY = 10
 #: Copies one message many times, inside Redis: 997 tasks, one in 100 with another cause.
 COPY = """
 local fields = redis.call('HGETALL', KEYS[1])
-for i = tonumber(ARGV[1]), tonumber(ARGV[1]) + 4999 do
+for i = tonumber(ARGV[1]), tonumber(ARGV[1]) + 999 do
   local mid = string.format('%032x', i)
   local key = ARGV[2] .. mid
   redis.call('HSET', key, unpack(fields))
@@ -48,6 +49,8 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     mid = keeper.send_and_keep("fleet.kill_child", ten_megabytes, argsrepr=ten_megabytes, kwargsrepr=SCRIPT)
     keys: Keys = keeper.ledger.keys
     stored = {"task": SCRIPT, "id": SCRIPT + TURNED, "worker": SCRIPT, "queue": TURNED, "reason": BROKEN}
+    stack = {"signal": 11, "stack": [SCRIPT + TURNED, "<b>"]}
+    stored |= {"arguments": SCRIPT + TURNED, "cause": "signal:<b>", "evidence": json.dumps(stack)}
     keeper.ledger.client.hset(keys.message(mid), mapping=stored)
     journalled = {"id": SCRIPT + TURNED, "task": SCRIPT, "note": BROKEN, "actor": SCRIPT, "mid": mid}
     newest = keeper.ledger.client.xrevrange(keys.journal, count=1)[0][1]
@@ -62,6 +65,9 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
         "/poison",
         f"/poison?{urlencode({'filter': 'task=' + repr(SCRIPT)})}",
         f"/poison?{urlencode({'state': SCRIPT, 'offset': SCRIPT, 'job': SCRIPT})}",
+        f"/poison?{urlencode({'filter': SCRIPT})}",
+        f"/poison?{urlencode({'filter': TURNED + BROKEN.decode('utf-8', 'replace')})}",
+        f"/poison?{urlencode({'filter': 'onerror'})}",
         f"/poison/message/{mid}",
         f"/poison/task/{quote(SCRIPT, safe='')}",
         f"/poison/message/{quote(SCRIPT + TURNED)}",
@@ -70,13 +76,22 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     ]
     for path in pages:
         harmless(flower.get(path))
-    assert "&lt;script&gt;alert(1)" in flower.get("/poison").text
+    listed = flower.get("/poison").text
+    assert "&lt;script&gt;alert(1)" in listed
+    (of_its_queue,) = re.findall(r'<td class="poison-queue"><a href="([^"]*)"', listed)
+    assert f'id="m-{mid}"' in flower.get(of_its_queue).text, "a click finds it again"
     assert "characters)" in flower.get(f"/poison/message/{mid}").text
     assert "had been asked to leave by &lt;script&gt;" in flower.get("/poison/incidents").text
     token = {"Cookie": "_xsrf=abcdef0123456789", "X_XSRFToken": "abcdef0123456789"}
-    preview = flower.post("/poison/preview/release", {"ids": mid, "filter": SCRIPT}, **token)
-    harmless(preview)
-    assert "Release 1 message?" in preview.text
+    for chosen in ({"ids": mid, "filter": SCRIPT}, {"everything": "1", "filter": "onerror"}):
+        preview = flower.post("/poison/preview/release", chosen, **token)
+        harmless(preview)
+        assert "Release 1 message?" in preview.text
+    given_up = flower.post("/poison/act/discard", {"ids": mid, "note": SCRIPT + TURNED}, **token)
+    assert given_up.status == 303
+    for path in ("/poison?state=FAIL", f"/poison/message/{mid}", given_up.headers["Location"]):
+        harmless(flower.get(path))
+    assert "by ann (flower): &lt;script&gt;" in flower.get(f"/poison/message/{mid}").text
     told = flower.get(f"/api/poison/message/{mid}").json
     assert (told["task"], told["reason"]) == (SCRIPT, BROKEN.decode("utf-8", "replace"))
 
@@ -91,7 +106,7 @@ def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_se
     mid = keeper.send_and_keep("fleet.kill_child")
     keys, client = keeper.ledger.keys, keeper.ledger.client
     now = keeper.ledger.client.time()[0] * 1000
-    for start in range(1, many, 5000):
+    for start in range(1, many, 1000):
         client.eval(COPY, 2, keys.message(mid), keys.quarantine, start, keys.message(""), now)
     flower = serve(user=ANN, of=fleet)
     limit = 1 if many > 5000 else BUSY
@@ -111,6 +126,9 @@ def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_se
         "few of them": "/poison?filter=cause%3Doom+task%3Dshop.task5*",
         "none of them": "/poison?filter=worker%3Dnobody",
         "old ones": "/poison?filter=age%3E1h",
+        "young ones": "/poison?filter=age%3C1h+task%3Dshop.task5*",
+        "words": "/poison?filter=task5",
+        "no such word": "/poison?filter=nowhere",
         "message": f"/poison/message/{4711:032x}",
         "task": "/poison/task/id-4711",
         "groups": "/api/poison/groups",

@@ -42,8 +42,8 @@ def test_a_call_is_told_as_it_is_written(app: Celery) -> None:
 
 def test_long_values_and_long_lines_are_cut(app: Celery) -> None:
     told = _shown(app, [["x" * 1000], {}, {}])
-    assert len(told) == 40 and told.endswith("…")
-    assert len(_shown(app, [["x" * 30] * 9, {}, {}])) == 100
+    assert len(told) == 80 and told.endswith("…")
+    assert len(_shown(app, [["x" * 30] * 9, {}, {}])) == 200
 
 
 @pytest.mark.parametrize("body", [b"\x80\x04", b"{", b"5", b'"ab"', b"[1, 2]", b"[" * 100_000, b"null"])

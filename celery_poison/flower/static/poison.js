@@ -60,7 +60,8 @@
         if (newer) morph(part, newer);
       }
       count();
-      say(fresh.querySelector("#poison-trouble .alert-danger") ? "error" : "live", "Live");
+      const away = fresh.querySelector("#poison-trouble .alert-danger");
+      say(away ? "error" : "live", away ? "No news from Redis" : "Live");
     } catch (error) {
       say("error", "Flower does not answer");
     }
@@ -90,6 +91,8 @@
   const ticks = () => [...page.querySelectorAll('input[name="ids"][type="checkbox"]')];
   function count() {
     const all = document.getElementById("poison-all"), found = ticks(), ticked = found.filter((t) => t.checked).length;
+    const chosen = ticked > 0 || page.querySelector('input[name="everything"]:checked');
+    for (const button of page.querySelectorAll("#poison-bar button[data-preview]")) button.disabled = !chosen;
     if (!all) return;
     all.checked = ticked > 0 && ticked === found.length;
     all.indeterminate = ticked > 0 && ticked < found.length;
@@ -98,6 +101,8 @@
     if (event.target.id === "poison-all") ticks().forEach((tick) => { tick.checked = event.target.checked; });
     count();
   });
+
+  count();
 
   // Confirmations.
   page.addEventListener("click", async (event) => {

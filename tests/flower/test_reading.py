@@ -1,0 +1,175 @@
+"""What a list and a message tell at a glance."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from celery_poison.flower.choosing import Listing
+from celery_poison.testing import wait_until
+from tests.apps.harness import Fleet
+from tests.flower.conftest import Serve
+from tests.flower.served import ANN, FlowerServer
+from tests.quarantine.keeping import Keeper
+
+TOKEN = {"Cookie": "_xsrf=0123456789abcdef", "X_XSRFToken": "0123456789abcdef"}
+STACK = [
+    "string_at (/usr/lib/python3.11/ctypes/__init__.py:517)",
+    "decode (/srv/shop/imaging.py:4)",
+    "trace_task (/opt/venv/lib/python3.11/site-packages/celery/app/trace.py:564)",
+]
+
+
+def started(serve: Serve, *mids: str, **options: Any) -> FlowerServer:
+    """A Flower that has read so much that it shows these messages."""
+    flower = serve(user=ANN, **options)
+    wait_until(lambda: all(f'"m-{mid}"' in flower.get("/poison").text for mid in mids), what="all is read")
+    return flower
+
+
+def rows(flower: FlowerServer, **query: str) -> list[str]:
+    """The mids of a list, as it is shown."""
+    page = flower.get(f"/poison?{urlencode(query)}").text
+    return re.findall(r'<tr id="m-([0-9a-f]+)"', page)
+
+
+def cells(flower: FlowerServer, path: str) -> str:
+    """The text of the rows."""
+    _, _, shown = flower.get(path).text.partition('id="poison-rows"')
+    shown, _, _ = shown.partition("</table>")
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", shown)).split())
+
+
+def test_a_message_is_listed_with_its_arguments_and_the_name_of_its_signal(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    mid = keeper.send_and_keep("fleet.kill_child", "invoice-4711", cause="signal:11")
+    flower = started(serve, mid)
+    shown = cells(flower, "/poison")
+    assert '"invoice-4711"' in shown and "SIGSEGV" in shown and "signal:11" not in shown
+
+
+@pytest.mark.parametrize(
+    ("hidden_by", "sent"),
+    [
+        ("its producer", {"argsrepr": "on file", "kwargsrepr": ""}),
+        ("poison_redact", {"args": ({"card_token": "card-5500"},)}),
+        ("being pickled", {"serializer": "pickle"}),
+    ],
+)
+def test_arguments_that_are_hidden_are_so_in_the_list_on_the_page_and_from_a_search(
+    serve: Serve, fleet: Fleet, keeper: Keeper, hidden_by: str, sent: dict[str, Any]
+) -> None:
+    args = sent.pop("args", ("card-5500",))
+    mid = keeper.send_and_keep("fleet.kill_child", *args, **sent)
+    flower = started(serve, mid)
+    for path in ("/poison", f"/poison/message/{mid}"):
+        assert "card-5500" not in flower.get(path).text
+    assert rows(flower, filter="card-5500") == []
+    shown = {"its producer": "on file", "poison_redact": '{"card_token": "(hidden)"}', "being pickled": ""}[
+        hidden_by
+    ]
+    assert shown in cells(flower, "/poison")
+
+
+def test_a_click_on_a_task_or_a_cause_shows_only_those_of_the_same_tab(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    killed, segfaulted, given_up = (
+        keeper.send_and_keep("fleet.kill_child"),
+        keeper.send_and_keep("fleet.segfault", cause="signal:11"),
+        keeper.send_and_keep("fleet.segfault", cause="signal:11"),
+    )
+    fleet.quarantine.discard([given_up], actor="ann", note="a test")
+    flower = started(serve, killed, segfaulted)
+    for state, clicked in (("NDLV", segfaulted), ("FAIL", given_up)):
+        page = flower.get(f"/poison?state={state}").text
+        for query in (Listing.of(state, task="fleet.segfault"), Listing.of(state, cause="signal:11")):
+            assert f"?{html.escape(query.query)}" in page
+            assert rows(flower, state=state, filter=query.text) == [clicked]
+    assert rows(flower) == [segfaulted, killed]
+
+
+def test_a_search_finds_words_in_arguments_tasks_causes_and_ids(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    one = keeper.send_and_keep("fleet.kill_child", "invoice-4711")
+    two = keeper.send_and_keep("fleet.segfault", "invoice-4712", cause="signal:11")
+    flower = started(serve, one, two)
+    found: dict[str, list[str]] = {
+        "invoice": [two, one],
+        "4711": [one],
+        "SIGSEGV": [two],
+        "sigsegv 4711": [],
+        "invoice cause=sigkill": [one],
+        fleet.quarantine.get(two).id[3:13]: [two],
+        "'an unfinished quotation": [],
+    }
+    assert {text: rows(flower, filter=text) for text in found} == found
+    everything = {"everything": "1", "filter": "4711"}
+    assert "Discard 1 message?" in flower.post("/poison/preview/discard", everything, **TOKEN).text
+
+
+def test_a_program_cannot_act_on_words_that_it_took_for_a_filter(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    mid = keeper.send_and_keep("fleet.kill_child")
+    flower = started(serve, mid)
+    answer = flower.post_json("/api/poison/act/discard", {"filter": "fleet"})
+    assert (answer.status, fleet.quarantine.get(mid).state) == (400, "NDLV")
+
+
+def test_given_up_messages_say_who_decided_why_and_when(serve: Serve, fleet: Fleet, keeper: Keeper) -> None:
+    mid = keeper.send_and_keep("fleet.kill_child")
+    flower = started(serve, mid)
+    flower.post("/poison/act/discard", {"ids": mid, "note": "the customer left"}, **TOKEN)
+    shown = cells(flower, "/poison?state=FAIL")
+    assert "discarded" in shown and "ann (flower)" in shown and "the customer left" in shown
+    page = flower.get(f"/poison/message/{mid}").text
+    assert re.search(
+        r"Given up</dt><dd>\d{4}-\d\d-\d\d [0-9:]{8} \w+, discarded by ann \(flower\): the", page
+    )
+
+
+def test_what_died_again_after_its_release_is_counted_where_the_release_is_told(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    mids = [keeper.send_and_keep("fleet.kill_child") for _ in range(3)]
+    flower = started(serve, *mids)
+    answer = flower.post("/poison/act/release", {"ids": mids}, **TOKEN)
+    told = answer.headers["Location"]
+    result = '<div id="poison-result" data-live>'
+    assert "3 messages released." in " ".join(flower.get(told).text.partition(result)[2].split())
+    for _ in range(2):
+        keeper.keep(keeper.receive(), crashes=1)
+    wait_until(
+        lambda: "3 messages released, and 2 died again." in flower.get(told).text, what="two died again"
+    )
+    assert cells(flower, "/poison").count("died again") == 2
+
+
+def test_the_stack_stands_at_the_top_of_a_message_as_lines_of_text(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    mid = keeper.send_and_keep("fleet.segfault", cause="signal:11")
+    evidence: dict[str, Any] = {"signal": 11, "stack": STACK}
+    keeper.ledger.client.hset(keeper.ledger.keys.message(mid), "evidence", json.dumps(evidence))
+    page = started(serve, mid).get(f"/poison/message/{mid}").text
+    users, below = re.findall(r"<pre>(.*?)</pre>", page, re.DOTALL)
+    assert users.split("\n") == [STACK[0], f"<strong>{STACK[1]}</strong>", ""]
+    assert below.split("\n") == [STACK[2], ""]
+    assert page.index("<pre>") < page.index("On record")
+
+
+def test_every_moment_is_shown_with_its_zone(serve: Serve, fleet: Fleet, keeper: Keeper) -> None:
+    mid = keeper.send_and_keep("fleet.kill_child")
+    flower = started(serve, mid, env={"TZ": "Asia/Tokyo"})
+    for path in ("/poison", f"/poison/message/{mid}"):
+        moments = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d( JST)?", flower.get(path).text)
+        assert moments and {*moments} == {" JST"}, path
+    assert "times in JST" in flower.get("/poison/incidents").text
