@@ -144,7 +144,12 @@ HOOKS: Mapping[Part, _Table] = {
         "billiard.popen_fork:Popen": ("method", "pid", "returncode", "poll(flag)"),
     },
     Part.RECONNECT: {  # worker/prefork.py
-        "celery.concurrency.asynpool:AsynPool": ("_fileno_to_outq", "handle_result_event", "_cache"),
+        "celery.concurrency.asynpool:AsynPool": (
+            "_fileno_to_outq",
+            "handle_result_event",
+            "_cache",
+            "_sentinel_poll",
+        ),
         "billiard.pool:ApplyResult": ("_accepted", "ready()"),
     },
 }

@@ -108,11 +108,13 @@ def watch_again(pool: Any) -> None:
     """Let the event loop begin although a process has ended that the pool has not missed yet.
 
     Celery stops watching it as soon as its pipe closes, which is a moment before it can be waited for. A loop
-    that begins in between takes what is left of the watch for a file descriptor, and ends the worker.
+    that begins in between takes what is left of the watch for a file descriptor, and ends the worker
+    (https://github.com/celery/celery/issues/9250).
     """
     for process in list(getattr(getattr(pool, "_pool", None), "_pool", ())):
         if vars(process).get("_sentinel_poll", 0) is None:
-            del process._sentinel_poll  # made anew, and found ready at once
+            # As Celery makes it; found ready at once. Before 5.6 it must not be missing either.
+            process._sentinel_poll = os.dup(process._popen.sentinel)
 
 
 def _flush(inner: Any, flush: Callable[[], object]) -> None:

@@ -26,7 +26,7 @@ def test_NEW_9_a_loop_begins_although_a_process_has_ended_that_the_pool_has_not_
     pool._track_child_process(process, hub)
     if untracked:
         pool._untrack_child_process(process, hub)
-        with pytest.raises(ValueError, match="file descriptor is None"):
+        with pytest.raises((ValueError, AttributeError), match="None"):  # the second one before kombu 5.7
             pool._track_child_process(process, hub)
     watch_again(SimpleNamespace(_pool=SimpleNamespace(_pool=[process])))
     pool._track_child_process(process, hub)
