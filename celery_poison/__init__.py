@@ -3,7 +3,7 @@
 The life of a message, in reading order: ``plugin`` stamps it when it is sent; ``broker`` receives it and
 ``worker`` lets it in, records its start and end, and blames a dead pool process; ``failover`` notices a
 dead worker and puts its messages back; ``quarantine`` holds what was convicted until a person releases
-or fails it. ``verdict`` decides, ``ledger`` remembers.
+or fails it. ``decide`` judges, ``ledger`` remembers.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -308,7 +308,7 @@ def test_workers_and_incidents_are_listed(console: Console, keeper: Keeper) -> N
     keeper.ledger.close("w1@test/b00t", "i1", flagged=2, put_back=5, returned={"celery": 5}, fence=fence)
     (incident,) = console.json("incidents")
     assert (incident["incident"], incident["flagged"], incident["put_back"]) == ("i1", 2, 5)
-    assert incident["how"] == "silent" and incident["took"] >= 0
+    assert incident["how"] == "silent" and incident["took"] is not None
     assert "celery: 5" in console.out("incidents")
     assert "died alone" not in console.out("incidents")
 
