@@ -8,6 +8,7 @@ from typing import Any
 
 import flower.views
 import pytest
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -30,8 +31,18 @@ def text(browser: Any, selector: str = "body") -> str:
 
 
 def click(browser: Any, selector: str) -> None:
-    wait_until(lambda: browser.find_elements(By.CSS_SELECTOR, selector), what=selector)
-    browser.find_element(By.CSS_SELECTOR, selector).click()
+    def clicked() -> bool:
+        found = browser.find_elements(By.CSS_SELECTOR, selector)
+        try:
+            browser.execute_script(
+                "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", found[0]
+            )
+            found[0].click()
+        except (IndexError, WebDriverException):  # not there yet; or moved by a refresh under the pointer
+            return False
+        return True
+
+    wait_until(clicked, what=selector)
 
 
 def await_text(browser: Any, wanted: str, selector: str = "body", timeout: float = PATIENCE) -> None:
@@ -126,7 +137,7 @@ def test_a_page_stays_fresh_without_losing_ticks_or_focus_and_works_with_the_key
     served = serve(user=ANN)
     visit(browser, served, "/poison")
     tick = browser.find_element(By.CSS_SELECTOR, "#poison-rows input[name='ids']")
-    tick.click()
+    tick.send_keys(Keys.SPACE)
     row = browser.find_element(By.CSS_SELECTOR, "#poison-rows button[name='only']")
     browser.execute_script("arguments[0].focus()", row)
     newer = keeper.send_and_keep("fleet.segfault", cause="signal:11")
