@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
 
 from tests.apps.harness import Fleet
 
-POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
-BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+
+def _rarely(*names: str) -> list[Any]:
+    """These take part in `tox -e matrix` and `tox -m versions` only."""
+    return [pytest.param(name, marks=pytest.mark.matrix) for name in names]
+
+
+POOLS = pytest.mark.parametrize("pool", ["prefork", *_rarely("threads", "solo", "gevent", "eventlet")])
+BOTH = pytest.mark.parametrize("broker_url", ["redis", *_rarely("rabbitmq")], indirect=True)
 
 
 def _done(fleet: Fleet, count: int) -> Callable[[], bool]:
@@ -45,7 +52,7 @@ def test_a_worker_with_celerys_defaults_consumes_and_leaves_when_it_is_asked_to(
     assert _left_on(fleet.broker_url) == set(), "it was acknowledged, after its worker was asked to leave"
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
+@pytest.mark.parametrize("pool", ["prefork", *_rarely("threads", "solo", "gevent")])
 def test_EMS_6_with_celerys_defaults_the_messages_of_a_killed_worker_come_back(
     fleet: Fleet, pool: str
 ) -> None:
