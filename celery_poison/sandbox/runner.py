@@ -57,6 +57,8 @@ class Runner:
         self._thread: threading.Thread | None = None
         self._cell: OpenCell | None = None
         self._ending = False
+        #: Whether the trial that it was given last was handed to its cell: it runs, or will in a moment.
+        self.has_begun = False
 
     # --- on the event loop ---------------------------------------------------------------------
 
@@ -65,13 +67,8 @@ class Runner:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="poison-cell", daemon=True)
             self._thread.start()
-        self._trial = trial
+        self._trial, self.has_begun = trial, False
         self._trials.put(trial)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether the trial that it was given last has begun in its cell."""
-        return self._trial is not None and self._trial.begun
 
     def terminate(self, pid: int, signum: int | None) -> None:
         """End what runs in the cell ``pid``, if that is its; SIGUSR1 interrupts it, as in a pool process."""
@@ -126,12 +123,16 @@ class Runner:
 
     def _try(self, trial: Trial) -> None:
         for last in (False, True):
+            self.has_begun = False
             try:
                 cell = self._cell = self._cell or self._open_cell()
                 if trial.request.type not in cell.tasks:
                     raise CannotOpen(f"task {trial.request.type} is not there when the app is loaded anew")
                 if trial.request.epoch != self._host.epoch:
                     return  # its connection was lost meanwhile
+                self.has_begun = True
+                if self._ending or self._host.stopping:
+                    return  # the worker leaves, and puts the message back
                 cell.run(trial.arguments, trial.request.alone)
             except CannotOpen as error:
                 if error.was_killed and not last:

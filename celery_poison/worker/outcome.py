@@ -299,11 +299,12 @@ class Outcomes:
         """A start ended through nobody's fault and its message goes back."""
         self._background.do(partial(self.interrupt, mid, start))
 
-    def interrupt(self, mid: str, start: Start) -> None:
-        """The same at once, by the caller's own thread."""
+    def interrupt(self, mid: str, start: Start) -> bool:
+        """The same at once, by the caller's own thread; return whether the start had ended after all."""
         with suppress(StaleDelivery):
             known = {"release": self._settings.release}
-            self._ledger.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
+            return self._ledger.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
+        return False
 
     def take_back_all(self) -> None:
         """Interrupt whatever this worker still has on record, now that it leaves.
@@ -312,8 +313,9 @@ class Outcomes:
             LedgerUnavailable: Redis is away.
         """
         for mid, start, _ in Queries(self._ledger).running():
-            if start.worker == self._me.worker:
-                self.interrupt(mid, start)
+            if start.worker == self._me.worker and self.interrupt(mid, start):
+                # Its end was not heard of here, and its message goes back: the copy is recognised by it.
+                self._ledger.acquit(mid, start, final=True, copy=True)
 
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
