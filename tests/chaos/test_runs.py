@@ -91,6 +91,7 @@ def test_two_at_one_time_do_not_disturb_each_other_and_an_interrupted_one_leaves
     assert quiet.process.returncode == 0
 
 
+@pytest.mark.matrix
 def test_plain_celery_is_judged_too(start: Start) -> None:
     told, progress = start("--plain", "--faults", "warm", "--minutes", "0.3", "--json").finish(
         0.3 * 60 + REST

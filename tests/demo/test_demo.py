@@ -13,6 +13,7 @@ import pytest
 
 from celery_poison.demo.app import POISONS
 from celery_poison.testing import wait_until
+from tests import sampled
 from tests.demo.demo_process import DemoProcess
 
 HEALTHY = 60
@@ -79,7 +80,7 @@ def test_without_the_plugin_it_ends_by_itself_after_the_given_seconds(start_demo
     assert json.loads(out)["mode"] == "plain"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", sampled([signal.SIGTERM], [signal.SIGINT]), ids=lambda number: number.name)
 def test_a_demo_that_is_stopped_leaves_nothing_behind(start_demo: Start, number: signal.Signals) -> None:
     demo = start_demo("--healthy", "2000")
     # The demo, two workers and their pools; Redis writes its title over the mark that is counted here.

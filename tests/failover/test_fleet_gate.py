@@ -14,6 +14,7 @@ from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.quarantine.overview import overview
 from celery_poison.testing import wait_until
+from tests import sampled
 from tests.failover.crew import Watched
 from tests.failover.standalone import MonitorProcess
 
@@ -43,7 +44,7 @@ def _busy(crew: Watched) -> set[str]:
     return {start.worker.rpartition("/")[0] for start in running}
 
 
-@pytest.mark.parametrize("trial", ["cell", "off"])
+@pytest.mark.parametrize("trial", sampled(["cell"], ["off"]))
 def test_NEW_1_half_of_a_fleet_killed_from_outside_convicts_nobody_and_the_alarm_passes(
     new_crew: Callable[..., Watched], redis_url: str, entry_points: Path, trial: str
 ) -> None:
@@ -78,7 +79,7 @@ def test_NEW_1_half_of_a_fleet_killed_from_outside_convicts_nobody_and_the_alarm
     assert not crew.quarantine.list() and not crew.quarantine.list(candidates=True)
 
 
-@pytest.mark.parametrize(("trial", "pool", "deaths"), [("cell", "prefork", 1), ("off", "solo", 4)])
+@pytest.mark.parametrize(("trial", "pool", "deaths"), sampled([("cell", "prefork", 1)], [("off", "solo", 4)]))
 def test_NEW_1_a_poison_is_convicted_while_the_gate_is_closed(
     new_crew: Callable[..., Watched], redis_url: str, trial: str, pool: str, deaths: int
 ) -> None:

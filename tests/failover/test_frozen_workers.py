@@ -22,10 +22,8 @@ matrix = pytest.mark.matrix
 def _cells() -> list[Any]:
     """Return pool, broker, and who of the two owners ends first: some of all, the others on request."""
     always = {
-        ("prefork", "redis", "new"),
         ("threads", "redis", "old"),
         ("gevent", "redis", "old"),
-        ("solo", "redis", "new"),
         ("prefork", "rabbitmq", "old"),
     }
     pools, brokers, ends = ("prefork", "threads", "solo", "gevent"), ("redis", "rabbitmq"), ("new", "old")

@@ -64,6 +64,7 @@ def test_EMS_6_a_monitor_killed_at_any_command_is_followed_by_another_that_finis
     assert number > 20, "it was killed at every command of its recovery"
 
 
+@pytest.mark.matrix
 def test_EMS_4_a_monitor_stopped_at_any_command_changes_nothing_more_when_it_goes_on(
     dead_worker: Deathbed, undisturbed: Deathbed, new_redis_url: NewUrl
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 
+@pytest.mark.matrix
 def test_planted_waves_drifts_and_slow_recoveries_stand_out(
     spark: Any, history: Path, attempts_of_history: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

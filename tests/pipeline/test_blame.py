@@ -70,6 +70,7 @@ def test_the_worked_example_of_dstar_comes_out_as_published(spark: Any) -> None:
     assert told == [pytest.approx(said, abs=0.0051) for *_, said in DSTAR.values()]
 
 
+@pytest.mark.matrix
 def test_the_edges_of_the_measures_are_numbers(spark: Any) -> None:
     scored = _scored(spark, [("x", "all", 3, 0, 3, 0), ("x", "none", 0, 0, 0, 0), ("x", "calm", 0, 9, 3, 9)])
     told = {key: (row.ochiai, row.tarantula, row.dstar, row.jaccard) for key, row in scored.items()}
@@ -95,6 +96,7 @@ def test_five_million_attempts_agree_and_no_bystander_is_above_a_culprit(spark: 
     no_bystander_above(tmp_path, agreed(tmp_path / "journal", rows, trials=True))
 
 
+@pytest.mark.matrix
 def test_measures_are_compared_with_what_the_trials_proved(attempts_of_history: Any) -> None:
     from celery_poison.pipeline import blame
 

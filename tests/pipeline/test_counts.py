@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import sampled
 from tests.pipeline.entries import W2, died, journal_of, ran
 
 DAY = 86_400
@@ -31,7 +32,7 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(scope="module", params=["hostile", "generated"])
+@pytest.fixture(scope="module", params=sampled(["generated"], ["hostile"]))
 def counted(
     request: pytest.FixtureRequest,
     spark: Any,

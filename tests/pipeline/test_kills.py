@@ -27,6 +27,7 @@ EARLY, LATE = 4.0, 1.0
         pytest.param(20, ("--trim-after", "0"), id="20-kills-trimming", marks=pytest.mark.matrix),
     ],
 )
+@pytest.mark.matrix
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("java")
 def test_the_lake_is_the_journal_after_kills_at_random_moments(

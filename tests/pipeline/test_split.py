@@ -114,6 +114,7 @@ def _rows(frame: Any) -> Counter[str]:
     return Counter(str(row) for row in frame.select(*sorted(frame.columns)).collect())
 
 
+@pytest.mark.matrix
 def test_tasks_and_spark_together_make_what_the_definitions_say_of_a_hostile_journal(
     spark: Any, lake: Path, journal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,7 @@ def test_fingerprints_and_days_count_what_attempts_tell(made: Any) -> None:
     )
 
 
+@pytest.mark.matrix
 def test_the_steps_of_a_back_test_are_those_of_troubled_messages(made: Any) -> None:
     from celery_poison.pipeline.backtest import Policy, oversized, replay, steps
 

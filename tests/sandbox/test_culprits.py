@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_poison.testing import wait_until
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.harness import Fleet
 from tests.sandbox.conftest import Court, every_pool_and_broker
 
@@ -60,7 +60,9 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("way", "pool"), itertools.product(WAYS, ["prefork", "threads"]))
+@pytest.mark.parametrize(
+    ("way", "pool"), sampled([*itertools.product(WAYS, ["prefork"])], [*itertools.product(WAYS, ["threads"])])
+)
 def test_NEW_1_nothing_that_a_suspect_does_to_its_surroundings_reaches_the_worker(
     court: Court, way: str, pool: str
 ) -> None:
@@ -115,7 +117,7 @@ def test_NEW_6_a_released_message_is_tried_first(court: Court) -> None:
     assert len(court.events("crashed")) == 3, "one with its worker, one on trial, one on probation"
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
 def test_SAP_3_without_trials_two_shared_deaths_convict(
     new_fleet: Callable[..., Fleet], redis_url: str, pool: str
 ) -> None:

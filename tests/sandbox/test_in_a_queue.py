@@ -8,7 +8,7 @@ import pytest
 
 from celery_poison.quarantine.overview import overview
 from celery_poison.testing import Supervisor, Worker
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court
 
 QUEUE = "celery.trial"
@@ -17,7 +17,7 @@ BYSTANDERS = 2
 TRIAL, OTHER = "w1", "w2"
 
 
-@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 def test_NEW_1_suspects_are_tried_by_the_worker_of_the_trial_queue_and_keep_their_own_queue(
     new_court: Callable[..., Court], broker_url: str
 ) -> None:

@@ -13,7 +13,7 @@ from celery import Celery
 from celery_poison.sandbox import loading
 from celery_poison.sandbox.loading import Origin, origin_of
 from celery_poison.testing import wait_until
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.harness import ROOT
 from tests.sandbox.apps import LOADS_ONCE
 from tests.sandbox.conftest import Court
@@ -44,7 +44,7 @@ def test_an_app_in_a_module_is_found_by_its_name(monkeypatch: Any) -> None:
     assert origin_of(Celery("y", set_as_current=False)) is None
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
 def test_what_is_set_up_when_a_worker_begins_is_there_in_a_cell_too(court: Court, pool: str) -> None:
     with court.worker(pool=pool) as worker:
         in_cell = court.suspect("trial.tells").get(timeout=PATIENCE)
@@ -62,7 +62,7 @@ def _run(court: Court, *command: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
 def test_NEW_1_an_app_that_a_script_makes_is_loaded_without_running_it(court: Court, pool: str) -> None:
     """Its tasks are called as in the script, and its own `worker_main()` is not called."""
     process = _run(court, str(SCRIPT), "worker", f"--pool={pool}", "-c2", "-l", "INFO")
@@ -165,7 +165,7 @@ def _log(court: Court) -> str:
     return (court.directory / "run.log").read_text()
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
 def test_an_app_that_cannot_be_loaded_anew_costs_its_suspects_nothing(court: Court, pool: str) -> None:
     first, second = (court.suspect("trial.tells", n) for n in range(2))
     with court.worker(pool=pool, env={LOADS_ONCE: "1"}) as worker:

@@ -11,7 +11,7 @@ from tests.sandbox.conftest import POOLS, Court
 
 matrix = pytest.mark.matrix
 
-ALWAYS = ("prefork", "gevent")
+ALWAYS = ("prefork",)
 EVERY_POOL = pytest.mark.parametrize(
     "pool", [pytest.param(pool, marks=() if pool in ALWAYS else matrix) for pool in POOLS]
 )

@@ -13,11 +13,8 @@ from celery_poison.decide import CHANCE
 from tests import PATIENCE
 from tests.sandbox.conftest import Court, every_pool_and_broker
 
-POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent"])
 
-
-@POOLS
-@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+@every_pool_and_broker(("prefork", "redis"), ("gevent", "redis"), ("threads", "rabbitmq"))
 def test_a_warm_shutdown_waits_for_the_trial(court: Court, pool: str) -> None:
     suspect = court.suspect("trial.waits")
     with court.worker(pool=pool) as worker:
@@ -62,7 +59,7 @@ def test_a_cold_shutdown_ends_the_trial_and_convicts_nobody(court: Court, pool: 
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
 
 
-@every_pool_and_broker(("prefork", "rabbitmq"), ("threads", "redis"), ("gevent", "rabbitmq"))
+@every_pool_and_broker(("prefork", "rabbitmq"), ("threads", "redis"))
 def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_an_idle_one(
     court: Court, pool: str
 ) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.tasks import KillsItsReader
 from tests.worker.apps import build
 from tests.worker.conftest import Crew
 
 BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+REDIS_FIRST = pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 
 
 def _begun(crew: Crew, count: int = 1) -> None:
@@ -41,7 +42,7 @@ def test_NEW_2_a_warm_shutdown_adds_no_strike_and_prefetched_messages_go_back_un
     assert all(count == 1 for count in crew.marks.count("waits_for_repair", "start").values())
 
 
-@BOTH
+@REDIS_FIRST
 @pytest.mark.parametrize("soft", [0, 1])
 def test_NEW_2_a_cold_or_soft_shutdown_interrupts_and_adds_no_strike(
     new_crew: Any, broker_url: str, soft: int
@@ -164,7 +165,7 @@ def test_SAP_2_what_was_prefetched_only_is_not_flagged_when_its_worker_dies(crew
     assert len(crew.events("cleared")) == slots
 
 
-@BOTH
+@REDIS_FIRST
 def test_NEW_1_the_neighbours_of_a_poison_are_cleared_and_it_alone_is_quarantined(crew: Crew) -> None:
     neighbours = [crew.send("slow", 0.5 + n / 100) for n in range(3)]
     with crew.worker(concurrency=4) as first:

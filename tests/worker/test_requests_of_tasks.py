@@ -7,15 +7,20 @@ from typing import Any
 import pytest
 from celery import Task
 
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
-BOTH = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
 POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
 
 
-@BOTH
-@POOLS
+@pytest.mark.parametrize(
+    ("pool", "broker_url"),
+    sampled(
+        [("prefork", "redis"), ("threads", "rabbitmq"), ("solo", "redis")],
+        [("prefork", "rabbitmq"), ("threads", "redis"), ("solo", "rabbitmq")],
+    ),
+    indirect=["broker_url"],
+)
 def test_WAS_1_WAS_3_a_message_rolled_back_max_failures_times_is_quarantined(crew: Crew, pool: str) -> None:
     crew.send("asks", "rollback")
     with crew.worker(pool=pool):
