@@ -42,6 +42,8 @@ _STAY = (
     *(_KEYS.message(""), _KEYS.incident(""), _KEYS.convictions(""), _KEYS.children, _KEYS.lineage("")),
     *("poison.returned.", "_kombu."),
 )
+#: Answers to a worker that was killed while it asked the others who they are (mingle).
+_OF_CELERY = ".reply.celery.pidbox"
 #: Of these, what grows with what happens, and is trimmed or expires.
 _GROW = (_KEYS.journal, _KEYS.message(""), _KEYS.incident(""), "poison.returned.")
 
@@ -135,7 +137,7 @@ def left_behind(stage: Stage) -> dict[str, int]:
     stays, size = {*_COUNTED, *(getattr(_KEYS, name) for name in _STAYS)}, 0
     with stage.redis.client() as client:
         for key in client.scan_iter(count=1000):
-            if key not in stays and not key.startswith(_STAY):
+            if key not in stays and not key.startswith(_STAY) and not key.endswith(_OF_CELERY):
                 found[f"key {key}"] = 1
             if not key.startswith(_GROW):
                 size += _number(client.memory_usage(key, samples=0))

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 
 from celery_poison import Quarantine
-from celery_poison.chaos.excuses import ENDS, GATE, Wrong
+from celery_poison.chaos.excuses import ENDS, GATE, IN_MINGLE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, Outcome, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
@@ -38,8 +38,8 @@ from celery_poison.testing.basics import Interruptions
 PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 180.0, 45.0, 130.0
 #: Stories that are told.
 STORIES = 20
-#: What Celery says when a worker gives up.
-UNRECOVERABLE = re.compile(r"Unrecoverable error: .*")
+#: What Celery says when a worker gives up, and the traceback behind it.
+UNRECOVERABLE = re.compile(r"(Unrecoverable error: .*)((?:\n(?!\[).*)*)")
 
 Say = Callable[[str], None]
 
@@ -168,9 +168,9 @@ def _worst(failures: list[Finding]) -> list[str]:
 
 def _complaints(stage: Stage) -> list[tuple[str, str]]:
     return [
-        (life, found)
+        (life, f"{found} {IN_MINGLE}" if "consumer/mingle.py" in trace else found)
         for life, worker in stage.lives.items()
-        for found in UNRECOVERABLE.findall(worker.log_text())
+        for found, trace in UNRECOVERABLE.findall(worker.log_text())
     ]
 
 
