@@ -12,7 +12,6 @@ from typing import Any
 
 import redis
 
-from celery_poison import Quarantine
 from celery_poison.chaos.excuses import ENDS, GATE, IN_MINGLE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, Outcome, judge, judge_plain
 from celery_poison.chaos.load import Load
@@ -75,7 +74,7 @@ class Program:
                 began = time.monotonic()
                 self._await_quiet(stage, load, watch)
             self._interruptions.pause()
-            return self._judge(stage, load, torment, watch.convicted, time.monotonic() - began)
+            return self._judge(stage, load, torment, watch, time.monotonic() - began)
 
     def _await_quiet(self, stage: Stage, load: Load, watch: Watch) -> None:
         """Wait until nothing is left to do, or patience ends."""
@@ -90,10 +89,8 @@ class Program:
             changed = changed if left == before else time.monotonic()
         self._say(f"after {time.monotonic() - began:.0f} s {left or 'nothing'} is left to do")
 
-    def _judge(
-        self, stage: Stage, load: Load, torment: Torment, convicted: dict[str, float], quiet: float
-    ) -> Outcome:
-        left, journal = counted(stage), _journal(stage)
+    def _judge(self, stage: Stage, load: Load, torment: Torment, watch: Watch, quiet: float) -> Outcome:
+        left, journal, convicted = counted(stage), watch.journal(), watch.convicted
         traced = traces(stage, _not_done(stage, load) - {*convicted})
         plain = stage.options.plain
         remembered = set() if plain else flagged(stage)
@@ -142,10 +139,6 @@ def _not_done(stage: Stage, load: Load) -> set[str]:
     stage.log.update()
     sure = {id for id, sent in load.sent.items() if sent.sure and sent.kind == HEALTHY}
     return sure - stage.log.ended
-
-
-def _journal(stage: Stage) -> list[dict[str, str]]:
-    return [] if stage.options.plain else Quarantine(stage.app).queries.journal(count=1_000_000)
 
 
 def _gates(journal: Iterable[dict[str, str]], ahead: float) -> list[Blow]:
