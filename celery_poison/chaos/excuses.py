@@ -102,8 +102,17 @@ def _was_there(case: Case, blow: Blow) -> bool:
 
 
 def _went_with_it(case: Case, blow: Blow) -> bool:
-    """Whether the message is gone, and nothing has ended since that would clear what is remembered of it."""
-    return case.id in blow.gone and all(run.end is None or run.end < blow.began for run in case.runs)
+    """Whether the message is gone, and Redis heard of no end since that would clear its history."""
+    ends = [run.end for run in case.runs if run.end is not None and run.end >= blow.began]
+    return case.id in blow.gone and (not ends or case.settled > max(ends) + CUT_SHORT)
+
+
+def _could_not_tell_of_its_end(case: Case, blow: Blow) -> bool:
+    """Whether the worker of a run ended while Redis was away: RabbitMQ had its acknowledgement."""
+    return case.text == REMEMBERED and any(
+        run.life in blow.lives and run.end is not None and run.end - SLACK <= blow.began <= case.settled
+        for run in case.runs
+    )
 
 
 def _its_end_was_refused(case: Case, blow: Blow) -> bool:
@@ -155,11 +164,6 @@ def _came_while_the_ledger_was_away(case: Case, blow: Blow) -> bool:
     """Whether the second run began then: nobody could recognise the copy."""
     second = sorted(case.runs, key=lambda run: run.begin)[1]
     return blow.began <= second.begin <= blow.ended + RECONNECT
-
-
-def _is_remembered_since_then(case: Case, blow: Blow) -> bool:
-    """Whether a copy was done then: the end of that run said nothing about the first, whose worker died."""
-    return case.text == REMEMBERED and len(case.runs) > 1 and _came_while_the_ledger_was_away(case, blow)
 
 
 def _was_on_trial_there(case: Case, blow: Blow) -> bool:
@@ -283,8 +287,8 @@ EXCUSES = (
            "its worker was taken for dead, and died before it could forget the end"),
     Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
            "Redis did not keep the note of its end, or that it was forgotten"),
-    Excuse((Wrong.LEFT,), OF_THE_LEDGER, _is_remembered_since_then,
-           "a copy of it was done while the ledger was away", "rabbitmq"),
+    Excuse((Wrong.LEFT,), (DEATH,), _could_not_tell_of_its_end,
+           "its worker ended before it could tell Redis how it had ended", "rabbitmq"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
            "on RabbitMQ they stay for ten minutes"),
     Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,

@@ -149,4 +149,5 @@ def _left(facts: Facts) -> Iterator[Case]:
     for text, ids in ((REMEMBERED, facts.flagged), (ITS_END, facts.ended)):
         for id in sorted(ids):
             sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
-            yield Case(Wrong.LEFT, id, text, sent.at if sent else 0.0, runs)
+            by = max((settled(run, facts.blows) for run in runs if run.end is not None), default=0.0)
+            yield Case(Wrong.LEFT, id, text, sent.at if sent else 0.0, runs, settled=by)

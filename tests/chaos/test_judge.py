@@ -239,6 +239,8 @@ def test_what_is_remembered_of_a_message_that_is_gone_is_excused_and_of_one_that
     assert Wrong.LEFT in excused(replace(given, flagged=frozenset("a")))
     assert found(replace(given, flagged=frozenset("b"))) == [(Wrong.LEFT, "b")]
     assert (Wrong.LEFT, "a") in found(replace(given, flagged=frozenset("a"), blows=[]))
+    unheard = [*given.blows, Blow("net-cut-5", 7, 12, ("w1/1",))]
+    assert Wrong.LEFT in excused(replace(given, flagged=frozenset("b"), blows=unheard))
 
 
 def test_a_worker_that_celery_could_not_start_is_judged_once_and_excused_by_what_kept_it_from_that() -> None:
@@ -262,12 +264,14 @@ def test_a_worker_whose_broker_goes_away_in_mingle_is_given_up_by_celery_itself(
     assert found(replace(given, blows=[blows[1]])) == [(Wrong.ENDED, "")]
 
 
-def test_a_message_that_is_remembered_is_excused_on_rabbitmq_if_a_copy_was_done_without_the_ledger() -> None:
-    away = (Blow("redis-down", 20, 25),)
-    given = facts(run("a", 1, 2), run("a", 22, 23), blows=away, flagged=frozenset("a"), broker="rabbitmq")
+def test_a_message_is_remembered_on_rabbitmq_if_its_worker_ended_before_it_could_tell_of_its_end() -> None:
+    away, death = Blow("redis-down", 7, 12), Blow(DEATH, 9, 9, ("w1/1",), note="status 0")
+    asked = Blow("warm", 8, 9, ("w1/1",))
+    given = facts(run("a", 1, 8), blows=(away, death, asked), flagged=frozenset("a"), broker="rabbitmq")
     assert Wrong.LEFT in excused(given)
     assert (Wrong.LEFT, "a") in found(replace(given, broker="redis"))
-    assert (Wrong.LEFT, "a") in found(replace(given, blows=[Blow("redis-down", 40, 45)]))
+    assert (Wrong.LEFT, "a") in found(replace(given, blows=[away]))
+    assert (Wrong.LEFT, "a") in found(replace(given, blows=[replace(death, began=30, ended=30)]))
 
 
 def test_how_celery_ends_a_cold_gevent_is_excused_for_the_worker_that_was_asked_to() -> None:
