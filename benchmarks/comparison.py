@@ -137,7 +137,7 @@ def recovery(setup: str, args: argparse.Namespace) -> Figures:
 
 def cost(setup: str, args: argparse.Namespace) -> Figures:
     """A no-op on Redis: throughput, processor time, time to send, and the memory of the worker afterwards."""
-    with Fleet(setup) as fleet, fleet.server.client() as client:
+    with Fleet(setup) as fleet, fleet.client() as client:
         sending = fleet.send([["noop", []]] * (args.tasks + WARM_UP))
         client.rename(QUEUE, STAGED)
         with fleet.worker(loglevel="WARNING") as worker:
@@ -209,7 +209,7 @@ def _stopped(fleet: Fleet, innocents: list[str]) -> bool:
 def _fate(fleet: Fleet, name: str) -> str:
     if name in fleet.kept([name]):
         return "quarantined"
-    with fleet.server.client(db=1) as client:
+    with fleet.client(db=1) as client:
         failed = '"FAILURE"' in (client.get(f"celery-task-meta-{name}") or "")
     return "given up" if failed else "not stopped"
 

@@ -103,6 +103,10 @@ class Fleet:
 
     # -- what is seen
 
+    def client(self, db: int = 0) -> Any:
+        """The broker's Redis; a busy machine may keep it waiting."""
+        return self.server.client(db, socket_timeout=60)
+
     def marks(self) -> list[Mark]:
         return [Mark(*json.loads(line)) for line in self._notes.lrange(comparison_apps.MARKS, 0, -1)]
 
@@ -112,7 +116,7 @@ class Fleet:
     def kept(self, names: list[str]) -> list[str]:
         """Which of these are in quarantine, or in Relier's dead letter queue."""
         if self.setup == "relier":
-            with self.server.client() as client:
+            with self.client() as client:
                 letters = " ".join(client.hvals("rl:dlq"))
             return [name for name in names if json.dumps(name) in letters]
         if self.setup != "guarded":
@@ -124,7 +128,7 @@ class Fleet:
 
     def unacknowledged(self) -> int:
         """Messages that Redis keeps for workers, the dead included, until the visibility timeout."""
-        with self.server.client() as client:
+        with self.client() as client:
             return int(client.hlen("unacked"))
 
     def dead_letters(self) -> list[str]:
