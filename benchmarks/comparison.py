@@ -43,7 +43,7 @@ def delivery_limit(setup: str, args: argparse.Namespace) -> Figures:
     names = ["poison", *HEALTHY]
     with Fleet(setup, quorum=DELIVERY_LIMIT, prefetch=PREFETCH // 2) as fleet:
         fleet.dead_letters()
-        calls = [["healthy", [name, 0.02]] for name in HEALTHY]
+        calls = [["healthy", [name, args.healthy_seconds]] for name in HEALTHY]
         fleet.send([["poison", ["poison", args.poison_seconds, "worker"]], *calls])
         with fleet.supervise(1, 2) as supervisor:
 
@@ -270,6 +270,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--poison-seconds", type=float, default=0.0, help="how long the poison of `delivery-limit` runs first"
     )
+    add("--healthy-seconds", type=float, default=0.02, help="how long the others there take (default: 0.02)")
     add("--tasks", type=int, default=2000, help="no-ops in a round of `cost` (default: 2000)")
     add("--rounds", type=int, default=3, help="rounds of `cost`, the columns in turn (default: 3)")
     add("--watch", type=float, default=20.0, help="seconds for which `pool-poison` is watched (default: 20)")
