@@ -21,13 +21,19 @@ SETTLE, REST = 3.5, 2.0
 
 
 class Setup(NamedTuple):
-    """What is run: which app, which task, how many messages."""
+    """What is run: which app, which task, how many messages, and by which worker.
+
+    Attributes:
+        defaults: with mingle and gossip, as Celery starts a worker.
+    """
 
     guarded: bool
     task: str
     tasks: int
     results: bool
+    pool: str = "prefork"
     concurrency: int = 2
+    defaults: bool = False
 
 
 class Round(NamedTuple):
@@ -52,7 +58,8 @@ def run(setup: Setup) -> Round:
     messages = workers.published(setup.task, setup.tasks + WARM_UP, guarded=guarded, results=results)
     with RedisServer() as server, server.client(decode_responses=False) as client:
         env = workers.environment(server, guarded=guarded, results=results)
-        with workers.worker(env, concurrency=setup.concurrency) as worker:
+        started = workers.worker(env, pool=setup.pool, concurrency=setup.concurrency, defaults=setup.defaults)
+        with started as worker:
             workers.stage(client, messages[:WARM_UP])
             workers.release(client)
             workers.drain(client, worker)
@@ -62,8 +69,9 @@ def run(setup: Setup) -> Round:
 
 def _measure(setup: Setup, client: redis.Redis, worker: Worker, messages: Sequence[bytes]) -> Round:
     pids = worker.child_pids()
-    if len(pids) != setup.concurrency:
-        raise RuntimeError(f"the pool has {len(pids)} processes instead of {setup.concurrency}")
+    expected = setup.concurrency if setup.pool == "prefork" else 0
+    if len(pids) != expected:
+        raise RuntimeError(f"the pool has {len(pids)} processes instead of {expected}")
 
     def cpu() -> Cpu:
         return cputime.read(worker.main_pid, pids, client)

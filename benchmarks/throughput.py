@@ -38,7 +38,8 @@ def measure(kind: str, args: argparse.Namespace) -> list[Pair]:
             _say(args, "  the machine does not become quiet")
         order = (False, True) if number % 2 == 0 else (True, False)
         with_results = args.results == "redis"
-        done = {guarded: rounds.run(Setup(guarded, kind, args.tasks, with_results)) for guarded in order}
+        rest = (kind, args.tasks, with_results, args.pool, args.concurrency, args.celery_defaults)
+        done = {guarded: rounds.run(Setup(guarded, *rest)) for guarded in order}
         pairs.append((done[False], done[True]))
         _say(args, f"  {kind} {number + 1}/{args.pairs}: {_line(*pairs[-1], args.tasks)}")
     return pairs
@@ -131,7 +132,8 @@ def environment(args: argparse.Namespace) -> dict[str, Any]:
         "redis_py": redis.__version__,
         "processors": os.cpu_count(),
         "load_before": os.getloadavg()[0],
-        "worker": "prefork -c 2 --without-gossip --without-mingle --loglevel WARNING",
+        "worker": f"{args.pool} -c {args.concurrency}"
+        + ("" if args.celery_defaults else " --without-gossip --without-mingle"),
         "results": args.results,
         "journal": "attempts",
         "receive": "kombu" if args.kombu_receive else "in one step",
@@ -153,6 +155,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="S",
         help="longest wait for a quiet machine before each pair (0)",
     )
+    parser.add_argument("--pool", default="prefork", help="of the worker (prefork)")
+    parser.add_argument("--concurrency", type=int, default=2, help="of the worker (2)")
+    parser.add_argument("--celery-defaults", action="store_true", help="with mingle and gossip")
     parser.add_argument(
         "--kombu-receive", action="store_true", help="without the gain of receiving in one step"
     )

@@ -32,9 +32,23 @@ def environment(
     }
 
 
-def worker(env: dict[str, str], *, pool: str = "prefork", concurrency: int = 2) -> Worker:
-    """Return a worker of the app that is not started yet."""
-    return Worker("load_app", pool=pool, concurrency=concurrency, env=env, cwd=HERE, loglevel="WARNING")
+def worker(
+    env: dict[str, str], *, pool: str = "prefork", concurrency: int = 2, defaults: bool = False
+) -> Worker:
+    """Return a worker of the app that is not started yet.
+
+    Args:
+        defaults: it is started as Celery does it, with mingle and gossip.
+    """
+    return Worker(
+        "load_app",
+        pool=pool,
+        concurrency=concurrency,
+        env=env,
+        cwd=HERE,
+        loglevel="WARNING",
+        defaults=defaults,
+    )
 
 
 @cache

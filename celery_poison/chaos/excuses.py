@@ -20,10 +20,14 @@ RECONNECT = 5.0
 BACK_AT_WORK = 9.0
 #: Seconds until a busy worker notices that a connection is closed.
 NOTICE = 6.0
+#: Seconds until an end that was acknowledged is forgotten (``worker/deferred_cleanup.py``).
+FORGETTING = 2.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
 #: How Celery itself ends after a cold shutdown: with gevent, and while it starts.
 CELERYS_OWN = ("BlockingSwitchOutError", "did_start_ok")
+#: Marks what Celery said when it gave up while it asked the other workers who they are.
+IN_MINGLE = "(in mingle)"
 
 
 class Wrong(Enum):
@@ -103,9 +107,10 @@ def _went_with_it(case: Case, blow: Blow) -> bool:
 
 
 def _its_end_was_refused(case: Case, blow: Blow) -> bool:
-    """Whether it was done when Redis took no note of that; whoever looked later found it unfinished."""
+    """Whether Redis took no note that it was done, or that this was to be forgotten, seconds later."""
+    since = blow.began - TOGETHER - FORGETTING
     return bool(case.id) and any(
-        run.end is not None and blow.began - TOGETHER <= run.end <= blow.ended + TOGETHER for run in case.runs
+        run.end is not None and since <= run.end <= blow.ended + TOGETHER for run in case.runs
     )
 
 
@@ -152,6 +157,11 @@ def _came_while_the_ledger_was_away(case: Case, blow: Blow) -> bool:
     return blow.began <= second.begin <= blow.ended + RECONNECT
 
 
+def _is_remembered_since_then(case: Case, blow: Blow) -> bool:
+    """Whether a copy was done then: the end of that run said nothing about the first, whose worker died."""
+    return case.text == REMEMBERED and len(case.runs) > 1 and _came_while_the_ledger_was_away(case, blow)
+
+
 def _was_on_trial_there(case: Case, blow: Blow) -> bool:
     return any(
         run.on_trial and run.life in blow.lives and run.begin - SLACK <= blow.began <= run.last + SLACK
@@ -175,6 +185,11 @@ def _could_not_start(case: Case, blow: Blow) -> bool:
     return "No space left on device" in case.text
 
 
+def _lost_its_broker_in_mingle(case: Case, blow: Blow) -> bool:
+    """Whether Celery gave up, which takes a connection that is lost just then for no lost connection."""
+    return "OperationalError" in case.text and case.text.endswith(IN_MINGLE)
+
+
 def _ended_as_celerys_do(case: Case, blow: Blow) -> bool:
     return any(error in case.text for error in CELERYS_OWN) and case.text.startswith(tuple(blow.lives))
 
@@ -192,8 +207,8 @@ def _came_together(case: Case, blow: Blow) -> bool:
 ENDS = "ends that wait for a copy"
 
 
-#: Of a start that ended.
-ITS_END = "its end is on record"
+#: Of a start that ended; of a message that is a candidate, or has a history.
+ITS_END, REMEMBERED = "its end is on record", "is remembered"
 
 
 def _nobody_asks_for_its_end(case: Case, blow: Blow) -> bool:
@@ -267,13 +282,17 @@ EXCUSES = (
     Excuse((Wrong.LEFT,), SILENCES, _ended_under_a_former_name,
            "its worker was taken for dead, and died before it could forget the end"),
     Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
-           "Redis did not keep the note of its end"),
+           "Redis did not keep the note of its end, or that it was forgotten"),
+    Excuse((Wrong.LEFT,), OF_THE_LEDGER, _is_remembered_since_then,
+           "a copy of it was done while the ledger was away", "rabbitmq"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
            "on RabbitMQ they stay for ten minutes"),
     Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,
            "Celery itself ends so after a cold shutdown"),
     Excuse((Wrong.ENDED,), ("disk-full", "kill-child"), _could_not_start,
            "Celery itself could not start"),
+    Excuse((Wrong.ENDED,), OF_CONNECTIONS, _lost_its_broker_in_mingle,
+           "Celery itself gives up if its broker goes away in mingle", "rabbitmq"),
     Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
            "it was killed, or asked to leave"),
 )  # fmt: skip

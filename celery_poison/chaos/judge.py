@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from celery_poison.chaos.excuses import DEATH, ITS_END, NOTICE, Case, Wrong, find_excuse, settled
+from celery_poison.chaos.excuses import DEATH, ITS_END, NOTICE, REMEMBERED, Case, Wrong, find_excuse, settled
 from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.runs import Blow, Facts, Run
 
@@ -146,7 +146,7 @@ def _ended(facts: Facts) -> Iterator[Case]:
 def _left(facts: Facts) -> Iterator[Case]:
     for name, count in facts.left.items():
         yield Case(Wrong.LEFT, "", f"{name}: {count}")
-    for text, ids in (("is remembered", facts.flagged), (ITS_END, facts.ended)):
+    for text, ids in ((REMEMBERED, facts.flagged), (ITS_END, facts.ended)):
         for id in sorted(ids):
             sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
             yield Case(Wrong.LEFT, id, text, sent.at if sent else 0.0, runs)

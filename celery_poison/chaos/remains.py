@@ -37,11 +37,15 @@ _STAYS = (
 )
 #: The broker's, which are counted, too.
 _COUNTED = (*QUEUES, "unacked", "unacked_index")
+#: The lock of a worker that was killed while it looked for what others hold: it expires.
+_EXPIRES = ("unacked_mutex",)
 #: Beginnings of the names of what stays.
 _STAY = (
     *(_KEYS.message(""), _KEYS.incident(""), _KEYS.convictions(""), _KEYS.children, _KEYS.lineage("")),
     *("poison.returned.", "_kombu."),
 )
+#: Answers to a worker that was killed while it asked the others who they are (mingle).
+_OF_CELERY = ".reply.celery.pidbox"
 #: Of these, what grows with what happens, and is trimmed or expires.
 _GROW = (_KEYS.journal, _KEYS.message(""), _KEYS.incident(""), "poison.returned.")
 
@@ -132,10 +136,10 @@ def flagged(stage: Stage) -> set[str]:
 def left_behind(stage: Stage) -> dict[str, int]:
     """Return keys that no living worker needs, bytes that are too many for them, and temporary files."""
     found: dict[str, int] = {}
-    stays, size = {*_COUNTED, *(getattr(_KEYS, name) for name in _STAYS)}, 0
+    stays, size = {*_COUNTED, *_EXPIRES, *(getattr(_KEYS, name) for name in _STAYS)}, 0
     with stage.redis.client() as client:
         for key in client.scan_iter(count=1000):
-            if key not in stays and not key.startswith(_STAY):
+            if key not in stays and not key.startswith(_STAY) and not key.endswith(_OF_CELERY):
                 found[f"key {key}"] = 1
             if not key.startswith(_GROW):
                 size += _number(client.memory_usage(key, samples=0))
@@ -169,12 +173,12 @@ def traces(stage: Stage, ids: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-#: Seconds between two looks.
-LOOK = 0.5
+#: Seconds between two looks, and more journal entries than come meanwhile.
+LOOK, LATEST = 0.5, 500
 
 
 class Watch:
-    """Looks at the quarantine from entering to leaving, in a thread of its own."""
+    """Looks at quarantine and journal from entering to leaving, in a thread: Redis may forget both."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -182,6 +186,7 @@ class Watch:
         self._thread = threading.Thread(target=self._look_on, name="watch", daemon=True)
         #: When each was first seen there; monotonic.
         self.convicted: dict[str, float] = {}
+        self._entries: dict[str, dict[str, str]] = {}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -199,7 +204,16 @@ class Watch:
     def _look(self) -> None:
         if not self._stage.options.plain:
             with suppress(PoisonError):  # Redis is away
-                kept = Quarantine(self._stage.app).queries.kept_ids(State.NDLV)
+                queries = Quarantine(self._stage.app).queries
+                kept = queries.kept_ids(State.NDLV)
                 now = time.monotonic()
                 for _, id in kept:
                     self.convicted.setdefault(id, now)
+                self._entries |= {entry["at"]: entry for entry in queries.journal(count=LATEST)}
+
+    def journal(self) -> list[dict[str, str]]:
+        """Return every entry that was seen, the oldest first."""
+        if not self._stage.options.plain:
+            everything = Quarantine(self._stage.app).queries.journal(count=1_000_000)
+            self._entries |= {entry["at"]: entry for entry in everything}
+        return sorted(self._entries.values(), key=lambda entry: [*map(int, entry["at"].split("-"))])

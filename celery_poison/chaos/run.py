@@ -12,8 +12,7 @@ from typing import Any
 
 import redis
 
-from celery_poison import Quarantine
-from celery_poison.chaos.excuses import ENDS, GATE, Wrong
+from celery_poison.chaos.excuses import ENDS, GATE, IN_MINGLE, Wrong
 from celery_poison.chaos.judge import HEALTHY, Finding, Outcome, judge, judge_plain
 from celery_poison.chaos.load import Load
 from celery_poison.chaos.plan import Fault
@@ -38,8 +37,8 @@ from celery_poison.testing.basics import Interruptions
 PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 180.0, 45.0, 130.0
 #: Stories that are told.
 STORIES = 20
-#: What Celery says when a worker gives up.
-UNRECOVERABLE = re.compile(r"Unrecoverable error: .*")
+#: What Celery says when a worker gives up, and the traceback behind it.
+UNRECOVERABLE = re.compile(r"(Unrecoverable error: .*)((?:\n(?!\[).*)*)")
 
 Say = Callable[[str], None]
 
@@ -75,7 +74,7 @@ class Program:
                 began = time.monotonic()
                 self._await_quiet(stage, load, watch)
             self._interruptions.pause()
-            return self._judge(stage, load, torment, watch.convicted, time.monotonic() - began)
+            return self._judge(stage, load, torment, watch, time.monotonic() - began)
 
     def _await_quiet(self, stage: Stage, load: Load, watch: Watch) -> None:
         """Wait until nothing is left to do, or patience ends."""
@@ -90,10 +89,8 @@ class Program:
             changed = changed if left == before else time.monotonic()
         self._say(f"after {time.monotonic() - began:.0f} s {left or 'nothing'} is left to do")
 
-    def _judge(
-        self, stage: Stage, load: Load, torment: Torment, convicted: dict[str, float], quiet: float
-    ) -> Outcome:
-        left, journal = counted(stage), _journal(stage)
+    def _judge(self, stage: Stage, load: Load, torment: Torment, watch: Watch, quiet: float) -> Outcome:
+        left, journal, convicted = counted(stage), watch.journal(), watch.convicted
         traced = traces(stage, _not_done(stage, load) - {*convicted})
         plain = stage.options.plain
         remembered = set() if plain else flagged(stage)
@@ -144,10 +141,6 @@ def _not_done(stage: Stage, load: Load) -> set[str]:
     return sure - stage.log.ended
 
 
-def _journal(stage: Stage) -> list[dict[str, str]]:
-    return [] if stage.options.plain else Quarantine(stage.app).queries.journal(count=1_000_000)
-
-
 def _gates(journal: Iterable[dict[str, str]], ahead: float) -> list[Blow]:
     """Return when the fleet gate was closed."""
     gates: list[Blow] = []
@@ -168,9 +161,9 @@ def _worst(failures: list[Finding]) -> list[str]:
 
 def _complaints(stage: Stage) -> list[tuple[str, str]]:
     return [
-        (life, found)
+        (life, f"{found} {IN_MINGLE}" if "consumer/mingle.py" in trace else found)
         for life, worker in stage.lives.items()
-        for found in UNRECOVERABLE.findall(worker.log_text())
+        for found, trace in UNRECOVERABLE.findall(worker.log_text())
     ]
 
 

@@ -198,8 +198,11 @@ class MessageTransitions(Caller):
         return bool(reply[1])
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
-        """Journal a copy that is acknowledged without running."""
-        self._call("duplicate", {}, mid=mid, start=start.encode(), reason=reason)
+        """Journal a copy that is acknowledged without running.
+
+        The flag of a message that has ended alive is cleared with it, if its worker did not live to do so.
+        """
+        self._call("duplicate", self._of(mid, start.id), mid=mid, start=start.encode(), reason=reason)
 
     # --- a message that has to wait ------------------------------------------------------------
 

@@ -74,8 +74,8 @@ class Script:
 
 @cache
 def _prelude() -> str:
-    names = ("_journal", "_start", "_gate", "_presence", "_parking", "_blocks", "_proposals", "_counts")
-    return "".join(map(_read, names))
+    names = ("journal", "start", "gate", "presence", "parking", "blocks", "proposals", "counts", "lineage")
+    return "".join(_read(f"_{name}") for name in names)
 
 
 def _read(name: str) -> str:

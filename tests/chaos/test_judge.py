@@ -253,6 +253,23 @@ def test_a_worker_that_celery_could_not_start_is_judged_once_and_excused_by_what
         assert found(facts(blows=(death,), complaints=[("w1/1", text)])) == [(Wrong.ENDED, "")]
 
 
+def test_a_worker_whose_broker_goes_away_in_mingle_is_given_up_by_celery_itself() -> None:
+    text = "Unrecoverable error: OperationalError('Server unexpectedly closed connection')"
+    blows = (Blow("rabbit-kill", 5, 6), Blow(DEATH, 9, 9, ("w1/1",), note="status 1"))
+    given = facts(blows=blows, complaints=[("w1/1", f"{text} (in mingle)")], broker="rabbitmq")
+    assert excused(given) == [Wrong.ENDED]
+    assert found(replace(given, complaints=[("w1/1", text)])) == [(Wrong.ENDED, "")]
+    assert found(replace(given, blows=[blows[1]])) == [(Wrong.ENDED, "")]
+
+
+def test_a_message_that_is_remembered_is_excused_on_rabbitmq_if_a_copy_was_done_without_the_ledger() -> None:
+    away = (Blow("redis-down", 20, 25),)
+    given = facts(run("a", 1, 2), run("a", 22, 23), blows=away, flagged=frozenset("a"), broker="rabbitmq")
+    assert Wrong.LEFT in excused(given)
+    assert (Wrong.LEFT, "a") in found(replace(given, broker="redis"))
+    assert (Wrong.LEFT, "a") in found(replace(given, blows=[Blow("redis-down", 40, 45)]))
+
+
 def test_how_celery_ends_a_cold_gevent_is_excused_for_the_worker_that_was_asked_to() -> None:
     given = facts(complaints=[("w1/1", "Unrecoverable error: BlockingSwitchOutError()")])
     assert excused(replace(given, blows=[Blow("cold", 1, 2, ("w1/1",))])) == [Wrong.ENDED]
@@ -303,4 +320,4 @@ def test_what_ended_while_redis_took_no_note_may_be_remembered() -> None:
     done = run("b", 1, 4)
     for name in ("redis-full", "redis-lost-second"):
         assert excused(facts(done, blows=(Blow(name, 3, 5),), flagged=frozenset("b"))) == [Wrong.LEFT]
-        assert found(facts(done, blows=(Blow(name, 13, 15),), flagged=frozenset("b"))) == [(Wrong.LEFT, "b")]
+        assert found(facts(done, blows=(Blow(name, 14, 16),), flagged=frozenset("b"))) == [(Wrong.LEFT, "b")]

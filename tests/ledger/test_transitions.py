@@ -143,6 +143,19 @@ class LedgerMachine(RuleBasedStateMachine):
             book.candidate, book.strikes, book.state = False, 0, State.TBDL
 
     @rule(mid=mids, which=clients)
+    def its_worker_dies_after_the_end_and_a_copy_comes(self, mid: str, which: int) -> None:
+        book = self.books[mid]
+        if book.state is not State.DLNG:
+            return
+        ledger = self.ledger(which)
+        ledger.client.hset(ledger.keys.done, book.token, "D")
+        ledger.duplicate(mid, start_of(mid, f"t{next(self.tokens)}"), reason="finished")
+        self.events["duplicate"] += 1
+        if book.candidate:
+            self.events["cleared"] += 1
+        book.forget()
+
+    @rule(mid=mids, which=clients)
     def an_old_token_changes_nothing(self, mid: str, which: int) -> None:
         book = self.books[mid]
         if book.state is not State.DLNG:
@@ -260,6 +273,23 @@ def _race(acts: list[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.join()
     return results
+
+
+def test_NEW_9_who_ended_alive_is_cleared_by_its_copy_if_its_worker_did_not_live_to_say_so(
+    redis_url: str,
+) -> None:
+    ledger = Ledger(open_redis(redis_url), Keys("copy"))
+    queries = Queries(ledger)
+    ledger.claim("m1", b"", start_of("m1", "t1"))
+    ledger.crash("m1", start_of("m1", "t1"), cause="worker_lost", shared=True)
+    ledger.claim("m1", b"", start_of("m1", "t2", deliveries=2))
+    ledger.client.hset(ledger.keys.done, "t2", "D")
+    ledger.duplicate("m1", start_of("m1", "t3", deliveries=1), reason="an earlier start already finished")
+
+    assert queries.candidate_ids() == set() and queries.lineage("id-m1") is None
+    _, cleared, copy = queries.journal()
+    assert (copy["event"], copy["token"]) == ("duplicate", "t3")
+    assert (cleared["event"], cleared["token"], cleared["deliveries"]) == ("cleared", "t2", "2")
 
 
 @pytest.fixture

@@ -23,21 +23,5 @@ if ARGV[5] ~= '1' then
   end
   redis.call('HDEL', KEYS[2], e.token)
 end
-local line = hash(KEYS[3])
-if not line.id then return {'OK', 0} end
-local cleared = line.candidate == '1' or line.probation == '1'
-if cleared then
-  count(KEYS[8], 'cleared')
-  journal(KEYS[7], ARGV[1], {event = 'cleared', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
-    queue = e.queue, worker = e.worker, state = 'DLVD', cause = line.cause, deliveries = e.deliveries,
-    crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident,
-    payload_bytes = e.payload_bytes})
-end
-redis.call('ZREM', KEYS[4], e.id)
-if ARGV[4] == '1' then
-  redis.call('DEL', KEYS[3])
-else
-  redis.call('HSET', KEYS[3], 'candidate', '0', 'probation', '0', 'strikes', '0',
-    'proven', '0', 'tried', '0', 'spoilt', '0', 'doubted', '0')
-end
+local cleared = clear_and_journal(KEYS[3], KEYS[4], KEYS[8], KEYS[7], ARGV[1], ARGV[2], e, ARGV[4] == '1')
 return {'OK', cleared and 1 or 0}

@@ -1,0 +1,24 @@
+-- Shared by the scripts that clear the history of a message which ended alive.
+
+-- Clear its flag, and tell of it; after its last run its history goes too. Whether there was something to clear:
+-- it was a candidate, or a released message; nil where it has no history.
+local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mid, e, final)
+  local line = hash(lineage)
+  if not line.id then return nil end
+  local cleared = line.candidate == '1' or line.probation == '1'
+  if cleared then
+    count(counts, 'cleared')
+    journal(stream, maxlen, {event = 'cleared', id = e.id, mid = mid, token = e.token, task = e.task,
+      queue = e.queue, worker = e.worker, state = 'DLVD', cause = line.cause, deliveries = e.deliveries,
+      crashes = line.crashes, strikes = line.strikes, failures = line.failures, incident = line.incident,
+      payload_bytes = e.payload_bytes})
+  end
+  redis.call('ZREM', candidates, e.id)
+  if final then
+    redis.call('DEL', lineage)
+  else
+    redis.call('HSET', lineage, 'candidate', '0', 'probation', '0', 'strikes', '0',
+      'proven', '0', 'tried', '0', 'spoilt', '0', 'doubted', '0')
+  end
+  return cleared
+end
