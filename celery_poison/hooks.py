@@ -119,6 +119,7 @@ HOOKS: Mapping[Part, _Table] = {
         "kombu.transport.redis:QoS": (
             "_delivered",
             "_vrestore_count",
+            "can_consume()",
             "append(message, delivery_tag)",
             "ack(delivery_tag)",
             "reject(delivery_tag, requeue)",
@@ -132,7 +133,13 @@ HOOKS: Mapping[Part, _Table] = {
         "kombu:Connection": ("_connection", "get_transport_cls()", "drain_events()"),
     },
     Part.RABBITMQ: {  # broker/transport.py
-        "kombu.transport.pyamqp:Channel": ("Message", "basic_consume(queue)"),
+        "kombu.transport.pyamqp:Channel": (
+            "Message",
+            "basic_qos(prefetch_size, prefetch_count, a_global)",
+            "basic_consume(queue)",
+            "basic_ack(delivery_tag)",
+            "basic_reject(delivery_tag, requeue)",
+        ),
         "kombu.transport.pyamqp:Connection": ("Channel",),
         "kombu.transport.pyamqp:Transport": ("Connection",),
     },

@@ -309,10 +309,12 @@ class WorkerRecord:
         forgotten_at: when it found that its Redis had forgotten it: emptied, or an older copy.
         guarded_tasks, unguarded_tasks: how many tasks it guards; names of those that it does not.
         noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
+        heard_at: when it last polled its broker, received a message or had no room for one; None: not known.
     """
 
     worker: str
     node: str = ""
+    host: str = ""
     pid: int = 0
     pool: str = ""
     concurrency: int = 0
@@ -328,6 +330,7 @@ class WorkerRecord:
     guarded_tasks: int = 0
     unguarded_tasks: tuple[str, ...] = ()
     noticed_by: str = "heartbeat"
+    heard_at: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

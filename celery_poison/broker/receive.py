@@ -162,7 +162,12 @@ _Base: Any = redis.Channel if TYPE_CHECKING else object
 
 
 class OwnedChannel(_Base):
-    """Mixed into kombu's Redis channel; carries the boot id that its worker had when it opened."""
+    """Mixed into kombu's Redis channel; carries the boot id that its worker had when it opened.
+
+    Attributes:
+        heard_at: when a poll was answered last, by a message or by nothing, by the monotonic clock; 0
+            before the first.
+    """
 
     boot_id: str
     new_boot_id: Callable[[], str]
@@ -175,6 +180,7 @@ class OwnedChannel(_Base):
     _in_poll: Any
     _consumers: set[Any]
     _fanout_queues: dict[str, Any]
+    heard_at = 0.0
     arriving_from: str | None = None
     _fetched_tag: str | None = None
     _fetches = False
@@ -195,6 +201,11 @@ class OwnedChannel(_Base):
     def held(self) -> Held:
         """What this process holds of this broker."""
         return self.holdings.of(self)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it polls for no more before something is acknowledged; from any thread."""
+        return not self.qos.can_consume()
 
     def close(self) -> None:
         """As in kombu, but a connection that is lost keeps nothing from being closed."""
@@ -296,6 +307,7 @@ class OwnedChannel(_Base):
         return wait, ["EVALSHA", self._script, len(keys), *keys, *words]
 
     def _brpop_read(self, **options: Any) -> Any:
+        self.heard_at = monotonic()
         if not self._fetches:
             return super()._brpop_read(**options)
         try:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from time import monotonic
 from typing import Any
 
 from kombu import Connection
@@ -26,16 +27,46 @@ class AmqpMessage(pyamqp.Message, Sealed):
 
 
 class AmqpChannel(pyamqp.Channel):
-    """A RabbitMQ channel that remembers the queue of each message."""
+    """A RabbitMQ channel that remembers the queue of each message.
+
+    Attributes:
+        heard_at: when a message came last, by the monotonic clock; 0 before the first.
+    """
 
     Message = AmqpMessage
+    heard_at = 0.0
+    _prefetch = 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._unacknowledged: set[Any] = set()
+        super().__init__(*args, **kwargs)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the broker sends no more before something is acknowledged; from any thread."""
+        return self.connection is not None and 0 < self._prefetch <= len(self._unacknowledged)
+
+    def basic_qos(self, prefetch_size: int, prefetch_count: int, *args: Any, **kwargs: Any) -> Any:
+        self._prefetch = prefetch_count
+        return super().basic_qos(prefetch_size, prefetch_count, *args, **kwargs)
 
     def basic_consume(self, queue: str, *args: Any, callback: Any = None, **kwargs: Any) -> Any:
         def receive(message: Any) -> Any:
+            self.heard_at = monotonic()
+            if not kwargs.get("no_ack"):
+                self._unacknowledged.add(message.delivery_tag)
             message.queue_name = queue
             return callback(message)
 
         return super().basic_consume(queue, *args, callback=receive if callback else None, **kwargs)
+
+    def basic_ack(self, delivery_tag: Any, *args: Any, **kwargs: Any) -> Any:
+        self._unacknowledged.discard(delivery_tag)
+        return super().basic_ack(delivery_tag, *args, **kwargs)
+
+    def basic_reject(self, delivery_tag: Any, *args: Any, **kwargs: Any) -> Any:
+        self._unacknowledged.discard(delivery_tag)
+        return super().basic_reject(delivery_tag, *args, **kwargs)
 
 
 class AmqpConnection(pyamqp.Connection):

@@ -12,6 +12,7 @@ from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 VERBS = {
     "status": "celery_poison.cli.status:status",
+    "ready": "celery_poison.cli.status:ready",
     "list": "celery_poison.cli.reading:list_",
     "show": "celery_poison.cli.reading:show",
     "groups": "celery_poison.cli.reading:groups",

@@ -1,7 +1,9 @@
-"""``celery poison status | workers | incidents``: how things stand, who lives, who died, what is wrong."""
+"""``celery poison status | ready | workers | incidents``: how things stand, who lives, who died."""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -10,9 +12,10 @@ from celery_poison import causes
 from celery_poison.blocks import Proposal
 from celery_poison.cli.output import print_json, print_table
 from celery_poison.cli.rules import gate_line
-from celery_poison.cli.session import app_of, json_option, open_quarantine, verb
+from celery_poison.cli.session import REFUSED, Refused, app_of, json_option, open_quarantine, verb
 from celery_poison.model import Incident, WorkerRecord
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.deaf import find_deaf
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
 from celery_poison.quarantine.stranded import Stranded
 from celery_poison.text import clean, command, count_of, duration, some_of, when
@@ -95,6 +98,45 @@ def _proposal_line(proposal: Proposal) -> str:
     options = f" and {count_of(len(proposal.policy), 'option')}" if proposal.policy else ""
     what = f"{count_of(len(proposal.rules), 'rule')}{options}"
     return f"{what} of the pipeline, until {when(proposal.until)}: `pipeline publish --show`"
+
+
+@verb(click.argument("node", default=""), json_option)
+def ready(ctx: click.Context, node: str, as_json: bool) -> None:
+    """Tell a readiness probe whether workers live and consume: exit status 0, else 1.
+
+    NODE is the name of one worker, such as worker1@host; without it all workers of this host are asked about.
+    A worker is ready if its heart beats and it is not leaving, unless messages wait for it while it has room
+    and has neither polled nor received for a minute.
+
+    \b
+    celery -A proj poison ready
+    celery -A proj poison ready worker1@example.com
+    """
+    app, queries = app_of(ctx), open_quarantine(ctx).queries
+    found = queries.workers(int(plugin_of(app).settings.activation_interval * 1000))
+    host = socket.gethostname()
+    # Of a node that was started again, the life before may not have been declared dead yet.
+    found.sort(key=lambda worker: worker.started_at or 0.0)
+    asked = {w.node: w for w in found if (w.node == node if node else w.host == host)}
+    reasons = [*_not_living([*asked.values()], node or f"host {host}")]
+    deaf, unheard = find_deaf(app, queries, asked.values())
+    reasons += [*(each.story for each in deaf), *unheard]
+    if as_json:
+        print_json({"ready": not reasons, "workers": sorted(asked), "reasons": reasons})
+        ctx.exit(REFUSED if reasons else 0)
+    if reasons:
+        raise Refused("not ready: " + "; ".join(reasons))
+    click.echo(f"ready: {', '.join(sorted(asked))}")
+
+
+def _not_living(asked: list[WorkerRecord], whose: str) -> Iterator[str]:
+    if not asked:
+        yield f"no worker of {whose} has reported to this ledger"
+    for worker in asked:
+        if not worker.alive:
+            yield f"worker {worker.worker} has been silent since {when(worker.last_beat)}; cure: restart it"
+        elif worker.stopping:
+            yield f"worker {worker.worker} is leaving"
 
 
 @verb(json_option)

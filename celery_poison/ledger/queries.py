@@ -161,6 +161,7 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
     return WorkerRecord(
         worker=worker,
         node=raw.get("node", worker.partition("/")[0]),
+        host=raw.get("host", ""),
         pid=int(raw.get("pid") or 0),
         pool=raw.get("pool", ""),
         concurrency=int(raw.get("concurrency") or 0),
@@ -175,6 +176,7 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         forgotten_at=seconds(raw.get("forgotten_at")),
         guarded_tasks=int(raw.get("guarded_tasks") or 0),
         unguarded_tasks=tuple(raw["unguarded_tasks"].split(",")) if raw.get("unguarded_tasks") else (),
+        heard_at=(beat - int(raw["quiet_ms"])) / 1000 if raw.get("quiet_ms") else None,
     )
 
 

@@ -121,6 +121,11 @@ FAMILIES = (
     ),
     _by(Kind.GAUGE, "workers", "Workers that guard messages, by state", "state", lambda s, o: _workers(o)),
     _gauge(
+        "deaf_workers",
+        "Workers that live and consume nothing, while messages wait for them",
+        lambda s, o: len(o.deaf),
+    ),
+    _gauge(
         "open_incidents",
         "Dead workers whose messages are still being put back",
         lambda s, o: len(o.open_incidents),

@@ -18,6 +18,7 @@ from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.deaf import Deaf, find_deaf
 from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.stranded import Stranded, find_stranded
 from celery_poison.settings import Settings
@@ -58,6 +59,7 @@ class Overview:
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
         stranded: messages that nobody works on.
+        deaf: workers that live and consume nothing, while messages wait for them.
         inactive_settings: set, and without effect in this version.
         faults: what is broken, in sentences, the gravest first.
         warnings: these, and what is merely doubtful.
@@ -83,6 +85,7 @@ class Overview:
     monitor: str
     open_incidents: dict[str, str]
     stranded: Stranded
+    deaf: list[Deaf]
     inactive_settings: list[str]
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -190,6 +193,8 @@ def overview(app: Celery) -> Overview:
     ledger, settings = plugin.open_ledger(), plugin.settings
     queries = Queries(ledger)
     totals: dict[str, Any] = queries.totals()  # by the names of fields
+    workers = queries.workers(int(settings.activation_interval * 1000))
+    deaf, unheard = find_deaf(app, queries, workers)
     _, raw, now = policies.read_blocks(ledger)
     seen = Overview(
         at=now,
@@ -203,15 +208,16 @@ def overview(app: Celery) -> Overview:
         gate=queries.gate(),
         observe_only=settings.observe_only,
         would_quarantine=queries.would_quarantine(),
-        workers=queries.workers(int(settings.activation_interval * 1000)),
+        workers=workers,
         monitor=queries.monitor(),
         open_incidents=queries.open_incidents(),
         stranded=find_stranded(app),
+        deaf=deaf,
         inactive_settings=settings.inactive(),
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
-    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *doubts])
+    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *doubts])
 
 
 def process_deaths(counts: Mapping[str, int]) -> dict[str, int]:
@@ -267,6 +273,7 @@ def _worker_faults(seen: Overview) -> Iterator[str]:
     for worker in seen.workers:
         if not worker.alive:
             yield f"worker {worker.worker} is silent"
+    yield from (deaf.story for deaf in seen.deaf)
     if seen.unguarded:
         yield f"{seen.unguarded} tasks ran unguarded: their starts or ends did not reach the ledger safely"
     if seen.ledger_errors:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery
+from celery.worker.state import active_requests
 
 from celery_poison.errors import ConfigurationError, Fenced, LedgerUnavailable
 from celery_poison.forking import no_fork
@@ -25,6 +26,7 @@ from celery_poison.worker import native
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.health import Health
 from celery_poison.worker.lease import Lease, clock
+from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.rejoin import Incarnation, Rejoin
 
 #: Seconds after which a shutdown is told at the latest.
@@ -86,6 +88,41 @@ class HostEvidence:
             return ""
 
 
+class Reception:
+    """When this worker last polled its broker or received a message (celery #8030, #9054).
+
+    A worker whose slots or whose prefetch are full has no reason to: it counts as heard at that moment.
+
+    Args:
+        slots: tasks that its pool runs at once.
+        complain: is told of an error here; a heartbeat does without this then.
+    """
+
+    def __init__(self, loop: EventLoop, slots: int, complain: Callable[[Exception], object]) -> None:
+        self._loop = loop
+        self._slots = slots
+        self._complain = complain
+        self._heard_at = time.monotonic()
+
+    def quiet_ms(self) -> int | str:
+        """Return the ms since then; empty where nobody knows: on Celery's own transport. Never raises."""
+        try:
+            return self._quiet_ms()
+        except Exception as error:
+            self._complain(error)
+            return ""
+
+    def _quiet_ms(self) -> int | str:
+        consumer, now = self._loop.consumer, time.monotonic()
+        channel = getattr(getattr(consumer, "task_consumer", None), "channel", None)
+        if channel is not None:
+            if not hasattr(channel, "heard_at"):
+                return ""
+            is_busy = channel.is_full or len(active_requests) >= self._slots
+            self._heard_at = max(self._heard_at, now if is_busy else channel.heard_at)
+        return int((now - self._heard_at) * 1000)
+
+
 class Payload:
     """The facts about one worker that stand in its ``worker`` hash.
 
@@ -104,11 +141,13 @@ class Payload:
         concurrency: int,
         shutdown: Shutdown,
         host_evidence: HostEvidence,
+        reception: Reception,
     ) -> None:
         plugin = plugin_of(app)
         self._app = app
         self._shutdown = shutdown
         self._host_evidence = host_evidence
+        self._reception = reception
         self._fixed: dict[str, str | int] = {
             "node": me.node,
             "pid": me.pid,
@@ -135,6 +174,7 @@ class Payload:
             "reconnected": int(reconnected),
             "unguarded": unguarded,
             "ledger_errors": ledger_errors,
+            "quiet_ms": self._reception.quiet_ms(),
             "vitals": self._host_evidence.encode(),
         }
 

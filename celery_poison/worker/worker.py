@@ -28,7 +28,7 @@ from celery_poison.worker.dispatcher import CellHost, Dispatcher, start_permissi
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.health import Health
-from celery_poison.worker.heartbeat import Heartbeat, HostEvidence, Owners, Payload, Shutdown
+from celery_poison.worker.heartbeat import Heartbeat, HostEvidence, Owners, Payload, Reception, Shutdown
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease, keep_child_alive
 from celery_poison.worker.loop import EventLoop
@@ -240,8 +240,9 @@ class Worker:
     def _make_heartbeat(self) -> None:
         settings, pool = self._settings, self._pool
         evidence = HostEvidence(self.shutdown, self.complain)
+        reception = Reception(self.loop, pool.slots, self.complain)
         payload = Payload(
-            self._app, self._me, settings.release, pool.name, pool.slots, self.shutdown, evidence
+            self._app, self._me, settings.release, pool.name, pool.slots, self.shutdown, evidence, reception
         )
         self.heartbeat = Heartbeat(
             self._plugin.open_ledger(),

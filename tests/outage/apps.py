@@ -1,4 +1,4 @@
-"""The fleet's tasks, and one that says where it ran."""
+"""The fleet's tasks, one that says where it ran, and a way to make a worker deaf."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
+from celery.worker.control import control_command
 
 from celery_poison import guarded
 from tests.apps.factory import build_app
@@ -27,3 +28,10 @@ def build(environ: Mapping[str, str], *, current: bool = False) -> Celery:
         return str(self.request.hostname)
 
     return app
+
+
+@control_command()
+def go_deaf(state: Any) -> dict[str, str]:
+    """Consume nothing any more, and believe to consume, as after kombu's failed reconnects."""
+    state.consumer.task_consumer.cancel()
+    return {"ok": "consumes nothing"}

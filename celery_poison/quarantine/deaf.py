@@ -1,0 +1,162 @@
+"""Finds the workers that live and consume nothing, while messages wait for them. Changes nothing.
+
+After a lost broker connection a worker may go on beating and answering pings, and never receive again
+(https://github.com/celery/celery/issues/8030, https://github.com/celery/celery/issues/9054). Its heartbeat
+tells when it last polled or received. RabbitMQ pushes: a worker for which nothing comes hears nothing either.
+So whoever was quiet for long is looked at again, one heartbeat later, and is deaf only if messages waited
+for it all the while.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from celery import Celery
+
+from celery_poison.broker.publish import bounded_options
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import WorkerRecord
+from celery_poison.plugin import plugin_of
+from celery_poison.text import count_of, duration, some_of, when
+
+#: Seconds. Celery tries to connect anew every half a minute at the latest: that alone is no deafness.
+QUIET = 60.0
+#: Seconds in which a message that waits has reached a worker that consumes, and its heartbeat knows of it.
+GRACE = 1.0
+
+#: queue -> messages that wait there
+Waiting = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Deaf:
+    """One worker that lives, has room, and consumes nothing.
+
+    Attributes:
+        since: when it was last heard to poll, to receive or to be busy, in seconds of Redis' clock, and
+        age: seconds since then.
+        waiting: queue -> messages that wait there for it.
+    """
+
+    worker: str
+    since: float
+    age: float
+    waiting: Waiting
+
+    @property
+    def story(self) -> str:
+        messages = count_of(sum(self.waiting.values()), "message")
+        waits = "waits" if messages.startswith("1 ") else "wait"
+        return (
+            f"worker {self.worker} lives and has consumed nothing since {when(self.since)}"
+            f" ({duration(self.age)}), while {messages} {waits} in {some_of(self.waiting)}; cure: restart it"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def is_quiet(worker: WorkerRecord) -> bool:
+    """Whether a worker that should consume has heard nothing for long, as of its last heartbeat."""
+    if not worker.alive or worker.stopping or not worker.queues:
+        return False
+    # One of an older version, or one that only observes, does not say.
+    if worker.heard_at is None or worker.last_beat is None:
+        return False
+    return worker.last_beat - worker.heard_at > QUIET
+
+
+def missed(worker: WorkerRecord, waited_at: float, before: Waiting, now: Waiting) -> dict[str, int]:
+    """Return what waits for a worker that is deaf, by queue; nothing for one that is not.
+
+    Args:
+        worker: as its newest heartbeat described it.
+        waited_at: when ``before`` was counted, in seconds of Redis' clock.
+    """
+    if not is_quiet(worker) or (worker.last_beat or 0.0) < waited_at + GRACE:
+        return {}
+    return {queue: now[queue] for queue in _queues(worker) if before.get(queue) and now.get(queue)}
+
+
+def find_deaf(app: Celery, queries: Queries, workers: Iterable[WorkerRecord]) -> tuple[list[Deaf], list[str]]:
+    """Return which of ``workers`` are deaf, and why that cannot be known, if it cannot.
+
+    Asks the broker only about workers that are quiet; waits for a heartbeat only if messages wait for them.
+
+    Raises:
+        LedgerUnavailable: Redis is away. Of a broker that is away the second list tells.
+    """
+    quiet = {worker.worker: worker for worker in workers if is_quiet(worker)}
+    try:
+        before = _waiting(app, quiet.values())
+        if not any(before.values()):
+            return [], []
+        waited_at = queries.now_ms() / 1000
+        later = _heard_after(app, queries, quiet, waited_at + GRACE)
+        now = _waiting(app, later)
+    except Unread as error:
+        return [], [f"{error}: whether {some_of(quiet)} consumes is not known"]
+    found = ((worker, missed(worker, waited_at, before, now)) for worker in later)
+    return [_deaf(worker, waiting) for worker, waiting in found if waiting], []
+
+
+class Unread(Exception):
+    """The broker cannot be read."""
+
+
+def _deaf(worker: WorkerRecord, waiting: Waiting) -> Deaf:
+    assert worker.heard_at is not None and worker.last_beat is not None  # it is quiet
+    return Deaf(worker.worker, worker.heard_at, worker.last_beat - worker.heard_at, waiting)
+
+
+def _queues(worker: WorkerRecord) -> list[str]:
+    return worker.queues.split(",")
+
+
+def _heard_after(app: Celery, queries: Queries, names: Iterable[str], moment: float) -> list[WorkerRecord]:
+    """Return the workers of these names, once each has beaten after ``moment``, or should have."""
+    settings, wanted = plugin_of(app).settings, set(names)
+    over = time.monotonic() + GRACE + settings.heartbeat_interval + 1
+    while True:
+        workers = queries.workers(int(settings.activation_interval * 1000))
+        found = [worker for worker in workers if worker.worker in wanted]
+        late = [worker for worker in found if worker.alive and (worker.last_beat or 0.0) < moment]
+        if not late or time.monotonic() > over:
+            return found
+        time.sleep(0.25)
+
+
+def _waiting(app: Celery, workers: Iterable[WorkerRecord]) -> dict[str, int]:
+    """Return how many messages wait in the queues of ``workers``, as the broker tells.
+
+    Raises:
+        Unread: it does not tell.
+    """
+    queues = {queue for worker in workers for queue in _queues(worker) if not _is_for_one(app, queue)}
+    if not queues:
+        return {}
+    try:
+        with app.connection_for_read(transport_options=bounded_options(app)) as connection:
+            if connection.transport.driver_type not in ("redis", "amqp"):
+                return {}
+            return {queue: _length(connection, queue) for queue in sorted(queues)}
+    except Exception as error:  # each transport has errors of its own
+        raise Unread(f"the broker cannot be read ({type(error).__name__})") from None
+
+
+def _length(connection: Any, queue: str) -> int:
+    # RabbitMQ closes a channel on which it was asked for a queue that it does not have.
+    with connection.channel() as channel:
+        try:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+        except connection.channel_errors:
+            return 0
+
+
+def _is_for_one(app: Celery, queue: str) -> bool:
+    """Whether only one of its consumers gets messages: all others are rightly quiet."""
+    declared = app.amqp.queues.get(queue)
+    return bool(declared and (declared.queue_arguments or {}).get("x-single-active-consumer"))
