@@ -1,0 +1,44 @@
+"""The scripts, and the tables of docs/issues.md, made of what the scripts declare."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from examples.issues.stage import script
+
+NAMES = sorted(
+    (path.stem for path in Path(__file__).parent.glob("*_[0-9]*.py")),
+    key=lambda name: (name.split("_")[0], int(name.split("_")[1])),
+)
+_REPOSITORIES = {"celery": "celery/celery", "kombu": "celery/kombu", "flower": "mher/flower"}
+_HEAD = """\
+| issue | what is played | plain Celery | with celery_poison | script |
+|---|---|---|---|---|"""
+
+
+def expected(name: str, *, guarded: bool) -> str:
+    """What the script declares to come of it."""
+    played = script(name)
+    return str(played.GUARDED if guarded else played.PLAIN)
+
+
+def table(state: str) -> str:
+    """The table of the scripts with this ``STATE``."""
+    return "\n".join([_HEAD, *(_row(name) for name in NAMES if state == script(name).STATE)])
+
+
+def _row(name: str) -> str:
+    head, _, scene = (inspect.getdoc(script(name)) or "").partition("\n\n")
+    project, number = name.split("_")
+    link = f"https://github.com/{_REPOSITORIES[project]}/issues/{number}"
+    title = re.sub(rf"^{project} #{number}: ", "", " ".join(head.split()))
+    cells = [
+        f"[{project} #{number}]({link}) {title}",
+        " ".join(scene.split()),
+        expected(name, guarded=False),
+        expected(name, guarded=True),
+        f"[{name}](../examples/issues/{name}.py)",
+    ]
+    return f"| {' | '.join(cells)} |"
