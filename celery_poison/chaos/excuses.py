@@ -108,7 +108,7 @@ def _went_with_it(case: Case, blow: Blow) -> bool:
 
 
 def _could_not_tell_of_its_end(case: Case, blow: Blow) -> bool:
-    """Whether the worker of a run ended while Redis was away: RabbitMQ had its acknowledgement."""
+    """Whether the worker of a run ended while Redis was away, or soon after: only the broker heard."""
     return case.text == REMEMBERED and any(
         run.life in blow.lives and run.end is not None and run.end - SLACK <= blow.began <= case.settled
         for run in case.runs
@@ -288,7 +288,7 @@ EXCUSES = (
     Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
            "Redis did not keep the note of its end, or that it was forgotten"),
     Excuse((Wrong.LEFT,), (DEATH,), _could_not_tell_of_its_end,
-           "its worker ended before it could tell Redis how it had ended", "rabbitmq"),
+           "its worker ended before it could tell Redis how it had ended"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
            "on RabbitMQ they stay for ten minutes"),
     Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,
