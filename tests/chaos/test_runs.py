@@ -76,6 +76,7 @@ def test_NEW_9_the_same_for_every_fleet(start: Start, pool: str, broker: str, tr
     holds(start(*arguments), 0.5)
 
 
+@pytest.mark.matrix
 def test_two_at_one_time_do_not_disturb_each_other_and_an_interrupted_one_leaves_nothing(
     start: Start,
 ) -> None:

@@ -80,6 +80,7 @@ def test_without_the_plugin_it_ends_by_itself_after_the_given_seconds(start_demo
     assert json.loads(out)["mode"] == "plain"
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("number", sampled([signal.SIGTERM], [signal.SIGINT]), ids=lambda number: number.name)
 def test_a_demo_that_is_stopped_leaves_nothing_behind(start_demo: Start, number: signal.Signals) -> None:
     demo = start_demo("--healthy", "2000")

@@ -23,7 +23,6 @@ def _cells() -> list[Any]:
     """Return pool, broker, and who of the two owners ends first: some of all, the others on request."""
     always = {
         ("threads", "redis", "old"),
-        ("gevent", "redis", "old"),
         ("prefork", "rabbitmq", "old"),
     }
     pools, brokers, ends = ("prefork", "threads", "solo", "gevent"), ("redis", "rabbitmq"), ("new", "old")

@@ -89,6 +89,7 @@ def test_EMS_4_a_monitor_stopped_at_any_command_changes_nothing_more_when_it_goe
     assert number > 20, "it was stopped at every command of its recovery"
 
 
+@pytest.mark.matrix
 def test_EMS_3_two_monitors_that_take_the_lock_from_each_other_double_nothing(
     dead_worker: Deathbed, undisturbed: Deathbed, new_redis_url: NewUrl
 ) -> None:

@@ -77,6 +77,7 @@ def test_the_edges_of_the_measures_are_numbers(spark: Any) -> None:
     assert told == {"all": (1, 1, float("inf"), 1), "none": (0, 0, 0, 0), "calm": (0, 0, 0, 0)}
 
 
+@pytest.mark.matrix
 def test_counts_and_scores_agree_with_an_independent_computation_and_no_bystander_is_above_a_culprit(
     history: Path, attempts_of_history: Any
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests import sampled
 from tests.pipeline.entries import W2, died, journal_of, ran
 
 DAY = 86_400
@@ -32,7 +31,10 @@ HOSTILE = (
 )
 
 
-@pytest.fixture(scope="module", params=sampled(["generated"], ["hostile"]))
+pytestmark = pytest.mark.matrix
+
+
+@pytest.fixture(scope="module", params=["hostile", "generated"])
 def counted(
     request: pytest.FixtureRequest,
     spark: Any,

@@ -242,6 +242,7 @@ def test_small_batches_become_one_and_no_entry_is_lost_or_doubled(
     assert not (place / "journal" / "batch=1").exists()
 
 
+@pytest.mark.matrix
 def test_redis_is_trimmed_behind_what_is_safe_in_the_lake_and_only_if_asked(
     ingest: Ingest, client: redis.Redis, place: Path
 ) -> None:

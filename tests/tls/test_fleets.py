@@ -62,6 +62,7 @@ def test_a_certificate_that_cannot_be_verified_is_told_with_the_cure(
     assert "ssl_ca_certs" in found.cure
 
 
+@pytest.mark.matrix
 def test_celerys_own_settings_of_tls_are_those_of_the_ledger(
     new_fleet: Callable[..., Fleet], tls_server: TlsRedisServer, tls_url: str
 ) -> None:
@@ -105,6 +106,7 @@ def test_NEW_8_after_a_stall_of_the_ledger_everything_is_on_record_and_settled(
             assert not fleet.events("interrupted", "crashed")
 
 
+@pytest.mark.matrix
 def test_EMS_8_a_master_with_tls_that_a_sentinel_names_is_the_ledger_too(
     new_fleet: Callable[..., Fleet], tls_server: TlsRedisServer, tls_url: str, redis_url: str
 ) -> None:
