@@ -207,6 +207,11 @@ def _came_together(case: Case, blow: Blow) -> bool:
     )
 
 
+def _worker_died_beside_its_trial(case: Case, blow: Blow) -> bool:
+    """Whether its death proves nothing: a suspect is alone in its cell, and does not reach its worker."""
+    return any(run.on_trial for run in case.runs) and _came_together(case, blow)
+
+
 #: What is left of runs whose acknowledgement may be lost: RabbitMQ may deliver a copy.
 ENDS = "ends that wait for a copy"
 
@@ -277,6 +282,8 @@ EXCUSES = (
            "somebody killed its cell from outside, before the task began"),
     Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15"),
            _came_together, "a fault came at the same time"),
+    Excuse((Wrong.KILLED,), (DEATH,), _worker_died_beside_its_trial,
+           "its worker died beside its trial, of something else"),
     Excuse((Wrong.KILLED,), (GATE,), _came_together,
            "the fleet gate was closed: many workers had died at once"),
     Excuse((Wrong.LEFT,), ("redis-empty",), _went_with_it,
