@@ -83,10 +83,21 @@ def _hear_last_words(process: Any, inner: Pool) -> None:
     reader = process.outq._reader
     try:
         if reader.poll(A_MOMENT):
-            os.set_blocking(reader.fileno(), True)
-            inner._result_handler.on_state_change(reader.recv())
+            inner._result_handler.on_state_change(_received(reader))
     except (OSError, EOFError):
         time.sleep(A_MOMENT)
+
+
+def _received(reader: Any) -> Any:
+    """Return one result, whole. Celery's event loop goes on with this pipe, and must never wait for it.
+
+    It may be about to read the same result: a cold shutdown runs in a signal handler, on top of the loop.
+    """
+    os.set_blocking(reader.fileno(), True)
+    try:
+        return reader.recv()
+    finally:
+        os.set_blocking(reader.fileno(), False)
 
 
 def keep_what_runs(pool: Any) -> None:

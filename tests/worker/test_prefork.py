@@ -7,10 +7,13 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from billiard import get_context
+from billiard.pool import Pool
+from billiard.queues import _SimpleQueue
 from celery.concurrency.asynpool import AsynPool
 from kombu.asynchronous import Hub
 
-from celery_poison.worker.prefork import watch_again
+from celery_poison.worker.prefork import follow, watch_again
 from tests.apps.harness import Fleet
 
 
@@ -49,3 +52,30 @@ def test_NEW_9_a_worker_that_waits_for_its_processes_reads_what_they_still_say(
         worker.terminate()
         assert worker.wait() == 0
     assert fleet.marks.count("busy", "end")[1] == 1
+
+
+def test_NEW_9_the_event_loop_never_waits_for_a_result_that_was_read_in_its_place() -> (
+    None
+):
+    """A cold shutdown reads it in a signal handler, on top of the loop, which then finds the pipe empty."""
+    results, (asked, ask), said = _SimpleQueue(rnonblock=True), os.pipe(), list[object]()
+
+    def hear(result: object) -> None:
+        said.append(result)
+        os.write(ask, b".")
+
+    def speak_and_wait_until_heard() -> None:
+        results.put("its end")
+        os.read(asked, 1)
+
+    process = get_context("fork").Process(target=speak_and_wait_until_heard)
+    process.outq = results
+    process.start()
+    pool = Pool.__new__(Pool)
+    pool._pool, pool._result_handler = [process], SimpleNamespace(on_state_change=hear)
+    follow(SimpleNamespace(_pool=pool), lambda pid, status, peak: None)
+    process.join()
+    assert said == ["its end"]
+    assert not os.get_blocking(results._reader.fileno())
+    os.close(asked)
+    os.close(ask)
