@@ -202,6 +202,15 @@ def test_a_death_that_something_disturbed_does_not_count() -> None:
     assert found(four) == [(Wrong.KILLED, "p")]
 
 
+def test_a_trial_beside_which_its_worker_died_of_something_else_proves_nothing() -> None:
+    death = Blow(DEATH, 10.1, 10.1, ("w2/1",), note="exit status -9")
+    for on_trial, excuses in ((True, True), (False, False)):
+        thrice = kill("p", 1), kill("p", 10, "w2/1", on_trial=on_trial), kill("p", 20, "w3/1")
+        assert ((Wrong.KILLED, "p") not in found(facts(*thrice, blows=(death,)))) == excuses
+        elsewhere = facts(*thrice, blows=(replace(death, lives=("w1/9",)),))
+        assert (Wrong.KILLED, "p") in found(elsewhere)
+
+
 def test_a_worker_may_end_when_it_was_killed_asked_to_or_ran_a_poison() -> None:
     death = Blow(DEATH, 5.2, 5.2, ("w1/1",), note="exit status -9")
     assert found(facts(blows=(death,))) == [(Wrong.ENDED, "")]
