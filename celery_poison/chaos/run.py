@@ -34,7 +34,7 @@ from celery_poison.testing.basics import Interruptions
 
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
 #: looks only every hundred seconds for what a dead worker held.
-PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 180.0, 45.0, 130.0
+PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 600.0, 45.0, 130.0
 #: Stories that are told.
 STORIES = 20
 #: What Celery says when a worker gives up, and the traceback behind it.

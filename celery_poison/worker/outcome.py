@@ -275,12 +275,12 @@ class Outcomes:
             return
         if copy:
             self._resync.keep(end)
+        else:  # a little later, since the acknowledgement may be lost with its connection
+            self._deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
         if _has_history(request):
-            acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=copy)
+            acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=True)
             over = time.monotonic() + 3 * self._settings.activation_interval
             self._background.do(partial(self._acquit, request, request.poison, acquit, over))
-        elif not copy:
-            self._deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
 
     def _ended_in_a_former_life(self, request: Any, *, final: bool) -> None:
         if self._ownership.ended_too_late(request) and _has_history(request):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
@@ -10,9 +12,14 @@ import redis
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.model import Start
+from celery_poison.model import Ended, Start
+from celery_poison.settings import Settings
+from celery_poison.task import FIRST
 from celery_poison.worker import deferred_cleanup as module
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
+from celery_poison.worker.outcome import Outcomes
+from celery_poison.worker.recorder import Ticket
+from celery_poison.worker.rejoin import Incarnation
 
 
 @pytest.fixture
@@ -32,7 +39,7 @@ def arrive(ledger: Ledger, *numbers: int) -> None:
     for n in numbers:
         start = Start("R", f"b.{n}", "w1@h/b", 7, 1, 1, 0, f"id{n}", "t", "celery", 2, 5, 1, 1)
         ledger.client.hset(ledger.keys.running, f"m{n}", start.encode())
-        ledger.client.hset(ledger.keys.done, f"b.{n}", "1")
+        ledger.client.hset(ledger.keys.done, f"b.{n}", "D")
 
 
 def on_record(ledger: Ledger) -> tuple[int, int]:
@@ -129,3 +136,21 @@ def test_one_that_runs_elsewhere_by_now_stops_no_other(
 
 def _refused(*args: object, **kwargs: object) -> None:
     raise redis.ConnectionError("cut")
+
+
+def test_NEW_9_a_copy_of_what_had_come_twice_before_is_recognised_for_a_while_after_its_acknowledgement(
+    ledger: Ledger, deferred_cleanup: DeferredCleanup
+) -> None:
+    """RabbitMQ may close the connection before it reads the acknowledgement, and delivers once more."""
+    me, start = Incarnation("w1@h"), Start("R", "b.1", "w1@h/b", 7, 1, 1, 0, "id1", "t", "celery", 2, 5, 1, 1)
+    at_once = SimpleNamespace(do=lambda job: job())
+    needs: Any = [None, at_once, None, deferred_cleanup, *[None] * 4]
+    outcomes = Outcomes(me, Settings(), ledger, *needs, lambda: False)
+    redelivered = SimpleNamespace(is_ordinary=False, overtaken=None)
+    request = SimpleNamespace(id="id1", type="t", poison=redelivered, start=lambda: start)
+    arrive(ledger, 1)
+    outcomes.acknowledged(request, Ticket("m1", "b.1", "celery", FIRST, 0), final=True, copy=False)
+    found = ledger.look("m1", "id1", 1000)
+    assert (found.start, found.ended) == (start, Ended.DONE), "a copy that comes now has ended here"
+    deferred_cleanup.clean_up()
+    assert on_record(ledger) == (0, 0)
