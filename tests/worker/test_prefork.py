@@ -54,9 +54,7 @@ def test_NEW_9_a_worker_that_waits_for_its_processes_reads_what_they_still_say(
     assert fleet.marks.count("busy", "end")[1] == 1
 
 
-def test_NEW_9_the_event_loop_never_waits_for_a_result_that_was_read_in_its_place() -> (
-    None
-):
+def test_NEW_9_the_event_loop_never_waits_for_a_result_that_was_read_in_its_place() -> None:
     """A cold shutdown reads it in a signal handler, on top of the loop, which then finds the pipe empty."""
     results, (asked, ask), said = _SimpleQueue(rnonblock=True), os.pipe(), list[object]()
 
