@@ -166,6 +166,12 @@ def _came_while_the_ledger_was_away(case: Case, blow: Blow) -> bool:
     return blow.began <= second.begin <= blow.ended + RECONNECT
 
 
+def _came_after_what_tells_it(case: Case, blow: Blow) -> bool:
+    """Whether the ledger was emptied after the first run had ended: nothing tells its copies for such."""
+    first, second = sorted(case.runs, key=lambda run: run.begin)[:2]
+    return first.last <= blow.began <= second.begin
+
+
 def _was_on_trial_there(case: Case, blow: Blow) -> bool:
     return any(
         run.on_trial and run.life in blow.lives and run.begin - SLACK <= blow.began <= run.last + SLACK
@@ -276,6 +282,8 @@ EXCUSES = (
            "its worker had not noticed yet that RabbitMQ had closed its connection", "rabbitmq"),
     Excuse((Wrong.TWICE, Wrong.OVERLAP), OF_THE_LEDGER, _came_while_the_ledger_was_away,
            "a copy of it came while the ledger was away", "rabbitmq"),
+    Excuse((Wrong.TWICE,), ("redis-empty",), _came_after_what_tells_it,
+           "what would have told a copy for one was in Redis when that was emptied", "rabbitmq"),
     Excuse((Wrong.CONVICTED,), OF_CELLS, _was_on_trial_there,
            "somebody killed its cell from outside"),
     Excuse((Wrong.CONVICTED,), OF_CELLS, _was_about_to_begin_there,

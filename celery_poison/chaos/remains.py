@@ -82,20 +82,25 @@ def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
 def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, int]]:
     ends = _ends(client)
     starts = _starts(client)
-    ended = sum(start.token in ends for start in starts)
+    over = {mid for mid, start in starts.items() if start.token in ends}
+    ended = len(over)
     yield ENDS if ends_stay else ENDED, ended
     yield "running", len(starts) - ended
     yield "done", len(ends) - ended
     for name in ("parcels", "gone", "open"):
         yield name, _number(client.hlen(getattr(_KEYS, name)))
     yield FLAGGED, _number(client.zcard(_KEYS.candidates))
-    parked: Any = client.hvals(_KEYS.parked)
-    yield "parked", sum(Parked.decode(raw).state not in OVER for raw in parked)
+    parked: Any = client.hgetall(_KEYS.parked)
+    yield (
+        "parked",
+        sum(mid not in over and Parked.decode(raw).state not in OVER for mid, raw in parked.items()),
+    )
 
 
-def _starts(client: redis.Redis) -> list[Start]:
-    raws: Any = client.hvals(_KEYS.running)
-    return [Start.decode(raw) for raw in raws]
+def _starts(client: redis.Redis) -> dict[str, Start]:
+    """Return the starts on record by mid."""
+    raws: Any = client.hgetall(_KEYS.running)
+    return {mid: Start.decode(raw) for mid, raw in raws.items()}
 
 
 def _ends(client: redis.Redis) -> set[str]:
@@ -122,7 +127,7 @@ def ended(stage: Stage) -> set[str]:
     """Return the task ids of starts that ended and are on record still."""
     with stage.redis.client() as client:
         ends = _ends(client)
-        return {start.id for start in _starts(client) if start.token in ends}
+        return {start.id for start in _starts(client).values() if start.token in ends}
 
 
 def flagged(stage: Stage) -> set[str]:

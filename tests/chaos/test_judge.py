@@ -136,6 +136,15 @@ def test_what_rabbitmq_gives_to_another_may_run_until_the_first_notices(
     assert found(replace(elsewhere, broker="rabbitmq"))
 
 
+def test_a_copy_that_waits_in_rabbitmq_may_run_when_the_ledger_that_tells_it_was_emptied() -> None:
+    runs, blow = (run("a", 1, 2), run("a", 40, 41, "w2/1")), Blow("redis-empty", 20, 20)
+    given = replace(facts(*runs, blows=(blow,)), broker="rabbitmq")
+    assert excused(given) == [Wrong.TWICE]
+    for other in (replace(blow, began=40.5), replace(blow, began=1.5), replace(blow, name="redis-kill")):
+        assert found(replace(given, blows=[other])) == [(Wrong.TWICE, "a")]
+    assert found(replace(given, broker="redis")) == [(Wrong.TWICE, "a")], "there the copy is gone, too"
+
+
 def test_emptying_redis_excuses_the_loss_of_what_was_in_it_only() -> None:
     sent = {id: Sent("healthy", 99, True) for id in ("there", "elsewhere")}
     given = Facts(sent, {}, [Blow("redis-empty", 100, 100, gone=("there",))])
