@@ -20,6 +20,7 @@ from tests.services import (
     pytest_make_collect_report,
     pytest_runtest_makereport,
     pytest_terminal_summary,
+    use_named_rabbitmq,
 )
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
@@ -162,6 +163,7 @@ def pytest_configure() -> None:
     """A cancelled CI job gets SIGTERM, which would end Python on the spot and leave servers and workers
     running; as an interrupt it unwinds the fixtures first."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    use_named_rabbitmq()
 
 
 #: The first that a test uses decides when it runs; what uses none of them runs first.

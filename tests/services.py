@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from celery_poison.chaos import servers
 from celery_poison.chaos.servers import RabbitServer
 
 #: What a reason for skipping tells of, and how to have that.
@@ -27,13 +29,25 @@ CURES = {
     "POISON_TEST_REDIS": "POISON_TEST_REDIS=/path/to/redis-server of version 8.0 or newer",
     "Docker": "start a Docker engine",
     "this Flower": "another Flower: tox -e flower220",
+    "this Celery": "a newer Celery: tox -e celery57",
 }
 
 #: What may be missing in CI, too: it has no Docker engine, its system has no package of Redis 8, and the
-#: tests of one Flower are not those of another.
-EXCUSED = ("Docker", "POISON_TEST_REDIS", "this Flower")
+#: tests of one Flower or Celery are not those of another.
+EXCUSED = ("Docker", "POISON_TEST_REDIS", "this Flower", "this Celery")
 
 LEFT_OUT = "left out, as always: the whole matrix (tox -e matrix), fleets under many faults (tox -e chaos)"
+
+
+#: The folder of the scripts of another RabbitMQ than the installed one, and of the Erlang that it needs.
+RABBITMQ = "POISON_TEST_RABBITMQ"
+
+
+def use_named_rabbitmq() -> None:
+    """Let all tests take that one, if one is named; another Redis is the `redis-server` that the PATH has."""
+    if folder := os.environ.get(RABBITMQ):
+        servers.PLAIN_SCRIPTS = Path(folder)
+        os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
 def need(available: object, service: str) -> None:

@@ -86,9 +86,25 @@ def server(client: redis.Redis) -> Iterator[Finding]:
 
 def _version(info: Info) -> Finding:
     version = str(info["redis_version"])
+    if "dragonfly_version" in info:
+        said = (
+            f"Dragonfly {info['dragonfly_version']}: it tells no run_id, by which workers notice that their"
+            " ledger came back empty, has no append-only file, and was never tried"
+        )
+        return Finding("version", "FAIL", said, _REDIS_OR_VALKEY)
     if tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_VERSION:
         return Finding("version", "FAIL", f"Redis {version} is too old", "use Redis 6.2 or newer")
+    if "mvcc_depth" in info:
+        return Finding("version", "warn", f"KeyDB {version}: never tried", _REDIS_OR_VALKEY)
+    if info.get("cluster_enabled"):
+        said = f"Redis Cluster, {version}: a command whose key lies on another node is refused"
+        return Finding("version", "warn", said, f"{_REDIS_OR_VALKEY} without cluster-enabled")
+    if "valkey_version" in info:
+        return Finding("version", "ok", f"Valkey {info['valkey_version']}")
     return Finding("version", "ok", f"Redis {version}")
+
+
+_REDIS_OR_VALKEY = "give the ledger (poison_redis_url) a Redis or Valkey"
 
 
 def _persistence(client: redis.Redis, info: Info) -> Finding:

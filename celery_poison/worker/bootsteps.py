@@ -32,6 +32,7 @@ class LifeStep(bootsteps.StartStopStep):
         pool = _facts_of(worker)
         try:
             _check_hooks()
+            _check_start_method(worker, pool)
             ours = worker.poison = self._worker = Worker(worker.app, worker.hostname, pool)
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
@@ -84,6 +85,22 @@ def _check_hooks() -> None:
         if misfit.part is hooks.Part.GUARD:
             raise ConfigurationError(str(misfit))
         logger.warning("celery_poison: %s", misfit)
+
+
+def _check_start_method(worker: Any, pool: PoolFacts) -> None:
+    """Refuse the ``worker_pool_start_method`` that Celery 5.7 brought beside the fork.
+
+    A pool process gets by the fork what it records with. Without, guarded tasks would run as unguarded ones.
+
+    Raises:
+        ConfigurationError: processes are to be spawned.
+    """
+    method = getattr(worker, "pool_start_method", "fork")
+    if method != "fork" and not pool.contained:
+        raise ConfigurationError(
+            f"worker_pool_start_method={method!r}: only forked pool processes can guard tasks: set it"
+            " to 'fork', or use another pool"
+        )
 
 
 def _facts_of(worker: Any) -> PoolFacts:

@@ -196,10 +196,25 @@ def test_a_user_without_INFO_is_warned_instead_of_stopped(
     assert found["permissions"] == "ok"
 
 
-def test_a_Redis_that_is_too_old_is_found() -> None:
-    assert server_checks._version({"redis_version": "6.0.16"}).level == "FAIL"
-    assert server_checks._version({"redis_version": "6.2.0"}).level == "ok"
-    assert server_checks._version({"redis_version": "10.0.1"}).level == "ok"
+@pytest.mark.parametrize(
+    ("info", "level", "said"),
+    [
+        ({"redis_version": "6.0.16"}, "FAIL", "Redis 6.0.16 is too old"),
+        ({"redis_version": "6.2.0"}, "ok", "Redis 6.2.0"),
+        ({"redis_version": "10.0.1"}, "ok", "Redis 10.0.1"),
+        ({"redis_version": "7.2.4", "valkey_version": "9.1.2"}, "ok", "Valkey 9.1.2"),
+        ({"redis_version": "7.4.0", "dragonfly_version": "df-v1.40.1"}, "FAIL", "Dragonfly df-v1.40.1"),
+        ({"redis_version": "6.3.4", "mvcc_depth": 0}, "warn", "KeyDB 6.3.4"),
+        ({"redis_version": "8.0.6", "cluster_enabled": 1}, "warn", "Redis Cluster, 8.0.6"),
+        ({"redis_version": "8.0.6", "cluster_enabled": 0}, "ok", "Redis 8.0.6"),
+    ],
+)
+def test_a_server_is_named_and_one_that_is_too_old_or_not_a_single_Redis_is_found(
+    info: dict[str, Any], level: str, said: str
+) -> None:
+    found = server_checks._version(info)
+    assert (found.level, found.said.startswith(said)) == (level, True)
+    assert bool(found.cure) is (level != "ok")
 
 
 def test_the_ledger_of_another_app_is_found(console: Console, keeper: Keeper, fleet: Fleet) -> None:
