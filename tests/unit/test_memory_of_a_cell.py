@@ -74,11 +74,13 @@ def test_NEW_2_a_machine_is_full_before_the_kernel_kills_and_it_is_known_who_fil
 
 @pytest.mark.parametrize(
     ("taken", "room", "is_filled", "is_over", "can_confine"),
-    itertools.product(
-        [0, FLOOR - 1, FLOOR, 1000 * MIB],
-        [-1, 0, FLOOR // NEAR, 1000 * MIB // NEAR, 1000 * MIB // NEAR + 1],
-        *[[False, True]] * 3,
-    ),
+    [
+        *itertools.product(
+            [0, FLOOR - 1, FLOOR, 1000 * MIB],
+            [-1, 0, FLOOR // NEAR, 1000 * MIB // NEAR, 1000 * MIB // NEAR + 1],
+            *[[False, True]] * 3,
+        )
+    ],
 )
 def test_NEW_2_a_cell_is_stopped_when_its_suspect_fills_the_memory_and_confined_shortly_before(
     taken: int, room: int, is_filled: bool, is_over: bool, can_confine: bool
@@ -94,7 +96,7 @@ def test_NEW_2_a_cell_is_stopped_when_its_suspect_fills_the_memory_and_confined_
 
 @pytest.mark.parametrize(
     ("status", "is_confined", "has_killed", "is_filled"),
-    itertools.product([0, 1, 137, -6, -9, -11, -15], *[[False, True]] * 3),
+    [*itertools.product([0, 1, 137, -6, -9, -11, -15], *[[False, True]] * 3)],
 )
 def test_NEW_2_want_of_memory_is_told_from_other_deaths(
     status: int, is_confined: bool, has_killed: bool, is_filled: bool
