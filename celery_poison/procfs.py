@@ -108,6 +108,13 @@ def resident(pid: int) -> int:
     return 0
 
 
+def data(pid: int) -> int:
+    """Return the memory that a process may write to, in bytes, held or only reserved; 0 if it has ended."""
+    with suppress(ValueError, IndexError):
+        return int(_text(f"/proc/{pid}/statm").split()[5]) * _PAGE
+    return 0
+
+
 def peak_kb(pid: int) -> int:
     """Return the most memory that a process has held, in KiB; 0 if it has ended."""
     return _table(f"/proc/{pid}/status").get("VmHWM:", 0)
@@ -128,11 +135,11 @@ class MemoryGroup:
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
         self._before = self._used = self.used()
 
-    def is_full(self) -> bool:
-        """Whether so little is left that the kernel is about to kill somebody."""
+    def room(self) -> int:
+        """Return the bytes that can be taken until the kernel is about to kill somebody; less than 0 then."""
         self._used = self.used()
         allowed = self.allowed() or 1 << 62
-        return allowed - self._used < min(FREE_BYTES, FREE_SHARE * allowed)
+        return allowed - self._used - min(FREE_BYTES, int(FREE_SHARE * allowed))
 
     def is_filled_by(self, taken: int) -> bool:
         """Whether ``taken`` bytes are at least half of what was taken since this object was made."""

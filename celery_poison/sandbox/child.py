@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import resource
 import signal
 import socket
 import sys
@@ -19,9 +20,9 @@ from billiard import current_process
 from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
 
-from celery_poison import procfs
+from celery_poison import causes, procfs
 from celery_poison.forking import real_thread_starter
-from celery_poison.requests import TaskDied
+from celery_poison.requests import TaskDied, read_end
 from celery_poison.sandbox.loading import load
 from celery_poison.sandbox.trial import Prepared, Setup, info_of, receive, send
 
@@ -50,6 +51,7 @@ def main(sock: int, lease: int) -> None:
 
 def _serve(host: socket.socket, prepared: Prepared) -> None:
     check = LeakCheck()
+    unconfined = resource.getrlimit(resource.RLIMIT_DATA)
     stays = True
     while stays:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -59,7 +61,11 @@ def _serve(host: socket.socket, prepared: Prepared) -> None:
             return
         send(host, ("accepted", os.getpid(), time.monotonic()))
         ok, value = _run(prepared, arguments, alone)
-        stays = not _is_death(value) and check.finds_nothing()
+        error, is_confined = _error_in(value), resource.getrlimit(resource.RLIMIT_DATA) != unconfined
+        if is_confined and error is not None and read_end(error)[1] == causes.MEMORY_ERROR:
+            # It met the limit that the watcher has set, and the watcher knows what that means.
+            os.kill(os.getpid(), signal.SIGKILL)
+        stays = not is_confined and not isinstance(error, TaskDied) and check.finds_nothing()
         try:
             data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:
@@ -84,11 +90,11 @@ def _run(prepared: Prepared, arguments: tuple[Any, ...], alone: int) -> tuple[bo
         return False, info_of(error)
 
 
-def _is_death(value: Any) -> bool:
-    if not isinstance(value, tuple) or not value[0]:
-        return False
-    error = value[1].exception
-    return isinstance(getattr(error, "exc", error), TaskDied)
+def _error_in(value: Any) -> BaseException | None:
+    """Return what a run has raised, of what it returned or raised to the pool."""
+    info = value[1] if isinstance(value, tuple) and value[0] else value
+    error = getattr(info, "exception", None)
+    return getattr(error, "exc", error)
 
 
 #: Bytes that a suspect may leave behind for the next one.

@@ -128,10 +128,11 @@ class OpenCell:
             OSError: it is gone.
             Exception: what the arguments raise when they are pickled.
         """
+        self.order(b"b")
         send(self._data, (arguments, alone))
 
     def order(self, word: bytes) -> None:
-        """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft time limit does."""
+        """``b"k"``: kill the cell. ``b"s"``: interrupt it, as a soft limit does. ``b"b"``: a trial begins."""
         with suppress(OSError):
             self._control.sendall(word)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,34 @@ def new_memory_group(limit: int) -> Iterator[Path]:
     yield group
     wait_until(lambda: not (group / "cgroup.procs").read_text(), what="the control group is empty")
     group.rmdir()
+
+
+@contextmanager
+def killed_as_a_whole(group: Path) -> Iterator[None]:
+    """Let all processes of a control group die when its memory is used up, as Kubernetes' containers do."""
+    whole, control = group / "memory.oom.group", group / "memory.oom_control"
+    if whole.exists():
+        whole.write_text("1")
+        yield
+        return
+    control.write_text("1")  # the kernel only stops who wants more
+    event = os.eventfd(0)
+    with control.open() as told:
+        (group / "cgroup.event_control").write_text(f"{event} {told.fileno()}")
+    ending = threading.Event()
+
+    def kill() -> None:
+        while os.eventfd_read(event) and not ending.is_set():
+            for pid in (group / "cgroup.procs").read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        os.eventfd_write(event, 1)
+        killer.join()
+        os.close(event)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from celery import Celery, signals
@@ -67,6 +69,25 @@ def _die(what: str) -> None:  # noqa: C901 - a list of ways to die, not a decisi
         case "memory-error":
             raise MemoryError
     time.sleep(600)  # the kernel takes a moment to end a process whose watcher has ended
+
+
+def _take(how: str) -> None:
+    """Use up the memory as fast as it goes, or only reserve it."""
+    taken: Any = bytearray()
+    match how:
+        case "steps":
+            taken = [b"x" * (64 << 20) for _ in range(32)]
+        case "at-once":
+            taken = b"x" * (2 << 30)
+        case "grows":
+            while len(taken) < 2 << 30:
+                taken += b"x" * (1 << 20)
+        case "reserves":
+            taken = mmap.mmap(-1, 4 << 30, flags=mmap.MAP_PRIVATE)
+        case "catches":
+            with suppress(MemoryError):
+                taken = [b"x" * (8 << 20) for _ in range(256)]
+    del taken
 
 
 def _may_set_signals() -> bool:
@@ -131,6 +152,13 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
             return "soft"
         here().leave("waits", self.request.id, "end", n)
         return "repaired"
+
+    @guarded
+    @app.task(bind=True, shared=False, name="trial.takes")
+    def takes(self: Any, how: str) -> str:
+        here().leave("takes", self.request.id, "start", how)
+        _take(how)
+        return how
 
     @guarded
     @app.task(bind=True, shared=False, name="trial.ends")

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from celery_poison import procfs
 from celery_poison.procfs import MemoryGroup
-from celery_poison.sandbox.watcher import LOOK, RECENT
+from celery_poison.sandbox.watcher import FLOOR, LOOK, NEAR, RECENT, Memory, Step, step_of, why_of
 
 MIB = 1 << 20
 
@@ -50,14 +56,148 @@ def test_NEW_2_a_kill_long_ago_excuses_nobody(machine: Machine) -> None:
         assert group.has_killed()
         group.forget_old_kills()
     assert not group.has_killed()
-    assert RECENT * LOOK <= 1.0, "seconds that count as recent"
+    assert RECENT <= 1.0, "seconds that count as recent"
 
 
 def test_NEW_2_a_machine_is_full_before_the_kernel_kills_and_it_is_known_who_filled_it(
     machine: Machine,
 ) -> None:
     group = MemoryGroup()
-    assert not group.is_full()
+    assert group.room() > 0
     machine.figures["MemAvailable"] = 200 * MIB
-    assert group.is_full()
+    assert group.room() < 0
     assert group.is_filled_by(5000 * MIB) and not group.is_filled_by(100 * MIB)
+
+
+# --- what is done about a cell -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("taken", "room", "is_filled", "is_over", "can_confine"),
+    [
+        *itertools.product(
+            [0, FLOOR - 1, FLOOR, 1000 * MIB],
+            [-1, 0, FLOOR // NEAR, 1000 * MIB // NEAR, 1000 * MIB // NEAR + 1],
+            *[[False, True]] * 3,
+        )
+    ],
+)
+def test_NEW_2_a_cell_is_stopped_when_its_suspect_fills_the_memory_and_confined_shortly_before(
+    taken: int, room: int, is_filled: bool, is_over: bool, can_confine: bool
+) -> None:
+    step = step_of(taken=taken, room=room, is_filled=is_filled, is_over=is_over, can_confine=can_confine)
+    assert (step is Step.STOP) == (is_over or (is_filled and room < 0))
+    if step is Step.CONFINE:
+        assert is_filled and can_confine
+        assert taken >= FLOOR and taken >= 3 * room, "it holds three quarters of all that it could have"
+    if step is Step.NOTHING:
+        assert not (can_confine and is_filled and taken >= FLOOR and taken >= 3 * room)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_confined", "has_killed", "is_filled"),
+    [*itertools.product([0, 1, 137, -6, -9, -11, -15], *[[False, True]] * 3)],
+)
+def test_NEW_2_want_of_memory_is_told_from_other_deaths(
+    status: int, is_confined: bool, has_killed: bool, is_filled: bool
+) -> None:
+    why = why_of(status, is_confined=is_confined, has_killed=has_killed, is_filled=is_filled)
+    if is_confined and status in (-6, -9, -11):
+        assert why == "oom"
+    elif status == -9 and has_killed:
+        assert why == ("oom" if is_filled else "pressed")
+    else:
+        assert why == "", "as it ended"
+
+
+class Group:
+    """The memory group of a container of 1 GiB, of which one process takes what is taken."""
+
+    left, most = 800 * MIB, 1024 * MIB
+
+    def room(self) -> int:
+        return self.left
+
+    def limit(self) -> int | None:
+        return self.most or None
+
+    def is_filled_by(self, taken: int) -> bool:
+        return True
+
+    def forget_old_kills(self) -> None:
+        pass
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    wait = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(wait, stdin=subprocess.PIPE) as made:
+        yield made
+
+
+@pytest.fixture
+def memory(process: subprocess.Popen[bytes], monkeypatch: Any) -> Memory:
+    made = Memory(process.pid, 0, Group())  # type: ignore[arg-type]
+    monkeypatch.setattr(procfs, "resident", lambda pid: 1024 * MIB - made._group.room())
+    return made
+
+
+def _limit(pid: int) -> int:
+    return resource.prlimit(pid, resource.RLIMIT_DATA)[0]
+
+
+def test_NEW_2_who_takes_the_memory_gets_what_is_left_and_no_more(
+    memory: Memory, process: subprocess.Popen[bytes]
+) -> None:
+    memory.begin()
+    for left in (800, 500, 300):
+        memory._group.left = left * MIB
+        assert memory.look() is Step.NOTHING
+    memory._group.left = 150 * MIB
+    assert memory.look() is Step.CONFINE and memory.is_confined
+    assert 150 * MIB < _limit(process.pid) < 250 * MIB, "what it has, which is little here, and what is left"
+    assert memory.look() is Step.NOTHING, "once"
+    memory._group.left = -1
+    assert memory.look() is Step.STOP
+
+
+def test_NEW_2_nobody_is_confined_before_its_trial_or_without_a_limit_or_if_it_only_reserves(
+    memory: Memory, process: subprocess.Popen[bytes], monkeypatch: Any
+) -> None:
+    memory._group.left = 10 * MIB
+    assert memory.look() is Step.NOTHING, "the app that it loads is not the suspect's doing"
+    memory.begin()
+    assert memory.look() is Step.NOTHING, "nor what it held before"
+    monkeypatch.setattr(Group, "most", 0)
+    whole_machine = Memory(process.pid, 0, memory._group)
+    monkeypatch.setattr(procfs, "resident", lambda pid: 0)
+    whole_machine.begin()
+    monkeypatch.setattr(procfs, "resident", lambda pid: 900 * MIB)
+    assert whole_machine.look() is Step.NOTHING
+    assert _limit(process.pid) == resource.RLIM_INFINITY
+
+
+def test_NEW_2_a_limit_that_cannot_be_set_changes_nothing(memory: Memory, monkeypatch: Any) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError
+
+    memory.begin()
+    memory._group.left = 150 * MIB
+    monkeypatch.setattr(resource, "prlimit", refuse)
+    assert memory.look() is Step.CONFINE and not memory.is_confined
+
+
+@pytest.mark.parametrize(("left", "most"), [(800, LOOK), (100, 0.025), (1, 0.002), (-5, 0.002)])
+def test_NEW_2_the_less_is_left_the_more_often_it_is_looked_at(
+    memory: Memory, left: int, most: float
+) -> None:
+    memory._group.left = left * MIB
+    memory.look()
+    assert memory.pause == pytest.approx(most, rel=0.05)
+
+
+def test_NEW_2_what_a_process_may_write_to_counts_when_it_is_only_reserved() -> None:
+    before = procfs.data(os.getpid())
+    reserved = bytearray(512 * MIB)
+    assert procfs.data(os.getpid()) - before >= len(reserved)
+    assert procfs.data(0) == 0
