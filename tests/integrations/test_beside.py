@@ -163,6 +163,8 @@ def test_redbeat_sends_on_while_what_it_sent_goes_to_quarantine(beside: Make, re
             assert {"redbeat:sound", "redbeat:poison"} <= {*client.keys("redbeat:*")}
         before = fleet.marks.count("healthy", "end")[1]
         fleet.await_that(lambda: fleet.marks.count("healthy", "end")[1] > before + 1, "beat goes on")
+        fleet.marks.repair()
+        fleet.await_that(lambda: not fleet.quarantine.list(candidates=True), "no trial is left to be ended")
 
 
 @pytest.mark.parametrize("everything", [False, True])
