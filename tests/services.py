@@ -24,6 +24,7 @@ CURES = {
     "pyspark": "pip install -e '.[spark]'",
     "pyarrow": "pip install -e '.[spark]'",
     "grpc": "pip install 'pyspark[connect]'",
+    "shares a worker": "tox -e integrations, or tox -e batches",
     "could not import": "pip install -e '.[dev,demo,spark]'",
     "control group": "run as root where /sys/fs/cgroup can be written",
     "POISON_TEST_REDIS": "POISON_TEST_REDIS=/path/to/redis-server of version 8.0 or newer",
@@ -32,11 +33,14 @@ CURES = {
     "this Celery": "a newer Celery: tox -e celery57",
 }
 
-#: What may be missing in CI, too: it has no Docker engine, its system has no package of Redis 8, and the
-#: tests of one Flower or Celery are not those of another.
-EXCUSED = ("Docker", "POISON_TEST_REDIS", "this Flower", "this Celery")
+#: What may be missing in CI, too: it has no Docker engine, its system has no package of Redis 8, the tests of
+#: one Flower or Celery are not those of another, and the packages beside ours do not want the same Celery.
+EXCUSED = ("Docker", "POISON_TEST_REDIS", "this Flower", "this Celery", "shares a worker")
 
-LEFT_OUT = "left out, as always: the whole matrix (tox -e matrix), fleets under many faults (tox -e chaos)"
+LEFT_OUT = (
+    "left out, as always: the whole matrix (tox -e matrix), fleets under many faults (tox -e chaos),"
+    " other packages in the same worker (tox -e integrations)"
+)
 
 
 #: The folder of the scripts of another RabbitMQ than the installed one, and of the Erlang that it needs.
@@ -94,7 +98,7 @@ def summary(reasons: Counter[str]) -> Iterator[str]:
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     reasons = Counter(map(reason_of, terminalreporter.stats.get("skipped", [])))
     lines = [*summary(reasons)]
-    if config.option.markexpr == "not matrix and not chaos":
+    if config.option.markexpr == "not matrix and not chaos and not integrations":
         lines.append(LEFT_OUT)
     if lines:
         terminalreporter.section("not run here")
