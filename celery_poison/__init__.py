@@ -8,6 +8,7 @@ or fails it. ``decide`` judges, ``ledger`` remembers.
 
 from typing import TYPE_CHECKING, Any
 
+from celery_poison.errors import GivenUp
 from celery_poison.guard import guarded
 from celery_poison.plugin import install
 from celery_poison.policy import Policy
@@ -17,7 +18,7 @@ from celery_poison.task import PoisonTask
 if TYPE_CHECKING:
     from celery_poison.quarantine import Quarantine
 
-__all__ = ["PoisonTask", "Policy", "Quarantine", "State", "guarded", "install"]
+__all__ = ["GivenUp", "PoisonTask", "Policy", "Quarantine", "State", "guarded", "install"]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,6 +27,13 @@ class MessageNotFound(PoisonError):
     """No message with this id or mid is known to the ledger."""
 
 
+class GivenUp(PoisonError):
+    """What ``AsyncResult.get()`` raises for a task whose message a person gave up (SAP-7).
+
+    A client that does not import celery_poison gets Celery's stand-in of the same name and text.
+    """
+
+
 class DecisionPending(PoisonError):
     """Another operator is deciding about this message at this moment."""
 

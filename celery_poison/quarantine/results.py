@@ -10,17 +10,13 @@ from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from kombu.exceptions import KombuError
 
-from celery_poison.errors import IllegalTransition, PoisonError
+from celery_poison.errors import GivenUp, IllegalTransition, PoisonError
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of
 from celery_poison.quarantine.stored import CANVAS
 
 #: Results lie in the caller's own queue there: nobody else can ask for them.
 _UNREADABLE = "rpc://"
-
-
-class GivenUp(Exception):
-    """The result of a task whose message a person gave up."""
 
 
 class ResultRefused(PoisonError):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +14,7 @@ from celery.exceptions import ChordError
 from celery.result import AsyncResult
 from kombu.compression import compress
 
-from celery_poison import Quarantine
-from celery_poison.quarantine.results import GivenUp
+from celery_poison import GivenUp, Quarantine
 from celery_poison.testing import RedisServer
 from tests import PATIENCE
 from tests.apps.harness import Fleet
@@ -81,6 +82,26 @@ def test_SAP_7_every_later_link_of_a_chain_fails_with_it(
     for result in (last, last.parent, last.parent.parent):
         with pytest.raises(GivenUp):
             result.get(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("imported", "caught"), [("celery_poison", "celery_poison.errors"), ("celery", "celery.exceptions")]
+)
+def test_SAP_7_a_client_catches_GivenUp_with_the_plugin_and_reads_the_same_sentence_without(
+    app: Celery, keeper: Keeper, imported: str, caught: str
+) -> None:
+    result = app.tasks[POISON].delay()
+    give_up(app, keeper.keep(keeper.receive()))
+    script = f"""if True:
+        import {imported}
+        from celery import Celery
+        try:
+            Celery(backend={app.conf.result_backend!r}).AsyncResult({result.id!r}).get(timeout={PATIENCE})
+        except Exception as error:
+            print(type(error).__module__, type(error).__name__, error)
+    """
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.startswith(f"{caught} GivenUp given up in quarantine: killed its process by SIGKILL")
 
 
 def test_SAP_7_a_group_fails_with_its_member(app: Celery, keeper: Keeper) -> None:
