@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from celery_poison.chaos.servers import RabbitServer
 from celery_poison.testing import RedisServer, find_redis_binary
@@ -24,6 +25,10 @@ from tests.services import (
 )
 
 __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_terminal_summary"]
+
+# How long an example takes is the machine's affair, which may be busy.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 Build = Callable[..., Any]
 

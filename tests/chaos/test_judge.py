@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from celery_poison.chaos.excuses import DEATH, Wrong
 from celery_poison.chaos.judge import judge, judge_plain
 from celery_poison.chaos.runs import Blow, Facts, Sent
-from tests.chaos.world import calmly, facts, from_log, kill, lines_of, run
+from tests.chaos.world import facts, from_log, kill, lines_of, run
 
 
 def found(given: Facts) -> list[tuple[Wrong, str]]:
@@ -318,7 +318,6 @@ def test_of_plain_celery_only_losses_doubles_and_loops_are_counted_and_nothing_i
 _spans = st.lists(st.tuples(st.floats(0, 50), st.floats(0.01, 10), st.booleans()), min_size=1, max_size=6)
 
 
-@calmly
 @given(_spans)
 def test_any_log_without_faults_is_judged_as_counted_by_hand(spans: list[tuple[float, float, bool]]) -> None:
     runs = [

@@ -24,12 +24,11 @@ from celery_poison.chaos.runs import Blow, runs_of
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock
 from celery_poison.chaos.torment import EVERY_BROKER, EVERY_POOL
 from tests import PATIENCE
-from tests.chaos.world import calmly, facts, run
+from tests.chaos.world import facts, run
 
 _names = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, unique=True)
 
 
-@calmly
 @given(_names, st.floats(1, 600), st.integers(), st.integers(1, 5))
 def test_a_seed_gives_one_plan_in_which_every_fault_comes_up_before_one_comes_again(
     names: list[str], seconds: float, seed: int, workers: int
@@ -125,13 +124,11 @@ def test_a_story_tells_in_order_what_happened_to_a_message_and_around_it() -> No
 # --- the bisection ---------------------------------------------------------------------------------
 
 
-@calmly
 @given(st.sets(st.integers(0, 19), min_size=1, max_size=4))
 def test_the_shortest_list_that_fails_is_found(guilty: set[int]) -> None:
     assert shortest(range(20), lambda part: guilty <= {*part}, 1000) == sorted(guilty)
 
 
-@calmly
 @given(st.sets(st.integers(0, 19), min_size=1, max_size=4), st.integers(0, 12))
 def test_when_no_more_may_be_asked_the_shortest_so_far_is_the_answer(guilty: set[int], runs: int) -> None:
     asked = []

@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
-from hypothesis import HealthCheck, settings
-
 from celery_poison.chaos.runs import Blow, Facts, Line, Run, Sent, runs_of
 
 _names = count(1)
-#: For examples that are drawn beside fleets which take all there is of the machine.
-calmly = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run(id: str, begin: float, end: float | None, life: str = "w1/1", **more: object) -> Run:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
@@ -24,7 +24,6 @@ NUMBER = st.none() | st.integers(0, 1 << 40)
 STACK = st.lists(st.text(), max_size=3)
 
 
-@settings(deadline=None)
 @given(number=NUMBER, status=NUMBER, oom=st.none() | st.booleans(), rss=NUMBER, stack=STACK)
 def test_evidence_is_read_as_it_was_written(
     number: int | None, status: int | None, oom: bool | None, rss: int | None, stack: list[str]

@@ -44,7 +44,7 @@ def _policy(plugin: Plugin, task: str = "shop.convert") -> Policy:
     return plugin.policies[task][0]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(for_task=options, for_every=options, code=in_code)
 def test_EMS_9_the_tasks_override_goes_before_that_of_every_task_and_both_before_the_code(
     for_task: dict[str, Any], for_every: dict[str, Any], code: dict[str, Any]
@@ -77,7 +77,6 @@ entries = (
 )
 
 
-@settings(deadline=None)
 @given(raw=st.dictionaries(task_names | st.text(), entries))
 def test_EMS_9_whatever_is_in_redis_the_policies_stay_possible(raw: dict[str, str | bytes]) -> None:
     overrides, complaints = Overrides.read(7, raw)
