@@ -173,8 +173,13 @@ def _came_after_what_tells_it(case: Case, blow: Blow) -> bool:
 
 
 def _was_on_trial_there(case: Case, blow: Blow) -> bool:
+    """Whether its cell may have been hit; one that stood still was not seen at work any more by then."""
     return any(
-        run.on_trial and run.life in blow.lives and run.begin - SLACK <= blow.began <= run.last + SLACK
+        run.on_trial
+        and run.life in blow.lives
+        and run.begin - SLACK
+        <= blow.began
+        <= (run.last + SLACK if run.end else max(run.last + SLACK, case.at))
         for run in case.runs
     )
 

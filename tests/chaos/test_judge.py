@@ -162,6 +162,10 @@ def test_an_innocent_may_be_convicted_only_on_trial_in_a_cell_that_was_killed() 
     blow = Blow("kill-cell", 5.5, 5.6, ("w1/1",))
     given = facts(tried, blows=(blow,), convicted={"a": 60.0})
     assert excused(given) == [Wrong.CONVICTED]
+    late = replace(blow, began=15.0, ended=15.0)
+    assert excused(replace(given, blows=[late])) == [Wrong.CONVICTED], "the cell had been stopped before"
+    ended = replace(given, runs={"a": [replace(tried, end=6.0)]})
+    assert found(replace(ended, blows=[late])) == [(Wrong.CONVICTED, "a")]
     assert found(replace(given, blows=[])) == [(Wrong.CONVICTED, "a")]
     assert found(replace(given, runs={"a": [replace(tried, on_trial=False)]})) == [(Wrong.CONVICTED, "a")]
     assert found(replace(given, blows=[replace(blow, lives=("w2/1",))])) == [(Wrong.CONVICTED, "a")]
