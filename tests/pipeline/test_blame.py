@@ -54,6 +54,7 @@ def _scored(spark: Any, rows: list[tuple[Any, ...]]) -> dict[str, Any]:
     return {row.key: row for row in blame.score(frame).collect()}
 
 
+@pytest.mark.matrix
 def test_the_worked_example_of_tarantula_comes_out_as_published(spark: Any) -> None:
     rows = [("mid", str(n), int(runs[5]), runs[:5].count("1"), 1, 5) for n, (runs, _) in MID.items()]
     scored = _scored(spark, rows)
@@ -64,6 +65,7 @@ def test_the_worked_example_of_tarantula_comes_out_as_published(spark: Any) -> N
     assert (scored["7"].rank, scored["6"].rank, scored["4"].rank, scored["1"].rank) == (1, 2, 3, 4)
 
 
+@pytest.mark.matrix
 def test_the_worked_example_of_dstar_comes_out_as_published(spark: Any) -> None:
     scored = _scored(spark, [("s", key, failed, passed, 4, 8) for key, (failed, passed, _) in DSTAR.items()])
     told = [scored[key].dstar for key in DSTAR]

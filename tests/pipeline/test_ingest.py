@@ -104,7 +104,7 @@ def test_the_options_are_checked(spark: Any, redis_url: str) -> None:
 @pytest.mark.parametrize(
     "counting",
     [
-        pytest.param(True, id="redis 7 counts"),
+        pytest.param(True, id="redis 7 counts", marks=pytest.mark.matrix),
         pytest.param(False, id="an older redis does not", marks=pytest.mark.matrix),
     ],
 )

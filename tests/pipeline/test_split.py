@@ -130,6 +130,7 @@ def test_tasks_and_spark_together_make_what_the_definitions_say_of_a_hostile_jou
     assert parts.rest.where("event = 'finished'").count() > 100
 
 
+@pytest.mark.matrix
 def test_a_file_without_an_end_is_left_out_and_one_damaged_inside_leaves_all_to_spark(
     spark: Any, lake: Path, journal: Any
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_file_without_an_end_is_left_out_and_one_damaged_inside_leaves_all_to_
     assert _split(spark, lake, journal) is None
 
 
+@pytest.mark.matrix
 def test_what_tasks_cannot_see_or_keep_in_mind_is_left_to_spark(
     spark: Any, lake: Path, journal: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

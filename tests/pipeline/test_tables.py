@@ -114,6 +114,7 @@ def test_the_neighbours_of_a_process_that_died_are_those_its_worker_ran_at_that_
     assert rows["too"].neighbours == ["during", "long"]
 
 
+@pytest.mark.matrix
 def test_those_who_were_on_trial_together_died_in_one_death(
     journal: Any, made: Any, rows: dict[str, Any]
 ) -> None:
@@ -186,6 +187,7 @@ def test_the_steps_of_a_back_test_are_those_of_troubled_messages(made: Any) -> N
     assert replay(told, Policy()).waiting >= 2
 
 
+@pytest.mark.matrix
 def test_an_empty_journal_gives_empty_tables(spark: Any, tmp_path: Path) -> None:
     from celery_poison.pipeline import blame
     from celery_poison.pipeline.derived import TABLES, Derived
