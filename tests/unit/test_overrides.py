@@ -77,6 +77,7 @@ entries = (
 )
 
 
+@settings(max_examples=30)
 @given(raw=st.dictionaries(task_names | st.text(), entries))
 def test_EMS_9_whatever_is_in_redis_the_policies_stay_possible(raw: dict[str, str | bytes]) -> None:
     overrides, complaints = Overrides.read(7, raw)
