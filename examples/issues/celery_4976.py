@@ -7,7 +7,7 @@ import time
 
 from examples.issues.stage import EAGER, LATE, mark
 
-SETTINGS = {"broker_transport_options": EAGER | {"visibility_timeout": 10}}
+SETTINGS = {"broker_transport_options": EAGER | {"visibility_timeout": 60}}
 STATE = "solved"
 PLAIN = "0 of 1 done, 1 left in unacked"
 GUARDED = "1 of 1 done, 0 left in unacked"
