@@ -177,9 +177,7 @@ def _was_on_trial_there(case: Case, blow: Blow) -> bool:
     return any(
         run.on_trial
         and run.life in blow.lives
-        and run.begin - SLACK
-        <= blow.began
-        <= (run.last + SLACK if run.end else max(run.last + SLACK, case.at))
+        and run.begin - SLACK <= blow.began <= (run.end or max(run.last, case.at)) + SLACK
         for run in case.runs
     )
 

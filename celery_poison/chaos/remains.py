@@ -83,18 +83,15 @@ def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, i
     ends = _ends(client)
     starts = _starts(client)
     over = {mid for mid, start in starts.items() if start.token in ends}
-    ended = len(over)
-    yield ENDS if ends_stay else ENDED, ended
-    yield "running", len(starts) - ended
-    yield "done", len(ends) - ended
+    yield ENDS if ends_stay else ENDED, len(over)
+    yield "running", len(starts) - len(over)
+    yield "done", len(ends) - len(over)
     for name in ("parcels", "gone", "open"):
         yield name, _number(client.hlen(getattr(_KEYS, name)))
     yield FLAGGED, _number(client.zcard(_KEYS.candidates))
     parked: Any = client.hgetall(_KEYS.parked)
-    yield (
-        "parked",
-        sum(mid not in over and Parked.decode(raw).state not in OVER for mid, raw in parked.items()),
-    )
+    waiting = [mid for mid, raw in parked.items() if Parked.decode(raw).state not in OVER]
+    yield "parked", len({*waiting} - over)
 
 
 def _starts(client: redis.Redis) -> dict[str, Start]:
