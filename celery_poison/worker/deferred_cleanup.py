@@ -9,6 +9,7 @@ that of the process which ran the task. So it is looked for once more before it 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -104,8 +105,11 @@ class DeferredCleanup:
             with suppress(StaleDelivery):
                 self._ledger.survived(end.mid, end.token, end.id)
 
-    def clean_up(self, *, everything: bool = False) -> None:
+    def clean_up(self, heard_until: float = math.inf, *, everything: bool = False) -> None:
         """Forget what is due, or everything at the end.
+
+        Args:
+            heard_until: the time until which the event loop would have noticed a lost connection.
 
         Raises:
             LedgerUnavailable: nothing is lost, the next call tries again.
@@ -115,7 +119,7 @@ class DeferredCleanup:
             horizon = float("inf") if everything else now
             self._forget_kept(now + FOR_A_COPY / 2 if everything else now)
             self.missing += sum(1 for _ in self._forget(self._late, horizon))
-            self._missed.extend(self._forget(self._waiting, horizon))
+            self._missed.extend(self._forget(self._waiting, horizon if everything else min(now, heard_until)))
             while self._missed:  # lost, late, or ended for dead by a monitor
                 end = self._missed[0]
                 with suppress(StaleDelivery):  # it has a new owner, as the journal says by now

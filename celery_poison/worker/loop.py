@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,7 @@ class EventLoop:
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
+        self._asked = self._has_run_until = 0.0
         self.consumer: Any = None
         self.epoch = 0
 
@@ -58,6 +60,20 @@ class EventLoop:
             self.drain()  # all threads are greenlets of one thread
         else:
             self.consumer.call_soon(self.drain)
+
+    def has_run_until(self) -> float:
+        """Return a time, by the monotonic clock, until which the loop has run what it was sent.
+
+        It may hang: where the broker goes away while Celery replies to a remote command, kombu tries to
+        send the reply until the broker is back, and nobody notices before that the connection is gone.
+        """
+        if self._has_run_until >= self._asked:
+            self._asked = time.monotonic()
+            self.call_in_loop(partial(self._answer, self._asked))
+        return self._has_run_until
+
+    def _answer(self, asked: float) -> None:
+        self._has_run_until = asked
 
     def deferred(self, function: Callable[..., object]) -> Callable[..., None]:
         """Return a function that runs ``function`` on the event loop, soon; from any thread."""

@@ -103,6 +103,7 @@ class Resync:
         me: the worker.
         pause: seconds between two looks at the ledger after a disturbance.
         owes: tells whether the broker has not heard of an acknowledgement.
+        has_run_until: tells until when the event loop has run what it was sent.
 
     Attributes:
         broker_is_away: its connection was lost, and there is no other yet.
@@ -118,6 +119,7 @@ class Resync:
         inflight: InFlight,
         background: Background,
         owes: Callable[[], bool],
+        has_run_until: Callable[[], float],
     ) -> None:
         self._ledger = ledger
         self._me = me
@@ -127,6 +129,7 @@ class Resync:
         self._inflight = inflight
         self._background = background
         self._owes = owes
+        self._has_run_until = has_run_until
         self.broker_is_away = False
         self._recheck_until = self._next_recheck = 0.0
         self._missing = 0
@@ -163,8 +166,9 @@ class Resync:
 
     def clean_up(self) -> None:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
+        heard_until = self._has_run_until()
         if not self.broker_is_away and not self._owes():
-            self._deferred_cleanup.clean_up()
+            self._deferred_cleanup.clean_up(heard_until)
 
     def keep(self, end: Acknowledged) -> None:
         """Have it on record that a start ended, for the copy of its message that comes."""

@@ -154,6 +154,7 @@ class Worker:
             self._inflight,
             self._background,
             lambda: self._holdings.owes_acknowledgements,
+            self.loop.has_run_until,
         )
         self._master_follower = MasterFollower(self._writer, self._resync, self._health, self.loop, beat)
 

@@ -1,4 +1,4 @@
-"""The fleet's tasks, one that says where it ran, and a way to make a worker deaf."""
+"""The fleet's tasks, one that says where it ran, and ways to make a worker deaf and its event loop hang."""
 
 from __future__ import annotations
 
@@ -35,3 +35,10 @@ def go_deaf(state: Any) -> dict[str, str]:
     """Consume nothing any more, and believe to consume, as after kombu's failed reconnects."""
     state.consumer.task_consumer.cancel()
     return {"ok": "consumes nothing"}
+
+
+@control_command()
+def hang(state: Any, seconds: float) -> None:
+    """Keep the event loop from going round, as the reply to a command does whose broker has gone."""
+    marks(os.environ["MARKS_URL"]).leave("loop", "", "hangs")
+    time.sleep(seconds)

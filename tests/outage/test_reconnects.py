@@ -11,6 +11,7 @@ import redis
 
 from celery_poison.chaos.servers import RabbitServer
 from celery_poison.testing import RedisServer
+from celery_poison.worker.deferred_cleanup import DELAY
 from tests.outage.conftest import BOTH_POOLS, Site
 
 NewSite = Callable[..., Site]
@@ -60,4 +61,25 @@ def test_TP1_8_nothing_runs_twice_because_the_broker_delivered_it_again(
         site.await_that(site.is_over, "all ends are known, so that copies are recognised")
         assert {site.result_of(result)[:1] for result in sent} == {"w"}
         assert all(site.result_of(site.send("where", n, 0)) for n in range(20, 24)), "after the copies"
+        assert site.ran_once() and site.nobody_is_blamed()
+
+
+@pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
+def test_TP1_8_nothing_runs_twice_because_an_event_loop_hung_when_its_connection_went(
+    new_site: NewSite, new_redis_url: Callable[[], str], broker_url: str, break_it: Callable[[], object]
+) -> None:
+    """The pool's threads went on, and nobody could tell that the broker never heard of their ends."""
+    apart = {"poison_redis_url": new_redis_url(), "worker_enable_prefetch_count_reduction": False}
+    site = new_site(broker_url, **apart)
+    with site.worker("w1", "threads", concurrency=4) as w1:
+        w1.wait_ready()
+        for n in range(4):
+            site.send("where", n, 1)
+        site.await_that(lambda: len(site.starts()) == 4, "all run")
+        site.app.control.broadcast("hang", arguments={"seconds": 1 + 3 * DELAY})
+        site.await_that(lambda: site.marks.all("loop"), "its event loop hangs")
+        break_it()
+        site.await_that(lambda: len(site.ends()) == 4, "the pool went on")
+        site.send("where", 4, 0)
+        site.await_that(lambda: site.ends()[4], "it is back, and has had the copies, which were before it")
         assert site.ran_once() and site.nobody_is_blamed()
