@@ -269,6 +269,8 @@ OUTAGES = (
 EXCUSES = (
     Excuse((Wrong.LOST,), ("redis-empty",), _was_there,
            "it was in Redis when that was emptied"),
+    Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second",), _was_there,
+           "it was parked in the second that Redis lost", "rabbitmq"),
     Excuse((Wrong.FREE, Wrong.KILLED), ("redis-empty",), _was_sent_before,
            "its history was in Redis when that was emptied"),
     Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second", *SWITCHES), _was_sent_just_before,

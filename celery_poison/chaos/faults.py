@@ -8,6 +8,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 from celery_poison import procfs
 from celery_poison.chaos.app import ONLY_PREFORK, POISONS
@@ -247,12 +248,20 @@ def _lost_second(torment: Torment, fault: Fault, blow: Blow) -> None:
     """What a machine's crash leaves of ``appendfsync everysec``: all but the last second."""
     sizes = {path: path.stat().st_size for path in _append_only_files(torment)}
     torment.stage.wait(1.0)
+    parked = _parked(torment)
     torment.stage.redis.kill()
     for path in _append_only_files(torment):
         # One that has been rewritten meanwhile is whole.
         if path in sizes:
             os.truncate(path, sizes[path])
     _start(torment)
+    blow.gone = tuple(sorted(parked - _parked(torment)))
+
+
+def _parked(torment: Torment) -> set[str]:
+    with torment.stage.redis.client(decode_responses=False) as client:
+        bodies: Any = client.hvals(Keys().parcels)
+    return {id.decode() for body in bodies for id in _TASK_ID.findall(body)}
 
 
 @fault("redis-empty", owns="redis")

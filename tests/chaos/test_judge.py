@@ -151,6 +151,13 @@ def test_emptying_redis_excuses_the_loss_of_what_was_in_it_only() -> None:
     assert found(given) == [(Wrong.LOST, "elsewhere")]
 
 
+def test_a_lost_second_excuses_the_loss_of_what_was_parked_in_it_only_on_rabbitmq() -> None:
+    sent = {id: Sent("healthy", 9, True) for id in ("parked", "elsewhere")}
+    given = Facts(sent, {}, [Blow("redis-lost-second", 100, 101, gone=("parked",))], broker="rabbitmq")
+    assert found(given) == [(Wrong.LOST, "elsewhere")]
+    assert len(found(replace(given, broker="redis"))) == 2, "there the broker has lost that second, too"
+
+
 @pytest.mark.parametrize("name", ["redis-lost-second", "redis-failover", "redis-switch"])
 def test_a_redis_that_forgets_moments_excuses_what_was_sent_in_them(name: str) -> None:
     sent = {str(at): Sent("healthy", at, True) for at in (7.9, 8.1, 10.0, 11.1)}
