@@ -246,19 +246,25 @@ def _down(torment: Torment, fault: Fault, blow: Blow) -> None:
 @fault("redis-lost-second", owns="redis", brokers=ONE_REDIS)
 def _lost_second(torment: Torment, fault: Fault, blow: Blow) -> None:
     """What a machine's crash leaves of ``appendfsync everysec``: all but the last second."""
+    parked = _parked(torment)
     sizes = {path: path.stat().st_size for path in _append_only_files(torment)}
     torment.stage.wait(1.0)
-    parked = _parked(torment)
+    blow.gone = tuple(sorted(_parked(torment) - parked))
     torment.stage.redis.kill()
     for path in _append_only_files(torment):
         # One that has been rewritten meanwhile is whole.
         if path in sizes:
             os.truncate(path, sizes[path])
     _start(torment)
-    blow.gone = tuple(sorted(parked - _parked(torment)))
+
+
+def _await_redis(torment: Torment) -> None:
+    with contextlib.suppress(AssertionError):  # it may be loading what another fault has left of it
+        wait_until(lambda: torment.stage.stopping.is_set() or torment.stage.redis_answers(), timeout=30)
 
 
 def _parked(torment: Torment) -> set[str]:
+    _await_redis(torment)
     with torment.stage.redis.client(decode_responses=False) as client:
         bodies: Any = client.hvals(Keys().parcels)
     return {id.decode() for body in bodies for id in _TASK_ID.findall(body)}
@@ -266,8 +272,7 @@ def _parked(torment: Torment) -> set[str]:
 
 @fault("redis-empty", owns="redis")
 def _empty(torment: Torment, fault: Fault, blow: Blow) -> None:
-    with contextlib.suppress(AssertionError):  # it may be loading what another fault has left of it
-        wait_until(lambda: torment.stage.stopping.is_set() or torment.stage.redis_answers(), timeout=30)
+    _await_redis(torment)
     with torment.stage.redis.client(decode_responses=False) as client:
         there = client.eval(_TAKE_AND_EMPTY, 0, Keys().parcels)
     # Also what is being sent at this moment: its sender does not know yet that it has arrived.
