@@ -116,11 +116,9 @@ def _could_not_tell_of_its_end(case: Case, blow: Blow) -> bool:
 
 
 def _its_end_was_refused(case: Case, blow: Blow) -> bool:
-    """Whether Redis took no note that it was done, or that this was to be forgotten, seconds later."""
-    since = blow.began - TOGETHER - FORGETTING
-    return bool(case.id) and any(
-        run.end is not None and since <= run.end <= blow.ended + TOGETHER for run in case.runs
-    )
+    """Whether Redis did not note that it was done or kept, or that this was to be forgotten, seconds later."""
+    since, until = blow.began - TOGETHER - FORGETTING, blow.ended + TOGETHER
+    return bool(case.id) and any(since <= (run.end or run.kill or 0.0) <= until for run in case.runs)
 
 
 def _was_sent_just_before(case: Case, blow: Blow) -> bool:

@@ -348,7 +348,8 @@ def test_any_log_without_faults_is_judged_as_counted_by_hand(spans: list[tuple[f
 
 
 def test_what_ended_while_redis_took_no_note_may_be_remembered() -> None:
-    done = run("b", 1, 4)
-    for name in ("redis-full", "redis-lost-second"):
-        assert excused(facts(done, blows=(Blow(name, 3, 5),), flagged=frozenset("b"))) == [Wrong.LEFT]
-        assert found(facts(done, blows=(Blow(name, 14, 16),), flagged=frozenset("b"))) == [(Wrong.LEFT, "b")]
+    for over in (run("b", 1, 4), replace(run("b", 1, None), kill=4)):
+        for name in ("redis-full", "redis-lost-second"):
+            assert excused(facts(over, blows=(Blow(name, 3, 5),), flagged=frozenset("b"))) == [Wrong.LEFT]
+            late = facts(over, blows=(Blow(name, 14, 16),), flagged=frozenset("b"))
+            assert found(late) == [(Wrong.LEFT, "b")]
