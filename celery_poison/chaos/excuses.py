@@ -116,7 +116,7 @@ def _could_not_tell_of_its_end(case: Case, blow: Blow) -> bool:
 
 
 def _its_end_was_refused(case: Case, blow: Blow) -> bool:
-    """Whether Redis did not note that it was done or kept, or that this was to be forgotten, seconds later."""
+    """Whether Redis lost the note of its end or quarantine, or that it was forgotten, seconds later."""
     since, until = blow.began - TOGETHER - FORGETTING, blow.ended + TOGETHER
     return bool(case.id) and any(since <= (run.end or run.kill or 0.0) <= until for run in case.runs)
 
