@@ -173,3 +173,27 @@ def test_every_moment_is_shown_with_its_zone(serve: Serve, fleet: Fleet, keeper:
         moments = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d( JST)?", flower.get(path).text)
         assert moments and {*moments} == {" JST"}, path
     assert "times in JST" in flower.get("/poison/incidents").text
+
+
+def test_a_search_shows_first_what_it_found_and_a_wrong_one_only_what_is_wrong_with_it(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    flower = started(serve, keeper.send_and_keep("fleet.kill_child"))
+    groups, table = 'id="poison-groups"', 'id="poison-rows" data-live >'
+    assert groups in flower.get("/poison").text
+    found = flower.get("/poison?filter=task%3Dfleet.*").text
+    assert groups not in found and table in found
+    wrong = flower.get("/poison?filter=age%3Ebanana")
+    assert wrong.status == 400 and "use a number" in wrong.text
+    assert groups not in wrong.text and table not in wrong.text
+
+
+def test_a_page_that_cannot_be_shown_says_why_and_leads_back_but_not_to_strangers(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    flower = started(serve, keeper.send_and_keep("fleet.kill_child"))
+    for answer in (flower.get("/poison/job/none"), flower.post("/poison/act/none", {}, **TOKEN)):
+        assert answer.status == 404 and "Back to the quarantine" in answer.text
+        assert "Nobody remembers this act" in answer.text or "There is no act none" in answer.text
+    stranger = flower.get("/poison/job/none", Authorization="Basic YTpi")
+    assert stranger.status == 401 and "quarantine" not in stranger.text
