@@ -151,7 +151,7 @@ class Guarded(RequestHandler):
         """Return an act that is, or was, under way; HTTPError 404: it is not remembered."""
         job = self.ledger.jobs.get(id)
         if job is None:
-            raise HTTPError(404, "Nobody remembers this act: Flower was started again since, see the journal")
+            raise HTTPError(404, "Nobody remembers this act: Flower was started again since. See the journal")
         return job
 
     def send_body(self, body: bytes) -> None:

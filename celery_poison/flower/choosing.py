@@ -46,24 +46,26 @@ class Action:
 
 _FORCED_RELEASE = "release even if no task of that name is registered in this app."
 _FORCED_FAIL = (
-    "where the body is not for our eyes, so that nobody knows its chord, chain and errbacks: tell the task's"
-    " own caller only."
+    "fail it even if its body is not JSON: then its own caller hears of it, its chord, chain and errbacks"
+    " do not."
 )
 ACTIONS = {
     action.verb: action
     for action in (
         Action(
             "release",
-            "Publish the stored originals to their own queues; they run alone, on probation (TBDL).",
+            "Publish the stored originals to their own queues. Each runs alone, and one more death brings it"
+            " straight back.",
             {"force": _FORCED_RELEASE},
         ),
         Action(
             "fail",
-            "Give messages up: their callers get a failure, chords and errbacks are resolved (FAIL).",
+            "Give messages up: who waits for their results gets an error; chords and errbacks hear of it.",
             {"force": _FORCED_FAIL},
         ),
         Action(
-            "discard", "Give messages up without telling anybody (FAIL); nobody should be waiting for them."
+            "discard",
+            "Give messages up without telling anybody: who waits for their results waits in vain.",
         ),
     )
 }

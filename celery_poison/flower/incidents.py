@@ -31,6 +31,10 @@ _VERDICTS = {
     "interrupted": "not to blame",
     "cleared": "cleared",
 }
+#: Verdicts that may come later, of a trial that is not filed under the incident.
+_LATER = ("quarantined", "cleared")
+#: How a death was noticed -> what a person is told that it was noticed by.
+_NOTICED = {"gone": "lost connections", "silent": "silence", "frozen": "silence, still connected"}
 #: Kind of a death -> its name in the legend; one bar stacks them in this order.
 KINDS = {
     "worker": "worker died",
@@ -64,6 +68,10 @@ class Death:
     @property
     def took(self) -> str:
         return f"{self.incident.took:.1f} s" if self.incident.took is not None else "still going on"
+
+    @property
+    def noticed(self) -> str:
+        return _NOTICED.get(self.incident.how) or words.say(self.incident.how) or "–"
 
     @property
     def evidence(self) -> str:
@@ -104,7 +112,8 @@ def read(ledger: AsyncLedger, word: str) -> Seen:
     queries = ledger.quarantine.queries
     now = queries.now_ms() / 1000
     journal = queries.journal(count=READ)
-    deaths = [_death(incident, journal) for incident in queries.incidents(SHOWN)]
+    judged = [entry for entry in journal if entry["mid"] and entry["event"] in _VERDICTS]
+    deaths = [_death(incident, judged) for incident in queries.incidents(SHOWN)]
     alone = [words.at(entry) for entry in journal if entry["event"] == "crashed" and not entry["incident"]]
     marks = [(death.incident.died_at or 0.0, death.kind) for death in deaths]
     marks += [(moment, "process") for moment in alone]
@@ -112,13 +121,14 @@ def read(ledger: AsyncLedger, word: str) -> Seen:
     return Seen(deaths, len(alone), draw(marks, now - SPANS[word], now), max(took, default=None))
 
 
-def _death(incident: Incident, journal: Sequence[Mapping[str, str]]) -> Death:
+def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> Death:
     suspects: dict[str, Suspect] = {}
-    for entry in journal:
-        if entry["incident"] == incident.incident and entry["mid"] and entry["event"] in _VERDICTS:
+    for entry in judged:
+        known, verdict = suspects.get(entry["mid"]), _VERDICTS[entry["event"]]
+        tried = known is not None and known.verdict == "suspected" and entry["event"] in _LATER
+        if tried or entry["incident"] == incident.incident:
             # The last word counts.
             sentence = words.say(story.sentence(entry), 400)
-            verdict = _VERDICTS[entry["event"]]
             suspects[entry["mid"]] = Suspect(entry["mid"], entry["task"], verdict, sentence)
     named = [*suspects.values()][:_NAMED]
     return Death(incident, named, len(suspects) - len(named))

@@ -39,6 +39,15 @@ class Page(Guarded, BaseHandler):
         if self.request.method == "POST":
             self.admit()
 
+    def write_error(self, status_code: int, **more: Any) -> None:
+        """Say on a page of ours what is wrong; whoever has not logged in gets Flower's own answer."""
+        error = (more.get("exc_info") or (None, None))[1]
+        if getattr(self, "_current_user", None) and isinstance(error, HTTPError) and error.log_message:
+            sentence = error.log_message
+            self.show("poison-message.html", story=None, error=sentence, offered=[], bodies_shown=False)
+        else:
+            super().write_error(status_code, **more)
+
     def show(self, template: str, **values: Any) -> None:
         """Fill a template with what every page of ours knows."""
         self.render(

@@ -5,12 +5,17 @@ from __future__ import annotations
 import html
 import json
 import re
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from celery_poison.flower import incidents
 from celery_poison.flower.choosing import Listing
+from celery_poison.headers import mid_of
+from celery_poison.ledger.fleet import Silence
+from celery_poison.model import IN_CELL, Start
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
@@ -173,3 +178,62 @@ def test_every_moment_is_shown_with_its_zone(serve: Serve, fleet: Fleet, keeper:
         moments = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d( JST)?", flower.get(path).text)
         assert moments and {*moments} == {" JST"}, path
     assert "times in JST" in flower.get("/poison/incidents").text
+
+
+def test_a_search_shows_first_what_it_found_and_a_wrong_one_only_what_is_wrong_with_it(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    flower = started(serve, keeper.send_and_keep("fleet.kill_child"))
+    groups, table = 'id="poison-groups"', 'id="poison-rows" data-live >'
+    assert groups in flower.get("/poison").text
+    found = flower.get("/poison?filter=task%3Dfleet.*").text
+    assert groups not in found and table in found
+    wrong = flower.get("/poison?filter=age%3Ebanana")
+    assert wrong.status == 400 and "use a number" in wrong.text
+    assert groups not in wrong.text and table not in wrong.text
+
+
+def test_a_page_that_cannot_be_shown_says_why_and_leads_back_but_not_to_strangers(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    flower = started(serve, keeper.send_and_keep("fleet.kill_child"))
+    for answer in (flower.get("/poison/job/none"), flower.post("/poison/act/none", {}, **TOKEN)):
+        assert answer.status == 404 and "Back to the quarantine" in answer.text
+        assert "Nobody remembers this act" in answer.text or "There is no act none" in answer.text
+    stranger = flower.get("/poison/job/none", Authorization="Basic YTpi")
+    assert stranger.status == 401 and "quarantine" not in stranger.text
+
+
+def test_a_suspect_that_died_on_trial_is_convicted_where_its_workers_death_is_told(
+    fleet: Fleet, keeper: Keeper
+) -> None:
+    ledger, worker = keeper.ledger, "w1@host/b00t"
+    ledger.beat(worker, {"node": "w1@host"}, first=True)
+    led = ledger.lead("monitor", 60_000)
+    assert led is not None
+    ran = {}
+    for name, args in {"kill_main": (), "healthy": (1,), "slow": (1.0,)}.items():
+        sent = fleet.send(name, *args)
+        message = keeper.receive()
+        start = Start.of(f"b00t.{name}", worker, sent.id, f"fleet.{name}", queue="celery", max_crashes=2)
+        assert ledger.claim(mid_of(message.headers), b"", start)
+        ran[name] = message, mid_of(message.headers), start
+    ledger.declare_dead(worker, "i1", Silence.SILENT, 0, led[0])
+    for _, mid, start in ran.values():
+        ledger.crash(mid, start, cause="worker_lost", shared=True, incident="i1", fence=led[0])
+    for name in ("kill_main", "healthy"):
+        message, mid, start = ran[name]
+        trial = start._replace(token=f"cell.{name}", alone=IN_CELL)
+        assert ledger.claim(mid, b"", trial)
+        if name == "healthy":
+            ledger.acquit(mid, trial, final=True)
+        else:
+            # As a worker tells it of a cell: of no incident, since the worker lives.
+            ledger.crash(mid, trial, cause="signal:9", shared=False)
+            keeper.keep(message, crashes=0)
+
+    seen = incidents.read(SimpleNamespace(quarantine=fleet.quarantine), "1h")  # type: ignore[arg-type]
+    (death,) = seen.deaths
+    verdicts = {suspect.task: suspect.verdict for suspect in death.suspects}
+    assert verdicts == {"fleet.kill_main": "convicted", "fleet.healthy": "cleared", "fleet.slow": "suspected"}
+    assert death.noticed == "silence"
