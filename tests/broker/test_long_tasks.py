@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests import sampled
 from tests.apps.harness import Fleet
 from tests.broker.kit import Site
 
 EAGER = {"visibility_timeout": 1, "unacked_restore_throttle": 1, "unacked_restore_interval": 1}
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads", "solo"]))
 def test_TP1_8_a_task_longer_than_the_visibility_timeout_is_delivered_once(
     new_fleet: Callable[..., Fleet], new_site: Callable[..., Site], redis_url: str, pool: str
 ) -> None:

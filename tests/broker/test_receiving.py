@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from celery_poison.testing import wait_until
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.harness import Fleet
 from tests.broker.kit import Site
 
@@ -52,7 +52,7 @@ def test_EMS_6_no_message_is_lost_when_workers_are_killed_while_they_receive(
     assert not fleet.quarantine.list()
 
 
-@pytest.mark.parametrize("prefix", ["", "shop:"])
+@pytest.mark.parametrize("prefix", sampled(["shop:"], [""]))
 def test_EMS_6_priorities_several_queues_and_a_key_prefix_work(
     new_fleet: Build, redis_url: str, prefix: str
 ) -> None:

@@ -38,7 +38,7 @@ def _told(crowd: Crowd) -> str:
     ("broker_url", "crowd"),
     [
         ("redis", Crowd(1_000, 6, 2, "prefork", 1)),
-        ("rabbitmq", Crowd(1_000, 6, 2, "threads", 2)),
+        pytest.param("rabbitmq", Crowd(1_000, 6, 2, "threads", 2), marks=pytest.mark.matrix),
         pytest.param("redis", Crowd(10_000, 20, 5, "prefork", 1), marks=pytest.mark.matrix),
         pytest.param("redis", Crowd(10_000, 20, 5, "threads", 2), marks=pytest.mark.matrix),
         pytest.param("rabbitmq", Crowd(10_000, 20, 5, "threads", 2), marks=pytest.mark.matrix),

@@ -11,7 +11,7 @@ import pytest
 
 from celery_poison.states import Event
 from celery_poison.testing import wait_until
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.harness import Fleet
 from tests.broker.neighbour import PlainNeighbour, eager
 
@@ -102,7 +102,7 @@ def test_TP1_8_a_task_many_times_longer_than_the_visibility_timeout_starts_once_
             street.close()
 
 
-@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+@pytest.mark.parametrize("pool", sampled(["gevent"], ["eventlet"]))
 def test_TP1_8_a_task_that_never_yields_is_not_taken_for_dead(
     new_fleet: NewFleet, redis_url: str, pool: str
 ) -> None:

@@ -16,13 +16,13 @@ from celery_poison.broker.transport import guarded_connection
 from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.metrics import register
 from celery_poison.quarantine import deaf
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.cli.conftest import Console
 from tests.metrics.conftest import scraped
 from tests.outage.conftest import Site
 
 NewSite = Callable[..., Site]
-BROKERS = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+BROKERS = pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 #: Seconds after which a quiet worker is looked at here.
 QUIET = 2.0
 

@@ -48,6 +48,7 @@ def _awaited(fleet: Fleet, words: str) -> None:
     wait_until(lambda: words in fleet.log_text(), what=lambda: fleet.log_text()[-3000:])
 
 
+@pytest.mark.matrix
 def test_NEW_7_what_killed_workers_is_found_and_runs_no_more_until_it_is_rolled_back(
     fleet: Fleet, pipeline: Callable[..., Any]
 ) -> None:

@@ -10,7 +10,7 @@ from celery.exceptions import TimeLimitExceeded
 from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court
 
-POOLS = pytest.mark.parametrize("pool", sampled(["prefork", "gevent"], ["threads", "solo", "eventlet"]))
+POOLS = pytest.mark.parametrize("pool", sampled(["prefork"], ["gevent", "threads", "solo", "eventlet"]))
 
 
 @POOLS

@@ -16,7 +16,7 @@ from tests.sandbox.conftest import Court, every_pool_and_broker
 BYSTANDERS = 7
 
 
-@every_pool_and_broker(("prefork", "redis"), ("threads", "rabbitmq"))
+@every_pool_and_broker(("prefork", "redis"))
 def test_NEW_1_a_poison_costs_one_worker_and_those_who_ran_beside_it_are_cleared(
     new_fleet: Callable[..., Fleet], broker_url: str, pool: str
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from celery_poison.decide import CHANCE
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court, every_pool_and_broker
 
 
@@ -44,7 +44,7 @@ def test_a_service_manager_that_signals_every_process_of_the_service_ends_no_tri
     assert suspect.get(timeout=PATIENCE) == "repaired"
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
 def test_a_cold_shutdown_ends_the_trial_and_convicts_nobody(court: Court, pool: str) -> None:
     suspect = court.suspect("trial.waits")
     with court.worker(pool=pool) as worker:
@@ -59,7 +59,7 @@ def test_a_cold_shutdown_ends_the_trial_and_convicts_nobody(court: Court, pool: 
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
 
 
-@every_pool_and_broker(("prefork", "rabbitmq"), ("threads", "redis"))
+@every_pool_and_broker(("prefork", "rabbitmq"))
 def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_an_idle_one(
     court: Court, pool: str
 ) -> None:

@@ -27,7 +27,7 @@ def _all_done_without_strikes(crew: Crew, count: int) -> None:
     assert crew.no_strikes(), crew.log_text()[-4000:]
 
 
-@BOTH
+@REDIS_FIRST
 def test_NEW_2_a_warm_shutdown_adds_no_strike_and_prefetched_messages_go_back_unflagged(crew: Crew) -> None:
     for n in range(10):
         crew.send("waits_for_repair", n)
@@ -82,7 +82,7 @@ def _workers(crew: Crew) -> list[Any]:
     return crew.quarantine.queries.workers(1000)
 
 
-@pytest.mark.parametrize("limit", ["--max-tasks-per-child=2", "--max-memory-per-child=1"])
+@pytest.mark.parametrize("limit", sampled(["--max-tasks-per-child=2"], ["--max-memory-per-child=1"]))
 def test_NEW_2_recycling_of_pool_processes_adds_no_strike(crew: Crew, limit: str) -> None:
     with crew.worker(args=[limit]):
         for n in range(12):
@@ -106,7 +106,7 @@ def test_NEW_2_a_task_that_is_revoked_while_it_runs_is_nobodys_crash(crew: Crew)
 
 
 @BOTH
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
 def test_TP1_8_a_lost_broker_connection_neither_runs_a_task_twice_nor_blames_it(
     crew: Crew, pool: str, request: pytest.FixtureRequest
 ) -> None:
@@ -144,7 +144,7 @@ def _cut_broker_connections(crew: Crew, request: pytest.FixtureRequest) -> None:
         server.ctl("close_all_connections", "--vhost", crew.broker_url.rpartition("/")[2], "test")
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads", "solo"]))
 def test_SAP_2_what_was_prefetched_only_is_not_flagged_when_its_worker_dies(crew: Crew, pool: str) -> None:
     for n in range(8):
         crew.send("waits_for_repair", n)

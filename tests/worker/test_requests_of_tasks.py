@@ -10,7 +10,7 @@ from celery import Task
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
-POOLS = pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+POOLS = pytest.mark.parametrize("pool", sampled(["prefork"], ["threads", "solo"]))
 
 
 @pytest.mark.parametrize(
