@@ -175,6 +175,21 @@ def pytest_configure() -> None:
 _SLOWNESS = ("docker_client", "cell", "new_fleet", "rabbit_server", "redis_server")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let one process run all tests of the pipeline: a Spark session for each would cost more than it saves.
+
+    Not by xdist's groups: with pytest 9.2 they group nothing.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneForThePipeline(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "pipeline" if nodeid.startswith("tests/pipeline/") else nodeid
+
+    return OneForThePipeline(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast tests first: a mistake shows within seconds, not behind minutes of process killing."""
 

@@ -11,13 +11,6 @@ import pytest
 from tests.services import need
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all that need a session: one for each would cost more than it saves."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-
-
 @pytest.fixture(scope="session")
 def java() -> None:
     """What Spark needs besides its own package."""
