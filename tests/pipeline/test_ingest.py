@@ -101,13 +101,8 @@ def test_the_options_are_checked(spark: Any, redis_url: str) -> None:
             spark.read.format("celery_poison").options(**options).load().count()
 
 
-@pytest.mark.parametrize(
-    "counting",
-    [
-        pytest.param(True, id="redis 7 counts", marks=pytest.mark.matrix),
-        pytest.param(False, id="an older redis does not", marks=pytest.mark.matrix),
-    ],
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("counting", [True, False], ids=["redis 7 counts", "an older redis does not"])
 def test_entries_that_were_trimmed_before_the_ingest_saw_them_are_a_gap(
     spark: Any, place: Path, counting: bool, servers: Callable[[bool], RedisServer]
 ) -> None:
