@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from celery_poison.testing import RedisServer, wait_until
+from tests import sampled
 from tests.apps.harness import Fleet
 
 
@@ -16,7 +17,7 @@ def lasting_redis() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
 def test_EMS_6_what_was_prefetched_runs_after_redis_came_back(
     new_fleet: Callable[..., Fleet], lasting_redis: RedisServer, pool: str
 ) -> None:

@@ -57,6 +57,7 @@ def test_SAP_3_SAP_7_every_promise_holds_and_the_summary_says_so(start_demo: Sta
     assert demo.leftovers() == []
 
 
+@pytest.mark.matrix
 def test_without_the_plugin_the_poison_kills_again_and_again_until_somebody_has_seen_enough(
     start_demo: Start,
 ) -> None:

@@ -21,10 +21,7 @@ matrix = pytest.mark.matrix
 
 def _cells() -> list[Any]:
     """Return pool, broker, and who of the two owners ends first: some of all, the others on request."""
-    always = {
-        ("threads", "redis", "old"),
-        ("prefork", "rabbitmq", "old"),
-    }
+    always = {("threads", "redis", "old")}
     pools, brokers, ends = ("prefork", "threads", "solo", "gevent"), ("redis", "rabbitmq"), ("new", "old")
     cells = [(pool, broker, first) for pool in pools for broker in brokers for first in ends]
     return [pytest.param(*cell, id="-".join(cell), marks=() if cell in always else matrix) for cell in cells]

@@ -64,7 +64,7 @@ def test_a_message_is_listed_with_its_arguments_and_the_name_of_its_signal(
     [
         ("its producer", {"argsrepr": "on file", "kwargsrepr": ""}),
         ("poison_redact", {"args": ({"card_token": "card-5500"},)}),
-        ("being pickled", {"serializer": "pickle"}),
+        pytest.param("being pickled", {"serializer": "pickle"}, marks=pytest.mark.matrix),
     ],
 )
 def test_arguments_that_are_hidden_are_so_in_the_list_on_the_page_and_from_a_search(

@@ -31,6 +31,7 @@ def test_the_replica_of_a_killed_master_becomes_the_master_with_its_data() -> No
         assert old.pid is None
 
 
+@pytest.mark.matrix
 def test_a_master_that_lives_is_replaced_and_becomes_the_replica() -> None:
     with SentinelSet() as redises:
         old = redises.master

@@ -44,7 +44,7 @@ def test_NEW_1_a_suspect_knows_that_it_is_on_trial_and_all_ends_reach_their_call
     assert [event["event"] for event in court.events("rolled_back")] == ["rolled_back"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "gevent", pytest.param("eventlet", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["gevent", "eventlet"]))
 def test_NEW_1_a_cell_is_used_again_unless_something_was_left_in_it(court: Court, pool: str) -> None:
     """A thread, or a greenlet where the cell is patched for such."""
     with court.worker(pool=pool):

@@ -54,9 +54,11 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "pool"), sampled([*itertools.product(WAYS, ["prefork"])], [*itertools.product(WAYS, ["threads"])])
-)
+_ALWAYS = [("kill-parents-group", "prefork"), ("close-everything", "prefork")]
+_OTHERS = [cell for cell in itertools.product(WAYS, ["prefork", "threads"]) if cell not in _ALWAYS]
+
+
+@pytest.mark.parametrize(("way", "pool"), sampled(_ALWAYS, _OTHERS))
 def test_NEW_1_nothing_that_a_suspect_does_to_its_surroundings_reaches_the_worker(
     court: Court, way: str, pool: str
 ) -> None:

@@ -135,7 +135,7 @@ def test_NEW_3_a_blocked_task_does_not_run_until_that_is_over_and_released_ones_
         assert crew.send("asks", "nothing").get(timeout=PATIENCE), "over without any word from the ledger"
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+@pytest.mark.parametrize("pool", sampled(["prefork", "gevent"], ["threads"]))
 def test_NEW_3_a_users_function_that_raises_or_hangs_stops_no_message_and_no_worker(
     crew: Crew, pool: str
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.confined import Confined, new_memory_group
 from tests.apps.harness import ROOT
 from tests.worker.conftest import Crew
@@ -75,7 +75,7 @@ def _without_memory(evidence: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in evidence.items() if name not in ("rss_kb", "limit_kb")}
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGQUIT])
+@pytest.mark.parametrize("signum", sampled([signal.SIGTERM], [signal.SIGQUIT]))
 def test_NEW_2_a_pool_process_that_is_asked_to_end_is_nobodys_crash(
     crew: Crew, signum: signal.Signals
 ) -> None:

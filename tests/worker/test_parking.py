@@ -17,7 +17,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.worker.receive import needs_care, note_delivery
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.quarantine.keeping import Keeper
 from tests.worker.conftest import Crew
 from tests.worker.test_nobody_is_to_blame import _cut_broker_connections
@@ -90,7 +90,7 @@ def test_TP1_8_a_copy_of_a_running_message_costs_neither_a_slot_nor_credit_and_g
     assert crew.no_strikes()
 
 
-@BOTH
+@pytest.mark.parametrize("broker_url", sampled(["rabbitmq"], ["redis"]), indirect=True)
 def test_TP1_8_when_the_run_dies_a_message_with_a_parked_copy_runs_once_more_and_not_twice(
     crew: Crew,
 ) -> None:
@@ -108,7 +108,7 @@ def test_TP1_8_when_the_run_dies_a_message_with_a_parked_copy_runs_once_more_and
 
 
 @pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
-@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("dies", sampled([True], [False]))
 def test_TP1_8_after_a_reconnect_the_only_copy_left_is_parked_and_runs_if_the_run_dies(
     crew: Crew, dies: bool, request: pytest.FixtureRequest
 ) -> None:

@@ -28,6 +28,7 @@ from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack
 from celery_poison.worker.admission import facts_of
 from celery_poison.worker.receive import Delivery, needs_care, note_delivery
+from tests import sampled
 
 M, TASK_ID = "m", "id"
 HOME, COURT = "q", "court"
@@ -309,7 +310,7 @@ class TrialMachine(ParkingMachine):
         self.broker[0].redelivered = True
 
 
-@pytest.mark.parametrize("machine", [ParkingMachine, TrialMachine], ids=["cell", "queue"])
+@pytest.mark.parametrize("machine", sampled([ParkingMachine], [TrialMachine]), ids=["cell", "queue"])
 def test_TP1_8_in_any_order_of_deaths_and_copies_a_message_runs_once_and_is_never_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, machine: type[ParkingMachine]
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.tasks import KillsItsReader
 from tests.worker.apps import KILLS
 from tests.worker.conftest import Crew
@@ -41,7 +41,7 @@ def test_SAP_6_a_body_that_cannot_be_unpacked_is_quarantined_as_it_was_received(
 
 
 @BOTH
-@pytest.mark.parametrize("pool", ["prefork", "solo"])
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["solo"]))
 @pytest.mark.parametrize(
     ("argument", "options"),
     [
