@@ -13,15 +13,24 @@ BEGIN, END = "<!-- table begins -->\n", "<!-- table ends -->\n"
 
 
 def table() -> str:
-    head = "| setting | default | unit | meaning | acts |\n|---|---|---|---|---|\n"
-    return head + "".join(_row(field) for field in fields(Settings))
+    """The settings that this version acts on, and a sentence that names the others."""
+    head = "| setting | default | unit | meaning |\n|---|---|---|---|\n"
+    acting = [field for field in fields(Settings) if field.metadata["acts"]]
+    return head + "".join(map(_row, acting)) + _others()
 
 
 def _row(field: Field[Any]) -> str:
-    told = field.metadata
-    acts = "yes" if told["acts"] else "not yet"
-    meaning = told["doc"].replace("|", "\\|")
-    return f"| `{PREFIX}{field.name}` | `{field.default!r}` | {told['unit']} | {meaning} | {acts} |\n"
+    meaning = field.metadata["doc"].replace("|", "\\|")
+    return f"| `{PREFIX}{field.name}` | `{field.default!r}` | {field.metadata['unit']} | {meaning} |\n"
+
+
+def _others() -> str:
+    names = [f"`{PREFIX}{field.name}`" for field in fields(Settings) if not field.metadata["acts"]]
+    return (
+        "\n".join(["", "Taken and checked, and not acted on yet:", ",\n".join(names) + ".", ""])
+        if names
+        else ""
+    )
 
 
 def parts(page: str) -> tuple[str, str, str]:
