@@ -76,6 +76,15 @@ class Publisher:
     ) -> None:
         self._connection.release()
 
+    def depth(self, queue: str) -> int:
+        """Return how many messages wait in a queue; 0 where there is none.
+
+        Raises:
+            NotPublished: the broker is away.
+        """
+        with self._clear_errors(queue):
+            return depth(self._connection, queue)
+
     def publish(self, stored: StoredMessage, queue: str, headers: Mapping[str, Any]) -> None:
         """Publish the original under ``headers``, but for what a broker noted there.
 
@@ -134,6 +143,16 @@ class Publisher:
             priority=properties.pop("priority", None),
         )
         channel.basic_publish(message, exchange="", routing_key=queue, confirm_timeout=ANSWER_TIMEOUT)
+
+
+def depth(connection: Any, queue: str) -> int:
+    """Return how many messages wait in a queue of Redis or RabbitMQ; 0 where there is none."""
+    # RabbitMQ closes a channel on which it was asked for a queue that it does not have.
+    with connection.channel() as channel:
+        try:
+            return int(channel.queue_declare(queue, passive=True).message_count)
+        except connection.channel_errors:
+            return 0
 
 
 def to_bytes(text: str) -> bytes:

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
 
+from celery_poison.cli.careful import care_of, careful_options, say_refusals
 from celery_poison.cli.output import print_json, print_records, progress, say
 from celery_poison.cli.reading import filter_option
 from celery_poison.cli.session import REFUSED, json_option, open_quarantine, verb, who_options
@@ -63,19 +65,27 @@ class Order:
 
 @verb(
     *_OPTIONS,
-    click.option("--force", is_flag=True, help="Even if no task of that name is registered in this app."),
+    *careful_options,
+    click.option(
+        "--force",
+        is_flag=True,
+        help="Even if this app has no such task, or nobody consumes --to.",
+    ),
 )
-def release(ctx: click.Context, force: bool, **options: Any) -> None:
+def release(ctx: click.Context, force: bool, to: str, **options: Any) -> None:
     """Put messages back into their own queues, byte for byte as they were sent.
 
-    A released message runs alone and on probation: one more death brings it straight back.
+    A released message runs alone and on probation: one more death brings it straight back. Then no more are
+    released, unless --keep-going; typed again, the command goes on with what is still in quarantine.
 
     \b
     celery -A proj poison release ID --note "fixed in 1.2.3"
-    celery -A proj poison release --filter task=shop.render --dry-run
-    celery -A proj poison release --all --yes
+    celery -A proj poison release --filter 'task=shop.render age<2h' --dry-run
+    celery -A proj poison release --group GROUP --canary --soak 5m --rate 10/s --yes
     """
-    _carry_out(ctx, "release", Order(**options), force=force)
+    care = care_of(options)
+    on_progress = partial(say, err=True) if care.takes_time else None
+    _carry_out(ctx, "release", Order(**options), force=force, to=to, care=care, on_progress=on_progress)
 
 
 @verb(
@@ -106,14 +116,15 @@ def discard(ctx: click.Context, **options: Any) -> None:
     _carry_out(ctx, "discard", Order(**options))
 
 
-def _carry_out(ctx: click.Context, verb: str, order: Order, **more: bool) -> None:
+def _carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
     quarantine = open_quarantine(ctx)
     if order.dry_run:
         ctx.exit(_rehearse(quarantine, verb, order))
     ids = _chosen(quarantine, verb, order)
     outcomes: list[Outcome] = []
     try:
-        with progress(len(ids)) as step:
+        # Lines and a bar would write over each other.
+        with progress(0 if more.get("on_progress") else len(ids)) as step:
 
             def heard(outcome: Outcome) -> None:
                 outcomes.append(outcome)
@@ -184,11 +195,9 @@ def _report(verb: str, outcomes: Sequence[Outcome], *, as_json: bool) -> None:
         print_json([outcome.as_dict() for outcome in outcomes])
         return
     for outcome in outcomes:
-        whom = "  ".join(part for part in (outcome.id, outcome.task) if part)
         if outcome.done:
-            say(f"{PAST[verb]}  {whom}")
-        else:
-            say(f"refused  {whom}: {outcome.error}", err=True)
+            say(f"{PAST[verb]}  {outcome.id}  {outcome.task}")
+    say_refusals(outcomes)
     if not outcomes:
         click.echo("nothing matched", err=True)
         return

@@ -9,14 +9,13 @@ import click
 
 from celery_poison.blocks import Kind, Rule
 from celery_poison.cli.output import print_json, print_table, say
-from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, verb, who_options
+from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
 from celery_poison.model import GateRecord
 from celery_poison.policy import OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
 from celery_poison.text import when
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _SOON = "the workers act on it within a heartbeat"
 
 _WHAT = (
@@ -37,20 +36,10 @@ _IF_VERSION = click.option(
 # --- block list --------------------------------------------------------------------------------
 
 
-def _seconds(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> float | None:
-    """Read ``90s``, ``15m``, ``12h`` or ``7d``."""
-    if typed is None:
-        return None
-    number, unit = typed[:-1], typed[-1:]
-    if number.isdecimal() and unit in _UNITS and int(number):
-        return float(int(number) * _UNITS[unit])
-    raise click.BadParameter(f"{typed!r}: write a number with s, m, h or d, for example 12h")
-
-
 @verb(
     *_WHAT,
     click.option(
-        "--expires", callback=_seconds, help="For how long: 90s, 15m, 12h, 7d. Default: until unblocked."
+        "--expires", callback=seconds, help="For how long: 90s, 15m, 12h, 7d. Default: until unblocked."
     ),
     click.option("--list", "as_list", is_flag=True, help="Only show what is blocked."),
     force_option,

@@ -29,6 +29,19 @@ who_options = (
 )
 
 
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> float | None:
+    """Read ``90s``, ``15m``, ``12h`` or ``7d``."""
+    if typed is None:
+        return None
+    number, unit = typed[:-1], typed[-1:]
+    if number.isdecimal() and unit in _UNITS and int(number):
+        return float(int(number) * _UNITS[unit])
+    raise click.BadParameter(f"{typed!r}: write a number with s, m, h or d, for example 12h")
+
+
 class Refused(click.ClickException):
     """Ends the command with one line on stderr."""
 

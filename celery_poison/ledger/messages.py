@@ -341,9 +341,16 @@ class QuarantineTransitions(Caller):
         """Give a reserved message back after a failed attempt, unless somebody took it over."""
         self._call("undecide", {"message": self.keys.message(mid)}, number=number)
 
-    def released(self, mid: str, id: str, release: int, actor: str = "", note: str = "") -> None:
-        """Complete a release whose message was published (TBDL, on probation). Idempotent."""
+    def released(
+        self, mid: str, id: str, release: int, actor: str = "", note: str = "", queue: str = ""
+    ) -> None:
+        """Complete a release whose message was published (TBDL, on probation). Idempotent.
+
+        Args:
+            queue: where it was published, if not to its own queue.
+        """
         arguments: dict[str, Any] = {"mid": mid, "release": release, "actor": actor, "note": note}
+        arguments["queue"] = queue
         self._call("released", self._of(mid, id), **arguments)
 
     def give_up(self, mid: str, event: Event, actor: str, note: str, number: int = 0) -> None:

@@ -1,5 +1,6 @@
 """The quarantine: what was convicted, kept byte for byte until a person decides."""
 
+from celery_poison.quarantine.careful import Care
 from celery_poison.quarantine.service import Quarantine
 
-__all__ = ["Quarantine"]
+__all__ = ["Quarantine", "Care"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_poison.broker.publish import bounded_options
+from celery_poison.broker.publish import bounded_options, depth
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import WorkerRecord
 from celery_poison.plugin import plugin_of
@@ -142,18 +142,9 @@ def _waiting(app: Celery, workers: Iterable[WorkerRecord]) -> dict[str, int]:
         with app.connection_for_read(transport_options=bounded_options(app)) as connection:
             if connection.transport.driver_type not in ("redis", "amqp"):
                 return {}
-            return {queue: _length(connection, queue) for queue in sorted(queues)}
+            return {queue: depth(connection, queue) for queue in sorted(queues)}
     except Exception as error:  # each transport has errors of its own
         raise Unread(f"the broker cannot be read ({type(error).__name__})") from None
-
-
-def _length(connection: Any, queue: str) -> int:
-    # RabbitMQ closes a channel on which it was asked for a queue that it does not have.
-    with connection.channel() as channel:
-        try:
-            return int(channel.queue_declare(queue, passive=True).message_count)
-        except connection.channel_errors:
-            return 0
 
 
 def _is_for_one(app: Celery, queue: str) -> bool:

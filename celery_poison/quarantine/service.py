@@ -16,11 +16,13 @@ from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNo
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.ledger.notices import Fact, Notice, leave_notice
 from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.careful import Care, Feed, Pace, refuse_unless_consumed
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.results import store_failure
 from celery_poison.quarantine.rules import Rules
 from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, grouped, one_of
-from celery_poison.quarantine.stored import canvas_of, publish_release, stored_message
+from celery_poison.quarantine.stored import canvas_of, publish_release, sent_to, stored_message
 from celery_poison.quarantine.story import Detail, remembered
 from celery_poison.states import Event, State
 
@@ -222,16 +224,46 @@ class Quarantine(Rules):
         actor: str = "",
         note: str = "",
         force: bool = False,
+        to: str = "",
+        care: Care | None = None,
         on_outcome: Listener | None = None,
+        on_progress: Callable[[str], object] | None = None,
     ) -> Outcomes:
         """Publish the stored originals to their own queues; they run alone, on probation (TBDL).
 
+        Once one of them has died again or come back, no more are released: the others are refused, with
+        that as the reason (NEW-6).
+
         Args:
-            force: release even if no task of that name is registered in this app.
+            force: release even if no task of that name is registered in this app, or nobody consumes ``to``.
+            to: this queue instead of their own. They stay there: put back, retried, or released once more.
+            care: how careful, for example ``Care(canary=True, rate=10)``; default: ``Care()``.
+            on_progress: is told, in sentences, what a careful release waits for and how far it is.
+
+        Raises:
+            IllegalTransition: no living worker consumes ``to``.
+            NotPublished: with ``care.max_waiting`` the broker could not be asked what waits.
         """
+        if to and not force:
+            refuse_unless_consumed(to, self.queries, plugin_of(self._app).settings)
+        feed = Feed(self._ledger.client, self._ledger.keys)
         with Publisher(self._app) as publisher:
-            act = partial(self._release, publisher, force)
-            return self._each(ids, "release", actor, note, act, on_outcome)
+            say = on_progress or (lambda sentence: None)
+            pace = Pace(care or Care(), feed, partial(self._queue_of, to), publisher.depth, say)
+
+            def heard(outcome: Outcome) -> None:
+                if outcome.done:
+                    pace.released(outcome.id)
+                if on_outcome is not None:
+                    on_outcome(outcome)
+
+            act = partial(self._release, publisher, force, to)
+            outcomes = self._each(pace.let_go([*ids]), "release", actor, note, act, heard)
+        for id in pace.held_back:
+            why = f"not released: {pace.stopped_by}"
+            outcomes.append(Outcome(mid=id, id=id, task="", done=False, error=why))
+            heard(outcomes[-1])
+        return outcomes
 
     def fail(
         self,
@@ -305,16 +337,21 @@ class Quarantine(Rules):
         except LedgerUnavailable as error:
             logger.debug("celery_poison: nobody will announce %s: %s", verb, error)
 
-    def _release(self, publisher: Publisher, force: bool, case: Case) -> None:
+    def _release(self, publisher: Publisher, force: bool, to: str, case: Case) -> None:
         record = case.record
         if not force and not self._is_registered(record.task):
             raise IllegalTransition(
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"
             )
-        publish_release(publisher, self.message(record.mid), record.queue, case.number)
-        self._ledger.released(record.mid, record.id, case.number, case.actor, case.note)
+        stored = self.message(record.mid)
+        publish_release(publisher, sent_to(stored, to) if to else stored, to or record.queue, case.number)
+        self._ledger.released(record.mid, record.id, case.number, case.actor, case.note, to)
         case.announce(signals.message_released)
+
+    def _queue_of(self, to: str, id: str) -> str:
+        record = self.queries.record(id)
+        return to if to or record is None else record.queue
 
     def _fail(self, force: bool, case: Case) -> None:
         record = case.record

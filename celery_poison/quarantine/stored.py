@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from kombu.utils import json as kombu_json
@@ -96,6 +97,18 @@ def stored_message(raw: Mapping[str, bytes]) -> StoredMessage:
 
 class PublishRefused(PoisonError):
     """The broker did not take the message; it stays in quarantine."""
+
+
+def sent_to(stored: StoredMessage, queue: str) -> StoredMessage:
+    """Return the same message for another queue.
+
+    On Redis a message carries its own address, by which it is put back and retried; RabbitMQ writes that.
+    """
+    address = stored.properties.get("delivery_info")
+    if address is None:
+        return stored
+    address = {**address, "exchange": "", "routing_key": queue}
+    return replace(stored, properties={**stored.properties, "delivery_info": address})
 
 
 def publish_release(publisher: Publisher, stored: StoredMessage, queue: str, release: int) -> None:

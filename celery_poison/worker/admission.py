@@ -122,7 +122,7 @@ class Judge:
         if recorded.kept is not State.NDLV or not delivery.release or delivery.release != recorded.release:
             return recorded
         # Published, and its operator did not live to say so: the release is a fact all the same.
-        self.ledger.released(delivery.mid, start.id, delivery.release)
+        self.ledger.released(delivery.mid, start.id, delivery.release, queue=start.queue)
         return self.ledger.look(delivery.mid, start.id, self._activation_ms)
 
     def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -98,6 +99,12 @@ def test_release_of_an_unknown_task_wants_force(console: Console, keeper: Keeper
         ("fail", "--filter", "nonsense"),
         ("list", "--state", "GONE"),
         ("list", "--limit", "0"),
+        ("release", "--all", "--soak", "5m"),
+        ("release", "--all", "--canary", "--soak", "5"),
+        ("release", "--all", "--rate", "10"),
+        ("release", "--all", "--rate", "0/s"),
+        ("release", "--all", "--max-waiting", "0"),
+        ("discard", "--all", "--canary"),
         ("show",),
         ("show", "id", "--raw", "--json"),
         ("journal", "tail", "-n", "x"),
@@ -124,6 +131,39 @@ def test_the_ledger_of_another_app_is_exit_status_2(
     arguments = ["id"] if verb in ("show", *VERBS) else []
     result = console.run(verb, *arguments, status=2)
     assert "belongs to app 'fleet'" in result.stderr
+
+
+# --- release with care -----------------------------------------------------------------------------
+
+
+def test_NEW_6_a_canary_that_does_not_end_keeps_the_others_in_quarantine_and_is_exit_status_1(
+    console: Console, keeper: Keeper, fleet: Fleet
+) -> None:
+    for n in range(8):
+        keeper.send_and_keep("fleet.healthy", n)
+    newest = fleet.quarantine.list()[0]
+    result = console.run("release", "--all", "--yes", "--canary", "--soak", "1s", status=1)
+    assert result.stdout.split() == ["released", newest.id, "fleet.healthy"]
+    waits, refused, summary = result.stderr.splitlines()
+    assert waits == f"the canary {newest.id} is released: it has 1 s to end well, 7 wait for that"
+    why = f"the canary {newest.id} has not ended within 1 s; a longer soak gives it more time"
+    assert refused == f"refused  7 messages: not released: {why}"
+    assert summary == "1 message released, 7 refused"
+    assert len(fleet.quarantine.list()) == 7
+    assert len(keeper.raw_on_redis()) == 1
+
+
+def test_NEW_6_releases_at_a_rate_to_another_queue(console: Console, keeper: Keeper, fleet: Fleet) -> None:
+    mids = [keeper.send_and_keep("fleet.healthy", n) for n in range(2)]
+    assert (
+        "no living worker consumes queue 'big'"
+        in console.run("release", "--all", "--yes", "--to", "big", status=1).stderr
+    )
+    options = ("--rate", "600/m", "--max-waiting", "9", "--keep-going", "--to", "big", "--force")
+    before = time.monotonic()
+    assert {outcome["mid"] for outcome in console.json("release", *mids, *options)} == {*mids}
+    assert time.monotonic() - before >= 0.1
+    assert len(keeper.raw_on_redis("big")) == 2
 
 
 # --- Redis -----------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from celery import chain
 
+from celery_poison.ledger.journal import position
+from celery_poison.quarantine import Care
 from celery_poison.testing import wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet
@@ -47,3 +49,29 @@ def test_SAP_7_an_errback_runs_on_a_real_worker(fleet: Fleet, keeper: Keeper) ->
     fleet.quarantine.fail([mid])
     with fleet.worker() as worker:
         wait_until(lambda: fleet.marks.count("healthy", "end")[id] == 1, what=worker.log_text)
+
+
+def test_NEW_6_a_canary_that_dies_keeps_the_others_back_and_one_that_holds_lets_them_go(
+    fleet: Fleet, keeper: Keeper
+) -> None:
+    mids = [keeper.send_and_keep("fleet.kill_child", n) for n in range(3)]
+    told: list[str] = []
+    with fleet.worker() as worker:
+        care = Care(canary=True, soak=PATIENCE)  # not waited for: it dies at once
+        first, *others = fleet.quarantine.release(mids, care=care, on_progress=told.append)
+        assert first.done and not any(outcome.done for outcome in others)
+        assert others[0].error.startswith("not released: the canary died again or came back: " + first.id)
+        wait_until(lambda: len(fleet.quarantine.list()) == 3, what=worker.log_text)
+        assert set(fleet.marks.count("kill_child", "start")) == {0}
+
+        fleet.marks.repair()
+        outcomes = fleet.quarantine.release(
+            mids, care=Care(canary=True, soak=20, max_waiting=1), on_progress=told.append
+        )
+        assert all(outcome.done for outcome in outcomes), (outcomes, worker.log_text())
+        wait_until(lambda: not fleet.quarantine.list(candidates=True), what=worker.log_text)
+    assert fleet.marks.count("kill_child", "end") == {0: 1, 1: 1, 2: 1}
+    ended = next(entry["at"] for entry in fleet.events("finished") if entry["mid"] == mids[0])
+    later = [entry["at"] for entry in fleet.events("released") if entry["mid"] != mids[0]]
+    assert len(later) == 2 and min(map(position, later)) > position(ended)
+    assert f"the canary {first.id} ended well" in told

@@ -9,6 +9,7 @@
 -- ARGV[3] release    number of the release that was published
 -- ARGV[4] actor
 -- ARGV[5] note
+-- ARGV[6] queue      that it was published to; empty: its own
 -- RETURNS OK | KEPT (somebody completed it already) | ILLEGAL, state (given up) | STALE (a newer release exists)
 -- JOURNALS released
 local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
@@ -18,6 +19,7 @@ if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
 if m[15] ~= ARGV[3] then return {'STALE'} end
 -- A record of an older version may lack a field; the copy is published, so nothing may fail here.
 for i = 1, 16 do m[i] = m[i] or '' end
+if ARGV[6] ~= '' then m[5] = ARGV[6] end
 local now, id = now_ms(), m[3]
 -- Whoever meets the copy first completes the release: it knows neither.
 local actor, note = ARGV[4], ARGV[5]

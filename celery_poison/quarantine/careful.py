@@ -1,0 +1,287 @@
+"""Release with care: one message first, no faster than asked, and no further once one has died again (NEW-6).
+
+What became of the released messages is read in the journal; nothing is kept beside it. If the releasing
+process dies, what it had not released yet is still in quarantine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import redis
+
+from celery_poison.errors import IllegalTransition, PoisonError
+from celery_poison.ledger.journal import extent, extract
+from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.queries import Queries
+from celery_poison.quarantine.story import Entry, sentence
+from celery_poison.settings import Settings
+from celery_poison.states import Event
+from celery_poison.text import clean, some_of, span
+
+#: Seconds between two looks at the journal, and at a queue that is full.
+LOOK = 0.5
+#: Seconds between two lines that say how far it is.
+SAY = 5.0
+#: The default of ``Care.soak``, in seconds.
+SOAK = 60.0
+
+
+class BadCare(PoisonError):
+    """A release cannot be that careful: a time, a rate or a number is not above zero."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Care:
+    """How careful a release is.
+
+    Attributes:
+        canary: release one message first, the others only when it has ended well.
+        soak: seconds from the canary's release to that of the others. By then it must have ended without an
+            error, and neither it nor a retry of it may have died, failed or come back to quarantine.
+        rate: at most so many messages per second. None: as fast as the broker takes them.
+        max_waiting: release no more while so many messages wait in the queue, or so many of the released
+            ones have not ended. None: whatever waits.
+        stop_on_death: release no more once a released message has died again or come back to quarantine.
+
+    Raises:
+        BadCare: ``soak``, ``rate`` or ``max_waiting`` is not above zero.
+    """
+
+    canary: bool = False
+    soak: float = SOAK
+    rate: float | None = None
+    max_waiting: int | None = None
+    stop_on_death: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("soak", "rate", "max_waiting"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise BadCare(f"{name} is {value}: it must be above zero")
+
+    @property
+    def takes_time(self) -> bool:
+        """Whether the release waits for something."""
+        return self.canary or self.rate is not None or self.max_waiting is not None
+
+
+def refuse_unless_consumed(queue: str, queries: Queries, settings: Settings) -> None:
+    """Refuse a queue that no living worker consumes: behind a typing error messages would wait unseen.
+
+    Raises:
+        IllegalTransition: it is such a queue.
+    """
+    workers = queries.workers(int(settings.activation_interval * 1000))
+    consumed = {name for worker in workers if worker.alive for name in worker.queues.split(",")}
+    if queue not in consumed:
+        raise IllegalTransition(
+            f"no living worker consumes queue {queue!r}, only {some_of(consumed) or 'none at all'}:"
+            " start one that does, or use force"
+        )
+
+
+class Feed:
+    """What the journal has got since it was read last, and first since this was made.
+
+    Iterating raises ``LedgerUnavailable`` when Redis is away.
+    """
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client, self._keys = client, keys
+        self._after = extent(client, keys).last or "0-0"
+
+    def __iter__(self) -> Iterator[Entry]:
+        for entry in extract(self._client, self._keys, after=self._after, until="+"):
+            self._after = entry["at"]
+            yield entry
+
+
+#: Outcomes of a run that ended as its task wanted, or alive at least.
+_WELL = ("success", "ignored", "discarded", "")
+
+
+class Watch:
+    """What became of the messages of one release, as the journal tells. They are known by their task ids.
+
+    Attributes:
+        death: which of them died again or came back first, and how; empty as long as none has.
+    """
+
+    def __init__(self) -> None:
+        self.death = ""
+        self._under_way: set[str] = set()
+        self._ends: dict[str, str] = {}
+        self._retried: set[str] = set()
+
+    def released(self, id: str) -> None:
+        """Watch this message and its retries from now on."""
+        self._under_way.add(id)
+
+    @property
+    def under_way(self) -> int:
+        """How many of them have not ended."""
+        return len(self._under_way)
+
+    def outcome(self, id: str) -> str | None:
+        """Return how it ended, in the journal's word; empty: alive, no more is known; None: it has not."""
+        return self._ends.get(id)
+
+    def hear(self, entries: Iterable[Entry]) -> None:
+        """Take in what the journal tells."""
+        for entry in entries:
+            if entry["id"] in self._under_way or entry["id"] in self._ends:
+                self._hear(entry["id"], entry)
+
+    def _hear(self, id: str, entry: Entry) -> None:
+        match entry["event"]:
+            case Event.CRASHED | Event.QUARANTINED | Event.WOULD_QUARANTINE as event:
+                self.death = self.death or f"{clean(id)} {clean(entry['task'])} {sentence(entry)}"
+                self._has_ended(id, event)
+            case Event.FINISHED if entry["outcome"] == "retry":
+                self._retried.add(id)
+                self._goes_on(id)
+            case Event.FINISHED:
+                self._has_ended(id, entry["outcome"])
+            case Event.ROLLED_BACK:
+                self._goes_on(id)
+            case Event.CLEARED if id in self._under_way and id not in self._retried:
+                self._has_ended(id, "")  # its `finished` comes yet, or never: poison_journal="incidents"
+
+    def _has_ended(self, id: str, outcome: str) -> None:
+        self._ends[id] = outcome
+        self._under_way.discard(id)
+
+    def _goes_on(self, id: str) -> None:
+        self._ends.pop(id, None)
+        self._under_way.add(id)
+
+
+class Pace:
+    """Lets the messages of one release go, one after the other; who stops it says why.
+
+    Args:
+        feed: what the journal has got since it was asked last.
+        queue_of: the queue a message goes to, by its id; empty where that is not known.
+        depth: how many messages wait in a queue.
+        say: is told, in a sentence, what is waited for and how far it is.
+        clock, sleep: the time, in seconds.
+
+    Attributes:
+        held_back: ids that were not let go, and
+        stopped_by: why not; empty if all were.
+    """
+
+    def __init__(
+        self,
+        care: Care,
+        feed: Iterable[Entry],
+        queue_of: Callable[[str], str],
+        depth: Callable[[str], int],
+        say: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.care = care
+        self.held_back: list[str] = []
+        self.stopped_by = ""
+        self._feed, self._watch = feed, Watch()
+        self._queue_of, self._depth = queue_of, depth
+        self._say, self._clock, self._sleep = say, clock, sleep
+        self._released = self._total = 0
+        self._canary = ""
+        self._queue = ""  # of the message in hand
+        self._room: dict[str, int] = {}
+        self._due = self._next_look = clock()
+        self._next_line = self._due + SAY
+
+    def let_go(self, ids: Sequence[str]) -> Iterator[str]:
+        """Yield each id when its message may be released."""
+        rest, self._total = deque(ids), len(ids)
+        while rest:
+            self._wait_for_turn(rest[0])
+            if self.stopped_by:
+                self.held_back = [*rest]
+                return
+            yield rest.popleft()
+            if self._canary:
+                self._wait_for_canary(len(rest))
+
+    def released(self, id: str) -> None:
+        """Hear that the message in hand, of this task id, was released."""
+        self._watch.released(id)
+        self._released += 1
+        if self._queue:
+            self._room[self._queue] -= 1
+        if self.care.canary and self._released == 1:
+            self._canary = id
+        if self.care.rate:
+            self._due = max(self._due, self._clock()) + 1 / self.care.rate
+
+    # --- the canary ----------------------------------------------------------------------------
+
+    def _wait_for_canary(self, others: int) -> None:
+        id, self._canary = self._canary, ""
+        if not others:
+            return
+        soak, name = span(self.care.soak), f"the canary {clean(id)}"
+        self._say(f"{name} is released: it has {soak} to end well, {others} wait for that")
+        over = self._clock() + self.care.soak
+        while not self._canary_failed(id) and (left := over - self._clock()) > 0:
+            self._sleep(min(LOOK, left))
+            self._look()
+        if self._watch.death:
+            self.stopped_by = f"the canary died again or came back: {self._watch.death}"
+        elif (outcome := self._watch.outcome(id)) is None:
+            self.stopped_by = f"{name} has not ended within {soak}; a longer soak gives it more time"
+        elif outcome in _WELL:
+            self._say(f"{name} ended well")
+        else:
+            self.stopped_by = f"{name} ended with an error ({outcome})"
+
+    def _canary_failed(self, id: str) -> bool:
+        return bool(self._watch.death) or self._watch.outcome(id) not in (None, *_WELL)
+
+    # --- pace ----------------------------------------------------------------------------------
+
+    def _wait_for_turn(self, id: str) -> None:
+        self._look_if_due()
+        while not self.stopped_by and (seconds := self._must_wait(id)):
+            self._sleep(seconds)
+            self._look_if_due()
+
+    def _must_wait(self, id: str) -> float:
+        """Return for how many seconds at least; 0: it may go."""
+        early = self._due - self._clock()
+        if early > 0:
+            return min(LOOK, early)
+        return 0.0 if self._has_room(id) else LOOK
+
+    def _has_room(self, id: str) -> bool:
+        most = self.care.max_waiting
+        if most is None:
+            return True
+        self._queue = self._queue_of(id)
+        if not self._queue:
+            return True  # it will be refused
+        if self._room.get(self._queue, 0) <= 0:
+            self._room[self._queue] = most - self._depth(self._queue)
+        return self._watch.under_way < most and self._room[self._queue] > 0
+
+    def _look_if_due(self) -> None:
+        now = self._clock()
+        if now < self._next_look:
+            return
+        self._look()
+        if self._watch.death and self.care.stop_on_death:
+            self.stopped_by = self._watch.death
+        if now >= self._next_line:
+            self._next_line = now + SAY
+            self._say(f"{self._released} of {self._total} released, {self._watch.under_way} not ended yet")
+
+    def _look(self) -> None:
+        self._next_look = self._clock() + LOOK
+        self._watch.hear(self._feed)
