@@ -69,7 +69,7 @@ class Order:
     click.option(
         "--force",
         is_flag=True,
-        help="Even if this app has no such task, or nobody consumes --to.",
+        help="Even if this app has no such task, or nobody knows the queue of --to.",
     ),
 )
 def release(ctx: click.Context, force: bool, to: str, **options: Any) -> None:

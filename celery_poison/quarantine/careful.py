@@ -10,17 +10,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import redis
+from celery import Celery
 
 from celery_poison.errors import IllegalTransition, PoisonError
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import extent, extract
-from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.queries import Queries
+from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.story import Entry, sentence
-from celery_poison.settings import Settings
 from celery_poison.states import Event
-from celery_poison.text import clean, some_of, span
+from celery_poison.text import clean, span
 
 #: Seconds between two looks at the journal, and at a queue that is full.
 LOOK = 0.5
@@ -69,19 +70,24 @@ class Care:
         return self.canary or self.rate is not None or self.max_waiting is not None
 
 
-def refuse_unless_consumed(queue: str, queries: Queries, settings: Settings) -> None:
-    """Refuse a queue that no living worker consumes: behind a typing error messages would wait unseen.
+def refuse_unless_consumed(queue: str, app: Celery, queries: Queries) -> None:
+    """Refuse a queue that nobody knows: behind a typing error messages would wait unseen.
 
     Raises:
-        IllegalTransition: it is such a queue.
+        IllegalTransition: no living worker consumes it, and the app names no such queue.
     """
-    workers = queries.workers(int(settings.activation_interval * 1000))
+    workers = queries.workers(int(plugin_of(app).settings.activation_interval * 1000))
     consumed = {name for worker in workers if worker.alive for name in worker.queues.split(",")}
-    if queue not in consumed:
+    if queue not in consumed and queue not in app.amqp.queues:
         raise IllegalTransition(
-            f"no living worker consumes queue {queue!r}, only {some_of(consumed) or 'none at all'}:"
-            " start one that does, or use force"
+            f"no worker consumes a queue {queue!r}, and the app names none so: start one, or use force"
         )
+
+
+def queue_of(queries: Queries, to: str, mid: str) -> str:
+    """Return the queue that a message will be released to; empty where that is not known."""
+    record = None if to else queries.record(mid)
+    return record.queue if record else to
 
 
 class Feed:
@@ -90,9 +96,9 @@ class Feed:
     Iterating raises ``LedgerUnavailable`` when Redis is away.
     """
 
-    def __init__(self, client: redis.Redis, keys: Keys) -> None:
-        self._client, self._keys = client, keys
-        self._after = extent(client, keys).last or "0-0"
+    def __init__(self, ledger: Ledger) -> None:
+        self._client, self._keys = ledger.client, ledger.keys
+        self._after = extent(self._client, self._keys).last or "0-0"
 
     def __iter__(self) -> Iterator[Entry]:
         for entry in extract(self._client, self._keys, after=self._after, until="+"):
@@ -181,7 +187,7 @@ class Pace:
         feed: Iterable[Entry],
         queue_of: Callable[[str], str],
         depth: Callable[[str], int],
-        say: Callable[[str], object],
+        say: Callable[[str], object] | None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -190,7 +196,7 @@ class Pace:
         self.stopped_by = ""
         self._feed, self._watch = feed, Watch()
         self._queue_of, self._depth = queue_of, depth
-        self._say, self._clock, self._sleep = say, clock, sleep
+        self._say, self._clock, self._sleep = say or (lambda sentence: None), clock, sleep
         self._released = self._total = 0
         self._canary = ""
         self._queue = ""  # of the message in hand
@@ -209,6 +215,21 @@ class Pace:
             yield rest.popleft()
             if self._canary:
                 self._wait_for_canary(len(rest))
+
+    @property
+    def why_held_back(self) -> str:
+        return f"not released: {self.stopped_by}"
+
+    def listener(self, others: Callable[[Any], object] | None) -> Callable[[Any], None]:
+        """Return what hears of each outcome (``done``, ``id``), here and then at ``others``."""
+
+        def heard(outcome: Any) -> None:
+            if outcome.done:
+                self.released(outcome.id)
+            if others is not None:
+                others(outcome)
+
+        return heard
 
     def released(self, id: str) -> None:
         """Hear that the message in hand, of this task id, was released."""

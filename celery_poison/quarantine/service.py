@@ -16,8 +16,7 @@ from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNo
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.ledger.notices import Fact, Notice, leave_notice
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.careful import Care, Feed, Pace, refuse_unless_consumed
+from celery_poison.quarantine.careful import Care, Feed, Pace, queue_of, refuse_unless_consumed
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.results import store_failure
 from celery_poison.quarantine.rules import Rules
@@ -31,7 +30,10 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one message: done, or refused for a reason. ``mid`` is empty if it was not found."""
+    """What became of one message: done, or refused for a reason.
+
+    ``mid`` is empty if it was not found. Of what a release held back, both ids are the one that was given.
+    """
 
     mid: str
     id: str
@@ -231,38 +233,28 @@ class Quarantine(Rules):
     ) -> Outcomes:
         """Publish the stored originals to their own queues; they run alone, on probation (TBDL).
 
-        Once one of them has died again or come back, no more are released: the others are refused, with
-        that as the reason (NEW-6).
+        Once one of them has died again or come back, the others are refused, with that as the reason (NEW-6).
 
         Args:
-            force: release even if no task of that name is registered in this app, or nobody consumes ``to``.
+            force: even if this app has no such task, or nobody knows the queue ``to``.
             to: this queue instead of their own. They stay there: put back, retried, or released once more.
-            care: how careful, for example ``Care(canary=True, rate=10)``; default: ``Care()``.
-            on_progress: is told, in sentences, what a careful release waits for and how far it is.
+            care: how careful; default: ``Care()``.
+            on_progress: is told, in sentences, what the release waits for and how far it is.
 
         Raises:
-            IllegalTransition: no living worker consumes ``to``.
-            NotPublished: with ``care.max_waiting`` the broker could not be asked what waits.
+            IllegalTransition: nobody knows the queue ``to``.
+            NotPublished: with ``care.max_waiting``: the broker was away when it was asked what waits.
         """
         if to and not force:
-            refuse_unless_consumed(to, self.queries, plugin_of(self._app).settings)
-        feed = Feed(self._ledger.client, self._ledger.keys)
+            refuse_unless_consumed(to, self._app, self.queries)
+        feed, find_queue = Feed(self._ledger), partial(queue_of, self.queries, to)
         with Publisher(self._app) as publisher:
-            say = on_progress or (lambda sentence: None)
-            pace = Pace(care or Care(), feed, partial(self._queue_of, to), publisher.depth, say)
-
-            def heard(outcome: Outcome) -> None:
-                if outcome.done:
-                    pace.released(outcome.id)
-                if on_outcome is not None:
-                    on_outcome(outcome)
-
-            act = partial(self._release, publisher, force, to)
-            outcomes = self._each(pace.let_go([*ids]), "release", actor, note, act, heard)
+            pace = Pace(care or Care(), feed, find_queue, publisher.depth, on_progress)
+            act, listener = partial(self._release, publisher, force, to), pace.listener(on_outcome)
+            outcomes = self._each(pace.let_go([*ids]), "release", actor, note, act, listener)
         for id in pace.held_back:
-            why = f"not released: {pace.stopped_by}"
-            outcomes.append(Outcome(mid=id, id=id, task="", done=False, error=why))
-            heard(outcomes[-1])
+            outcomes.append(Outcome(mid=id, id=id, task="", done=False, error=pace.why_held_back))
+            listener(outcomes[-1])
         return outcomes
 
     def fail(
@@ -348,10 +340,6 @@ class Quarantine(Rules):
         publish_release(publisher, sent_to(stored, to) if to else stored, to or record.queue, case.number)
         self._ledger.released(record.mid, record.id, case.number, case.actor, case.note, to)
         case.announce(signals.message_released)
-
-    def _queue_of(self, to: str, id: str) -> str:
-        record = self.queries.record(id)
-        return to if to or record is None else record.queue
 
     def _fail(self, force: bool, case: Case) -> None:
         record = case.record

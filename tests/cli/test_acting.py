@@ -156,7 +156,7 @@ def test_NEW_6_a_canary_that_does_not_end_keeps_the_others_in_quarantine_and_is_
 def test_NEW_6_releases_at_a_rate_to_another_queue(console: Console, keeper: Keeper, fleet: Fleet) -> None:
     mids = [keeper.send_and_keep("fleet.healthy", n) for n in range(2)]
     assert (
-        "no living worker consumes queue 'big'"
+        "no worker consumes a queue 'big'"
         in console.run("release", "--all", "--yes", "--to", "big", status=1).stderr
     )
     options = ("--rate", "600/m", "--max-waiting", "9", "--keep-going", "--to", "big", "--force")

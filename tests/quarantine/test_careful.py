@@ -221,9 +221,9 @@ def test_NEW_6_the_broker_tells_how_many_wait_in_a_queue_even_in_one_that_does_n
 # --- to another queue ------------------------------------------------------------------------------
 
 
-def test_NEW_6_a_queue_that_nobody_consumes_is_refused_unless_forced(fleet: Fleet, keeper: Keeper) -> None:
+def test_NEW_6_a_queue_that_nobody_knows_is_refused_unless_forced(fleet: Fleet, keeper: Keeper) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1)
-    with pytest.raises(IllegalTransition, match="no living worker consumes queue 'bigmem'"):
+    with pytest.raises(IllegalTransition, match="no worker consumes a queue 'bigmem'"):
         fleet.quarantine.release([mid], to="bigmem")
     assert fleet.quarantine.get(mid).state == "NDLV"
 
