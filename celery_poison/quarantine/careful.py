@@ -145,7 +145,8 @@ class Watch:
     def _hear(self, id: str, entry: Entry) -> None:
         match entry["event"]:
             case Event.CRASHED | Event.QUARANTINED | Event.WOULD_QUARANTINE as event:
-                self.death = self.death or f"{clean(id)} {clean(entry['task'])} {sentence(entry)}"
+                told = sentence({**entry, "evidence": ""})  # `show` tells that
+                self.death = self.death or f"{clean(id)} {clean(entry['task'])} {told}"
                 self._has_ended(id, event)
             case Event.FINISHED if entry["outcome"] == "retry":
                 self._retried.add(id)
