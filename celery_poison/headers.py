@@ -15,8 +15,10 @@ MARK = "poison_mark"
 PARK = "poison_park"
 #: On a copy in the trial queue: the queue that its message was sent to.
 TRIAL = "poison_trial"
+#: On a changed copy: the mid of the original.
+EDITED = "poison_edited"
 
-OURS = (MID, RELEASE, MARK, PARK, TRIAL)
+OURS = (MID, RELEASE, MARK, PARK, TRIAL, EDITED)
 
 
 def mid_of(headers: Mapping[str, Any]) -> str:

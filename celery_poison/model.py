@@ -209,6 +209,7 @@ class MessageRecord:
     Attributes:
         pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.
         arguments: in quarantine, of a body in JSON: a short line, without what ``poison_redact`` hides.
+        edited_from, edited_to: mids: of the original of a changed copy, and the other way round.
     """
 
     id: str
@@ -239,6 +240,8 @@ class MessageRecord:
     runtime_ms: int = 0
     evidence: Evidence = NO_EVIDENCE
     arguments: str = ""
+    edited_from: str = ""
+    edited_to: str = ""
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
@@ -274,7 +277,7 @@ class Brief(NamedTuple):
 
 _TEXTS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
-    *("resolution", "actor", "note", "arguments"),
+    *("resolution", "actor", "note", "arguments", "edited_from", "edited_to"),
 )
 _COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
 _FLAGS = ("candidate", "probation")

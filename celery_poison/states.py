@@ -40,6 +40,10 @@ class Event(StrEnum):
     RELEASED = "released"
     FAILED = "failed"
     DISCARDED = "discarded"
+    EDITED = "edited"
+    COPIED = "copied"
+    RESTORED = "restored"
+    PURGED = "purged"
     STALE = "stale"
     POLICY_CHANGED = "policy_changed"
     BLOCKED = "blocked"
@@ -68,4 +72,6 @@ TRANSITIONS: dict[str, tuple[frozenset[State], State, Event | None, str]] = {
     "g": (frozenset({State.NDLV}), State.TBDL, Event.RELEASED, "released"),
     "h": (frozenset({State.NDLV}), State.FAIL, Event.FAILED, "give_up"),
     "i": (frozenset({State.NDLV}), State.FAIL, Event.DISCARDED, "give_up"),
+    "j": (frozenset({State.NDLV}), State.FAIL, Event.EDITED, "edit"),
+    "k": (frozenset({State.FAIL}), State.NDLV, Event.RESTORED, "restore"),
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -20,9 +20,16 @@ from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.search import Filter, Lookup
 from celery_poison.quarantine.service import Outcome
+from celery_poison.states import State
 from celery_poison.text import count_of
 
-PAST = {"release": "released", "fail": "failed", "discard": "discarded"}
+PAST = {
+    "release": "released",
+    "fail": "failed",
+    "discard": "discarded",
+    "restore": "restored",
+    "purge": "purged",
+}
 
 _OPTIONS = (
     click.argument("ids", nargs=-1, metavar="[ID]..."),
@@ -38,7 +45,9 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What somebody typed."""
+    """What somebody typed; ``state``: where the messages are that the act is for."""
+
+    state: ClassVar[State] = State.NDLV
 
     ids: Sequence[str]
     filters: Sequence[str]
@@ -85,7 +94,7 @@ def release(ctx: click.Context, force: bool, to: str, **options: Any) -> None:
     """
     care = care_of(options)
     on_progress = partial(say, err=True) if care.takes_time else None
-    _carry_out(ctx, "release", Order(**options), force=force, to=to, care=care, on_progress=on_progress)
+    carry_out(ctx, "release", Order(**options), force=force, to=to, care=care, on_progress=on_progress)
 
 
 @verb(
@@ -103,20 +112,23 @@ def fail(ctx: click.Context, force: bool, **options: Any) -> None:
     celery -A proj poison fail ID --note "customer is gone"
     celery -A proj poison fail --filter 'cause=oom age>7d' --yes
     """
-    _carry_out(ctx, "fail", Order(**options), force=force)
+    carry_out(ctx, "fail", Order(**options), force=force)
 
 
 @verb(*_OPTIONS)
 def discard(ctx: click.Context, **options: Any) -> None:
     """Give messages up without telling anybody. Their callers, if any, wait on: see fail.
 
+    Restore takes it back, until purge.
+
     \b
     celery -A proj poison discard ID --note "sent by mistake"
     """
-    _carry_out(ctx, "discard", Order(**options))
+    carry_out(ctx, "discard", Order(**options))
 
 
-def _carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
+def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
+    """Do it, or show what it would be done to; say what became of each message."""
     quarantine = open_quarantine(ctx)
     if order.dry_run:
         ctx.exit(_rehearse(quarantine, verb, order))
@@ -164,7 +176,7 @@ def _whole(lookup: Lookup, typed: str) -> str:
 
 def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
     refusals: list[str] = []
-    found = _named(quarantine, order.ids, refusals) if order.ids else order.select(quarantine)
+    found = _named(quarantine, order, refusals) if order.ids else order.select(quarantine)
     if order.as_json:
         print_json([record.as_dict() for record in found])
     else:
@@ -175,18 +187,18 @@ def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
     return REFUSED if refusals or not found else 0
 
 
-def _named(quarantine: Quarantine, ids: Sequence[str], refusals: list[str]) -> list[MessageRecord]:
-    found = []
-    for id in dict.fromkeys(ids):
+def _named(quarantine: Quarantine, order: Order, refusals: list[str]) -> list[MessageRecord]:
+    found, wanted = [], "in quarantine" if order.state is State.NDLV else "given up"
+    for id in dict.fromkeys(order.ids):
         try:
             record = quarantine.get(id)
         except PoisonError as error:
             refusals.append(str(error))
             continue
-        if record.state == "NDLV":
+        if record.state == order.state:
             found.append(record)
         else:
-            refusals.append(f"{id}: the message is in state {record.state}, not in quarantine")
+            refusals.append(f"{id}: the message is in state {record.state}, not {wanted}")
     return found
 
 

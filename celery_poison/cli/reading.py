@@ -190,11 +190,16 @@ def show(ctx: click.Context, id: str, raw: bool, as_json: bool) -> None:
     if not as_json:
         _tell(ctx.obj, app_of(ctx), detail)
         return
+    print_json(whole(detail))
+
+
+def whole(detail: Detail) -> dict[str, Any]:
+    """Return what ``show --json`` prints, the body included."""
     shown = detail.as_dict()
     if detail.stored is not None:
         shown["body"] = decoded(detail.stored)
         shown["body_base64"] = base64.b64encode(detail.stored.body).decode()
-    print_json(shown)
+    return shown
 
 
 def _tell(console: Any, app: Celery, detail: Detail) -> None:
@@ -232,9 +237,12 @@ def _next(record: MessageRecord) -> list[tuple[str, object]]:
     if record.state == State.NDLV:
         return [
             (command(f"poison release {id}"), "once repaired: back to its queue, where it runs alone"),
+            (command(f"poison edit {id} --set NAME=VALUE"), "the same with other arguments"),
             (command(f"poison fail {id}"), "give it up: whoever waits for it gets a failure"),
             (command(f"poison block --like {id}"), "stop others like it when they arrive"),
         ]
+    if record.state == State.FAIL and record.resolution == "discarded":
+        return [(command(f"poison restore {id}"), "bring it back into quarantine")]
     return [] if record.state in (State.FAIL, State.DLVD) else [(command("poison list --candidates"), "")]
 
 

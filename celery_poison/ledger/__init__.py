@@ -1,11 +1,12 @@
 """The one truth: everything celery_poison knows about messages and workers, kept in Redis.
 
 This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file a transition), ``scripts``;
-what is written: ``messages``, ``quarantine``, ``fleet``, ``policies``; what is read: ``queries``; ``writer``
+what is written: ``messages``, ``given_up``, ``fleet``, ``policies``; what is read: ``queries``; ``writer``
 (the unanswered writes of the hot path) and ``durability`` (those that are waited for); ``journal``.
 """
 
 from celery_poison.ledger.fleet import FleetTransitions
+from celery_poison.ledger.given_up import GivenUpTransitions
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.messages import MessageTransitions, QuarantineTransitions
 from celery_poison.ledger.policies import PolicyTransitions
@@ -13,7 +14,9 @@ from celery_poison.ledger.policies import PolicyTransitions
 __all__ = ["Keys", "Ledger"]
 
 
-class Ledger(MessageTransitions, QuarantineTransitions, FleetTransitions, PolicyTransitions):
+class Ledger(
+    MessageTransitions, QuarantineTransitions, GivenUpTransitions, FleetTransitions, PolicyTransitions
+):
     """Transitions of messages and workers, each atomic, each journalled in the same step.
 
     Args: see :class:`celery_poison.ledger.scripts.Caller`.

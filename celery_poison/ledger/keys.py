@@ -11,7 +11,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:parcels`` | hash | mid -> the original of a message that is parked now | it is published again |
 | ``{ns}:lineage:ID`` | hash | counts of a task id that gave trouble | success, or quarantine |
 | ``{ns}:candidates`` | zset | ids flagged as candidates, by time flagged | cleared or quarantined |
-| ``{ns}:message:MID`` | hash | the original message and its record | release; failed ones: purge |
+| ``{ns}:message:MID`` | hash | the original message and its record | release; given up: purge |
 | ``{ns}:quarantine:NAME`` | zset | mids in quarantine (NDLV), by time | a person's decision |
 | ``{ns}:failed`` | zset | mids given up (FAIL), by time | purge |
 | ``{ns}:leases`` | zset | worker incarnations, by last heartbeat (ms) | retirement or death |

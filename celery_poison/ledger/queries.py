@@ -148,6 +148,12 @@ class Queries(Messages, _Fleet):
             oldest: Any = self._client.xrange(self._keys.journal, count=1)
         return (self.now_ms() - int(oldest[0][0].partition(b"-")[0])) / 1000 if oldest else 0.0
 
+    def fingerprint_secret(self) -> bytes:
+        """Return the ledger's key of fingerprints; empty before the first worker signed it."""
+        with clear_errors("reading the key of fingerprints"):
+            found: Any = self._client.hget(self._keys.meta, "secret")
+        return found or b""
+
     def meta(self) -> dict[str, str]:
         """Return schema, app and broker of the ledger; {} before the first worker signed it."""
         with clear_errors("reading whose ledger this is"):

@@ -80,7 +80,7 @@ _RECORD_FIELDS = (
     *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
     *("failures", "fingerprint", "payload_bytes", "worker", "first_seen", "last_seen", "quarantined_at"),
     *("reason", "incident", "releases", "resolution", "actor", "note", "pid", "runtime_ms", "evidence"),
-    "arguments",
+    *("arguments", "edited_from", "edited_to"),
 )
 
 _BRIEF_FIELDS = Brief._fields[1:]

@@ -24,6 +24,8 @@ from celery_poison.quarantine.body import BodyBroken, json_of
 #: Bytes of a body that is read for this; characters of the line, and of one value in it.
 _READABLE, _LENGTH, _VALUE = 64 * 1024, 200, 80
 HIDDEN = "(hidden)"
+#: Characters of what Celery's producers send along of either kind of arguments.
+_SENT = 1024
 
 #: ``poison_redact``: True hides everything.
 Redact = Sequence[str] | bool
@@ -57,6 +59,19 @@ def _said_instead(headers: Mapping[str, Any], body: Any) -> str:
     if all(text is None or _bracketed(str(text)) == _bracketed(own) for text, own in pairs):
         return ""
     return " ".join(str(text) for text in said if text not in (None, "()", "[]", "{}"))
+
+
+def shown_of_copy(said: Any, old: Any, new: Any) -> Any:
+    """Return ``argsrepr`` or ``kwargsrepr`` of a changed copy: hidden where the producer hid the original's.
+
+    Args:
+        said: the original's; None where it has none.
+        old, new: the arguments of the original and of its copy.
+    """
+    if said is None or repr(old) == repr(new):
+        return said
+    honest = {_bracketed(saferepr(old)), _bracketed(saferepr(old, _SENT))}
+    return saferepr(new, _SENT) if _bracketed(str(said)) in honest else HIDDEN
 
 
 def _bracketed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""One class for every decision of an operator; the command line, Flower and Python share it."""
+"""Reading what is in quarantine, and deciding about it; ``given_up`` has the rest of the one class."""
 
 from __future__ import annotations
 
@@ -72,20 +72,14 @@ Groups = list[Group]
 Entries = list[dict[str, str]]
 
 
-class Quarantine(Rules):
-    """Messages in quarantine, what is in force for the app, and what a person can do about both (SAP-7).
+#: Acts of one atomic step, for which nothing is reserved; and those of which a worker tells Flower.
+_AT_ONCE, _NOTICED = ("restore", "purge"), frozenset(Fact)
 
-    Acts on messages take whole ids (mids or task ids) and ``on_outcome``, which hears of each message at
-    once, and return one :class:`Outcome` for each id; one message's refusal does not stop the others. Every
-    act takes ``actor`` (who decided; default: login@host) and ``note`` (why), both journalled.
 
-    Args:
-        app: the Celery app; the plugin is installed on it if it is not yet.
+class Service(Rules):
+    """Messages in quarantine, what is in force for the app, and decisions about both.
 
-    Every method raises ``LedgerUnavailable`` when Redis is away or refuses, and loses nothing then; acts
-    raise ``SchemaMismatch`` when the ledger belongs to another app.
-
-    >>> Quarantine(app).release([record.mid], actor="ann", note="fixed in 1.2.3")
+    Everybody uses :class:`~celery_poison.quarantine.Quarantine`, which adds what was given up.
     """
 
     # --- reading -------------------------------------------------------------------------------
@@ -301,26 +295,36 @@ class Quarantine(Rules):
     def _decide(
         self, lookup: Lookup, id: str, verb: str, actor: str, note: str, act: Callable[[Case], None]
     ) -> Outcome:
-        """Reserve one message and act on it; every trouble but a lost Redis is an outcome."""
+        """Act on one message; every trouble but a lost Redis is an outcome."""
         found = {"mid": "", "id": id, "task": ""}
         try:
             record = lookup.find(id, whole=True)
             found = {"mid": record.mid, "id": record.id, "task": record.task}
-            _refuse_unless_kept(record)
-            number = self._ledger.decide(record.mid, verb, actor, note)
-            try:
-                act(Case(record, number, actor, note))
-            except BaseException:
-                self._ledger.undecide(record.mid, number)  # open to everybody again
-                raise
+            if verb in _AT_ONCE:
+                act(Case(record, 0, actor, note))
+            else:
+                self._reserved(record, verb, actor, note, act)
         except LedgerUnavailable:
             raise
         except PoisonError as error:
             return Outcome(**found, done=False, error=str(error))
         except Exception as error:
             return Outcome(**found, done=False, error=f"{type(error).__name__}: {error}")
-        self._leave_notice(verb, record)
+        if verb in _NOTICED:
+            self._leave_notice(verb, record)
         return Outcome(**found, done=True)
+
+    def _reserved(
+        self, record: MessageRecord, verb: str, actor: str, note: str, act: Callable[[Case], None]
+    ) -> None:
+        """Act on a message in quarantine while nobody else can."""
+        _refuse_unless_kept(record)
+        number = self._ledger.decide(record.mid, verb, actor, note)
+        try:
+            act(Case(record, number, actor, note))
+        except BaseException:
+            self._ledger.undecide(record.mid, number)  # open to everybody again
+            raise
 
     def _leave_notice(self, verb: str, record: MessageRecord) -> None:
         """Let a live worker send the event for it; the decision stands whether that works or not."""
@@ -374,4 +378,5 @@ def _refuse_unless_kept(record: MessageRecord) -> None:
         how = ": it was released" if record.probation else ""
         raise IllegalTransition(f"the message is in state {record.state}, not in quarantine{how}")
     if record.state == State.FAIL:
-        raise IllegalTransition(f"the message was {record.resolution} by {record.actor or 'somebody'}")
+        copy = f": its changed copy is {record.edited_to}" if record.edited_to else ""
+        raise IllegalTransition(f"the message was {record.resolution} by {record.actor or 'somebody'}{copy}")

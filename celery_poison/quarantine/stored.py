@@ -12,7 +12,7 @@ from kombu.utils import json as kombu_json
 
 from celery_poison.broker.publish import NoAnswer, NotPublished, Publisher
 from celery_poison.errors import PoisonError
-from celery_poison.headers import MARK, PARK, RELEASE, TRIAL
+from celery_poison.headers import EDITED, MARK, PARK, RELEASE, TRIAL
 from celery_poison.model import StoredMessage
 from celery_poison.quarantine.fingerprint import original_of
 
@@ -36,9 +36,15 @@ def original(message: Any) -> StoredMessage:
 
 def stored_fields(message: Any, fingerprint: str = "", arguments: str = "") -> dict[str, str | bytes | int]:
     """Return the fields that keep ``message`` in the ledger, as it was received."""
-    kept = original(message)
+    return {**_canvas_fields(message), **fields_of(original(message), fingerprint, arguments)}
+
+
+def fields_of(kept: StoredMessage, fingerprint: str, arguments: str) -> dict[str, str | bytes | int]:
+    """Return the fields that keep an original which nobody else has to decode."""
+    edited_from = kept.headers.get(EDITED)
     return {
-        **_canvas_fields(message),
+        # Anybody may send any header, and half a surrogate pair is nothing that Redis takes.
+        **({"edited_from": edited_from.encode("utf-8", "replace")} if isinstance(edited_from, str) else {}),
         "body": kept.body,
         "content_type": kept.content_type,
         "content_encoding": kept.content_encoding,

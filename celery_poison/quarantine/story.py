@@ -99,10 +99,14 @@ def why(record: MessageRecord) -> str:
     if record.resolution:
         note = f" ({clean(record.note)})" if record.note else ""
         sentences.append(f"{record.resolution.capitalize()} by {clean(record.actor) or 'somebody'}{note}.")
+        if record.edited_to:
+            sentences.append(f"Its changed copy is {clean(record.edited_to)}.")
     elif record.probation:
         sentences.append("It was released: one more death brings it straight back.")
     elif record.candidate and record.state in ("TBDL", "DLNG"):
         sentences.append("It is a candidate: it runs alone, and one more death may convict it.")
+    if record.edited_from:
+        sentences.append(f"It is a changed copy of {clean(record.edited_from)}.")
     return " ".join(filter(None, sentences))
 
 
@@ -175,6 +179,12 @@ def _listed(what: str, entry: Entry) -> str:
     return f"{what}{by}: {entry['note']}"
 
 
+def _copied(what: str, entry: Entry) -> str:
+    # The note begins with the other one's mid, and in which direction.
+    other, _, note = entry["note"].partition(": ")
+    return f"{what} {other} by {entry['actor'] or 'somebody'}{f': {note}' if note else ''}"
+
+
 _TOLD: dict[str, Callable[[Entry], str]] = {
     "finished": _finished,
     "crashed": _crashed,
@@ -187,6 +197,10 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "released": _decided("released"),
     "failed": _decided("failed"),
     "discarded": _decided("discarded"),
+    "edited": lambda entry: _copied("edited", entry),
+    "copied": lambda entry: _copied("copied", entry),
+    "restored": _decided("restored to quarantine"),
+    "purged": _decided("deleted for good"),
     "policy_changed": lambda entry: (
         f"policy of {entry['task']} changed by {entry['actor'] or 'somebody'}{_noted(entry)}"
     ),

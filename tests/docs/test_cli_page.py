@@ -18,6 +18,8 @@ from tests.docs.pages import rows, section, text, words
 SECTIONS = {
     "fail": "fail, discard",
     "discard": "fail, discard",
+    "restore": "restore, purge",
+    "purge": "restore, purge",
 }
 
 
@@ -31,6 +33,10 @@ def test_a_verb_is_told_with_exactly_its_options(verb: str) -> None:
     real = _options(verb)
     if verb == "discard":
         assert "`discard` has no `--force`" in text("cli.md")
+        shown -= {"--force"}
+    if verb == "restore":
+        shown -= {"--older-than", "--export", "--no-copy"}
+    if verb == "purge":
         shown -= {"--force"}
     assert shown == real
 

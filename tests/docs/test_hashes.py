@@ -11,6 +11,7 @@ import pytest
 import redis
 from kombu.message import Message
 
+from celery_poison.headers import EDITED
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import Start
@@ -43,7 +44,7 @@ def _start(number: int) -> Start:
 
 
 def _message(**options: Any) -> dict[str, str | bytes | int]:
-    message: Any = Message(body=b"[[], {}, {}]", headers={"id": ID}, **options)
+    message: Any = Message(body=b"[[], {}, {}]", headers={"id": ID, EDITED: "another mid"}, **options)
     message._decoded_cache = [[], {}, {"chord": None}]
     return stored_fields(message)
 
@@ -99,6 +100,10 @@ def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
     ledger.decide(MID, "release", "ann")
     written |= _fields_of(ledger, key)
     ledger.give_up(MID, Event.FAILED, "ann", "")
+    written |= _fields_of(ledger, key)
+    ledger.restore(MID, "ann", "", force=True)
+    number = ledger.decide(MID, "edit", "ann")
+    ledger.edit(MID, "copy", {"body": b""}, actor="ann", note="", number=number)
     written |= _fields_of(ledger, key)
     assert written == _documented("message:MID")
 

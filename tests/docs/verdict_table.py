@@ -91,7 +91,7 @@ def _is_too_large(facts: Facts, limits: Limits) -> bool:
 _KNOWN: dict[str, Callable[[Facts, Limits], bool]] = {
     "an earlier start of this message has finished: it is still on record, or the message was parked meanwhile":  # noqa: E501
         lambda f, _: f.finished or (f.foreign_start and f.ended is Ended.DONE),
-    "a person failed or discarded this message":
+    "a person gave this message up":
         lambda f, _: f.kept is State.FAIL,
     "it is in quarantine, and this copy is not the one that its newest release published":
         lambda f, _: f.kept is State.NDLV and not (f.release and f.release == f.last_release),

@@ -44,6 +44,7 @@ class Book:
         self.token = ""
         self.crashes = self.strikes = self.failures = self.releases = 0
         self.candidate = False
+        self.resolution = ""
 
     def forget(self) -> None:
         self.__init__()  # type: ignore[misc]
@@ -213,8 +214,54 @@ class LedgerMachine(RuleBasedStateMachine):
                 ledger.give_up(mid, event, "ann", "")
             return
         ledger.give_up(mid, event, "ann", "")
-        book.state = State.FAIL
+        book.state, book.resolution = State.FAIL, event.value
         self.events[event.value] += 1
+
+    @rule(mid=mids, which=clients, force=st.booleans())
+    def restore(self, mid: str, which: int, force: bool) -> None:
+        book = self.books[mid]
+        ledger = self.ledger(which)
+        if book.state is not State.FAIL or (book.resolution != "discarded" and not force):
+            with pytest.raises((IllegalTransition, MessageNotFound)):
+                ledger.restore(mid, "ann", "", force=force)
+            return
+        ledger.restore(mid, "ann", "", force=force)
+        book.state = State.NDLV
+        self.events["restored"] += 1
+
+    @rule(mid=mids, which=clients)
+    def purge(self, mid: str, which: int) -> None:
+        book = self.books[mid]
+        ledger = self.ledger(which)
+        if book.state is not State.FAIL:
+            with pytest.raises((IllegalTransition, MessageNotFound)):
+                ledger.purge(mid, "ann", "")
+            return
+        ledger.purge(mid, "ann", "")
+        book.forget()
+        self.events["purged"] += 1
+
+    @rule(mid=mids, which=clients)
+    def edit(self, mid: str, which: int) -> None:
+        """Its copy leaves at once: what matters here is the original."""
+        book = self.books[mid]
+        ledger, copy = self.ledger(which), f"copy-{mid}"
+        if book.state is not State.NDLV:
+            with pytest.raises((IllegalTransition, MessageNotFound)):
+                ledger.edit(mid, "another", {"body": b"changed"}, actor="ann", note="", number=1)
+            return
+        number = ledger.decide(mid, "edit", "ann")
+        with pytest.raises(StaleDelivery):
+            ledger.edit(mid, copy, {"body": b"changed"}, actor="ann", note="", number=number + 1)
+        for client in self.ledgers:  # the answer to the first was lost on the way
+            client.edit(mid, copy, {"body": b"changed"}, actor="ann", note="", number=number)
+        kept = self.queries.record(copy)
+        assert kept is not None and kept.state == "NDLV" and kept.releases == book.releases
+        assert (kept.crashes, kept.strikes, kept.failures) == (book.crashes, book.strikes, book.failures)
+        ledger.give_up(copy, Event.DISCARDED, "ann", "")
+        ledger.purge(copy, "ann", "")
+        self.events.update(["edited", "copied", "discarded", "purged"])
+        book.state, book.resolution = State.FAIL, "edited"
 
     @precondition(lambda self: any(b.state is State.FAIL for b in self.books.values()))
     @rule()

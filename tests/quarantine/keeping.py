@@ -67,6 +67,11 @@ class Keeper:
         self.app.tasks[task].apply_async(args, **options)
         return self.keep(self.receive(options.get("queue", "celery")), cause)
 
+    def empty(self, queue: str = "celery") -> None:
+        """Throw away what waits in a queue on Redis."""
+        with Connection(self.app.conf.broker_write_url) as connection:
+            connection.default_channel.queue_purge(queue)
+
     def _start(self, message: Any, task: str) -> Start:
         self._tokens += 1
         size = len(message.received)

@@ -59,6 +59,22 @@ def test_SAP_7_a_chord_fails_after_its_poison_was_failed(crew: Crew) -> None:
     assert isinstance(result.result, ChordError)
 
 
+@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+def test_NEW_6_a_chord_finishes_with_what_the_changed_copy_of_its_poison_returns(crew: Crew) -> None:
+    too_large = crew.app.tasks["fleet.small"].si("x" * 2000)
+    result = chord([_member(crew, 1), too_large])(_total(crew))
+    with crew.worker():
+        mid = _caught(crew)
+        outcome = crew.quarantine.edit(mid, set={"text": "four"}, actor="ann", note="it was too long")
+        assert outcome.done, outcome
+        assert result.get(timeout=PATIENCE) == 1 + len("four")
+        crew.await_that(lambda: crew.events("cleared"), "cleared")
+    told = {
+        entry["event"]: entry["mid"] for entry in crew.events() if entry["event"] in ("copied", "cleared")
+    }
+    assert told == {"copied": outcome.copy, "cleared": outcome.copy}
+
+
 def test_SAP_7_a_group_finishes_after_its_poison_was_released(crew: Crew) -> None:
     result = group([_member(crew, 1), _poison(crew)])()
     with crew.worker():

@@ -1,11 +1,11 @@
 -- decide: one operator at a time. Reserves a message in quarantine for the release or the failing of it.
 -- KEYS[1] message hash
--- ARGV[1] verb     release | fail | discard
+-- ARGV[1] verb     release | fail | discard | edit
 -- ARGV[2] actor
 -- ARGV[3] note
 -- ARGV[4] patience_ms  after which an unfinished decision counts as abandoned
 -- RETURNS OK, number of this decision (and of the release, if it is one) | MISSING | ILLEGAL, state | BUSY, actor
--- JOURNALS nothing (the outcome is journalled by released or give_up)
+-- JOURNALS nothing (the outcome is journalled by released, give_up or edit)
 local m = redis.call('HMGET', KEYS[1], 'state', 'deciding', 'deciding_at')
 if not m[1] then return {'MISSING'} end
 if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end

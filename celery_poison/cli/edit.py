@@ -1,0 +1,161 @@
+"""``celery poison edit``: the same message with other arguments, or to another queue."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from celery_poison.cli.output import print_json, say
+from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb, who_options
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.arguments import arguments
+from celery_poison.quarantine.editing import Change
+from celery_poison.quarantine.given_up import Draft, Edited, Quarantine
+from celery_poison.quarantine.search import Lookup
+
+
+@verb(
+    click.argument("id"),
+    click.option("--args", "args", metavar="JSON", help="All positional arguments: '[42, \"a.png\"]'."),
+    click.option("--kwargs", "kwargs", metavar="JSON", help="All named arguments: '{\"page\": 3}'."),
+    click.option(
+        "--set",
+        "values",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="One argument, in JSON or else as text; a positional one by its parameter's name.",
+    ),
+    click.option("--queue", metavar="QUEUE", default="", help="Send the copy there."),
+    click.option("--hold", is_flag=True, help="Keep the copy in quarantine, for release."),
+    click.option("--dry-run", is_flag=True, help="Only show what the copy would be."),
+    click.option(
+        "--force",
+        is_flag=True,
+        help="Even if its task is not registered in this app or does not take such arguments, or nobody"
+        " consumes the queue.",
+    ),
+    *who_options,
+    json_option,
+)
+def edit(ctx: click.Context, **options: Any) -> None:
+    """Release a changed copy of a message. The original is given up, stays until purge, and names its copy.
+
+    The copy has the same task id: its result, chord, chain and errbacks are the original's. It runs alone and
+    on probation. Without --args, --kwargs, --set and --queue, $EDITOR is opened on the call. Only bodies in
+    JSON can be edited.
+
+    \b
+    celery -A proj poison edit ID --set path=/srv/b.png --note "the file had moved"
+    celery -A proj poison edit ID --args '[42]' --dry-run
+    celery -A proj poison edit ID --queue bigmem
+    celery -A proj poison edit ID
+    """
+    change = _change(options)
+    quarantine = open_quarantine(ctx)
+    mid = Lookup(quarantine.queries).find(options["id"]).mid
+    if change == Change():
+        change = _ask(quarantine, mid, options)
+    if options["dry_run"]:
+        _show(ctx, quarantine.draft(mid, change, force=options["force"]), as_json=options["as_json"])
+        return
+    how = {name: options[name] for name in ("hold", "actor", "note", "force")}
+    outcome = quarantine.edit(
+        mid, args=change.args, kwargs=change.kwargs, set=change.values, queue=change.queue, **how
+    )
+    _report(outcome, held=options["hold"], as_json=options["as_json"])
+    if not outcome.done:
+        ctx.exit(REFUSED)
+
+
+def _change(options: dict[str, Any]) -> Change:
+    """Return what was typed."""
+    return Change(
+        args=_typed("--args", options["args"], list),
+        kwargs=_typed("--kwargs", options["kwargs"], dict),
+        values=dict(map(_pair, options["values"])),
+        queue=options["queue"],
+    )
+
+
+def _typed(option: str, text: str | None, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.UsageError(f"{option}: this is no JSON: {error}") from None
+    if not isinstance(value, kind):
+        wanted = "an array" if kind is list else "an object"
+        raise click.UsageError(f"{option}: give {wanted} in JSON")
+    return value
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    name, is_pair, value = text.partition("=")
+    if not is_pair or not name:
+        raise click.UsageError(f"--set {text}: write NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value
+
+
+def _ask(quarantine: Quarantine, mid: str, options: dict[str, Any]) -> Change:
+    """Let a person change the call in an editor, as often as it takes until it can be read."""
+    if options["as_json"] or not _has_terminal():
+        raise click.UsageError("say what to change: --args, --kwargs, --set or --queue")
+    record, call = quarantine.call(mid)
+    shown = {"args": call.args, "kwargs": call.kwargs, "queue": record.queue}
+    text: str | None = json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
+    while True:
+        text = click.edit(text, extension=".json")
+        if text is None:
+            raise click.UsageError("nothing was changed")
+        try:
+            return _edited(text)
+        except (ValueError, RecursionError) as error:
+            say(f"this cannot be read: {error}", err=True)
+            click.confirm("Edit it again?", default=True, abort=True, err=True)
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _edited(text: str) -> Change:
+    match json.loads(text):
+        case {"args": list(args), "kwargs": dict(kwargs), "queue": str(queue), **rest} if not rest:
+            return Change(args=args, kwargs=kwargs, queue=queue)
+    raise ValueError("give an object with args (an array), kwargs (an object) and queue (text)")
+
+
+def _show(ctx: click.Context, draft: Draft, *, as_json: bool) -> None:
+    if as_json:
+        call = {"args": draft.new.args, "kwargs": draft.new.kwargs}
+        print_json({"mid": draft.record.mid, "id": draft.record.id, **call, "queue": draft.queue})
+        return
+    app, record = app_of(ctx), draft.record
+    shown = arguments(app, plugin_of(app).settings.redact, record.task, draft.stored)
+    lines: Sequence[tuple[str, str, str]] = (
+        ("arguments", record.arguments, shown),
+        ("queue", record.queue, draft.queue),
+    )
+    for name, before, after in lines:
+        say(f"{name}: {before or '-'}" if before == after else f"{name}: {before or '-'}  ->  {after or '-'}")
+    click.echo("1 message would be edited", err=True)
+
+
+def _report(outcome: Edited, *, held: bool, as_json: bool) -> None:
+    if as_json:
+        print_json([outcome.as_dict()])
+        return
+    whom = "  ".join(part for part in (outcome.id, outcome.task) if part)
+    if outcome.copy:
+        where = "was released" if outcome.done and not held else "waits in quarantine"
+        say(f"edited  {whom}: its changed copy {outcome.copy} {where}")
+    if not outcome.done:
+        say(f"refused  {whom}: {outcome.error}", err=True)

@@ -1,0 +1,74 @@
+"""Transitions of what was given up, or is given up for a changed copy; each is one atomic step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from celery_poison.errors import IllegalTransition
+from celery_poison.ledger.scripts import Caller, Code
+
+#: How a message was given up -> why ``restore`` wants force.
+WHY_FORCE = {
+    "failed": (
+        "it was failed: its caller has been told, its chord, chain and errbacks are resolved, and none of"
+        " that can be taken back; use force to run it all the same"
+    ),
+    "edited": (
+        "it was edited: its changed copy stands for it; use force to have the original too, and both may run"
+    ),
+}
+
+
+class GivenUpTransitions(Caller):
+    """What a person does about messages that were given up, and the edit that gives one up."""
+
+    def restore(self, mid: str, actor: str, note: str, *, force: bool = False) -> None:
+        """Bring what was discarded back into quarantine (NDLV), with its history, causes and counts.
+
+        Args:
+            force: also what was failed or edited.
+
+        Raises:
+            MessageNotFound: it is not on record.
+            IllegalTransition: it is not given up; or it was failed or edited, and there is no ``force``.
+        """
+        arguments = {"mid": mid, "actor": actor, "note": note, "force": int(force)}
+        reply = self._call("restore", {"message": self.keys.message(mid)}, **arguments)
+        if reply[0] is Code.CONFLICT:
+            raise IllegalTransition(
+                WHY_FORCE.get(reply[1].decode(), "it was not merely discarded: use force")
+            )
+
+    def edit(
+        self,
+        mid: str,
+        copy_mid: str,
+        fields: Mapping[str, str | bytes | int],
+        *,
+        actor: str,
+        note: str,
+        number: int,
+    ) -> None:
+        """Put a changed copy into quarantine and give the original up (FAIL), which stays until it is purged.
+
+        Args:
+            fields: of the copy, as ``quarantine`` takes them; everything else is as in the original.
+            number: of the decision.
+
+        Raises:
+            MessageNotFound, IllegalTransition: the original is not in quarantine.
+            StaleDelivery: somebody else took the decision over.
+        """
+        keys = {"message": self.keys.message(mid), "copy": self.keys.message(copy_mid)}
+        arguments = {"mid": mid, "copy_mid": copy_mid, "actor": actor, "note": note, "number": number}
+        flat = [word for pair in fields.items() for word in pair]
+        self._call("edit", keys, rest=flat, **arguments)
+
+    def purge(self, mid: str, actor: str, note: str) -> None:
+        """Delete the record and the body of a message that was given up.
+
+        Raises:
+            MessageNotFound: it is not on record.
+            IllegalTransition: it is not given up.
+        """
+        self._call("purge", {"message": self.keys.message(mid)}, mid=mid, actor=actor, note=note)
