@@ -18,6 +18,8 @@ from celery_poison.quarantine import Quarantine, story
 PATIENCE = 4.0
 #: Entries of a history, headers and properties that are shown at most.
 _ENTRIES, _FIELDS = 500, 100
+#: What people decide about a message.
+_DECISIONS = ("released", "failed", "discarded", "edited", "copied", "restored", "purged")
 
 
 class Step(NamedTuple):
@@ -65,7 +67,7 @@ class MessageStory:
     @property
     def decisions(self) -> list[Step]:
         """The audit trail: what people decided."""
-        return [step for step in self.steps if step.kind in ("released", "failed", "discarded")]
+        return [step for step in self.steps if step.kind in _DECISIONS]
 
     @property
     def headers(self) -> list[tuple[str, str]]:

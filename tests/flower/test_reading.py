@@ -141,6 +141,20 @@ def test_given_up_messages_say_who_decided_why_and_when(serve: Serve, fleet: Fle
     )
 
 
+def test_an_edited_message_is_given_up_and_leads_to_its_copy_and_back(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    mid = keeper.send_and_keep("fleet.healthy", 1)
+    copy = fleet.quarantine.edit(mid, args=[2], hold=True, actor="ann", note="two was meant").copy
+    flower = started(serve, copy)
+    shown = cells(flower, "/poison?state=FAIL")
+    assert "edited" in shown and "ann" in shown and "two was meant" in shown
+    for one, other, said in ((mid, copy, "edited to"), (copy, mid, "copied from")):
+        page = flower.get(f"/poison/message/{one}").text
+        assert f'<a href="/poison/message/{other}">' in page
+        assert f"{said} {other} by ann: two was meant" in page
+
+
 def test_what_died_again_after_its_release_is_counted_where_the_release_is_told(
     serve: Serve, fleet: Fleet, keeper: Keeper
 ) -> None:
