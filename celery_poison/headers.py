@@ -15,8 +15,10 @@ MARK = "poison_mark"
 PARK = "poison_park"
 #: On a copy in the trial queue: the queue that its message was sent to.
 TRIAL = "poison_trial"
+#: On a retry whose failures are kept: what the earlier attempts raised (:mod:`celery_poison.failures`).
+FAILURES = "poison_failures"
 
-OURS = (MID, RELEASE, MARK, PARK, TRIAL)
+OURS = (MID, RELEASE, MARK, PARK, TRIAL, FAILURES)
 
 
 def mid_of(headers: Mapping[str, Any]) -> str:
