@@ -22,6 +22,7 @@ BLOCKED: Final = "blocked"
 FAILURES: Final = "failures"
 REJECTED: Final = "rejected"
 REQUESTED: Final = "requested"
+FAILURE: Final = "failure"
 FROZEN: Final = "frozen"
 SHUTDOWN: Final = "shutdown"
 EVICTION: Final = "eviction"
@@ -39,6 +40,7 @@ _SENTENCES: Final = {
     FAILURES: "was put back more often than max_failures allows",
     REJECTED: "failed and its task does not acknowledge failures",
     REQUESTED: "was sent to quarantine by its own task",
+    FAILURE: "failed with an exception, of which its caller was told",
     FROZEN: "was running when its worker fell silent",
     SHUTDOWN: "was interrupted by a shutdown",
     EVICTION: "was interrupted when its worker was killed before its shutdown was over",
@@ -54,7 +56,7 @@ DEATHS: Final = (
     *(OOM, TIME_LIMIT, MEMORY_ERROR, SYSTEM_EXIT, WORKER_LOST, RECEIVE, UNKNOWN),
 )
 #: Why a message may be in quarantine without having been convicted of anything.
-NO_CONVICTIONS: Final = frozenset({PAYLOAD, BLOCKED, REJECTED, REQUESTED})
+NO_CONVICTIONS: Final = frozenset({PAYLOAD, BLOCKED, REJECTED, REQUESTED, FAILURE})
 
 _EXIT_STATUS: Final = re.compile(r"exitcode (-?\d+)|signal (\d+)")
 
@@ -143,7 +145,8 @@ class Evidence:
         time_limit_s: hard limit that it ran past, in seconds.
         noticed: how the death of its worker was noticed: ``gone``, ``silent`` or ``frozen``.
         recursion: the stack was used up by functions that called each other without end.
-        stack: where its Python code was at a native crash, the innermost call first; no arguments.
+        stack: where its Python code was at a native crash, or raised, the innermost call first; no arguments.
+        exception: class of what it raised, where a failure is kept (``keep_failures``); never its message.
 
     Of the death of a whole worker, which left nobody to tell, by its last heartbeat:
 
@@ -169,6 +172,7 @@ class Evidence:
     noticed: str = ""
     recursion: bool = False
     stack: tuple[str, ...] = ()
+    exception: str = ""
     heard_ms: int | None = None
     after_ms: int | None = None
     by_ms: int | None = None

@@ -4,6 +4,7 @@
 :func:`judge`       may a message that arrives be let in?                          asked by ``admission``
 :func:`convict`     do its deaths and failures prove it guilty?                    after each of them
 :func:`disposition` what becomes of a message whose run ended?                     asked by ``request``
+:func:`failing`     is what a task raised to be kept, or not to be retried?        asked by ``child``
 :func:`end_of`      what becomes of a start whose worker died?                     asked by ``failover``
 =================== ============================================================== =========================
 
@@ -13,6 +14,7 @@ tests try every combination of facts against them.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -197,6 +199,7 @@ class Run:
         asked: somebody asked its process to end, so that the task is not to blame.
         leaving: its worker is leaving, or it was revoked or cancelled.
         observed: nothing may become of its message but what Celery makes of it.
+        kept: what it raised is to be kept (:func:`failing`).
     """
 
     end: End
@@ -206,6 +209,7 @@ class Run:
     asked: bool = False
     leaving: bool = False
     observed: bool = False
+    kept: bool = False
 
 
 class Settlement(Enum):
@@ -239,16 +243,16 @@ def disposition(run: Run) -> Disposition:
     """Decide what becomes of a message whose run ended (SAP-2, WAS-1, EMS-8)."""
     if run.end is End.OVERTAKEN:
         return Disposition(Settlement.LEAVE)
+    held = run.acks_late and not run.observed
+    if run.end is End.RAISED and run.kept and run.acks_late:
+        return Disposition(Settlement.QUARANTINE, held, causes.FAILURE)
     if run.leaving:
         return Disposition(Settlement.CELERY)
-    held = run.acks_late and not run.observed
     match run.end:
-        case End.DIED if run.asked and run.acks_late:
+        case End.DIED | End.SPOILT if run.end is End.SPOILT or (run.asked and run.acks_late):
             return Disposition(Settlement.INTERRUPT, held, run.cause, failure=True)
         case End.DIED:
             return Disposition(Settlement.STRIKE, held, run.cause)
-        case End.SPOILT:
-            return Disposition(Settlement.INTERRUPT, held, run.cause, failure=True)
         case End.TIMED_OUT if run.acks_late and not run.acks_end:
             return Disposition(Settlement.STRIKE, held, run.cause, failure=True)
         case End.ROLLED_BACK if run.acks_late:
@@ -259,6 +263,32 @@ def disposition(run: Run) -> Disposition:
         case End.RAISED if run.acks_late and not run.acks_end:
             return Disposition(Settlement.QUARANTINE, held, causes.REJECTED)
     return Disposition(Settlement.CELERY)
+
+
+class Failing(Enum):
+    """What is done about an exception that a task raised, beside what Celery does."""
+
+    NOTHING = "nothing"
+    KEEP = "keep"
+    AT_ONCE = "at_once"
+
+
+def failing(
+    kinds: Sequence[str], *, keep: bool, ignore: Collection[str], convict_at_once: Collection[str]
+) -> Failing:
+    """Decide about an exception by the names of its class and of those that it derives from (NEW-10).
+
+    The nearest class that is named anywhere decides; one that both name convicts.
+
+    Args:
+        kinds: nearest first.
+    """
+    for kind in kinds:
+        if kind in convict_at_once:
+            return Failing.AT_ONCE
+        if kind in ignore:
+            return Failing.NOTHING
+    return Failing.KEEP if keep else Failing.NOTHING
 
 
 # --- what becomes of a start whose worker died? -------------------------------------------------------

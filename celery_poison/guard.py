@@ -40,6 +40,12 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
         fingerprint: function of the task's arguments that tells equal messages; default all of them.
         block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
             quarantined on arrival; default ``poison_block_fingerprint_after`` (never).
+        keep_failures: keep in quarantine what failed with an exception; default
+            ``poison_keep_failures`` (no).
+        ignore: exceptions that are left alone all the same: classes, or their dotted names; default
+            ``poison_ignore`` (none).
+        convict_at_once: exceptions at the first of which the message is quarantined without a retry, also
+            without ``keep_failures``; default ``poison_convict_at_once`` (none).
 
     Raises:
         ConfigurationError: unknown option, impossible value, or ``acks_late=False`` beside it.

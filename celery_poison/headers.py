@@ -17,8 +17,10 @@ PARK = "poison_park"
 TRIAL = "poison_trial"
 #: On a changed copy: the mid of the original.
 EDITED = "poison_edited"
+#: On a retry whose failures are kept: what the earlier attempts raised (:mod:`celery_poison.failures`).
+FAILURES = "poison_failures"
 
-OURS = (MID, RELEASE, MARK, PARK, TRIAL, EDITED)
+OURS = (MID, RELEASE, MARK, PARK, TRIAL, EDITED, FAILURES)
 
 
 def mid_of(headers: Mapping[str, Any]) -> str:

@@ -53,6 +53,7 @@ class History:
         spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
         tried: strikes for deaths on trial.
         doubted: it died with its worker while the fleet gate was closed, as many others did.
+        evidence: of its last death, as :class:`Evidence` is encoded.
     """
 
     deliveries: int = 0
@@ -67,6 +68,7 @@ class History:
     spoilt: int = 0
     tried: int = 0
     doubted: bool = False
+    evidence: str = ""
 
 
 NO_HISTORY = History()
@@ -299,6 +301,7 @@ def history_of(raw: Mapping[str, str]) -> History:
         tried=int(raw.get("tried") or 0),
         doubted=raw.get("doubted", "0") != "0",
         cause=raw.get("cause", ""),
+        evidence=raw.get("evidence", ""),
     )
 
 

@@ -20,7 +20,7 @@ from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy
 from celery_poison.settings import PREFIX, REDIS_SCHEMES, Settings
-from celery_poison.task import FIRST, PoisonTask, attempts
+from celery_poison.task import FIRST, PoisonTask, attempts, carried
 
 logger = get_logger("celery_poison")
 
@@ -230,6 +230,8 @@ def _stamp(sender: str | None = None, headers: dict[str, Any] | None = None, **_
         headers.pop(name, None)
     headers[names.MID] = uuid4().hex
     id = headers.get("id", "")
+    if id in carried:
+        headers[names.FAILURES] = carried[id]
     if id in _marked_ids or attempts.get(id, FIRST).has_history:
         headers[names.MARK] = 1
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from celery_poison.decide import Failing, failing
 from celery_poison.errors import ConfigurationError
+from celery_poison.failures import kinds_of, name_of
 from celery_poison.settings import PREFIX, Settings, did_you_mean
 
 #: Options that can be overridden at run time: those that are plain data.
@@ -31,6 +33,9 @@ class Policy:
         fingerprint: function of the task's arguments whose result tells equal messages (NEW-3).
         block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
             quarantined on arrival (NEW-3); default never.
+        keep_failures: keep in quarantine what failed with an exception (NEW-10); default no.
+        ignore: exceptions that are left alone all the same, as classes or dotted names; default none.
+        convict_at_once: exceptions that are neither retried nor left alone; default none.
     """
 
     max_crashes: int = 2
@@ -38,6 +43,22 @@ class Policy:
     max_payload_bytes: int | None = None
     fingerprint: Callable[..., Any] | None = None
     block_fingerprint_after: int | None = None
+    keep_failures: bool = False
+    ignore: Collection[type[Exception] | str] = ()
+    convict_at_once: Collection[type[Exception] | str] = ()
+
+    def failing(self, error: BaseException) -> Failing:
+        """Decide what is done about an exception that the task raised."""
+        return failing(
+            kinds_of(error),
+            keep=self.keep_failures,
+            ignore={*map(name_of, self.ignore)},
+            convict_at_once={*map(name_of, self.convict_at_once)},
+        )
+
+    @property
+    def looks_at_failures(self) -> bool:
+        return bool(self.keep_failures or self.convict_at_once)
 
     @classmethod
     def option_names(cls) -> list[str]:

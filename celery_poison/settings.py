@@ -7,7 +7,7 @@ the value and the nearest valid name.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, Self
 
@@ -70,6 +70,17 @@ def _url(value: Any) -> str | None:
 
 def _destination(value: Any) -> str | None:
     return None if value is None or _name(value) is None else "use 'system', a queue name or None"
+
+
+def _exceptions(value: Any) -> str | None:
+    good = isinstance(value, (tuple, list, set, frozenset)) and all(map(_is_exception, value))
+    return None if good else "use a tuple of exception classes, or of their dotted names as text"
+
+
+def _is_exception(value: Any) -> bool:
+    if isinstance(value, str):
+        return all(part.isidentifier() for part in value.split("."))
+    return isinstance(value, type) and issubclass(value, Exception)
 
 
 def _callable(value: Any) -> str | None:
@@ -137,6 +148,21 @@ class Settings:
         _number(1, integer=True, optional=True),
         "Convictions of one fingerprint after which new messages bearing it are quarantined on arrival.",
         unit="convictions",
+    )
+    keep_failures: bool = _setting(
+        False,
+        _flag,
+        "Keep in quarantine what failed with an exception: raised without a retry, or its retries used up."
+        " Its caller is told as ever.",
+    )
+    ignore: Collection[type[Exception] | str] = _setting(
+        (), _exceptions, "Exceptions that are left alone in spite of keep_failures, by class or dotted name."
+    )
+    convict_at_once: Collection[type[Exception] | str] = _setting(
+        (),
+        _exceptions,
+        "Exceptions at the first of which a message goes to quarantine without a retry, by class or dotted"
+        " name; also without keep_failures.",
     )
     exception_destination: str | None = _setting(
         "system", _destination, "Where poison goes: 'system', a queue name, or None (it stays).", acts=False

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from celery import Celery
 from celery.app.task import Context, Task
 
+from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import ConfigurationError
 from celery_poison.requests import (
     DiscardRequested,
@@ -27,6 +29,9 @@ class Attempt(NamedTuple):
         redelivered: the broker delivered this message before, whether it was started or not.
         candidate: it is flagged as a blacklist candidate.
         on_trial: it runs alone, so that its death would convict it.
+        last_cause: what its last run died of (``signal:9``, ``oom``, ...), or ``failure`` where that raised
+            and ``keep_failures`` is set; empty where there was none.
+        found: what is known about that, as :class:`~celery_poison.causes.Evidence` is encoded.
     """
 
     deliveries: int = 1
@@ -35,6 +40,18 @@ class Attempt(NamedTuple):
     redelivered: bool = False
     candidate: bool = False
     on_trial: bool = False
+    last_cause: str = ""
+    found: str = ""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What is known about the end of its last run; every field is empty where it is not known."""
+        return Evidence.decode(self.found) if self.found else NO_EVIDENCE
+
+    @property
+    def memory_kb(self) -> int | None:
+        """The most memory that its last run's process had when that died, in KiB; None: not known."""
+        return self.evidence.rss_kb
 
     @property
     def has_history(self) -> bool:
@@ -47,6 +64,9 @@ FIRST = Attempt()
 #: Attempts running in this process, by task id. Kept out of the request, whose unknown entries Celery
 #: would copy into the headers of retries.
 attempts: dict[str, Attempt] = {}
+
+#: What the retries that are being sent in this process carry in their header ``poison_failures``, by task id.
+carried: dict[str, str] = {}
 
 
 class PoisonTask(Task):
@@ -66,6 +86,9 @@ class PoisonTask(Task):
     max_payload_bytes: int | None = None
     fingerprint: Any = None
     block_fingerprint_after: int | None = None
+    keep_failures: bool | None = None
+    ignore: Any = None
+    convict_at_once: Any = None
 
     #: What holds for the task without us: (acks_late, reject_on_worker_lost); None where it says nothing.
     own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
@@ -75,6 +98,12 @@ class PoisonTask(Task):
     keeps_acks: ClassVar[bool] = False
     #: Raises StaleCompletion; set in processes that run tasks.
     _check_ownership: ClassVar[Callable[[Task], None]] = staticmethod(lambda task: None)
+    #: Hears of what a task raised; set in processes that run tasks.
+    _note_failure: ClassVar[Callable[[Task, Exception], object]] = staticmethod(lambda task, error: None)
+    #: Returns what a retry is to carry, and whether there is to be none; set in the same processes.
+    _before_retry: ClassVar[Callable[[Task, Exception], tuple[str, bool]]] = staticmethod(
+        lambda task, error: ("", False)
+    )
     #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
 
@@ -82,6 +111,14 @@ class PoisonTask(Task):
     def checked_by(check: Callable[[Task], None]) -> None:
         """Let ``check`` raise when a task has ended whose message has a new owner."""
         PoisonTask._check_ownership = staticmethod(check)
+
+    @staticmethod
+    def failures_noted_by(
+        note: Callable[[Task, Exception], object], before_retry: Callable[[Task, Exception], tuple[str, bool]]
+    ) -> None:
+        """Let ``note`` hear of what tasks raise, and ``before_retry`` of what they want to retry for."""
+        PoisonTask._note_failure = staticmethod(note)
+        PoisonTask._before_retry = staticmethod(before_retry)
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
@@ -100,9 +137,31 @@ class PoisonTask(Task):
             if PoisonTask._observed or self.request.id not in attempts:
                 raise  # called directly or eagerly: the caller's own business
             raise MemoryExhausted(repr(error)) from None
+        except Exception as error:
+            PoisonTask._note_failure(self, error)
+            raise
         finally:
             # Before Celery stores a result: another start may own the message by now.
             PoisonTask._check_ownership(self)
+
+    def retry(
+        self, args: Any = None, kwargs: Any = None, exc: Any = None, throw: bool = True, **options: Any
+    ) -> Any:
+        """Retry as in Celery; what is in ``convict_at_once`` is raised, as if retries were used up."""
+        error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
+        told, is_last = "", False
+        if isinstance(error, Exception):
+            told, is_last = PoisonTask._before_retry(self, error)
+        if is_last and error is not None:
+            raise error
+        id = self.request.id or ""
+        if told:
+            carried[id] = told
+        try:
+            return super().retry(args, kwargs, exc, throw, **options)
+        finally:
+            if carried.get(id) is told:  # among threads the retry may have begun, and retry itself
+                carried.pop(id, None)
 
     def rollback(self, reason: str = "rolled back by the task") -> NoReturn:
         """Put the message back to the front of its queue; past ``max_failures`` it is quarantined.

@@ -213,6 +213,8 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     console.echo(f"{story.STANDING[record.state]} {detail.story}")
     _section(console, "next", _next(record))
     _section(console, "record", [(name, value) for name, value in _facts(record) if value not in ("", "-")])
+    for title, rows in story.failure_rows(detail.failure):
+        _section(console, title, rows)
     _section(console, "stack", [("at", frame) for frame in record.evidence.stack])
     _section(console, "history", [(story.at(entry), story.sentence(entry)) for entry in detail.history])
     if stored is None:
@@ -266,7 +268,7 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
     ]
 
 
-def _section(console: Any, title: str, rows: list[tuple[str, object]]) -> None:
+def _section(console: Any, title: str, rows: Sequence[tuple[str, object]]) -> None:
     if rows:
         console.echo("\n" + console.style(title, bold=True))
         print_rows([(name, value if isinstance(value, str) else dumps(value)) for name, value in rows], "  ")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
+from celery_poison.failures import KeptFailure
 from celery_poison.flower import words
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.model import MessageRecord, StoredMessage
@@ -55,6 +56,16 @@ class MessageStory:
     steps: list[Step]
     left_out: int
     stored: StoredMessage | None
+    failure: KeptFailure | None = None
+
+    @property
+    def raised(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """What its attempts raised, if it is kept for that: title -> rows."""
+        return [
+            (title, [(words.say(name), words.say(text, 1000)) for name, text in rows])
+            for title, rows in story.failure_rows(self.failure)
+            if rows
+        ]
 
     @property
     def why(self) -> str:
@@ -108,7 +119,7 @@ def _read(quarantine: Quarantine, id: str) -> MessageStory:
     detail = quarantine.detail(id)
     left_out = max(0, len(detail.history) - _ENTRIES)
     steps = [_step(entry) for entry in detail.history[left_out:]]
-    return MessageStory(detail.record, detail.story, steps, left_out, detail.stored)
+    return MessageStory(detail.record, detail.story, steps, left_out, detail.stored, detail.failure)
 
 
 def _step(entry: Mapping[str, str]) -> Step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +26,11 @@ def original_of(message: Any) -> tuple[bytes, dict[str, Any]]:
         received = message.body
         headers.pop("compression", None)
     return to_bytes(received) if isinstance(received, str) else bytes(received or b""), headers
+
+
+def fingerprint_of_failure(secret: bytes, task: str, exception: str, calls: Iterable[str]) -> str:
+    """Return what tells equal failures of a task: exception class and functions, without line numbers."""
+    return _hash(secret, task, "\n".join(("raised", exception, *calls)).encode("utf-8", "replace"))
 
 
 def is_readable(message: Any) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
 from celery.utils.log import get_logger
 
-from celery_poison import signals
+from celery_poison import causes, signals
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.failures import KeptFailure, carried_by_release
+from celery_poison.headers import FAILURES
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.ledger.notices import Fact, Notice, leave_notice
 from celery_poison.model import MessageRecord, StoredMessage
@@ -174,14 +176,21 @@ class Service(Rules):
                 raise
             return Detail(remembered(entries), entries, None)
         entries = self.history(record.mid if record.quarantined_at else record.id)
-        kept = record.state in (State.NDLV, State.FAIL)
-        return Detail(record, entries, self.message(record.mid) if kept else None)
+        if record.state not in (State.NDLV, State.FAIL):
+            return Detail(record, entries, None)
+        raw = self._kept(record.mid)
+        return Detail(record, entries, stored_message(raw), KeptFailure.decode(raw.get("failure")))
 
     def fingerprint_of(self, id: str) -> tuple[str, str]:
         """Return fingerprint and task of a message in quarantine; raises as :meth:`get`."""
         record = self.get(id)
         if not record.fingerprint:
             raise MessageNotFound(f"message {id!r} is not in quarantine: only there a fingerprint is known")
+        if record.cause == causes.FAILURE:
+            raise IllegalTransition(
+                f"message {id!r} is kept for what it raised: its fingerprint tells equal failures, not equal"
+                " arguments, so block its task instead"
+            )
         return record.fingerprint, record.task
 
     def history(self, id: str) -> Entries:
@@ -340,16 +349,22 @@ class Service(Rules):
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"
             )
-        stored = self.message(record.mid)
+        raw = self._kept(record.mid)
+        stored, failure = stored_message(raw), KeptFailure.decode(raw.get("failure"))
+        headers = carried_by_release(stored.headers, FAILURES, failure, record.evidence.source)
+        stored = replace(stored, headers=headers)
         publish_release(publisher, sent_to(stored, to) if to else stored, to or record.queue, case.number)
         self._ledger.released(record.mid, record.id, case.number, case.actor, case.note, to)
         case.announce(signals.message_released)
 
     def _fail(self, force: bool, case: Case) -> None:
         record = case.record
-        kept = self._kept(record.mid)
-        self._is_registered(record.task)  # its own backend stores the result, if it has one
-        store_failure(self._app, record, stored_message(kept), canvas_of(kept), note=case.note, force=force)
+        if record.cause != causes.FAILURE:  # whoever waits for that was told when it failed
+            kept = self._kept(record.mid)
+            self._is_registered(record.task)  # its own backend stores the result, if it has one
+            store_failure(
+                self._app, record, stored_message(kept), canvas_of(kept), note=case.note, force=force
+            )
         self._ledger.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
         case.announce(signals.message_failed)
 

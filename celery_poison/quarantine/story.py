@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from celery_poison.causes import Evidence, describe, signal_name
+from celery_poison.causes import FAILURE, Evidence, describe, signal_name
+from celery_poison.failures import KeptFailure
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.states import Event, State
 from celery_poison.text import clean, count_of, when
@@ -22,11 +23,13 @@ class Detail(NamedTuple):
     Attributes:
         history: the journal's entries about it, oldest first.
         stored: the original message, if it lies in the ledger and not with the broker.
+        failure: what its attempts raised, if it is kept for that.
     """
 
     record: MessageRecord
     history: Sequence[Entry]
     stored: StoredMessage | None
+    failure: KeptFailure | None = None
 
     @property
     def story(self) -> str:
@@ -40,6 +43,8 @@ class Detail(NamedTuple):
         if self.stored is not None:
             names = ("content_type", "content_encoding", "headers", "properties")
             shown.update((name, getattr(self.stored, name)) for name in names)
+        if self.failure is not None:
+            shown["failure"] = self.failure.as_dict()
         return shown
 
 
@@ -89,8 +94,9 @@ def why(record: MessageRecord) -> str:
     sentences = []
     if record.cause:
         sentences.append(f"It {describe(record.cause)}.")
-    if record.crashes:
+    if record.crashes or record.cause == FAILURE:
         sentences.append(clean(record.evidence.sentence()))
+    if record.crashes:
         sentences.append(f"It died {_times(record.crashes)} ({count_of(record.strikes, 'strike')}).")
     if record.failures:
         sentences.append(f"It was put back {_times(record.failures)}.")
@@ -108,6 +114,18 @@ def why(record: MessageRecord) -> str:
     if record.edited_from:
         sentences.append(f"It is a changed copy of {clean(record.edited_from)}.")
     return " ".join(filter(None, sentences))
+
+
+def failure_rows(failure: KeptFailure | None) -> list[tuple[str, Sequence[tuple[str, str]]]]:
+    """Return title -> rows about what the attempts of a message raised; [] where nothing is kept of that."""
+    if failure is None:
+        return []
+    raised = [(failure.exception, clean(failure.message))]
+    trace = [("", clean(line)) for line in failure.traceback.splitlines()]
+    earlier = [
+        (attempt.exception, clean(f"{attempt.message}; in {attempt.source}")) for attempt in failure.earlier
+    ]
+    return [("raised", raised), ("earlier attempts, oldest first", earlier), ("traceback", trace)]
 
 
 def _times(number: int) -> str:

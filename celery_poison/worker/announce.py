@@ -116,7 +116,10 @@ class Announcer:
     def quarantined(self, record: MessageRecord) -> None:
         id, task, reason = record.id, record.task, record.reason
         logger.error("celery_poison: %s", clean(quarantine_line(record)))
-        self._event("task-quarantined", id, reason, result=reason)
+        if record.cause == causes.FAILURE:  # Celery has told exception and traceback: those stay
+            self._send("task-quarantined", uuid=id, result=reason)
+        else:
+            self._event("task-quarantined", id, reason, result=reason)
         about = {"id": id, "task": task}
         _send(signals.message_quarantined, message=about, cause=record.cause, reason=reason)
 
@@ -136,11 +139,14 @@ class Announcer:
             dispatcher.send(kind, **{_FIELDS.get(field, field): fact for field, fact in facts.items()})
 
     def _event(self, kind: str, id: str, story: str, **fields: str) -> None:
+        # No traceback: it would still be shown when the task has succeeded after all.
+        sentence = f"celery_poison: {story}; {where_to_look(id)}"
+        self._send(kind, uuid=id, exception=sentence, traceback="", **fields)
+
+    def _send(self, kind: str, **fields: str) -> None:
         dispatcher = self._dispatcher()
         if dispatcher is not None:
-            # No traceback: it would still be shown when the task has succeeded after all.
-            sentence = f"celery_poison: {story}; {where_to_look(id)}"
-            dispatcher.send(kind, uuid=id, exception=sentence, traceback="", **fields)
+            dispatcher.send(kind, **fields)
 
     def _dispatcher(self) -> Any:
         dispatcher = getattr(self._consumer(), "event_dispatcher", None)

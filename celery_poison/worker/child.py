@@ -17,10 +17,12 @@ from celery.app.trace import fast_trace_task, trace_task_ret
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from celery_poison.causes import Evidence
-from celery_poison.decide import End
+from celery_poison.decide import End, Failing
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.failures import Failure, carried_after, failure_of
+from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger import Ledger
-from celery_poison.model import Start
+from celery_poison.model import Ended, Start
 from celery_poison.requests import NeverBegan, StaleCompletion, TaskDied, read_end
 from celery_poison.task import PoisonTask, attempts
 from celery_poison.worker import crash_reports
@@ -43,6 +45,11 @@ _observing = False
 #: What runs in this process: task id -> its ticket and its entry in the ledger.
 _running: dict[str, tuple[Ticket, bytes]] = {}
 
+#: What running tasks have raised, by mid; None where that is not to be kept.
+_raised: dict[str, Failure | None] = {}
+#: On what the pool returns of a failed task: the Failure that is to be kept.
+KEPT = "poison_failure"
+
 
 def configure(
     recorder: Recorder, ledger: Ledger, lease: Lease, *, contained: bool, observing: bool = False
@@ -53,6 +60,7 @@ def configure(
     _observing = observing
     PoisonTask._observed = observing
     PoisonTask.checked_by(_check_ownership)
+    PoisonTask.failures_noted_by(_note_failure, _before_retry)
 
 
 def still_running() -> bytes:
@@ -72,6 +80,59 @@ def _check_ownership(task: Task) -> None:
         raise StaleCompletion(str(error)) from None
     except LedgerUnavailable:
         return  # nobody can know
+
+
+# --- what tasks raise --------------------------------------------------------------------------------
+
+
+def _failing(task: str, error: Exception) -> Failing:
+    """Decide about what a task of this process raised, or wants to retry for."""
+    recorder = _recorder
+    if recorder is None or not recorder.diverts(task):
+        return Failing.NOTHING
+    policy = recorder.policy(task)
+    if not policy.looks_at_failures or read_end(error)[0] is not End.RAISED:
+        return Failing.NOTHING
+    return policy.failing(error)
+
+
+def _mid_in(request: Any) -> str:
+    """Return the mid of the message that runs; empty for a task that is called directly, or eagerly.
+
+    Not its task id: in a pool of threads a retry begins before the attempt has ended that sent it.
+    """
+    if request.called_directly or request.is_eager or _recorder is None:
+        return ""
+    return mid_of(vars(request))
+
+
+def _note_failure(task: Task, error: Exception) -> None:
+    """Note what a task has raised, before Celery makes something of it that can be pickled."""
+    if mid := _mid_in(task.request):
+        _raised[mid] = failure_of(error) if _failing(task.name, error) is not Failing.NOTHING else None
+
+
+def _to_be_kept(mid: str, task: str, raised: BaseException | None) -> Failure | None:
+    """Return what is to be kept of a run that raised, be it outside of the task's own code."""
+    if not isinstance(raised, Exception) or read_end(raised)[0] is not End.RAISED:
+        return None
+    if mid in _raised:
+        return _raised[mid]
+    return failure_of(raised) if _failing(task, raised) is not Failing.NOTHING else None
+
+
+def _before_retry(task: Task, error: Exception) -> tuple[str, bool]:
+    """Return what the retry is to carry, and whether there is to be none."""
+    if _observing or _recorder is None or not _mid_in(task.request):
+        return "", False
+    if _failing(task.name, error) is Failing.AT_ONCE:
+        return "", True
+    if not (_recorder.policy(task.name).keep_failures and _recorder.diverts(task.name)):
+        return "", False
+    return carried_after(getattr(task.request, FAILURES, None), failure_of(error)), False
+
+
+# --- before and after a run --------------------------------------------------------------------------
 
 
 def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
@@ -110,7 +171,7 @@ def run_guarded(
         return tracer(task, uuid, request, body, content_type, content_encoding)
     ticket = Ticket.told(told)
     try:
-        _running[uuid] = ticket, _begin(recorder, ticket, uuid, task)
+        run = _running[uuid] = ticket, _begin(recorder, ticket, uuid, task)
     except NeverBegan as error:
         return _failed(error)
     attempts[uuid] = ticket.attempt
@@ -125,15 +186,33 @@ def run_guarded(
     except Exception as error:
         finish(error, time.monotonic() - begun)
         raise
+    else:
+        failed, info, _ = result
+        raised, kept = _read_failure(info, ticket.mid, task) if failed else (None, None)
+        finish(raised, time.monotonic() - begun, is_kept=kept is not None)
+        return result
     finally:
-        attempts.pop(uuid, None)
-        _running.pop(uuid, None)
-    failed, info, _ = result
-    raised = info.exception if failed else None
+        _forget(uuid, run)
+
+
+def _read_failure(info: Any, mid: str, task: str) -> tuple[BaseException, Failure | None]:
+    """Return what a task raised; and what is to be kept of that, which is handed on with ``info``."""
+    raised = info.exception
     if isinstance(raised, ExceptionWithTraceback):
         raised = raised.exc
-    finish(raised, time.monotonic() - begun)
-    return result
+    kept = _to_be_kept(mid, task, raised)
+    if kept is not None:
+        setattr(info, KEPT, kept)
+    return raised, kept
+
+
+def _forget(id: str, run: tuple[Ticket, bytes]) -> None:
+    """Forget a run that has ended; among threads a retry of it may run already, under the same task id."""
+    if _raised:
+        _raised.pop(run[0].mid, None)
+    if _running.get(id) is run:
+        del _running[id]
+        attempts.pop(id, None)
 
 
 def _finish(
@@ -144,6 +223,7 @@ def _finish(
     given: Given,
     error: BaseException | None,
     ran: float,
+    is_kept: bool = False,
 ) -> None:
     """Send the end of a run; nothing where another start owns the message: this one leaves nothing behind."""
     end = read_end(error)[0] if error is not None else End.RETURNED
@@ -152,7 +232,9 @@ def _finish(
     if not end.outcome:  # an error that only a main process can tell: the task has raised it itself
         end = End.RAISED
     note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else ""
-    recorder.finish(ticket, id, task, end.mark, end.outcome, ran, note, given)
+    # What is to be kept has not ended before it is stored: if its worker dies till then, it runs again.
+    mark = Ended.INTERRUPTED if is_kept and not _observing else end.mark
+    recorder.finish(ticket, id, task, mark, end.outcome, ran, note, given)
 
 
 def _died(error: BaseException) -> Any:

@@ -21,6 +21,7 @@ from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict
 from celery_poison.errors import StaleDelivery
+from celery_poison.failures import Failure
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
@@ -73,6 +74,7 @@ class Case:
         reason: why it goes to quarantine, if it does.
         evidence: what is known about its death.
         error: what Celery was told about its end.
+        failure: what it raised, if that is to be kept.
     """
 
     request: Held
@@ -81,6 +83,7 @@ class Case:
     reason: str = ""
     evidence: Evidence = NO_EVIDENCE
     error: BaseException | None = None
+    failure: Failure | None = None
 
 
 class Ownership:
@@ -211,7 +214,9 @@ class Outcomes:
         """Keep the original first, acknowledge it afterwards."""
         request = case.request
         try:
-            self._quarantine_writer.write(request.message, request.mid, case.start, cause, reason)
+            self._quarantine_writer.write(
+                request.message, request.mid, case.start, cause, reason, case.failure
+            )
         except StaleDelivery:
             self._tell(case, request.put_back_now)
         else:

@@ -12,12 +12,15 @@ from celery.utils.log import get_logger
 from celery_poison import causes
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import IllegalTransition
+from celery_poison.failures import Failure, KeptFailure
+from celery_poison.headers import FAILURES
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import arguments
+from celery_poison.quarantine.fingerprint import fingerprint_of_failure
 from celery_poison.quarantine.stored import original, stored_fields
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer
@@ -60,20 +63,19 @@ class QuarantineWriter:
         self._announce = announce
         self._loop = loop
 
-    def write(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
+    def write(
+        self, message: Any, mid: str, start: Start, cause: str, reason: str, failure: Failure | None = None
+    ) -> None:
         """Store a message in quarantine; it may be acknowledged as soon as this returns.
+
+        Args:
+            failure: what it raised, if it is kept for that.
 
         Raises:
             StaleDelivery: it runs elsewhere.
             LedgerUnavailable: it must not be acknowledged.
         """
         policy = self._policies[start.task][0]
-        # What died while it was being received may have died of this: it is not opened, nor the user asked.
-        opened = cause != causes.RECEIVE
-        function = policy.fingerprint if opened else None
-        redact = self._settings.redact
-        shown = arguments(self._app, redact, start.task, original(message)) if opened else ""
-        fingerprint = self._fingerprints.of(message, start.task, self._recorder.secret, function)
         convicted = cause not in causes.NO_CONVICTIONS
         block_after = (policy.block_fingerprint_after or 0) if convicted else None
         try:
@@ -82,9 +84,9 @@ class QuarantineWriter:
                 start,
                 cause=cause,
                 reason=reason,
-                fields=stored_fields(message, fingerprint, shown),
+                fields=self._fields(message, start.task, cause, failure),
                 block_after=block_after,
-                known=self.journal_fields(message, start.task),
+                known=self.journal_fields(message, start.task, failure.evidence if failure else NO_EVIDENCE),
             )
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
@@ -92,6 +94,21 @@ class QuarantineWriter:
             self._loop.call_in_loop(partial(self._announce.quarantined, record))
         if block_after:
             self._refresher.blocks()  # here at once, elsewhere within a heartbeat
+
+    def _fields(
+        self, message: Any, task: str, cause: str, failure: Failure | None
+    ) -> dict[str, str | bytes | int]:
+        """Return what is stored of a message."""
+        # What died while it was being received may have died of this: it is not opened, nor the user asked.
+        opened = cause != causes.RECEIVE
+        shown = arguments(self._app, self._settings.redact, task, original(message)) if opened else ""
+        secret = self._recorder.secret
+        if failure is None:
+            function = self._policies[task][0].fingerprint if opened else None
+            return stored_fields(message, self._fingerprints.of(message, task, secret, function), shown)
+        fingerprint = fingerprint_of_failure(secret, task, failure.exception, failure.calls)
+        kept = KeptFailure.of(failure, message.headers.get(FAILURES)).encode()
+        return {**stored_fields(message, fingerprint, shown), "failure": kept}
 
     def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Note what would become of a message, with ``poison_observe_only``."""

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_poison.headers import MARK, MID, PARK, RELEASE, TRIAL, mid_of
+from celery_poison.failures import last_trouble
+from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, mid_of
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.writer import Writer, command
 from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
@@ -93,6 +94,7 @@ class Delivery:
 def attempt_of(delivery: Delivery) -> Attempt:
     """Return what ``self.request.poison`` shows for a delivery."""
     history = delivery.history
+    cause, found = last_trouble(history, delivery.message.headers.get(FAILURES))
     return Attempt(
         deliveries=delivery.start.deliveries,
         crashes=history.crashes,
@@ -100,6 +102,8 @@ def attempt_of(delivery: Delivery) -> Attempt:
         redelivered=delivery.redelivered,
         candidate=history.candidate,
         on_trial=delivery.alone,
+        last_cause=cause,
+        found=found,
     )
 
 

@@ -166,6 +166,9 @@ class Recorder:
         """Whether the message of a task is still the broker's when it begins."""
         return self._policies[task][1]
 
+    def policy(self, task: str) -> Policy:
+        return self._policies[task][0]
+
     def reminder(self, running: Iterable[tuple[Ticket, bytes]]) -> bytes:
         starts = [word for ticket, entry in running for word in (ticket.mid.encode(), entry, b"")]
         if not starts:

@@ -16,9 +16,11 @@ from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, End, Run, Settlement, disposition
+from celery_poison.failures import Failure
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
 from celery_poison.requests import NeverBegan, TrialSpoilt, read_end
+from celery_poison.worker.child import KEPT
 from celery_poison.worker.outcome import Case
 from celery_poison.worker.sending import SentRequest, Stage
 
@@ -27,6 +29,9 @@ class GuardedRequest(SentRequest):
     """Celery's request, with a start in the ledger."""
 
     _end: End | None = None
+    #: What it raised, if that is to be kept; and what then becomes of its message.
+    _failure: Failure | None = None
+    _case: Case | None = None
 
     def _stop_if_blocked(self) -> None:
         """Divert what was blocked while it waited here (NEW-3).
@@ -79,11 +84,15 @@ class GuardedRequest(SentRequest):
             error = error.exc
         if self.stage is Stage.HELD:
             return None
+        kept: Failure | None = getattr(exc_info, KEPT, None)
+        self._failure = kept and kept._replace(traceback=str(exc_info.traceback))
         try:
             if self._settle_run(error):
                 return None
             return super().on_failure(exc_info, send_failed_event, return_ok)
         finally:
+            if self._case is not None:  # everybody has heard of the failure now, as in Celery
+                self.needs.outcomes.carry_out(self._case)
             self._left_pool(read_end(error)[0])
 
     def _settle_run(self, error: BaseException) -> bool:
@@ -102,6 +111,9 @@ class GuardedRequest(SentRequest):
                     self.needs.outcomes.left_to_its_owner(self)
                 self._enter(Stage.OVERTAKEN)
                 return True
+            case Settlement.QUARANTINE if what.cause == causes.FAILURE:
+                self._keep_failure(what, error)
+                return False  # Celery tells of it as ever, and acknowledges nothing that is held
             case Settlement.QUARANTINE:
                 reason = str(error) if run.end is End.QUARANTINED else f"failed: {error!r}"
                 self._carry_out(what, reason)
@@ -133,8 +145,16 @@ class GuardedRequest(SentRequest):
             asked=evidence.is_from_outside,
             leaving=bool(state.should_terminate or self._already_cancelled or self._already_revoked),
             observed=self.needs.settings.observe_only,
+            kept=self._failure is not None,
         )
         return run, evidence
+
+    def _keep_failure(self, what: Disposition, error: BaseException) -> None:
+        failure = self._failure
+        if failure is not None and self._enter(Stage.HELD if what.holds else Stage.ENDED):
+            tries = f", attempt {self._context.retries + 1}" if self._context.retries else ""
+            reason = f"raised {failure.exception}{tries}"
+            self._case = Case(self, self.start(), what, reason, failure.evidence, error, failure)
 
     def _carry_out(
         self,
@@ -153,7 +173,9 @@ class GuardedRequest(SentRequest):
 
     def _left_pool(self, end: End) -> None:
         assert self._ticket is not None
-        self.needs.inflight.left_pool(self._ticket.token, ended_well=end.mark is Ended.DONE)
+        # What is kept has not ended well before it is stored: a copy of it would be dropped till then.
+        well = end.mark is Ended.DONE and (self._case is None or not self._case.what.holds)
+        self.needs.inflight.left_pool(self._ticket.token, ended_well=well)
         if not self.diverts:
             self._settle()
 

@@ -16,8 +16,9 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 
-from celery_poison.headers import mid_of
-from celery_poison.model import ALONE, IN_CELL, Phase, Start
+from celery_poison.failures import last_trouble
+from celery_poison.headers import FAILURES, mid_of
+from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.sandbox.pool import Cells
@@ -235,8 +236,12 @@ class SentRequest(Request):
         delivery = self.poison
         if delivery is None:
             queue = getattr(self._message, "queue_name", None) or self._delivery_info["routing_key"] or ""
-            mid = mid_of(self._request_dict)
-            return Ticket(mid, self.needs.me.next_token(), queue, FIRST, size_of(self._message))
+            headers, attempt = self._request_dict, FIRST
+            if FAILURES in headers:
+                cause, found = last_trouble(NO_HISTORY, headers[FAILURES])
+                attempt = FIRST._replace(last_cause=cause, found=found)
+            token = self.needs.me.next_token()
+            return Ticket(mid_of(headers), token, queue, attempt, size_of(self._message))
         # From here on the entry is the pool process's to write.
         delivery.start = delivery.start.in_phase(Phase.RUNNING)
         start = delivery.start

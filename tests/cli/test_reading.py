@@ -12,6 +12,7 @@ from kombu.compression import compress
 from celery_poison.blocks import ProposedRule, sheet
 from celery_poison.causes import Evidence
 from celery_poison.cli.celery_command import VERBS
+from celery_poison.failures import Attempt, KeptFailure, earlier_of
 from celery_poison.ledger.fleet import Silence
 from celery_poison.model import MessageRecord
 from tests import PATIENCE
@@ -330,3 +331,28 @@ def test_journal_tail_prints_a_sentence_or_a_json_object_in_each_line(
     assert len(lines) == 2 and "moved to quarantine" in lines[1]
     entries = [json.loads(line) for line in console.out("journal", "tail", "--json").splitlines()]
     assert [entry["event"] for entry in entries] == ["crashed", "crashed", "quarantined"]
+
+
+def test_NEW_10_show_leads_with_the_users_line_of_a_failure_and_tells_every_attempt(
+    console: Console, keeper: Keeper, fleet: Fleet
+) -> None:
+    stack = ("fetch (/venv/site-packages/lib.py:3)", "charge (/shop/tasks.py:12)")
+    evidence = Evidence(exception="shop.Declined", stack=stack).encode()
+    earlier = Attempt("OSError", "no route " + ESCAPES, "charge (/shop/tasks.py:9)")
+    kept = KeptFailure("shop.Declined", "card 4711", "in charge\nDeclined: card 4711", (earlier,)).encode()
+    fleet.send("healthy", 1)
+    more = {"failure": kept, "evidence": evidence}
+    mid = keeper.keep(keeper.receive(), "failure", crashes=0, **more)
+    out = console.out("show", mid)
+    assert "failure in charge (/shop/tasks.py:12)" in out.splitlines()[0]
+    assert "shop.Declined  card 4711" in out and "Declined: card 4711" in out
+    assert "no route" in out and "in charge (/shop/tasks.py:9)" in out and "\x1b]" not in out
+    told = console.json("show", mid)["failure"]
+    assert (told["message"], told["earlier"][0]["exception"]) == ("card 4711", "OSError")
+    assert console.json("list", "--filter", "cause=failure")[0]["evidence"]["exception"] == "shop.Declined"
+    refused = console.run("block", "--like", mid, status=1)
+    assert "block its task instead" in refused.stderr
+    console.run("release", mid)
+    (copy,) = keeper.raw_on_redis()
+    carried = earlier_of(copy["headers"]["poison_failures"])
+    assert [attempt.message for attempt in carried] == ["card 4711"], "the next run can read why"

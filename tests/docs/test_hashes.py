@@ -11,6 +11,7 @@ import pytest
 import redis
 from kombu.message import Message
 
+from celery_poison.failures import KeptFailure
 from celery_poison.headers import EDITED
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
@@ -94,7 +95,7 @@ def _quarantine_and_release(ledger: Ledger, start: Start) -> None:
 
 def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
     key = ledger.keys.message(MID)
-    fields = _message(content_type="application/x-python-serialize")
+    fields = {**_message(content_type="application/x-python-serialize"), "failure": KeptFailure().encode()}
     ledger.quarantine(MID, _start(1), cause="signal:9", reason="", fields=fields)
     written = _fields_of(ledger, key)
     ledger.decide(MID, "release", "ann")

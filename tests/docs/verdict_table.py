@@ -7,12 +7,12 @@ very words of the page: who rewords a rule there has to say here what it means n
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from celery_poison.decide import Action, DeadStart, End, Facts, Run, Settlement, StartEnd
+from celery_poison.decide import Action, DeadStart, End, Facts, Failing, Run, Settlement, StartEnd
 from celery_poison.model import ALONE, IN_CELL, Ended, History, Limits, Phase
 from celery_poison.states import State
 from tests.docs.pages import rows, section, text, words
@@ -146,6 +146,7 @@ _AND: dict[str, Callable[[Run], bool]] = {
     "late, and somebody asked its process to end": lambda r: r.acks_late and r.asked,
     "late, and its task does not acknowledge time limits": lambda r: r.acks_late and not r.acks_end,
     "late": lambda r: r.acks_late,
+    "late, and its failure is to be kept": lambda r: r.acks_late and r.kept,
     "late, and its task does not acknowledge failures": lambda r: r.acks_late and not r.acks_end,
 }
 
@@ -170,6 +171,28 @@ def disposition_for(run: Run) -> tuple[Settlement, str, bool]:
     nothing = settlement in (Settlement.CELERY, Settlement.LEAVE)
     asks_for_it = run.end is End.QUARANTINED
     return settlement, counts, not nothing and run.acks_late and (not run.observed or asks_for_it)
+
+
+# --- is what a task raised to be kept? ----------------------------------------------------------------
+
+_RAISED = "An exception was raised (`failing`)"
+_NEAREST: dict[str, Callable[[bool, bool, bool], bool]] = {
+    "is in `convict_at_once`": lambda keep, ignored, at_once: at_once,
+    "is in `ignore`": lambda keep, ignored, at_once: ignored,
+    "does not exist, and `keep_failures` is set": lambda keep, ignored, at_once: keep,
+    "does not exist": lambda keep, ignored, at_once: True,
+}
+
+
+def failing_for(
+    kinds: Sequence[str], keep: bool, ignore: Collection[str], at_once: Collection[str]
+) -> Failing:
+    """Return what the first row says that applies."""
+    nearest = next((kind for kind in kinds if kind in ignore or kind in at_once), None)
+    table = [row for row in rows(section(_PAGE, _RAISED)) if len(row) == 4 and row[0].isdecimal()]
+    assert [which for _, which, _, _ in table] == list(_NEAREST)
+    facts = keep, nearest in ignore, nearest in at_once
+    return next(Failing(words(what)[0]) for _, which, what, _ in table if _NEAREST[which](*facts))
 
 
 # --- what becomes of a start whose worker died? -------------------------------------------------------
@@ -200,7 +223,7 @@ _KNOWN_OF_START: dict[str, Callable[[DeadStart], bool]] = {
         lambda d: d.early and _may_convict(d),
     "it was only claimed": lambda d: d.start.phase == Phase.CLAIMED,
     "its task put it back": lambda d: d.ended is Ended.ROLLED_BACK,
-    "its task asked for quarantine": lambda d: d.ended is Ended.INTERRUPTED,
+    "its task asked for quarantine, or its failure was to be kept": lambda d: d.ended is Ended.INTERRUPTED,
     "SUCCESS was stored for it": lambda d: d.succeeded,
     "it was being received, and has died while it ran; no worker has ended beside a trial of it":
         lambda d: _received(d) and d.history.crashes > 0 and d.history.cause != "receive"

@@ -51,6 +51,7 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     stored = {"task": SCRIPT, "id": SCRIPT + TURNED, "worker": SCRIPT, "queue": TURNED, "reason": BROKEN}
     stack = {"signal": 11, "stack": [SCRIPT + TURNED, "<b>"]}
     stored |= {"arguments": SCRIPT + TURNED, "cause": "signal:<b>", "evidence": json.dumps(stack)}
+    stored["failure"] = json.dumps([SCRIPT, TURNED, SCRIPT + "\n<b>", [[SCRIPT, TURNED, SCRIPT]]])
     keeper.ledger.client.hset(keys.message(mid), mapping=stored)
     journalled = {"id": SCRIPT + TURNED, "task": SCRIPT, "note": BROKEN, "actor": SCRIPT, "mid": mid}
     newest = keeper.ledger.client.xrevrange(keys.journal, count=1)[0][1]
@@ -80,6 +81,7 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     assert "&lt;script&gt;alert(1)" in listed
     (of_its_queue,) = re.findall(r'<td class="poison-queue"><a href="([^"]*)"', listed)
     assert f'id="m-{mid}"' in flower.get(of_its_queue).text, "a click finds it again"
+    assert "<h3>Earlier attempts, oldest first</h3>" in flower.get(f"/poison/message/{mid}").text
     assert "characters)" in flower.get(f"/poison/message/{mid}").text
     assert "had been asked to leave by &lt;script&gt;" in flower.get("/poison/incidents").text
     token = {"Cookie": "_xsrf=abcdef0123456789", "X_XSRFToken": "abcdef0123456789"}

@@ -276,3 +276,15 @@ def test_a_result_backend_that_does_not_take_the_failure_loses_nothing(
     assert "the failure could not be stored" in refusal(app, mid)
     keeper.close()
     app.close()
+
+
+def test_NEW_10_whoever_waits_for_a_failure_that_is_kept_is_told_once(app: Celery, keeper: Keeper) -> None:
+    heard.clear()
+    task = app.tasks[POISON]
+    result = task.apply_async(link_error=app.tasks["fleet.hears"].s())
+    mid = keeper.keep(keeper.receive(), "failure", crashes=0)
+    app.backend.mark_as_failure(result.id, ValueError("as Celery told"))
+    give_up(app, mid)
+    with pytest.raises(ValueError, match="as Celery told"):
+        result.get(timeout=PATIENCE)
+    assert not heard and Quarantine(app).get(mid).resolution == "failed"

@@ -259,7 +259,7 @@ def test_every_decision_that_keeps_a_message_from_running_gives_a_reason() -> No
 
 RUNS = [
     Run(end, "signal:9", *flags)
-    for end, *flags in itertools.product(End, *[(False, True)] * 5)
+    for end, *flags in itertools.product(End, *[(False, True)] * 6)
 ]  # fmt: skip
 
 

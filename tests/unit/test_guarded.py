@@ -188,7 +188,7 @@ def test_a_task_that_runs_outside_a_worker_sees_a_neutral_history(app: Celery, h
     @guarded
     @app.task(bind=True, shared=False)
     def look(self: Any) -> tuple[Any, ...]:
-        return tuple(self.request.poison)
+        return tuple(self.request.poison)[:6]
 
     seen = look() if how == "direct" else look.apply().get()
     assert seen == (1, 0, 0, False, False, False)

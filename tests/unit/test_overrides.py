@@ -145,6 +145,7 @@ def test_a_wrong_override_is_refused_with_name_value_and_cure() -> None:
         check_override("t", {"fingerprint": len})
 
 
-def test_what_can_be_overridden_is_every_option_that_acts_and_is_plain_data() -> None:
-    assert set(Policy.option_names()) - set(OVERRIDABLE) == {"fingerprint"}
+def test_what_can_be_overridden_is_every_option_that_a_pool_process_need_not_hear_of() -> None:
+    failures = {"keep_failures", "ignore", "convict_at_once"}
+    assert set(Policy.option_names()) - set(OVERRIDABLE) == {"fingerprint"} | failures
     assert own_options(_app(max_crashes=3).tasks["shop.convert"]) == {"max_crashes": 3}

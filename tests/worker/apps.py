@@ -33,6 +33,17 @@ def _tell(order: str, how: str) -> str:
     return order
 
 
+def _fail(what: str, retries: int) -> None:
+    match what:
+        case "ignored":
+            raise KeyError("left alone")
+        case "at-once":
+            raise ZeroDivisionError("corrupt")
+        case "once" if retries:
+            return
+    raise ValueError(f"{what}: try {retries}")
+
+
 def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a decision
     """Add tasks that ask for something, and tasks that are not guarded."""
 
@@ -41,7 +52,7 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
     def asks(self: Any, what: str) -> list[Any]:
         here().leave("asks", self.request.id, "start", what)
         if here().repaired:
-            return list(self.request.poison)
+            return list(self.request.poison[:6])
         match what:
             case "rollback-once" if self.request.poison.failures == 0:
                 self.rollback("not now")
@@ -58,14 +69,28 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
             case "retry-once":
                 if not self.request.retries:
                     raise self.retry(countdown=0)
-        return list(self.request.poison)
+        return list(self.request.poison[:6])
+
+    @guarded(keep_failures=True, ignore=(KeyError,), convict_at_once=("ZeroDivisionError",))
+    @app.task(bind=True, shared=False, name="fleet.fails", max_retries=2, default_retry_delay=0)
+    def fails(self: Any, what: str) -> list[Any]:
+        here().leave("fails", self.request.id, "start", what)
+        history = self.request.poison
+        if here().repaired:
+            return [history.last_cause, history.evidence.exception, history.evidence.source]
+        try:
+            _fail(what, self.request.retries)
+        except (ValueError, ZeroDivisionError) as error:
+            raise self.retry(exc=error, countdown=0) from None
+        return [history.last_cause, history.evidence.exception]
 
     @guarded
     @app.task(bind=True, shared=False, name="fleet.dies_once")
     def dies_once(self: Any, *, worker: bool) -> list[Any]:
         if not self.request.poison.crashes:
             os.kill(-os.getpgrp() if worker else os.getpid(), signal.SIGKILL)
-        return list(self.request.poison)
+        here().leave("dies_once", self.request.id, "why", self.request.poison.last_cause)
+        return list(self.request.poison[:6])
 
     @guarded
     @app.task(bind=True, shared=False, name="fleet.kills_then_waits")

@@ -97,7 +97,9 @@ def test_EMS_7_a_task_sees_on_its_second_delivery_that_it_crashed_on_the_first(
         # deliveries, crashes, failures, redelivered, candidate, on_trial
         assert result.get(timeout=PATIENCE) == [2, 1, 0, True, True, True]
         crew.await_that(crew.nothing_runs, "nothing left running")
-    assert [entry["crashes"] for entry in crew.events("crashed")] == ["1"]
+    (crashed,) = crew.events("crashed")
+    assert crashed["crashes"] == "1"
+    assert [mark.n for mark in crew.marks.all("dies_once", "why")] == [crashed["cause"]], "it can read why"
     assert not crew.quarantine.list() and not crew.quarantine.list(candidates=True), "cleared by its success"
 
 

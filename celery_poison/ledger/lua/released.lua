@@ -13,12 +13,13 @@
 -- RETURNS OK | KEPT (somebody completed it already) | ILLEGAL, state (given up) | STALE (a newer release exists)
 -- JOURNALS released
 local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
-  'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint', 'release', 'deciding_note')
+  'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint', 'release', 'deciding_note',
+  'evidence')
 if not m[1] then return {'KEPT'} end
 if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
 if m[15] ~= ARGV[3] then return {'STALE'} end
 -- A record of an older version may lack a field; the copy is published, so nothing may fail here.
-for i = 1, 16 do m[i] = m[i] or '' end
+for i = 1, 17 do m[i] = m[i] or '' end
 if ARGV[6] ~= '' then m[5] = ARGV[6] end
 local now, id = now_ms(), m[3]
 -- Whoever meets the copy first completes the release: it knows neither.
@@ -27,7 +28,7 @@ if actor == '' then actor, note = m[13], m[16] end
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', m[4], 'queue', m[5], 'crashes', m[6],
   'deliveries', m[7], 'first_seen', m[8], 'cause', m[9], 'worker', m[10], 'incident', m[11],
   'payload_bytes', m[12], 'fingerprint', m[14], 'releases', m[2], 'release', m[15], 'strikes', '0',
-  'failures', '0', 'candidate', '1', 'probation', '1', 'last_seen', now)
+  'failures', '0', 'candidate', '1', 'probation', '1', 'last_seen', now, 'evidence', m[17])
 redis.call('ZADD', KEYS[4], now, id)
 redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[2])
