@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -102,18 +102,22 @@ def why(record: MessageRecord) -> str:
         sentences.append(f"It was put back {_times(record.failures)}.")
     if record.reason and describe(record.cause) not in record.reason:
         sentences.append(f"Reason: {clean(record.reason)}.")
+    sentences += _standing(record)
+    return " ".join(filter(None, sentences))
+
+
+def _standing(record: MessageRecord) -> Iterator[str]:
     if record.resolution:
         note = f" ({clean(record.note)})" if record.note else ""
-        sentences.append(f"{record.resolution.capitalize()} by {clean(record.actor) or 'somebody'}{note}.")
-        if record.edited_to:
-            sentences.append(f"Its changed copy is {clean(record.edited_to)}.")
+        yield f"{record.resolution.capitalize()} by {clean(record.actor) or 'somebody'}{note}."
     elif record.probation:
-        sentences.append("It was released: one more death brings it straight back.")
+        yield "It was released: one more death brings it straight back."
     elif record.candidate and record.state in ("TBDL", "DLNG"):
-        sentences.append("It is a candidate: it runs alone, and one more death may convict it.")
+        yield "It is a candidate: it runs alone, and one more death may convict it."
+    if record.edited_to:
+        yield f"Its changed copy is {clean(record.edited_to)}."
     if record.edited_from:
-        sentences.append(f"It is a changed copy of {clean(record.edited_from)}.")
-    return " ".join(filter(None, sentences))
+        yield f"It is a changed copy of {clean(record.edited_from)}."
 
 
 def failure_rows(failure: KeptFailure | None) -> list[tuple[str, Sequence[tuple[str, str]]]]:
