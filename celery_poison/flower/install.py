@@ -24,7 +24,7 @@ OWN = Path(__file__).parent / "templates"
 _TAB = re.compile(r"[ \t]*<li\b(?:(?!</li>).)*reverse_url\('broker'\)(?:(?!</li>).)*</li>\n?", re.DOTALL)
 _CONTAINER = "{% block container %}"
 _TASK_LINK = """
-<div class="container-fluid poison-task-link"><a href="{{ reverse_url('poison-task', task.uuid) }}">What
+<div class="container-fluid pt-3 poison-task-link"><a href="{{ reverse_url('poison-task', task.uuid) }}">What
   celery_poison knows about this task</a></div>
 """
 

@@ -251,3 +251,14 @@ def test_a_suspect_that_died_on_trial_is_convicted_where_its_workers_death_is_to
     verdicts = {suspect.task: suspect.verdict for suspect in death.suspects}
     assert verdicts == {"fleet.kill_main": "convicted", "fleet.healthy": "cleared", "fleet.slow": "suspected"}
     assert death.noticed == "silence"
+
+
+def test_a_page_behind_the_last_one_does_not_say_that_the_quarantine_is_empty(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    mid = keeper.send_and_keep("fleet.kill_child")
+    flower = started(serve, mid)
+    for query in ("offset=50", "offset=50&filter=kill_child"):
+        shown = cells(flower, f"/poison?{query}")
+        assert "Nothing is on this page any more. To the first page" in shown, query
+        assert "Nothing is in quarantine" not in shown and "Nothing matches" not in shown, query
