@@ -27,6 +27,10 @@ FROZEN: Final = "frozen"
 SHUTDOWN: Final = "shutdown"
 EVICTION: Final = "eviction"
 UNKNOWN: Final = "unknown"
+UNKNOWN_TASK: Final = "unknown_task"
+UNDECODABLE: Final = "undecodable"
+MALFORMED: Final = "malformed"
+NOT_A_TASK: Final = "not_a_task"
 
 _SENTENCES: Final = {
     OOM: "was killed for using too much memory",
@@ -45,6 +49,10 @@ _SENTENCES: Final = {
     SHUTDOWN: "was interrupted by a shutdown",
     EVICTION: "was interrupted when its worker was killed before its shutdown was over",
     UNKNOWN: "was lost for an unknown reason",
+    UNKNOWN_TASK: "names a task that its worker does not know",
+    UNDECODABLE: "could not be decoded, or is of a content type that its worker does not accept",
+    MALFORMED: "asks for a task with headers or arguments that Celery cannot read",
+    NOT_A_TASK: "is not a task's message",
 }
 #: Deaths of whole workers that nobody on board is to blame for.
 NOBODYS_FAULT: Final = frozenset({SHUTDOWN, EVICTION, FROZEN})
@@ -55,8 +63,10 @@ DEATHS: Final = (
     *("signal:6", "signal:9", "signal:11", "exit:1"),
     *(OOM, TIME_LIMIT, MEMORY_ERROR, SYSTEM_EXIT, WORKER_LOST, RECEIVE, UNKNOWN),
 )
+#: Why a message never reached a task; plain Celery drops it (NEW-5).
+UNPROCESSABLE: Final = frozenset({UNKNOWN_TASK, UNDECODABLE, MALFORMED, NOT_A_TASK})
 #: Why a message may be in quarantine without having been convicted of anything.
-NO_CONVICTIONS: Final = frozenset({PAYLOAD, BLOCKED, REJECTED, REQUESTED, FAILURE})
+NO_CONVICTIONS: Final = frozenset({PAYLOAD, BLOCKED, REJECTED, REQUESTED, FAILURE}) | UNPROCESSABLE
 
 _EXIT_STATUS: Final = re.compile(r"exitcode (-?\d+)|signal (\d+)")
 

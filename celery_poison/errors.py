@@ -34,6 +34,10 @@ class GivenUp(PoisonError):
     """
 
 
+class QuarantineFull(PoisonError):
+    """A message that no task could take was not kept: see ``poison_keep_unprocessable`` (NEW-5)."""
+
+
 class DecisionPending(PoisonError):
     """Another operator is deciding about this message at this moment."""
 

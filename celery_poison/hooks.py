@@ -78,10 +78,16 @@ HOOKS: Mapping[Part, _Table] = {
             "trace_task_ret(name, uuid, request, body, content_type, content_encoding)",
             "setup_worker_optimizations(app, hostname)",
         ),
-        # The choke points of a consumer (worker/bootsteps.py, dispatcher.py, loop.py).
+        # The choke points of a consumer (worker/bootsteps.py, dispatcher.py, loop.py, unprocessable.py).
         "celery.worker.consumer:Consumer": (
             "on_task_request",
             "create_task_handler()",
+            "on_unknown_task(body, message, exc)",
+            "on_unknown_message(body, message)",
+            "on_invalid_task(body, message, exc)",
+            "on_decode_error(message, exc)",
+            "connection_errors",
+            "channel_errors",
             "call_soon(p)",
             "timer",
             "hub",

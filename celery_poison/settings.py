@@ -168,6 +168,13 @@ class Settings:
         "system", _destination, "Where poison goes: 'system', a queue name, or None (it stays).", acts=False
     )
     quarantine_queue: str = _setting("celery.quarantine", _name, "Name of the quarantine.")
+    keep_unprocessable: int = _setting(
+        10_000,
+        _number(0, integer=True),
+        "What never reached a task (unknown task, undecodable, malformed, no task at all) is kept while fewer"
+        " messages than this are in quarantine. 0: dropped, as plain Celery does.",
+        unit="messages",
+    )
     blocked_retry_timeout: float = _setting(
         5.0,
         _retry_timeout,

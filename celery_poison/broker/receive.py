@@ -30,7 +30,7 @@ from kombu.utils.json import dumps, loads
 from redis.exceptions import NoScriptError
 
 from celery_poison.broker.held import Held, Holdings
-from celery_poison.broker.sealed import Sealed
+from celery_poison.broker.sealed import Sealed, tagged, wrapped
 from celery_poison.broker.unacked import Unacked, announce, arriving_key, owner_of, text
 
 logger = get_logger(__name__)
@@ -130,13 +130,21 @@ return {queue, item}
 
 
 class RedisMessage(virtual.Message, Sealed):
-    """A message from Redis, tagged as its receiver's own."""
+    """A message from Redis, tagged as its receiver's own.
+
+    What somebody pushed there that kombu could not read becomes one that cannot be decoded: with the whole
+    item as its body, and what is wrong with it among its errors.
+    """
 
     def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
         tag, self.registered = channel.take_tag()
-        payload["properties"]["delivery_tag"] = tag
-        super().__init__(payload, channel=channel, **kwargs)
         self.queue_name = channel.arriving_from
+        try:
+            super().__init__(tagged(payload, tag), channel=channel, **kwargs)
+        except Exception as error:
+            item = channel.arriving_item
+            super().__init__(wrapped(payload if item is None else item, tag), channel=channel)
+            self.errors = [(type(error), error, error.__traceback__)]
 
     @property
     def is_mine(self) -> bool:
@@ -182,6 +190,7 @@ class OwnedChannel(_Base):
     _fanout_queues: dict[str, Any]
     heard_at = 0.0
     arriving_from: str | None = None
+    arriving_item: Any = None
     _fetched_tag: str | None = None
     _fetches = False
     _receives = False
@@ -314,14 +323,17 @@ class OwnedChannel(_Base):
             queue, item = self._fetched()
             self._queue_cycle.rotate(queue)
             self._fetched_tag, self._tag_in_flight = self._tag_in_flight, ""
-            self.connection._deliver(loads(item), queue)
+            self.arriving_item, payload = item, None
+            with suppress(Exception):  # its receiver says what is wrong with it
+                payload = loads(item)
+            self.connection._deliver(payload, queue)
             return True
         finally:
-            self._in_poll = None
+            self._in_poll = self.arriving_item = None
             if flush := getattr(super(), "_flush_brpop_reauth", None):  # kombu 5.7: streaming credentials
                 flush()
 
-    def _fetched(self) -> tuple[str, str]:
+    def _fetched(self) -> tuple[str, Any]:
         connection = self.client.connection
         try:
             if self._waits:
@@ -342,7 +354,7 @@ class OwnedChannel(_Base):
             raise Empty
         self._found = True
         queue, item = reply
-        return text(queue), text(item)
+        return text(queue), item
 
     def _nothing_came(self) -> None:
         self.held.nothing_came(self._tag_in_flight)

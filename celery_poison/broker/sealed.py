@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from kombu.compression import decompress
+from kombu.exceptions import DecodeError
 from kombu.message import Message
+from kombu.utils.json import dumps
+
+#: Content type under which is kept what was in a queue on Redis, and was no message that kombu could read.
+ITEM = "application/x-celery-poison-item"
+#: What is text in an envelope, if it is there.
+_WORDS = ("body", "content-type", "content-encoding")
 
 
 class Sealed(Message):
@@ -55,9 +63,36 @@ class Sealed(Message):
     def body(self) -> Any:
         if self._compression:
             method, self._compression = self._compression, None
-            self._body = decompress(self._body, method)
+            try:
+                self._body = decompress(self._body, method)
+            except MemoryError:
+                raise
+            except Exception as error:  # an OSError of bz2's would be taken for a lost connection
+                raise DecodeError(f"cannot be unpacked ({method}): {error!r}") from error
         return self._body
 
     @body.setter
     def body(self, value: Any) -> None:
         self._body = value
+
+
+def tagged(payload: Any, tag: str) -> dict[str, Any]:
+    """Return an envelope of kombu's Redis transport with a delivery tag of ours.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(payload, dict) and isinstance(properties := payload.get("properties"), dict):
+        has_info = isinstance(properties.get("delivery_info"), dict | None)
+        if has_info and all(isinstance(payload.get(name) or "", str) for name in _WORDS):
+            properties["delivery_tag"] = tag
+            return payload
+    raise ValueError("it is not what kombu writes to a queue")
+
+
+def wrapped(item: Any, tag: str) -> dict[str, Any]:
+    """Return an envelope, as kombu's Redis transport writes it, around an item of a queue that has none."""
+    text = item if isinstance(item, str | bytes) else dumps(item)
+    whole = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    properties = {"delivery_tag": tag, "body_encoding": "base64"}
+    return {"body": base64.b64encode(whole).decode(), "content-type": ITEM, "properties": properties}

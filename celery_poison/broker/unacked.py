@@ -78,7 +78,7 @@ class _Move(NamedTuple):
     tag: str
     entry: bytes | str
     keys: list[str]
-    payloads: list[str]
+    payloads: list[str | bytes]
     note: str
 
 
@@ -178,10 +178,14 @@ class Unacked:
     def _move(self, tag: str, entry: bytes | str | None, routes: dict[tuple[str, str], list[str]]) -> _Move:
         if entry is None:
             return _Move(tag, b"", [], [], "")  # the index alone: it forgets the tag
-        message, exchange, routing_key = json.loads(text(entry))
-        properties = message["properties"]
-        headers = message.get("headers")
-        for flagged in (headers, properties.get("delivery_info")):
+        try:
+            message, exchange, routing_key = json.loads(text(entry))
+            properties, headers = message["properties"], message.get("headers")
+            info = properties.get("delivery_info")
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            item, queue = _item_of(entry)
+            return _Move(tag, entry, [self.prefix + queue], [item], json.dumps([None, [queue]]))
+        for flagged in (headers, info):
             if isinstance(flagged, dict):
                 flagged["redelivered"] = True
         queues = routes.get((exchange, routing_key))
@@ -189,7 +193,7 @@ class Unacked:
             queues = routes[exchange, routing_key] = self._queues(exchange, routing_key)
         priority = self._channel._get_message_priority(message, reverse=False)
         keys = [self.prefix + self._channel._q_for_pri(queue, priority) for queue in queues]
-        payloads = []
+        payloads: list[str | bytes] = []
         for _ in queues:
             properties["delivery_tag"] = str(uuid4())
             payloads.append(json.dumps(message))
@@ -254,6 +258,20 @@ def number_of(tag: str) -> int:
     """Return the place of a tag among those of its worker process: the older, the smaller."""
     number = tag.rpartition("-")[2]
     return int(number) if number.isdecimal() else 0
+
+
+def _item_of(entry: bytes | str) -> tuple[bytes, str]:
+    """Return item and queue of an entry around something that is no message: it goes back as it came.
+
+    Raises:
+        ValueError: the entry does not tell its queue.
+    """
+    whole = entry if isinstance(entry, bytes) else entry.encode()
+    item, mark, queue = whole[1:-1].rpartition(b', "", ')
+    name = json.loads(queue) if mark else None
+    if not isinstance(name, str):
+        raise ValueError("nobody can say which queue it came from")
+    return item, name
 
 
 def _mid(headers: Any) -> str | None:

@@ -287,6 +287,7 @@ class QuarantineTransitions(Caller):
         reason: str,
         fields: Mapping[str, str | bytes | int],
         block_after: int | None = None,
+        limit: int | None = None,
         known: Known = NOTHING_KNOWN,
     ) -> bool:
         """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
@@ -294,25 +295,25 @@ class QuarantineTransitions(Caller):
         Args:
             block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
                 None: this is no conviction.
+            limit: messages in quarantine beyond which it is not kept; None: kept in any case.
 
         Raises:
             IllegalTransition: a person gave the message up.
+            QuarantineFull: ``limit`` is reached.
             StaleDelivery: it runs elsewhere.
         """
-        flat = [word for pair in fields.items() for word in pair]
         fingerprint = str(fields.get("fingerprint", ""))
+        words = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
         reply = self._call(
             "quarantine",
             {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
-            rest=flat,
+            rest=[word for pair in fields.items() for word in pair],
             fingerprint=fingerprint,
             block_after="" if block_after is None else block_after,
             remember_ms=REMEMBER_CONVICTIONS_MS,
+            limit="" if limit is None else limit,
             known=packed(known),
-            mid=mid,
-            start=start.encode(),
-            cause=cause,
-            reason=reason,
+            **words,
         )
         return bool(reply[0] is Code.OK)
 

@@ -12,7 +12,14 @@ from typing import Any
 import redis
 from redis.exceptions import NoScriptError
 
-from celery_poison.errors import DecisionPending, Fenced, IllegalTransition, MessageNotFound, StaleDelivery
+from celery_poison.errors import (
+    DecisionPending,
+    Fenced,
+    IllegalTransition,
+    MessageNotFound,
+    QuarantineFull,
+    StaleDelivery,
+)
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
 
@@ -31,6 +38,7 @@ class Code(StrEnum):
     ILLEGAL = "ILLEGAL"
     BUSY = "BUSY"
     CONFLICT = "CONFLICT"
+    FULL = "FULL"
 
 
 _SENTENCES: Mapping[Code, tuple[type[Exception], str]] = {
@@ -38,6 +46,7 @@ _SENTENCES: Mapping[Code, tuple[type[Exception], str]] = {
     Code.FENCED: (Fenced, "another monitor took over"),
     Code.MISSING: (MessageNotFound, "no such message in quarantine"),
     Code.ILLEGAL: (IllegalTransition, "the message is in state {0}, which does not allow this"),
+    Code.FULL: (QuarantineFull, "quarantine holds as many messages as poison_keep_unprocessable allows"),
     Code.BUSY: (DecisionPending, "{0} is deciding about this message at this moment; try again"),
 }
 

@@ -115,7 +115,8 @@ class Overview:
             return ""
         age = span(self.at - (oldest.quarantined_at or self.at))
         which = f"{'oldest ' if self.quarantined > 1 else ''}{age}"
-        return f" ({which}, task {oldest.task}, {causes.short(oldest.cause)})"
+        task = f"task {oldest.task}, " if oldest.task else ""  # not every message names one
+        return f" ({which}, {task}{causes.short(oldest.cause)})"
 
     @property
     def next(self) -> list[str]:

@@ -237,6 +237,7 @@ class Service(Rules):
         """Publish the stored originals to their own queues; they run alone, on probation (TBDL).
 
         Once one of them has died again or come back, the others are refused, with that as the reason (NEW-6).
+        What never reached a task runs as if it had just been sent: it is suspected of nothing.
 
         Args:
             force: even if this app has no such task, or nobody knows the queue ``to``.
@@ -344,7 +345,7 @@ class Service(Rules):
 
     def _release(self, publisher: Publisher, force: bool, to: str, case: Case) -> None:
         record = case.record
-        if not force and not self._is_registered(record.task):
+        if record.task and not force and not self._is_registered(record.task):
             raise IllegalTransition(
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"

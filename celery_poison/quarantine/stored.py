@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from kombu.utils import json as kombu_json
 
 from celery_poison.broker.publish import NoAnswer, NotPublished, Publisher
+from celery_poison.broker.sealed import ITEM
 from celery_poison.errors import PoisonError
-from celery_poison.headers import EDITED, MARK, PARK, RELEASE, TRIAL
+from celery_poison.headers import EDITED, MARK, MID, OURS, PARK, RELEASE, TRIAL, mid_of
 from celery_poison.model import StoredMessage
 from celery_poison.quarantine.fingerprint import original_of
 
 #: What ``fail`` must know of a body: who waits for the task beside its caller.
 CANVAS = ("chord", "chain", "errbacks")
+#: Characters of an id or a name that is taken for one.
+_WORD = 255
+#: Headers that a copy may have and its original had not.
+_NOT_OF_THE_ORIGINAL = (*OURS, "redelivered", "x-delivery-count")
 #: RabbitMQ's transport repeats these among the properties.
 _REPEATED = ("application_headers", "content_type", "content_encoding")
 
@@ -53,6 +59,50 @@ def fields_of(kept: StoredMessage, fingerprint: str, arguments: str) -> dict[str
         "fingerprint": fingerprint,
         "arguments": arguments,
     }
+
+
+class Identity(NamedTuple):
+    """How quarantine calls a message that may be anything; ``task`` is empty where it names none.
+
+    Attributes:
+        by_content: it has no id that could be one, and is known by what it says: equal ones have the same.
+    """
+
+    id: str
+    mid: str
+    task: str
+    by_content: bool
+
+
+def identity_of(message: Any) -> Identity:
+    """Return what a message can be called, whatever is in its headers.
+
+    Raises:
+        Exception: it cannot even be kept.
+    """
+    kept, decoded = original(message), getattr(message, "_decoded_cache", None)
+    headers = kept.headers
+    said = headers if "task" in headers or not isinstance(decoded, dict) else decoded  # protocol 1
+    id, task = word(said.get("id")), word(said.get("task"))
+    if id:
+        mid = mid_of({"id": id, "task": task, "retries": headers.get("retries"), MID: headers.get(MID)})
+        return Identity(
+            id, mid if word(mid) else f"{id}:{_hash(mid.encode('utf-8', 'replace'))}", task, False
+        )
+    foreign = {name: value for name, value in headers.items() if name not in _NOT_OF_THE_ORIGINAL}
+    told = [kept.content_type, kept.content_encoding, foreign, kept.properties.get("correlation_id")]
+    name = "raw-" + _hash(kept.body + repr(told).encode("utf-8", "replace"))
+    return Identity(name, name, task, True)
+
+
+def word(value: Any) -> str:
+    """Return a short printable text as it is; the empty string for anything else."""
+    good = isinstance(value, str) and len(value) <= _WORD and value.isprintable()
+    return value if good else ""
+
+
+def _hash(material: bytes) -> str:
+    return hashlib.sha256(material).hexdigest()[:32]
 
 
 def _bare(properties: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,9 +146,16 @@ def stored_message(raw: Mapping[str, bytes]) -> StoredMessage:
         body=raw["body"],
         content_type=raw["content_type"].decode(),
         content_encoding=raw["content_encoding"].decode(),
-        headers=kombu_json.loads(raw["headers"]),
-        properties=kombu_json.loads(raw["properties"]),
+        headers=_read(raw["headers"]),
+        properties=_read(raw["properties"]),
     )
+
+
+def _read(text: bytes) -> Any:
+    try:
+        return kombu_json.loads(text)
+    except Exception:  # somebody's own words that look like kombu's, and are not
+        return json.loads(text)
 
 
 class PublishRefused(PoisonError):
@@ -121,8 +178,10 @@ def publish_release(publisher: Publisher, stored: StoredMessage, queue: str, rel
     """Publish the original with the headers of others as they were, and the number of its release.
 
     Raises:
-        PublishRefused: the queue does not exist, or the broker is away or refuses.
+        PublishRefused: the queue does not exist, the broker is away or refuses, or it is no message at all.
     """
+    if stored.content_type == ITEM:
+        raise PublishRefused("no worker can read this: look at it with `show --raw`, and discard it")
     foreign = {name: value for name, value in stored.headers.items() if name not in (MARK, PARK, TRIAL)}
     try:
         publisher.publish(stored, queue, {**foreign, RELEASE: release})

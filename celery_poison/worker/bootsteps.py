@@ -124,6 +124,7 @@ class GuardStep(bootsteps.ConsumerStep):
         ours: Worker = consumer.controller.poison
         self._worker = ours
         self._dispatcher = consumer.on_task_request = ours.dispatcher(consumer)
+        ours.unprocessable.hook_into(consumer)
         create = consumer.create_task_handler
         consumer.create_task_handler = lambda *args, **kw: ours.admission(create(*args, **kw))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,18 +12,19 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.errors import IllegalTransition
+from celery_poison.errors import IllegalTransition, StaleDelivery
 from celery_poison.failures import Failure, KeptFailure
-from celery_poison.headers import FAILURES
+from celery_poison.headers import FAILURES, RELEASE
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.fingerprint import fingerprint_of_failure
-from celery_poison.quarantine.stored import original, stored_fields
+from celery_poison.quarantine.fingerprint import fingerprint_of, fingerprint_of_failure
+from celery_poison.quarantine.stored import Identity, original, stored_fields
 from celery_poison.settings import Settings
+from celery_poison.text import clean
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.blocklist import Fingerprints
 from celery_poison.worker.loop import EventLoop
@@ -90,8 +92,8 @@ class QuarantineWriter:
             )
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
-        if new and (record := Queries(self._ledger).record(mid)):
-            self._loop.call_in_loop(partial(self._announce.quarantined, record))
+        if new:
+            self._tell(mid)
         if block_after:
             self._refresher.blocks()  # here at once, elsewhere within a heartbeat
 
@@ -109,6 +111,59 @@ class QuarantineWriter:
         fingerprint = fingerprint_of_failure(secret, task, failure.exception, failure.calls)
         kept = KeptFailure.of(failure, message.headers.get(FAILURES)).encode()
         return {**stored_fields(message, fingerprint, shown), "failure": kept}
+
+    def keep(
+        self, message: Any, start: Start, identity: Identity, cause: str, reason: str, limit: int
+    ) -> None:
+        """Store a message that never reached a task, whatever it is (NEW-5); it may be acknowledged then.
+
+        Args:
+            start: the delivery that brought it.
+            limit: messages in quarantine beyond which it is not kept.
+
+        Raises:
+            QuarantineFull: ``limit`` is reached.
+            LedgerUnavailable: it must not be acknowledged.
+        """
+        mid, release = identity.mid, message.headers.get(RELEASE)
+        fields = stored_fields(message, fingerprint_of(message, start.task, self._recorder.secret))
+        fields |= {name: clean(fields[name]) for name in ("content_type", "content_encoding")}
+        store = partial(
+            self._ledger.quarantine,
+            cause=cause,
+            reason=reason,
+            fields={**fields, "unprocessable": start.token},
+            limit=limit,
+            known=self._known_of(message, start.task),
+        )
+        if isinstance(release, int):  # its operator may not have said yet that it was published
+            with suppress(StaleDelivery, IllegalTransition):
+                self._ledger.released(mid, identity.id, release)
+        new = False
+        with suppress(IllegalTransition):  # somebody gave it up
+            new = store(mid, start)
+        if not (new or message.delivery_info.get("redelivered") or self._was_kept_by(start, mid)):
+            mid = f"{mid}-{start.token}"  # no copy, but another message of the same name
+            new = store(mid, start._replace(id=mid) if identity.by_content else start)
+        if new:
+            self._tell(mid)
+
+    def would_keep(self, message: Any, start: Start, identity: Identity, cause: str, reason: str) -> None:
+        """Note that such a message would be kept, with ``poison_observe_only``."""
+        known = self._known_of(message, start.task)
+        self._ledger.would_quarantine(identity.mid, start, cause=cause, reason=reason, known=known)
+
+    def _known_of(self, message: Any, task: str) -> Known:
+        traits = traits_of_message(message, task, self._recorder.secret, asks_user=False)
+        return {**traits._asdict(), "release": self._settings.release}
+
+    def _was_kept_by(self, start: Start, mid: str) -> bool:
+        """Whether it is this delivery that is kept: the answer was lost, and we try again."""
+        return Queries(self._ledger).message(mid).get("unprocessable") == start.token.encode()
+
+    def _tell(self, mid: str) -> None:
+        if record := Queries(self._ledger).record(mid):
+            self._loop.call_in_loop(partial(self._announce.quarantined, record))
 
     def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Note what would become of a message, with ``poison_observe_only``."""

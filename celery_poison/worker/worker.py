@@ -41,6 +41,7 @@ from celery_poison.worker.refresh import Refresher
 from celery_poison.worker.rejoin import Incarnation, Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, MasterFollower, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
+from celery_poison.worker.unprocessable import Unprocessable
 from celery_poison.worker.upkeep import Farewell, Rounds
 
 
@@ -135,6 +136,17 @@ class Worker:
             self.refresher,
             self._announce,
             self.loop,
+        )
+
+        self.unprocessable = Unprocessable(
+            self._app,
+            self._settings,
+            self.loop,
+            self._me,
+            self._background,
+            self._quarantine_writer,
+            Dispatcher.__call__.__code__,
+            self.complain,
         )
 
     def _make_resync(self) -> None:
@@ -321,7 +333,7 @@ class Worker:
             complain=self.complain,
         )
         return Admission(
-            handler=handler,
+            handler=self.unprocessable.around(handler),
             receiver=self._receiver(),
             judge=judge,
             loop=self.loop,

@@ -119,7 +119,7 @@ def test_EMS_6_what_nobody_can_read_stays_and_stops_nothing(
         9001: b"\xff",
         9002: b"not json",
         9003: b"{}",
-        9004: b'["message", "", "a"]',
+        9004: b'["message", "", null]',
         9005: b'[{"body": "", "headers": {}, "properties": {}}, "nowhere", "x"]',
         9006: b'[{"body": "", "properties": {}}, "", null]',
         9007: b"[" * 100_000,
@@ -134,6 +134,17 @@ def test_EMS_6_what_nobody_can_read_stays_and_stops_nothing(
     assert told >= len(garbage)
     assert site.put_back(boot_id).refused == len(garbage)
     assert len(caplog.records) == told, "said once"
+
+
+def test_NEW_5_what_is_no_message_goes_back_to_its_queue_as_somebody_pushed_it(site: Site) -> None:
+    boot_id = new_boot_id()
+    items = [b"not json", b'\xff, "", "b"', b"[5", b"{}", b'{"properties": 5}', b"", b"[" * 100_000]
+    for number, item in enumerate(items):
+        site.raw.hset(site.unacked, f"{boot_id}-{number}", b"[" + item + b', "", "a"]')
+        site.raw.zadd(site.index, {f"{boot_id}-{number}": 1.0})
+    returned = site.put_back(boot_id)
+    assert (returned.count, returned.refused, returned.queues) == (len(items), 0, {"a": len(items)})
+    assert site.raw.lrange("a", 0, -1) == items[::-1], "the oldest is delivered first"
 
 
 def test_EMS_6_messages_without_headers_or_delivery_info_go_back_too(site: Site) -> None:

@@ -95,7 +95,8 @@ def _quarantine_and_release(ledger: Ledger, start: Start) -> None:
 
 def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
     key = ledger.keys.message(MID)
-    fields = {**_message(content_type="application/x-python-serialize"), "failure": KeptFailure().encode()}
+    given = {"failure": KeptFailure().encode(), "unprocessable": "b.1"}
+    fields = {**_message(content_type="application/x-python-serialize"), **given}
     ledger.quarantine(MID, _start(1), cause="signal:9", reason="", fields=fields)
     written = _fields_of(ledger, key)
     ledger.decide(MID, "release", "ann")

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -20,7 +21,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from celery_poison.errors import Fenced, IllegalTransition, MessageNotFound, PoisonError, StaleDelivery
+from celery_poison.errors import (
+    Fenced,
+    IllegalTransition,
+    MessageNotFound,
+    PoisonError,
+    QuarantineFull,
+    StaleDelivery,
+)
 from celery_poison.failover.recovery import Recovery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
@@ -384,6 +392,43 @@ def test_who_completes_a_release_for_its_operator_journals_actor_and_note(ledger
     ledger.released("m", "m", number)
     told = Queries(ledger).journal()[-1]
     assert (told["event"], told["actor"], told["note"]) == ("released", "ann", "fixed in 1.2")
+
+
+def test_NEW_5_what_came_back_is_not_taken_out_by_the_late_end_of_its_release(ledgers: list[Ledger]) -> None:
+    """The worker that received the copy was faster than the operator who had published it."""
+    ledger, start = ledgers[0], start_of("m", "t1")
+    keep = partial(ledger.quarantine, "m", cause="x", reason="x", fields={"body": b"x"})
+    keep(start)
+    number = ledger.decide("m", "release", "ann")
+    ledger.released("m", start.id, number)
+    keep(start._replace(token="t2"))
+    ledger.released("m", start.id, number, "ann")
+    assert [record.mid for record in Queries(ledger).kept(State.NDLV)] == ["m"]
+    assert ledger.look("m", start.id, 1000).release == 0, "and a copy of that release is no new one"
+    assert ledger.decide("m", "release", "ann") == number + 1
+
+
+def test_NEW_5_what_never_reached_a_task_is_under_no_suspicion_when_it_is_released(
+    ledgers: list[Ledger],
+) -> None:
+    ledger, start = ledgers[0], start_of("m", "t1")
+    fields = {"body": b"x", "unprocessable": 1}
+    ledger.quarantine("m", start, cause="unknown_task", reason="x", fields=fields)
+    ledger.released("m", start.id, ledger.decide("m", "release", "ann"))
+    state = ledger.look("m", start.id, 1000)
+    assert (state.history.candidate, state.history.probation, state.release) == (False, False, 1)
+    assert not [*Queries(ledger).candidates()]
+    assert ledger.client.ttl(ledger.keys.lineage(start.id)) > 0, "no run of an unguarded task clears it"
+
+
+def test_NEW_5_where_there_is_no_room_nothing_is_kept(ledgers: list[Ledger]) -> None:
+    ledger = ledgers[0]
+    keep = partial(ledger.quarantine, cause="unknown_task", reason="x", fields={"body": b"x"})
+    assert keep("m1", start_of("m1", "t1"), limit=1)
+    with pytest.raises(QuarantineFull):
+        keep("m2", start_of("m2", "t2"), limit=1)
+    assert not keep("m1", start_of("m1", "t1"), limit=1), "a copy of what is kept is recognised"
+    assert keep("m3", start_of("m3", "t3")), "a conviction is kept in any case"
 
 
 def test_EMS_3_of_many_monitors_exactly_one_leads_and_its_fence_only_grows(ledgers: list[Ledger]) -> None:

@@ -21,8 +21,10 @@
 -- ARGV[7] block_after convictions of one fingerprint that block it, 0: never; '' when this is none
 -- ARGV[8] remember_ms how long convictions, and blocks that come of them, last
 -- ARGV[9] known      what else is known, see _journal.lua
--- ARGV[10] fields    field, value, ... of the original message, from here on
--- RETURNS OK | KEPT (it is there already) | ILLEGAL, state (it was given up) | STALE (it runs elsewhere)
+-- ARGV[10] limit     messages in quarantine beyond which it is not kept; '' for none
+-- ARGV[11] fields    field, value, ... of the original message, from here on
+-- RETURNS OK | KEPT (it is there already) | ILLEGAL, state (it was given up) | STALE (it runs elsewhere) |
+--   FULL (there is no room for it)
 -- JOURNALS quarantined, duplicate (for a parked copy: the one in quarantine is the one truth), blocked
 local e = start_of(ARGV[3])
 local state = redis.call('HGET', KEYS[5], 'state')
@@ -30,6 +32,7 @@ if state == 'NDLV' then return {'KEPT'} end
 if state then return {'ILLEGAL', state} end
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 if current and current.token ~= e.token then return {'STALE'} end
+if ARGV[10] ~= '' and redis.call('ZCARD', KEYS[6]) >= tonumber(ARGV[10]) then return {'FULL'} end
 local line, now = hash(KEYS[3]), now_ms()
 local known = add_known({}, ARGV[9])
 local evidence = known.evidence or line.evidence or ''
@@ -41,11 +44,11 @@ redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e.id, 'mid', ARGV[2], 'task',
   'cause', ARGV[4], 'reason', ARGV[5], 'candidate', line.candidate or '0',
   'deliveries', line.deliveries or e.deliveries, 'crashes', line.crashes or 0, 'strikes', line.strikes or 0,
   'failures', line.failures or 0, 'releases', line.releases or 0,
-  'release', line.release or 0, 'decisions', line.release or 0, 'worker', line.worker or e.worker,
+  'release', 0, 'decisions', line.release or 0, 'worker', line.worker or e.worker,
   'incident', line.incident or '', 'first_seen', line.first_seen or now, 'last_seen', now,
   'quarantined_at', now, 'payload_bytes', e.payload_bytes,
   'pid', line.pid or '', 'runtime_ms', line.runtime_ms or '', 'evidence', evidence)
-redis.call('HSET', KEYS[5], unpack(ARGV, 10))
+redis.call('HSET', KEYS[5], unpack(ARGV, 11))
 redis.call('ZADD', KEYS[6], now, ARGV[2])
 count(KEYS[13], 'quarantined', ARGV[4])
 end_parking_and_journal(KEYS[8], KEYS[9], KEYS[12], ARGV[1], ARGV[2], 'kept')

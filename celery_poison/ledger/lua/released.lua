@@ -1,4 +1,5 @@
--- released: NDLV -> TBDL. The stored original was published; the message is on probation from now on.
+-- released: NDLV -> TBDL. The stored original was published; the message is on probation from now on,
+-- but for one that never reached a task: it is suspected of nothing, and no guarded run may ever clear it.
 -- KEYS[1] message    hash
 -- KEYS[2] quarantine zset
 -- KEYS[3] lineage    hash
@@ -14,22 +15,27 @@
 -- JOURNALS released
 local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
   'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint', 'release', 'deciding_note',
-  'evidence')
+  'evidence', 'decisions', 'unprocessable')
 if not m[1] then return {'KEPT'} end
 if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
-if m[15] ~= ARGV[3] then return {'STALE'} end
+if m[15] ~= ARGV[3] then
+  -- It came back to quarantine since, and nobody has released it again.
+  local is_back = m[15] == '0' and tonumber(m[18] or 0) >= tonumber(ARGV[3])
+  return {is_back and 'KEPT' or 'STALE'}
+end
 -- A record of an older version may lack a field; the copy is published, so nothing may fail here.
 for i = 1, 17 do m[i] = m[i] or '' end
 if ARGV[6] ~= '' then m[5] = ARGV[6] end
-local now, id = now_ms(), m[3]
+local now, id, suspected = now_ms(), m[3], not m[19]
+local flag = suspected and '1' or '0'
 -- Whoever meets the copy first completes the release: it knows neither.
 local actor, note = ARGV[4], ARGV[5]
 if actor == '' then actor, note = m[13], m[16] end
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', m[4], 'queue', m[5], 'crashes', m[6],
   'deliveries', m[7], 'first_seen', m[8], 'cause', m[9], 'worker', m[10], 'incident', m[11],
   'payload_bytes', m[12], 'fingerprint', m[14], 'releases', m[2], 'release', m[15], 'strikes', '0',
-  'failures', '0', 'candidate', '1', 'probation', '1', 'last_seen', now, 'evidence', m[17])
-redis.call('ZADD', KEYS[4], now, id)
+  'failures', '0', 'candidate', flag, 'probation', flag, 'last_seen', now, 'evidence', m[17])
+if suspected then redis.call('ZADD', KEYS[4], now, id) else redis.call('EXPIRE', KEYS[3], 604800) end
 redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[2])
 journal(KEYS[5], ARGV[1], {event = 'released', id = id, mid = ARGV[2], task = m[4], queue = m[5],

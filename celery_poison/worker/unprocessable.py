@@ -1,0 +1,268 @@
+"""What never reaches a task: Celery acknowledges and drops it, here it is kept in quarantine first (NEW-5).
+
+Celery's own method is called afterwards, so that everybody hears what they would hear without us: log, result
+backend, events, signals. Only its rejection of the message becomes an acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from traceback import walk_tb
+from types import CodeType
+from typing import Any
+
+from celery import Celery
+from celery.app.task import Context
+from celery.exceptions import InvalidTaskError
+from celery.utils.log import get_logger
+from celery.utils.time import maybe_iso8601, maybe_make_aware, timezone
+from kombu.asynchronous.timer import to_timestamp
+
+from celery_poison import causes
+from celery_poison.broker.sealed import ITEM, Sealed
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.model import Phase, Start
+from celery_poison.quarantine.stored import Identity, identity_of, word
+from celery_poison.settings import Settings
+from celery_poison.text import clean
+from celery_poison.worker.background import Background
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.quarantine_writer import QuarantineWriter
+from celery_poison.worker.receive import size_of
+from celery_poison.worker.rejoin import Incarnation
+
+logger = get_logger("celery_poison")
+
+#: Characters of an error that a reason tells.
+_LENGTH = 200
+
+#: What Celery does with such a message.
+Drop = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One message that no task takes; ``epoch`` is the number of the broker connection it came by."""
+
+    message: Any
+    identity: Identity
+    start: Start
+    cause: str
+    error: BaseException | None
+    drop: Drop
+    epoch: int
+
+    @property
+    def reason(self) -> str:
+        what = causes.describe(self.cause)
+        if self.cause == causes.UNKNOWN_TASK:
+            return f"{what}: {clean(self.identity.task)}"
+        error = self.error
+        told = f": {type(error).__name__}: {error}" if error is not None else ""
+        return clean(f"{what}{told}")[:_LENGTH]
+
+
+class Unprocessable:
+    """Stands in for a consumer's ways to drop a message, on the event loop.
+
+    Args:
+        dispatch: code of what every request of the worker passes: whatever came so far was no garbage.
+        complain: takes what is wrong with us; Celery's own way is gone then.
+    """
+
+    def __init__(
+        self,
+        app: Celery,
+        settings: Settings,
+        loop: EventLoop,
+        me: Incarnation,
+        background: Background,
+        writer: QuarantineWriter,
+        dispatch: CodeType,
+        complain: Callable[[Exception], object],
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._loop = loop
+        self._me = me
+        self._background = background
+        self._writer = writer
+        self._dispatch = dispatch
+        self._complain = complain
+
+    def hook_into(self, consumer: Any) -> None:
+        """Stand in for the consumer's own methods, before it makes its task handler."""
+        if not self._settings.keep_unprocessable:
+            return
+        unknown, invalid = consumer.on_unknown_task, consumer.on_invalid_task
+        foreign, broken = consumer.on_unknown_message, consumer.on_decode_error
+
+        def on_unknown_task(body: Any, message: Any, exc: Exception) -> None:
+            self._take(causes.UNKNOWN_TASK, message, exc, partial(unknown, body, message, exc))
+
+        def on_unknown_message(body: Any, message: Any) -> None:
+            self._take(causes.NOT_A_TASK, message, None, partial(foreign, body, message))
+
+        def on_invalid_task(body: Any, message: Any, exc: Exception) -> None:
+            cause = causes.MALFORMED if isinstance(exc, InvalidTaskError) else causes.UNDECODABLE
+            self._take(cause, message, exc, partial(invalid, body, message, exc))
+
+        def on_decode_error(message: Any, exc: Exception) -> None:
+            cause = causes.NOT_A_TASK if message.content_type == ITEM else causes.UNDECODABLE
+            self._take(cause, message, exc, partial(broken, message, exc))
+
+        consumer.on_unknown_task, consumer.on_invalid_task = on_unknown_task, on_invalid_task
+        consumer.on_unknown_message, consumer.on_decode_error = on_unknown_message, on_decode_error
+
+    def around(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return what stands in for Celery's task handler, and takes what it cannot make a request of.
+
+        Plain Celery ends there, or connects anew without end: on Redis a ``KeyError`` counts as a lost
+        connection.
+        """
+        if not self._settings.keep_unprocessable:
+            return handler
+
+        def receive(message: Any) -> Any:
+            if message.headers.get("eta") is not None and (fault := self._fault_of_eta(message)):
+                return self._take(causes.MALFORMED, message, fault, partial(self._refuse, message, fault))
+            try:
+                return handler(message)
+            except Exception as error:
+                if not self._is_to_blame(message, error):
+                    raise
+                cause = causes.UNDECODABLE if _is_unopened(message) else causes.MALFORMED
+                self._take(cause, message, error, partial(_raise, error))
+
+        return receive
+
+    def _is_to_blame(self, message: Any, error: Exception) -> bool:
+        """Whether an error came of the message, and not of a lost connection or of who was to run it."""
+        consumer = self._loop.consumer
+        lost = *consumer.connection_errors, *consumer.channel_errors, MemoryError
+        if isinstance(error, lost) and not isinstance(error, KeyError):
+            return False
+        passed = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
+        return not message.acknowledged and self._dispatch not in passed
+
+    def _fault_of_eta(self, message: Any) -> Exception | None:
+        """Return the error of a time that Celery can read, and not wait for; it drops such a message."""
+        app = self._app
+        try:
+            eta = maybe_iso8601(message.headers["eta"])
+        except Exception:
+            return None  # Celery finds that, and says so
+        try:
+            aware = maybe_make_aware(eta, app.conf.timezone)
+            to_timestamp(timezone.to_system(aware) if app.uses_utc_timezone() else aware)
+        except (OverflowError, ValueError) as error:
+            return error
+        except Exception:
+            return None
+        return None
+
+    def _refuse(self, message: Any, error: Exception) -> None:
+        """Fail a task whose time cannot be waited for, as Celery does."""
+        headers, properties = message.headers, message.properties
+        task = self._app.tasks.get(headers.get("task"))
+        logger.error("celery_poison: Couldn't convert ETA %r: %r", headers["eta"], error)
+        if task is not None and isinstance(headers.get("id"), str):
+            who = {name: properties.get(name) for name in ("reply_to", "correlation_id")}
+            request = Context({**headers, **who, "delivery_info": {}})
+            stored = not (request.ignore_result or task.ignore_result) or task.store_errors_even_if_ignored
+            task.backend.mark_as_failure(headers["id"], error, request=request, store_result=stored)
+        message.reject_log_error(logger, self._loop.consumer.connection_errors)
+
+    # --- keeping -------------------------------------------------------------------------------
+
+    def _take(self, cause: str, message: Any, error: BaseException | None, drop: Drop) -> None:
+        try:
+            identity, start = self._noted(message)
+            case = _Case(message, identity, start, cause, error, drop, self._loop.epoch)
+        except Exception as failure:
+            self._complain(failure)
+            drop()
+            return
+        if self._settings.observe_only:
+            self._background.do(partial(self._observe, case), lambda: False)
+            drop()
+        else:
+            self._background.do(partial(self._keep, case))
+
+    def _noted(self, message: Any) -> tuple[Identity, Start]:
+        """Return how it is called, and its delivery: that of the admission, if it came as far as that."""
+        identity, delivery = identity_of(message), getattr(message, "poison", None)
+        if delivery is not None:
+            # Its admit mark stays until it is kept: whoever lets it in must not write another entry.
+            start = delivery.start = delivery.start.in_phase(Phase.CLAIMED)
+            return Identity(start.id, delivery.mid, start.task, by_content=False), start
+        queue = getattr(message, "queue_name", None) or word(message.delivery_info.get("routing_key"))
+        start = Start.of(
+            self._me.next_token(),
+            self._me.worker,
+            identity.id,
+            identity.task,
+            queue=queue,
+            phase=Phase.CLAIMED,
+            pid=self._me.pid,
+            payload_bytes=size_of(message),
+        )
+        return identity, start
+
+    def _observe(self, case: _Case) -> None:
+        self._writer.would_keep(case.message, case.start, case.identity, case.cause, case.reason)
+
+    def _keep(self, case: _Case) -> None:
+        """Keep it first; what Celery does with it comes afterwards (in the background thread)."""
+        if case.epoch != self._loop.epoch:
+            return  # the broker delivers it again
+        is_kept, limit = False, self._settings.keep_unprocessable
+        try:
+            self._writer.keep(case.message, case.start, case.identity, case.cause, case.reason, limit)
+            if isinstance(case.message, Sealed):
+                case.message.has_moved()
+            is_kept = True
+        except LedgerUnavailable:
+            raise  # it stays with the broker until the ledger is back
+        except Exception as error:
+            self._complain(error)
+        self._loop.call_in_loop(partial(self._finish, case, is_kept=is_kept))
+
+    def _finish(self, case: _Case, *, is_kept: bool) -> None:
+        """Do what Celery does with it, and acknowledge it in any case."""
+        if case.epoch != self._loop.epoch:
+            return
+        message = case.message
+        if is_kept:
+            message.reject_log_error = (
+                message.ack_log_error
+            )  # it is not to be a dead letter of the broker's, too
+        try:
+            _while_handling(case.error, case.drop)
+        except Exception:
+            logger.exception("celery_poison: Celery has no way to drop such a message: %s", case.reason)
+        finally:
+            if not message.acknowledged:
+                message.ack_log_error(logger, self._loop.consumer.connection_errors)
+
+
+def _is_unopened(message: Any) -> bool:
+    """Whether Celery came as far as its body, and no farther."""
+    return isinstance(message.headers.get("task"), str) and getattr(message, "_decoded_cache", None) is None
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _while_handling(error: BaseException | None, drop: Drop) -> None:
+    """Call Celery's method as Celery does: it logs the error that is being handled."""
+    if error is None:
+        drop()
+        return
+    try:
+        raise error
+    except type(error):
+        drop()

@@ -1,0 +1,136 @@
+"""The way of a message in a worker on Redis, from its queue to the request, without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery
+from celery.worker.consumer.consumer import Consumer
+from celery.worker.request import Request
+from kombu.messaging import Consumer as KombuConsumer
+
+from celery_poison.broker.transport import guarded_connection
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.plugin import plugin_of
+from celery_poison.settings import Settings
+from celery_poison.worker.dispatcher import Dispatcher
+from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.quarantine_writer import QuarantineWriter
+from celery_poison.worker.unprocessable import Unprocessable
+from tests import PATIENCE
+
+
+class Site:
+    """The way of a message in a worker on Redis, from its queue to the request, without a worker.
+
+    Attributes:
+        message: what was received last.
+        requested: messages of which Celery made a request.
+        problems: what was wrong with our own hooks.
+    """
+
+    message: Any = None
+
+    def __init__(self, redis_url: str, **given: Any) -> None:
+        self.settings = Settings(**given)
+        self.app = app = Celery("fuzz", broker=redis_url, set_as_current=False)
+        app.conf.update(accept_content=["json"], result_backend=redis_url)
+        app.task(self._run, name="fuzz.task", shared=False)
+        app.finalize()
+        self.requested: list[Any] = []
+        self.problems: list[Exception] = []
+        self.ledger = plugin_of(app).open_ledger()
+        self._tokens = iter(range(10**9))
+        self._connection = guarded_connection(lambda: "0" * 16)(redis_url)
+        self.channel = self._connection.default_channel
+        self._loop = EventLoop()
+        self._loop.call_in_loop = lambda call: call()  # type: ignore[method-assign]
+        self._loop.consumer = self._celerys = self._consumer()
+        self.unprocessable = self._unprocessable()
+        self.unprocessable.hook_into(self._celerys)
+        self._celerys.update_strategies()
+        handler = self.unprocessable.around(self._celerys.create_task_handler())
+        consumer = KombuConsumer(
+            self.channel,
+            [app.amqp.queues["celery"]],
+            on_message=self._note(handler),
+            on_decode_error=self._note(self._celerys.on_decode_error),
+            accept=["json"],
+        )
+        consumer.consume()
+
+    def _note(self, handler: Callable[..., Any]) -> Callable[..., None]:
+        def note(message: Any, *error: Exception) -> None:
+            self.message = message
+            handler(message, *error)
+
+        return note
+
+    def _run(self) -> None:
+        raise AssertionError("a task was executed")
+
+    def _consumer(self) -> Any:
+        """Celery's own consumer, without a worker around it."""
+        consumer = Consumer.__new__(Consumer)
+        parts = {
+            "app": self.app,
+            "hostname": "w1@h",
+            "strategies": {},
+            "on_task_message": set(),
+            "event_dispatcher": None,
+            "connection_errors": self._connection.connection_errors,
+            "channel_errors": self._connection.channel_errors,
+            "restart_count": 0,
+            "hub": None,
+            "pool": SimpleNamespace(apply_async=None),
+            "controller": SimpleNamespace(state=SimpleNamespace(revoked=set())),
+            "timer": SimpleNamespace(call_at=lambda eta, call, args, **options: self._request(*args)),
+            "qos": SimpleNamespace(increment_eventually=lambda: None),
+            "task_buckets": {"fuzz.task": None},
+            "disable_rate_limits": True,
+            "on_task_request": self._request,
+            "_pending_operations": [],
+            "_maximum_prefetch_restored": True,
+        }
+        vars(consumer).update(parts)
+        return consumer
+
+    def _request(self, request: Request) -> None:
+        self.requested.append(request)
+        request.message.ack()
+
+    def _unprocessable(self) -> Unprocessable:
+        me: Any = SimpleNamespace(next_token=lambda: f"b.{next(self._tokens)}", pid=1, worker="w1@h/b")
+        recorder: Any = SimpleNamespace(secret=b"secret")
+        announce: Any = SimpleNamespace(quarantined=lambda record: None)
+        nobody: Any = None
+        self.writer = QuarantineWriter(
+            self.app, self.settings, self.ledger, {}, nobody, recorder, nobody, announce, self._loop
+        )
+        background: Any = SimpleNamespace(do=_at_once)
+        code = Dispatcher.__call__.__code__
+        return Unprocessable(
+            self.app, self.settings, self._loop, me, background, self.writer, code, self.problems.append
+        )
+
+    def close(self) -> None:
+        self._connection.release()
+
+    def receive(self, item: bytes) -> Any:
+        """Take an item from its queue, as a worker's event loop does."""
+        self.message = None
+        self.channel.client.lpush("celery", item)
+        while self.message is None:
+            self._connection.drain_events(timeout=PATIENCE)
+        self._celerys.perform_pending_operations()
+        return self.message
+
+
+def _at_once(job: Callable[[], object], *unavailable: object) -> None:
+    """Do what the background thread does, again where the ledger was away."""
+    try:
+        job()
+    except LedgerUnavailable:
+        job()
