@@ -237,15 +237,32 @@ def _next(record: MessageRecord) -> list[tuple[str, object]]:
     """Return what to type about it, and what that does."""
     id = short(record.id)
     if record.state == State.NDLV:
-        return [
-            (command(f"poison release {id}"), "once repaired: back to its queue, where it runs alone"),
-            (command(f"poison edit {id} --set NAME=VALUE"), "the same with other arguments"),
-            (command(f"poison fail {id}"), "give it up: whoever waits for it gets a failure"),
-            (command(f"poison block --like {id}"), "stop others like it when they arrive"),
-        ]
+        return [(command(f"poison {act.format(id=id)}"), what) for act, what in _acts(record.cause)]
     if record.state == State.FAIL and record.resolution == "discarded":
         return [(command(f"poison restore {id}"), "bring it back into quarantine")]
     return [] if record.state in (State.FAIL, State.DLVD) else [(command("poison list --candidates"), "")]
+
+
+def _acts(cause: str) -> list[tuple[str, str]]:
+    """Return what may be done about a message in quarantine, and what that does."""
+    if cause in causes.UNPROCESSABLE:
+        return [
+            ("release {id}", "once a worker can read it: back to its queue"),
+            ("discard {id}", "give it up"),
+        ]
+    change = ("edit {id} --set NAME=VALUE", "the same with other arguments")
+    if cause == causes.FAILURE:
+        return [
+            ("release {id}", "once repaired: back to its queue, and its result is overwritten"),
+            change,
+            ("discard {id}", "give it up: whoever waits for it was told when it failed"),
+        ]
+    return [
+        ("release {id}", "once repaired: back to its queue, where it runs alone"),
+        change,
+        ("fail {id}", "give it up: whoever waits for it gets a failure"),
+        ("block --like {id}", "stop others like it when they arrive"),
+    ]
 
 
 def _facts(record: MessageRecord) -> list[tuple[str, object]]:

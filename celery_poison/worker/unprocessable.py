@@ -236,9 +236,8 @@ class Unprocessable:
             return
         message = case.message
         if is_kept:
-            message.reject_log_error = (
-                message.ack_log_error
-            )  # it is not to be a dead letter of the broker's, too
+            # It is not to be a dead letter of the broker's, too.
+            message.reject_log_error = message.ack_log_error
         try:
             _while_handling(case.error, case.drop)
         except Exception:

@@ -333,6 +333,16 @@ def test_journal_tail_prints_a_sentence_or_a_json_object_in_each_line(
     assert [entry["event"] for entry in entries] == ["crashed", "crashed", "quarantined"]
 
 
+def test_NEW_5_show_tells_what_can_be_done_about_what_no_task_can_take(
+    console: Console, keeper: Keeper, fleet: Fleet
+) -> None:
+    fleet.send("healthy", 1)
+    mid = keeper.keep(keeper.receive(), "unknown_task", crashes=0)
+    out = console.out("show", mid)
+    assert "poison release" in out and "poison discard" in out
+    assert "runs alone" not in out and "--like" not in out and "--set" not in out
+
+
 def test_NEW_10_show_leads_with_the_users_line_of_a_failure_and_tells_every_attempt(
     console: Console, keeper: Keeper, fleet: Fleet
 ) -> None:
@@ -346,6 +356,7 @@ def test_NEW_10_show_leads_with_the_users_line_of_a_failure_and_tells_every_atte
     out = console.out("show", mid)
     assert "failure in charge (/shop/tasks.py:12)" in out.splitlines()[0]
     assert "shop.Declined  card 4711" in out and "Declined: card 4711" in out
+    assert "poison discard" in out and "poison fail" not in out, "its caller was told already"
     assert "no route" in out and "in charge (/shop/tasks.py:9)" in out and "\x1b]" not in out
     told = console.json("show", mid)["failure"]
     assert (told["message"], told["earlier"][0]["exception"]) == ("card 4711", "OSError")
