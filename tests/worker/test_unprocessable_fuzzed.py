@@ -96,10 +96,11 @@ def _is_told(quarantine: Quarantine, mid: str) -> None:
 
 
 def test_NEW_5_whatever_is_received_is_a_request_or_is_kept(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: Site, request: pytest.FixtureRequest
 ) -> None:
     # Logs quote what cannot be encoded, and pytest-xdist ends when it is to carry that.
-    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    logging.disable(logging.CRITICAL)
+    request.addfinalizer(lambda: logging.disable(logging.NOTSET))
     quarantine = Quarantine(site.app)
 
     @settings(max_examples=EXAMPLES, suppress_health_check=[*HealthCheck])
