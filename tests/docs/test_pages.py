@@ -57,7 +57,7 @@ def test_the_contents_of_the_how_to_list_every_section_in_its_order() -> None:
 def test_the_readme_has_its_two_commands() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     demo = "python -m venv .venv && .venv/bin/pip install -q '.[demo]' && .venv/bin/celery-poison demo"
-    tests = "python -m venv .venv && .venv/bin/pip install -q -e '.[dev,demo,spark]' && .venv/bin/pytest -n 5"
+    tests = "python -m venv .venv && .venv/bin/pip install -q -e '.[dev,demo,spark]' && .venv/bin/pytest -n 6"
     assert f"\n    {demo}\n" in readme
     assert f"\n    {tests}\n" in readme
 

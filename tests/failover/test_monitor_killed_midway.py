@@ -49,6 +49,7 @@ def test_EMS_6_a_dead_worker_is_recovered_as_each_of_its_starts_deserves(undistu
     assert "acknowledged" not in ids
 
 
+@pytest.mark.matrix
 def test_EMS_6_a_monitor_killed_at_any_command_is_followed_by_another_that_finishes(
     dead_worker: Deathbed, undisturbed: Deathbed, new_redis_url: NewUrl
 ) -> None:

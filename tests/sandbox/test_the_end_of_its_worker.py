@@ -82,6 +82,7 @@ def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_a
     assert not court.quarantine.list()
 
 
+@pytest.mark.matrix
 def test_NEW_1_whoever_ends_one_idle_worker_after_the_other_is_convicted(court: Court) -> None:
     """A poison that gets at its worker even out of its cell. Until then it may have been chance.
 
