@@ -61,9 +61,9 @@ def test_NEW_9_after_restarts_of_redis_the_ledger_empties_itself_while_its_worke
             redis.kill()
             redis.start()
             site.await_that(lambda: len(site.ends()) == last, "all are done")  # noqa: B023
-        # An end that crossed with a restart waits ten minutes for a copy, which may not come.
+        # An end that crossed with a restart waits for a copy, which may not come; each slot has one.
         site.await_that(
-            lambda: site.is_over() and site.on_record() < 4 and len(site.done()) < 4,
+            lambda: site.is_over() and site.on_record() <= 8 and len(site.done()) <= 8,
             "next to nothing stays on record",
         )
         assert w1.is_alive() and w2.is_alive()
