@@ -45,7 +45,8 @@ def test_NEW_9_what_was_in_the_pool_and_had_not_begun_when_redis_went_runs_once(
         assert site.ran_once() and site.nobody_is_blamed()
 
 
-@pytest.mark.parametrize("pool", ["threads", PREFORK])
+@pytest.mark.matrix
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_NEW_9_after_restarts_of_redis_the_ledger_empties_itself_while_its_workers_live(
     new_site: NewSite, new_server: NewRedis, pool: str
 ) -> None:

@@ -319,5 +319,5 @@ def test_TP1_8_in_any_order_of_deaths_and_copies_a_message_runs_once_and_is_neve
     machine.url = redis_url
     run_state_machine_as_test(
         machine,
-        settings=hypothesis_settings(max_examples=100, stateful_step_count=30, deadline=None),
+        settings=hypothesis_settings(max_examples=60, stateful_step_count=30, deadline=None),
     )
