@@ -4,6 +4,7 @@
     python benchmarks/pipeline.py --rows 5000000 --version 1 --json
     python benchmarks/pipeline.py --floor                # its reading, parsing and writing, without Spark
     python benchmarks/pipeline.py --all 5000000          # not the ingest, but all that comes after it
+    python benchmarks/pipeline.py --all 5000000 --days 30   # the tables, brought up to date day by day
 
 A private Redis is filled beforehand; the clock runs from the start of the ingest until all entries count in
 the lake, in a session that has ingested once before (``--cold``: that has not). Leaves with status 1 when the
@@ -142,7 +143,7 @@ def measure_all(asked: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as place:
         lake = asked.lake or Path(place) / "lake"
         if not asked.lake:
-            pipeline_stages.generate(asked.all, lake)
+            pipeline_stages.generate(asked.all, asked.troubles, lake)
         session = open_session(f"local[{asked.cores}]", asked.memory)
         try:
             whole = pipeline_stages.measure(session, lake, _our_cpu)
@@ -155,6 +156,23 @@ def measure_all(asked: argparse.Namespace) -> int:
     else:
         pipeline_stages.show(asked.all, whole, duckdb, peak, asked.seconds)
     return 0 if whole.seconds <= asked.seconds else 1
+
+
+def measure_days(asked: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        pipeline_stages.generate(asked.all, asked.troubles, root / "whole", asked.days)
+        session = open_session(f"local[{asked.cores}]", asked.memory)
+        try:
+            told = pipeline_stages.by_days(session, root / "whole", root / "grown")
+            peak = peak_mb()
+        finally:
+            session.stop()
+    for number, (rows, seconds) in enumerate(told, 1):
+        print(f"day {number}: {rows:,} entries, tables in {seconds:.1f} s")
+    times = told[-1][1] / told[1][1]
+    print(f"the last day cost {times:.2f} times the second one; peak memory {peak:,.0f} MB")
+    return 0 if times <= 1.2 else 1
 
 
 def measure_floor(asked: argparse.Namespace) -> int:
@@ -181,13 +199,17 @@ def main() -> int:
     parser.add_argument("--max-rows", type=int, default=10**9, help="entries of one batch, about")
     parser.add_argument("--floor", action="store_true", help="measure what is done besides Spark")
     parser.add_argument("--all", type=int, metavar="ATTEMPTS", help="measure all stages after the ingest")
+    parser.add_argument("--days", type=int, help="with --all: so many days, one after the other")
+    parser.add_argument(
+        "--troubles", type=float, default=0.01, help="with --all: in trouble for each healthy one"
+    )
     parser.add_argument("--lake", type=Path, help="with --all: a lake that is there already")
     parser.add_argument("--seconds", type=float, default=60.0, help="with --all: the target")
     parser.add_argument("--memory", default="1g", help="heap of Spark's driver")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     if asked.all:
-        return measure_all(asked)
+        return measure_days(asked) if asked.days else measure_all(asked)
     if asked.floor:
         return measure_floor(asked)
     with RedisServer() as server:

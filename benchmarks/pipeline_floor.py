@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from celery_poison.ledger.keys import Keys
-from celery_poison.pipeline.ingest.direct import write
 from celery_poison.pipeline.ingest.source import ranges
 from celery_poison.pipeline.ingest.stream import Stream
+from celery_poison.pipeline.sink import write
 
 
 def stages(
@@ -43,5 +43,5 @@ def _parse(url: str, after: str, upto: str, _place: str) -> tuple[int, float]:
 
 def _write(url: str, after: str, upto: str, place: str) -> tuple[int, float]:
     begin = time.process_time()
-    receipts = list(write(_chunks(url, after, upto), place))
-    return sum(receipt.rows for receipt in receipts), time.process_time() - begin
+    files = list(write(_chunks(url, after, upto), place, ("date", "healthy")))
+    return sum(file.rows for file in files), time.process_time() - begin

@@ -14,8 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from celery_poison.pipeline.derived import Derived
-from celery_poison.pipeline.lake import Lake
+from celery_poison.pipeline.lake import Lake, Table
+from celery_poison.pipeline.schema import LAKE
+from celery_poison.pipeline.sink import Written
 from celery_poison.pipeline.stages import run_all
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,9 +44,11 @@ class Whole:
     stages: dict[str, float]
 
 
-def generate(attempts: int, place: Path) -> None:
+def generate(attempts: int, troubles: float, place: Path, days: int = 0) -> None:
     """Write a generated lake, in a process of its own so that its memory is not counted here."""
     command = [sys.executable, "-m", "examples.histories", str(place), "--attempts", str(attempts)]
+    command += ["--troubles", str(troubles)]
+    command += ["--days", str(days)] if days else []
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
 
 
@@ -61,17 +67,45 @@ def measure(session: Any, root: Path, cpu: Callable[[], float]) -> Whole:
 
 
 def in_duckdb(root: Path, threads: int) -> dict[str, float]:
-    """Seconds for :data:`SQL` in DuckDB, over the same files."""
+    """Seconds for :data:`SQL` in DuckDB, over the same files and into a file, as the pipeline does."""
     import duckdb
 
     connection: Any = duckdb.connect(config={"threads": threads})
-    files = f"{root}/journal/*/*/*.parquet"
+    files = f"{root}/journal/app=*/*/*/*.parquet"
     connection.execute(f"create view j as select * from read_parquet('{files}', hive_partitioning=true)")
     told = {}
-    for name, query in SQL.items():
+    with tempfile.TemporaryDirectory() as place:
+        for name, query in SQL.items():
+            began = time.perf_counter()
+            connection.execute(f"copy ({query}) to '{place}/{name}.parquet' (format parquet)")
+            told[name] = time.perf_counter() - began
+    return told
+
+
+def by_days(session: Any, root: Path, place: Path) -> list[tuple[int, float]]:
+    """Bring a generated lake's days into another, one after the other; entries and seconds of the tables."""
+    from deltalake import DeltaTable
+
+    lake, known, told = Lake(session, str(place), "history"), set[str](), []
+    lake.journal.create(LAKE)
+    for version in range(1, DeltaTable(str(root / "journal")).version() + 1):
+        source = Table(session, str(root / "journal"), version=version)
+        new = [path for path in source.delta.file_uris() if path not in known]
+        known.update(new)
+        files = []
+        for path in map(Path, new):
+            inner = path.relative_to(root / "journal")
+            target = place / "journal" / inner
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.hardlink_to(path)
+            parts = dict(part.split("=") for part in inner.parts[:-1])
+            files.append(Written(str(inner), path.stat().st_size, pq.read_metadata(path).num_rows, parts))
+        position = source.position("history")
+        assert position is not None
+        lake.journal.commit(files, "history", position)
         began = time.perf_counter()
-        connection.execute(query).fetchall()
-        told[name] = time.perf_counter() - began
+        Derived(session, lake).make()
+        told.append((sum(file.rows for file in files), time.perf_counter() - began))
     return told
 
 

@@ -61,10 +61,7 @@ class Rule:
         Raises:
             ValueError: it is not to be understood; a newer version may have written it.
         """
-        kind, _, name = field.partition(":")
-        told = json.loads(text)
-        if not name or not isinstance(told, dict):
-            raise ValueError(field)
+        kind, name, told = parts_of(field, text)
         until = _number(told.get("until_ms"))
         return cls(
             kind=Kind(kind),
@@ -80,6 +77,19 @@ class Rule:
 
 def is_fingerprint(text: str) -> bool:
     return bool(re.fullmatch("[0-9a-f]{16}", text))
+
+
+def parts_of(field: str, text: str | bytes) -> tuple[str, str, dict[str, Any]]:
+    """Return kind, name and values of one field of a hash of rules.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kind, _, name = field.partition(":")
+    values = json.loads(text)
+    if not name or not isinstance(values, dict):
+        raise ValueError(field)
+    return kind, name, values
 
 
 def read_rules(

@@ -8,8 +8,7 @@
 :func:`end_of`      what becomes of a start whose worker died?                     asked by ``failover``
 =================== ============================================================== =========================
 
-Nothing here knows Redis or Celery. docs/verdict.md holds the same rules as tables in plain English, and the
-tests try every combination of facts against them.
+Nothing here knows Redis or Celery. docs/verdict.md has the same rules in English, and tests try them all.
 """
 
 from __future__ import annotations
@@ -176,6 +175,7 @@ class End(Enum):
     REJECTED = "rejected", Ended.DONE, "rejected"
     ROLLED_BACK = "rolled_back", Ended.ROLLED_BACK, "rejected"
     QUARANTINED = "quarantined", Ended.INTERRUPTED, "quarantined"
+    WAITS = "waits", Ended.INTERRUPTED, "waits"
     OVERTAKEN = "overtaken", Ended.NOT, ""
     DIED = "died", Ended.NOT, ""
     TIMED_OUT = "timed_out", Ended.NOT, ""
@@ -221,6 +221,7 @@ class Settlement(Enum):
     INTERRUPT = "interrupt"
     ROLL_BACK = "roll_back"
     QUARANTINE = "quarantine"
+    PARK = "park"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,10 +245,14 @@ def disposition(run: Run) -> Disposition:
     if run.end is End.OVERTAKEN:
         return Disposition(Settlement.LEAVE)
     held = run.acks_late and not run.observed
-    if run.end is End.RAISED and run.kept and run.acks_late:
+    if run.acks_late and run.end is End.RAISED and run.kept:
         return Disposition(Settlement.QUARANTINE, held, causes.FAILURE)
-    if run.leaving:
-        return Disposition(Settlement.CELERY)
+    if run.acks_late and run.end is End.WAITS:
+        return Disposition(Settlement.PARK, held)
+    return Disposition(Settlement.CELERY) if run.leaving else _while_it_stays(run, held)
+
+
+def _while_it_stays(run: Run, held: bool) -> Disposition:
     match run.end:
         case End.DIED | End.SPOILT if run.end is End.SPOILT or (run.asked and run.acks_late):
             return Disposition(Settlement.INTERRUPT, held, run.cause, failure=True)

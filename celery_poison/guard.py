@@ -46,6 +46,17 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
             ``poison_ignore`` (none).
         convict_at_once: exceptions at the first of which the message is quarantined without a retry, also
             without ``keep_failures``; default ``poison_convict_at_once`` (none).
+        idempotency_key: function of the task's arguments: a second message with the same result gives the
+            first one's, or waits for it (NEW-12); default ``poison_idempotency_key`` (none).
+        idempotency_window: seconds for which a key counts after its task has returned; default 86400.
+        exception_destination: where what is quarantined goes: ``"system"``, a queue name, None (it stays), or
+            a mapping of causes to these; default ``poison_exception_destination`` (``"system"``).
+        blocked_retry_timeout: with a destination of None: seconds before the next delivery, 0 at once, -1 not
+            before a person releases it; default ``poison_blocked_retry_timeout`` (5).
+        transactional_publish: its whole body is within ``self.publishing()`` (TP1-9); default no.
+        on_send_failed, on_rollback, on_quarantine, on_discard: signatures that are started with a report when
+            a message could not be sent, an attempt ended without success, a message was put into quarantine,
+            or discarded (TP1-3); default ``poison_on_...`` (none).
 
     Raises:
         ConfigurationError: unknown option, impossible value, or ``acks_late=False`` beside it.

@@ -19,8 +19,12 @@ TRIAL = "poison_trial"
 EDITED = "poison_edited"
 #: On a retry whose failures are kept: what the earlier attempts raised (:mod:`celery_poison.failures`).
 FAILURES = "poison_failures"
+#: On a copy for a named destination: what was known about the message (see ``destinations.TOLD``).
+VERDICT = "poison_verdict"
+#: On a message that was sent from the outbox: its number there.
+OUTBOX = "poison_outbox"
 
-OURS = (MID, RELEASE, MARK, PARK, TRIAL, EDITED, FAILURES)
+OURS = (MID, RELEASE, MARK, PARK, TRIAL, EDITED, FAILURES, VERDICT, OUTBOX)
 
 
 def mid_of(headers: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@ class Part(Enum):
     )
     RABBITMQ = "bodies are unpacked before they are judged, and a queue is known by its routing key only"
     EXITS = "how a pool process ended is known by billiard's message only, without memory and stack"
+    OUTBOX = "what is published is not stored in the outbox first, but sent as plain Celery does it"
     RECONNECT = "a task that begins while the broker connection is lost may run twice"
 
 
@@ -112,6 +113,8 @@ HOOKS: Mapping[Part, _Table] = {
             "_in_poll",
             "_queue_cycle",
             "_consumers",
+            "_basic_cancel(consumer_tag)",
+            "_tag_to_queue",
             "_fanout_queues",
             "_connparams(asynchronous)",
             "_get_pool()",
@@ -148,6 +151,19 @@ HOOKS: Mapping[Part, _Table] = {
         ),
         "kombu.transport.pyamqp:Connection": ("Channel",),
         "kombu.transport.pyamqp:Transport": ("Connection",),
+    },
+    Part.OUTBOX: {  # producer/capture.py, handover.py
+        "celery.app.amqp:AMQP": ("_create_task_sender()", "_event_dispatcher", "send_task_message"),
+        "celery.app.base:Celery": ("on_after_configure", "configured"),
+        "kombu:Producer": (
+            "_publish(body, priority, content_type, content_encoding, headers, properties, routing_key,"
+            " mandatory, immediate, exchange, declare)",
+        ),
+        "kombu.transport.redis:Channel": (
+            "_inplace_augment_message(message, exchange, routing_key)",
+            "_get_message_priority(message, reverse)",
+            "_q_for_pri(queue, pri)",
+        ),
     },
     Part.EXITS: {  # worker/prefork.py
         "billiard.pool:Pool": ("_pool", "_create_worker_process(i)", "_result_handler"),

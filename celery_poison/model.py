@@ -1,4 +1,4 @@
-"""The typed records that travel between the ledger, the worker, the command line and Flower."""
+"""The typed records of one message: its starts, its history, its parking, what it is in quarantine."""
 
 from __future__ import annotations
 
@@ -212,6 +212,9 @@ class MessageRecord:
         pid, runtime_ms, evidence: of its last death: the process, how long it had run, what else is known.
         arguments: in quarantine, of a body in JSON: a short line, without what ``poison_redact`` hides.
         edited_from, edited_to: mids: of the original of a changed copy, and the other way round.
+        destination: the queue that it goes to from quarantine by itself, or went to: then
+        sent_at: when that was, and its body is there alone.
+        retry_at: when it goes back to its own queue by itself.
     """
 
     id: str
@@ -244,6 +247,9 @@ class MessageRecord:
     arguments: str = ""
     edited_from: str = ""
     edited_to: str = ""
+    destination: str = ""
+    sent_at: float | None = None
+    retry_at: float | None = None
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
@@ -279,11 +285,11 @@ class Brief(NamedTuple):
 
 _TEXTS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
-    *("resolution", "actor", "note", "arguments", "edited_from", "edited_to"),
+    *("resolution", "actor", "note", "arguments", "edited_from", "edited_to", "destination"),
 )
 _COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
 _FLAGS = ("candidate", "probation")
-_TIMES = ("first_seen", "last_seen", "quarantined_at")
+_TIMES = ("first_seen", "last_seen", "quarantined_at", "sent_at", "retry_at")
 
 
 def history_of(raw: Mapping[str, str]) -> History:
@@ -303,109 +309,3 @@ def history_of(raw: Mapping[str, str]) -> History:
         cause=raw.get("cause", ""),
         evidence=raw.get("evidence", ""),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRecord:
-    """One incarnation of a worker, as its last heartbeat described it.
-
-    Attributes:
-        unguarded, ledger_errors: since it started: tasks without the ledger's knowledge, and errors of it;
-        troubled_at: when either was raised last.
-        forgotten_at: when it found that its Redis had forgotten it: emptied, or an older copy.
-        guarded_tasks, unguarded_tasks: how many tasks it guards; names of those that it does not.
-        noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
-        heard_at: when it last polled its broker, received a message or had no room for one; None: not known.
-    """
-
-    worker: str
-    node: str = ""
-    host: str = ""
-    pid: int = 0
-    pool: str = ""
-    concurrency: int = 0
-    queues: str = ""
-    started_at: float | None = None
-    last_beat: float | None = None
-    alive: bool = True
-    stopping: bool = False
-    unguarded: int = 0
-    ledger_errors: int = 0
-    troubled_at: float | None = None
-    forgotten_at: float | None = None
-    guarded_tasks: int = 0
-    unguarded_tasks: tuple[str, ...] = ()
-    noticed_by: str = "heartbeat"
-    heard_at: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateRecord:
-    """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
-
-    Attributes:
-        closed: at this moment only a death on trial convicts.
-        until: when it opens by itself, if no more workers die.
-        deaths: workers that had died when it closed, or when the last one died,
-        fleet: and of how many.
-        lifted_by: who lifted it last; empty: its time was over.
-    """
-
-    closed: bool = False
-    closed_at: float | None = None
-    until: float | None = None
-    deaths: int = 0
-    fleet: int = 0
-    lifted_at: float | None = None
-    lifted_by: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @property
-    def story(self) -> str:
-        return f"{self.deaths} of {self.fleet} workers died"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
-    """The death of one worker and what was done about it.
-
-    Attributes:
-        how: how it was noticed: ``gone`` (its connections), ``silent`` or ``frozen`` (connected, and silent).
-        died_at: when it was last known to live, in seconds of Redis' clock.
-        flagged: messages that became candidates.
-        reconnected: the worker had lost its broker connection once.
-        release: version of the user's code that it ran (``poison_release``).
-        returned: queue -> number of messages that were put back into it; what a broker puts back itself,
-            as RabbitMQ does, is not counted.
-        evidence: what is known about the death.
-    """
-
-    incident: str
-    worker: str
-    cause: str
-    how: str = ""
-    died_at: float | None = None
-    noticed_at: float | None = None
-    last_beat: float | None = None
-    finished_at: float | None = None
-    flagged: int = 0
-    put_back: int = 0
-    returned: Mapping[str, int] = field(default_factory=dict)
-    queues: str = ""
-    reconnected: bool = False
-    release: str = ""
-    evidence: Evidence = NO_EVIDENCE
-
-    @property
-    def took(self) -> float | None:
-        """Seconds from the death to the end of the recovery; None while it goes on."""
-        known = self.finished_at is not None and self.died_at is not None
-        return self.finished_at - self.died_at if known else None  # type: ignore[operator]
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "evidence": self.evidence.as_dict(), "took": self.took}

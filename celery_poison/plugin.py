@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -18,9 +18,13 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
-from celery_poison.policy import Overrides, Policy
-from celery_poison.settings import PREFIX, REDIS_SCHEMES, Settings
+from celery_poison.policy import Overrides, Policy, policy_of
+from celery_poison.producer.causes import SendFailed
+from celery_poison.producer.message import Outgoing
+from celery_poison.producer.outbox import Outbox
+from celery_poison.settings import PREFIX, Settings
 from celery_poison.task import FIRST, PoisonTask, attempts, carried
+from celery_poison.values import REDIS_SCHEMES
 
 logger = get_logger("celery_poison")
 
@@ -44,6 +48,9 @@ class Plugin:
         self.request_needs: Any = None
         #: Takes what is wrong at run time; the worker counts it.
         self.complain: Callable[[Exception], object] = _warn
+        self.outbox = Outbox(self)
+        #: Hears of what could not be sent; what it returns is stored in the same step (TP1-3).
+        self.on_send_failed: Callable[[SendFailed], Sequence[Outgoing]] = lambda report: ()
 
     @property
     def settings(self) -> Settings:
@@ -102,7 +109,7 @@ class Plugin:
         found = {}
         for name, task in list(self.app.tasks.items()):
             if isinstance(task, PoisonTask):
-                policy = Policy.of(task, self.settings, self.policy_overrides.of(name))
+                policy = policy_of(task, name, self.settings, self.policy_overrides)
                 found[name] = (policy, bool(task.acks_late))
         return found
 
@@ -199,6 +206,7 @@ def install(app: Celery, **settings: Any) -> Plugin:
         app.steps["worker"].add("celery_poison.worker.bootsteps:LifeStep")
         app.steps["consumer"].add("celery_poison.worker.bootsteps:GuardStep")
         app.on_after_finalize.connect(_finalized, weak=False)
+        plugin.outbox.install()
     if settings:
         plugin.override(settings)
     if app.finalized:

@@ -1,4 +1,7 @@
-"""What one task tolerates: the settings of its app, its own options, and what was overridden at run time.
+"""What one task tolerates in one queue: settings, options of its own, and what was overridden at run time.
+
+Of one option that counts which comes first: an override of the task, of the queue, of every task (``*``); the
+task's own in the code; the queue's in ``poison_queues``; the app's setting.
 
 Overrides are in Redis (EMS-9): they are read with suspicion, and laid over the code.
 """
@@ -8,10 +11,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from celery_poison.decide import Failing, failing
+from celery_poison.destinations import SYSTEM, Destination
 from celery_poison.errors import ConfigurationError
 from celery_poison.failures import kinds_of, name_of
 from celery_poison.settings import PREFIX, Settings, did_you_mean
@@ -36,6 +40,17 @@ class Policy:
         keep_failures: keep in quarantine what failed with an exception (NEW-10); default no.
         ignore: exceptions that are left alone all the same, as classes or dotted names; default none.
         convict_at_once: exceptions that are neither retried nor left alone; default none.
+        idempotency_key: function of the task's arguments whose result names its effect (NEW-12); default
+            none.
+        idempotency_window: seconds for which a key counts after its task has returned; default 86400.
+        exception_destination: where poison goes (WAS-4): ``"system"`` (default), a queue, None, or a mapping
+            of causes to these.
+        blocked_retry_timeout: where that is None: seconds before the next delivery (WAS-5); default 5.
+        transactional_publish: what the task publishes leaves with its success (TP1-9); default no.
+        on_send_failed, on_rollback, on_quarantine, on_discard: error transactions (TP1-3): a signature, a
+            task's name, or a mapping of queue names to these; default none.
+        outbox: what is published is stored first, and sent by a relay (TP1-1); default no.
+        by_queue: queue -> what holds there instead; no option.
     """
 
     max_crashes: int = 2
@@ -46,6 +61,21 @@ class Policy:
     keep_failures: bool = False
     ignore: Collection[type[Exception] | str] = ()
     convict_at_once: Collection[type[Exception] | str] = ()
+    idempotency_key: Callable[..., Any] | None = None
+    idempotency_window: float = 86_400.0
+    exception_destination: Destination = SYSTEM
+    blocked_retry_timeout: float = 5.0
+    transactional_publish: bool = False
+    on_send_failed: Any = None
+    on_rollback: Any = None
+    on_quarantine: Any = None
+    on_discard: Any = None
+    outbox: bool = False
+    by_queue: Mapping[str, Policy] = field(default_factory=dict, hash=False, repr=False)
+
+    def at(self, queue: str) -> Policy:
+        """Return what holds for messages of ``queue`` (WAS-3)."""
+        return self.by_queue.get(queue, self)
 
     def failing(self, error: BaseException) -> Failing:
         """Decide what is done about an exception that the task raised."""
@@ -62,14 +92,21 @@ class Policy:
 
     @classmethod
     def option_names(cls) -> list[str]:
-        return [f.name for f in fields(cls)]
+        return [f.name for f in fields(cls) if f.name != "by_queue"]
 
     @classmethod
-    def of(cls, task: object, settings: Settings, overrides: Mapping[str, Any] = _NONE) -> Self:
-        """Return the policy of ``task``: ``overrides``, else its own attributes, else the app's settings.
+    def of(
+        cls,
+        task: object,
+        settings: Settings,
+        overrides: Mapping[str, Any] = _NONE,
+        of_queue: Mapping[str, Any] = _NONE,
+    ) -> Self:
+        """Return the policy of ``task``: ``overrides``, else its own attributes, else what settings say.
 
         Args:
             overrides: options that somebody changed at run time, checked already (EMS-9).
+            of_queue: what ``poison_queues`` says of the queue.
 
         Raises:
             ConfigurationError: a task attribute has an impossible value.
@@ -77,12 +114,27 @@ class Policy:
         own = own_options(task)
         check_options(own, where=f"task {getattr(task, 'name', task)!r}")
         found = {name: getattr(settings, name) for name in cls.option_names()}
-        return cls(**{**found, **own, **overrides})
+        return cls(**{**found, **of_queue, **own, **overrides})
+
+
+def policy_of(task: object, name: str, settings: Settings, overrides: Overrides) -> Policy:
+    """Return the policy of the task ``name``, with what differs in some queues.
+
+    Raises:
+        ConfigurationError: a task attribute has an impossible value.
+    """
+    in_code = settings.queues or _NONE
+    by_queue = {
+        queue: Policy.of(task, settings, overrides.of(name, queue), in_code.get(queue, _NONE))
+        for queue in {*in_code, *overrides.by_queue}
+    }
+    return replace(Policy.of(task, settings, overrides.of(name)), by_queue=by_queue)
 
 
 def own_options(task: object) -> dict[str, Any]:
     """Return the policy options that the code gives to ``task`` itself."""
-    return {name: value for name in Policy.option_names() if (value := _own(task, name)) is not None}
+    found = ((name, _own(task, name)) for name in Policy.option_names())
+    return {name: value for name, value in found if value is not _unsaid(name)}
 
 
 def check_options(options: Mapping[str, Any], where: str, names: Sequence[str] = ()) -> None:
@@ -104,9 +156,14 @@ def check_options(options: Mapping[str, Any], where: str, names: Sequence[str] =
         raise ConfigurationError(f"{where}: {str(error).removeprefix(PREFIX)}") from None
 
 
+def _unsaid(name: str) -> Any:
+    """What an option is where the code says nothing: None, but where None says something."""
+    return ... if name == "exception_destination" else None
+
+
 def _own(task: object, name: str) -> Any:
     # A function given as a class attribute would otherwise come back bound to the task.
-    value = inspect.getattr_static(task, name, None)
+    value = inspect.getattr_static(task, name, _unsaid(name))
     return value.__func__ if isinstance(value, staticmethod) else value
 
 
@@ -114,6 +171,8 @@ def _own(task: object, name: str) -> Any:
 
 #: In the place of a task name: every guarded task.
 EVERY_TASK = "*"
+#: In the place of a task name: begins the name of a queue.
+A_QUEUE = "queue:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,29 +182,34 @@ class Overrides:
     Attributes:
         version: raised by every change; 0: nobody ever changed anything.
         by_task: task name, or ``*``, -> its options.
+        by_queue: queue -> its options.
     """
 
     version: int = 0
     by_task: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    by_queue: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, version: int, raw: Mapping[str, str | bytes]) -> tuple[Self, list[ConfigurationError]]:
-        """Return what is usable of ``raw`` (task name -> JSON object), and why the rest is not.
+        """Return what is usable of ``raw`` (task name or queue -> JSON object), and why the rest is not.
 
         Each option is judged by itself: a newer version may know options that this one does not.
         """
         complaints: list[ConfigurationError] = []
-        by_task = {}
-        for task, text in raw.items():
-            options, wrong = _usable(task, text)
+        found = {}
+        for name, text in raw.items():
+            options, wrong = _usable(name, text)
             complaints += wrong
             if options:
-                by_task[task] = options
-        return cls(version, by_task), complaints
+                found[name] = options
+        by_task = {name: options for name, options in found.items() if not name.startswith(A_QUEUE)}
+        of_queues = {name.removeprefix(A_QUEUE): found[name] for name in found.keys() - by_task.keys()}
+        return cls(version, by_task, of_queues), complaints
 
-    def of(self, task: str) -> dict[str, Any]:
-        """Return the overridden options of ``task``: its own override goes before that of every task."""
-        return {**self.by_task.get(EVERY_TASK, {}), **self.by_task.get(task, {})}
+    def of(self, task: str, queue: str = "") -> dict[str, Any]:
+        """Return the overridden options of ``task`` in ``queue``: its own go before, every task's after."""
+        of_queue = self.by_queue.get(queue, {})
+        return {**self.by_task.get(EVERY_TASK, {}), **of_queue, **self.by_task.get(task, {})}
 
     def origin(self, task: str, option: str) -> str | None:
         """Return whose override of ``option`` holds for ``task``: the task, ``*``, or None."""

@@ -15,10 +15,17 @@ from celery_poison.errors import StaleDelivery
 
 
 class RollbackRequested(Reject):
-    """Put the message back to the front of its queue and count one failure."""
+    """Put the message back to the front of its queue and count one failure.
 
-    def __init__(self, reason: str = "rolled back by the task", requeue: bool = True) -> None:
+    Args:
+        countdown: seconds before it goes back.
+    """
+
+    def __init__(
+        self, reason: str = "rolled back by the task", requeue: bool = True, countdown: float = 0.0
+    ) -> None:
         super().__init__(reason, requeue=requeue)
+        self.countdown = countdown
 
 
 class QuarantineRequested(Ignore):
@@ -31,6 +38,18 @@ class DiscardRequested(Ignore):
 
 class StaleCompletion(Ignore, StaleDelivery):
     """The start that ends here has lost its message to another one: nothing of it is stored (EMS-8)."""
+
+
+class WaitsForKey(Ignore):
+    """Another message with the same idempotency key runs: this one is parked until that has ended (NEW-12).
+
+    Args:
+        effect: the key of the ledger that says who; empty: Redis is away.
+    """
+
+    def __init__(self, effect: str) -> None:
+        super().__init__(effect)
+        self.effect = effect
 
 
 class NeverBegan(StaleCompletion):
@@ -96,6 +115,7 @@ _ENDS: tuple[tuple[type[BaseException], End, str], ...] = (
     (KeyboardInterrupt, End.DIED, causes.SYSTEM_EXIT),
     (TimeLimitExceeded, End.TIMED_OUT, causes.TIME_LIMIT),
     (Terminated, End.REVOKED, ""),
+    (WaitsForKey, End.WAITS, ""),
     (QuarantineRequested, End.QUARANTINED, causes.REQUESTED),
     (DiscardRequested, End.DISCARDED, ""),
     (Reject, End.REJECTED, ""),

@@ -11,96 +11,33 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, Self
 
+from celery_poison import values
 from celery_poison.errors import ConfigurationError
+from celery_poison.values import Check, Receiver
 
 PREFIX = "poison_"
 
-#: How the URL of a ledger may begin; Valkey is spoken to as Redis is.
-REDIS_SCHEMES = (
-    "redis://",
-    "rediss://",
-    "unix://",
-    "redis+socket://",
-    "sentinel://",
-    "valkey://",
-    "valkeys://",
+#: Settings whose values may hold a password.
+_SECRET = ("redis_url", "notify")
+
+#: Options of a task that a queue has, too; not what is a function of one task's arguments.
+QUEUE_OPTIONS = (
+    *("max_crashes", "max_failures", "max_payload_bytes", "block_fingerprint_after"),
+    *("keep_failures", "ignore", "convict_at_once", "exception_destination", "blocked_retry_timeout"),
 )
 
-Check = Callable[[Any], str | None]
 
-
-def _one_of(*allowed: str) -> Check:
-    return lambda v: None if v in allowed else f"use one of {', '.join(map(repr, allowed))}"
-
-
-def _number(minimum: float, *, integer: bool = False, optional: bool = False) -> Check:
-    kind = "a whole number" if integer else "a number"
-    wanted = f"use {kind} of at least {minimum}" + (" or None" if optional else "")
-
-    def check(value: Any) -> str | None:
-        if value is None:
-            return None if optional else wanted
-        number = isinstance(value, int) or (isinstance(value, float) and not integer)
-        good = number and not isinstance(value, bool) and value >= minimum
-        return None if good else wanted
-
-    return check
-
-
-def _retry_timeout(value: Any) -> str | None:
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and (value >= 0 or value == -1)
-    if not good:
-        return "use seconds, 0 for at once or -1 for never"
+def _queues(value: Any) -> str | None:
+    try:
+        for queue, options in (value or {}).items():
+            for name in {*options} - {*QUEUE_OPTIONS}:
+                return f"queue {queue!r} has no option {name!r}{did_you_mean(str(name), QUEUE_OPTIONS)}"
+            Settings.from_conf({PREFIX + name: given for name, given in options.items()})
+    except (AttributeError, TypeError):
+        return "use a mapping of queues to mappings of options"
+    except ConfigurationError as error:
+        return f"queue {queue!r}: {str(error).removeprefix(PREFIX)}"
     return None
-
-
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "use True or False"
-
-
-def _name(value: Any) -> str | None:
-    good = isinstance(value, str) and value and not set(value) & set("{} \t\r\n")
-    return None if good else "use a name without blanks and braces"
-
-
-def _url(value: Any) -> str | None:
-    good = value is None or (isinstance(value, str) and value.startswith(REDIS_SCHEMES))
-    return None if good else f"use a URL that begins with one of {', '.join(REDIS_SCHEMES)}"
-
-
-def _destination(value: Any) -> str | None:
-    return None if value is None or _name(value) is None else "use 'system', a queue name or None"
-
-
-def _exceptions(value: Any) -> str | None:
-    good = isinstance(value, (tuple, list, set, frozenset)) and all(map(_is_exception, value))
-    return None if good else "use a tuple of exception classes, or of their dotted names as text"
-
-
-def _is_exception(value: Any) -> bool:
-    if isinstance(value, str):
-        return all(part.isidentifier() for part in value.split("."))
-    return isinstance(value, type) and issubclass(value, Exception)
-
-
-def _callable(value: Any) -> str | None:
-    return None if value is None or callable(value) else "use a function of the task's arguments, or None"
-
-
-def _share(value: Any) -> str | None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    good = value is None or (number and 0 < value <= 1)
-    return None if good else "use a number above 0 and up to 1, or None for no gate"
-
-
-def _release(value: Any) -> str | None:
-    good = isinstance(value, str) and len(value) <= 100 and value.isprintable()
-    return None if good else "use your own version as text of at most 100 characters, or ''"
-
-
-def _redact(value: Any) -> str | None:
-    names = isinstance(value, (list, tuple)) and all(isinstance(name, str) and name for name in value)
-    return None if names or isinstance(value, bool) else "use a list of names and patterns, or True for all"
 
 
 def _setting(default: Any, check: Check, doc: str, *, unit: str = "", acts: bool = True) -> Any:
@@ -114,157 +51,283 @@ class Settings:
 
     redis_url: str | None = _setting(
         None,
-        _url,
+        values.url,
         "Where the ledger lives. Default: the broker if it is Redis, else the result backend if it is Redis.",
     )
-    namespace: str = _setting("poison", _name, "Prefix and hash tag of every key of the ledger.")
+    namespace: str = _setting("poison", values.name, "Prefix and hash tag of every key of the ledger.")
     guard_all: bool = _setting(
-        False, _flag, "Guard every task of the app. Tasks keep their own acknowledgement mode."
+        False, values.flag, "Guard every task of the app. Tasks keep their own acknowledgement mode."
     )
-    observe_only: bool = _setting(False, _flag, "Judge and journal everything, divert nothing.")
+    observe_only: bool = _setting(False, values.flag, "Judge and journal everything, divert nothing.")
     fail_open: bool = _setting(
-        True, _flag, "When the ledger is away: True runs tasks unguarded, False holds them back."
+        True, values.flag, "When the ledger is away: True runs tasks unguarded, False holds them back."
     )
     max_crashes: int = _setting(
-        2, _number(1, integer=True), "Deaths attributed to a message before it is quarantined.", unit="deaths"
+        2,
+        values.number(1, integer=True),
+        "Deaths attributed to a message before it is quarantined.",
+        unit="deaths",
     )
     max_failures: int = _setting(
         5,
-        _number(1, integer=True),
+        values.number(1, integer=True),
         "Times a message may be put back (rollback, Reject(requeue=True), time limit) before quarantine.",
         unit="failures",
     )
     max_payload_bytes: int | None = _setting(
         None,
-        _number(1, integer=True, optional=True),
+        values.number(1, integer=True, optional=True),
         "Largest body accepted, as received, before it is unpacked or decoded. None: no limit.",
         unit="bytes",
     )
     fingerprint: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
-        None, _callable, "Function of the task's arguments that tells equal messages. None: all arguments."
+        None,
+        values.function,
+        "Function of the task's arguments that tells equal messages. None: all arguments.",
     )
     block_fingerprint_after: int | None = _setting(
         None,
-        _number(1, integer=True, optional=True),
+        values.number(1, integer=True, optional=True),
         "Convictions of one fingerprint after which new messages bearing it are quarantined on arrival.",
         unit="convictions",
     )
     keep_failures: bool = _setting(
         False,
-        _flag,
+        values.flag,
         "Keep in quarantine what failed with an exception: raised without a retry, or its retries used up."
         " Its caller is told as ever.",
     )
     ignore: Collection[type[Exception] | str] = _setting(
-        (), _exceptions, "Exceptions that are left alone in spite of keep_failures, by class or dotted name."
+        (),
+        values.exceptions,
+        "Exceptions that are left alone in spite of keep_failures, by class or dotted name.",
     )
     convict_at_once: Collection[type[Exception] | str] = _setting(
         (),
-        _exceptions,
+        values.exceptions,
         "Exceptions at the first of which a message goes to quarantine without a retry, by class or dotted"
         " name; also without keep_failures.",
     )
-    exception_destination: str | None = _setting(
-        "system", _destination, "Where poison goes: 'system', a queue name, or None (it stays).", acts=False
+    idempotency_key: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
+        None,
+        values.function,
+        "Function of the task's arguments whose result names the effect: a second message with the same one"
+        " has none of its own. None: no key.",
     )
-    quarantine_queue: str = _setting("celery.quarantine", _name, "Name of the quarantine.")
+    idempotency_window: float = _setting(
+        86_400.0,
+        values.number(1),
+        "How long a key counts after the first task with it has returned.",
+        unit="seconds",
+    )
+    exception_destination: str | Mapping[str, str | None] | None = _setting(
+        "system",
+        values.destination,
+        "Where poison goes: 'system' (the quarantine), a queue name, None (it stays and is redelivered after"
+        " poison_blocked_retry_timeout), or a mapping of causes, '*' for every other one, to these.",
+    )
+    transactional_publish: bool = _setting(
+        False, values.flag, "What a task publishes leaves when it has succeeded, and not at all if it fails."
+    )
+    on_send_failed: Mapping[str, Any] | str | None = _setting(
+        None,
+        values.error_transaction,
+        "Error transaction: a message could not be sent. A signature, or a task's name.",
+    )
+    on_rollback: Mapping[str, Any] | str | None = _setting(
+        None,
+        values.error_transaction,
+        "Error transaction: an attempt of a task ended without success, and is no retry.",
+    )
+    on_quarantine: Mapping[str, Any] | str | None = _setting(
+        None, values.error_transaction, "Error transaction: a message was put into quarantine."
+    )
+    on_discard: Mapping[str, Any] | str | None = _setting(
+        None,
+        values.error_transaction,
+        "Error transaction: a message was discarded, by its task or by a person.",
+    )
+    quarantine_queue: str = _setting("celery.quarantine", values.name, "Name of the quarantine.")
     keep_unprocessable: int = _setting(
         10_000,
-        _number(0, integer=True),
+        values.number(0, integer=True),
         "What never reached a task (unknown task, undecodable, malformed, no task at all) is kept while fewer"
         " messages than this are in quarantine. 0: dropped, as plain Celery does.",
         unit="messages",
     )
     blocked_retry_timeout: float = _setting(
         5.0,
-        _retry_timeout,
-        "With exception_destination=None: pause before the next delivery; 0 at once, -1 never.",
+        values.retry_timeout,
+        "With exception_destination=None: pause before the next delivery; 0 at once, -1 not before a person"
+        " releases it.",
         unit="seconds",
-        acts=False,
+    )
+    spool_directory: str | None = _setting(
+        None,
+        values.directory,
+        "Private directory of the machine for what quarantine cannot take while Redis is away, or refuses it."
+        " None: that stays with the broker until Redis takes it.",
+    )
+    rollback_pause: float = _setting(
+        0.0,
+        values.number(0),
+        "Pause before what was rolled back goes back; doubled each time.",
+        unit="seconds",
+    )
+    queues: Mapping[str, Mapping[str, Any]] | None = _setting(
+        None, _queues, "What differs in some queues: {queue: {option: value}}. A task's own goes before it."
     )
     suspend_after_failures: int = _setting(
         0,
-        _number(0, integer=True),
-        "Sequential failures after which a worker stops consuming a queue. 0: never.",
+        values.number(0, integer=True),
+        "Sequential failures, over its whole pool, after which a worker stops consuming a queue. 0: never.",
         unit="failures",
-        acts=False,
+    )
+    suspend_failure_ratio: float | None = _setting(
+        None,
+        values.share,
+        "Share of failures among a worker's last 10 runs of a queue at which it stops consuming that.",
+    )
+    suspend_for: float = _setting(
+        60.0,
+        values.number(0.1),
+        "How long it does not consume that queue. Then one message of it runs, and decides.",
+        unit="seconds",
+    )
+    suspend_share: float = _setting(
+        0.5,
+        values.number(0),
+        "Share of the workers of a queue that may have stopped consuming it at a time; one always may.",
     )
     max_messages: int | None = _setting(
         None,
-        _number(1, integer=True, optional=True),
+        values.number(1, integer=True, optional=True),
         "Limit per queue. None: no limit.",
         unit="messages",
         acts=False,
     )
     max_messages_behavior: Literal["reject_new", "discard_old"] = _setting(
-        "reject_new", _one_of("reject_new", "discard_old"), "What happens at max_messages.", acts=False
+        "reject_new", values.one_of("reject_new", "discard_old"), "What happens at max_messages.", acts=False
     )
-    heartbeat_interval: float = _setting(3.0, _number(0.05), "Pause between heartbeats.", unit="seconds")
+    outbox: bool = _setting(
+        False,
+        values.flag,
+        "Store what is published for a guarded task in the ledger first; a relay in the workers sends it.",
+    )
+    outbox_timeout: float = _setting(
+        3.0,
+        values.number(0.1),
+        "How long storing a message may keep its caller waiting before the ledger counts as away.",
+        unit="seconds",
+    )
+    outbox_retries: int = _setting(
+        3,
+        values.number(0, integer=True),
+        "Times that a message is sent again, where its failure may pass, before that is told.",
+        unit="retries",
+    )
+    outbox_retry_interval: float = _setting(
+        1.0, values.number(0), "Pause before each of them.", unit="seconds"
+    )
+    outbox_resend_interval: float = _setting(
+        10.0,
+        values.number(0.1),
+        "Pause after these, in which nothing is sent to that queue; then it begins anew.",
+        unit="seconds",
+    )
+    outbox_auto_block: bool | Collection[str] = _setting(
+        False,
+        values.names_or_flag,
+        "Block sending to a queue also where the failure may pass, until somebody unblocks it: True, or a"
+        " list of queues.",
+    )
+    heartbeat_interval: float = _setting(
+        3.0, values.number(0.05), "Pause between heartbeats.", unit="seconds"
+    )
     activation_interval: float = _setting(
         10.0,
-        _number(0.1),
+        values.number(0.1),
         "Silence after which a worker counts as dead; at least twice the heartbeat interval.",
         unit="seconds",
     )
     trial: Literal["cell", "queue", "off"] = _setting(
         "cell",
-        _one_of("cell", "queue", "off"),
+        values.one_of("cell", "queue", "off"),
         "How a suspect is tried: 'cell', alone in a fresh process beside the pool; 'queue', alone in a worker"
         " that serves the trial queue; 'off', not at all: it runs like every other message, and two deaths"
         " convict.",
     )
     trial_queue: str = _setting(
-        "celery.trial", _name, "With poison_trial='queue': the queue in which suspects wait for their trial."
+        "celery.trial",
+        values.name,
+        "With poison_trial='queue': the queue in which suspects wait for their trial.",
     )
     trial_memory_limit: int | None = _setting(
         None,
-        _number(1, integer=True, optional=True),
+        values.number(1, integer=True, optional=True),
         "Memory that a suspect may use in its cell before it counts as out of memory. None: what there is.",
         unit="bytes",
     )
     trial_cells: int | None = _setting(
         None,
-        _number(1, integer=True, optional=True),
+        values.number(1, integer=True, optional=True),
         "How many suspects a worker tries side by side, each in a cell of its own. None: one for four slots,"
         " at least one and at most four.",
         unit="cells",
     )
     fleet_gate_share: float | None = _setting(
         0.5,
-        _share,
+        values.share,
         "Share of the workers whose deaths within the window close the fleet gate: until it is lifted, only a"
         " death on trial convicts. None: never.",
     )
     fleet_gate_workers: int = _setting(
-        3, _number(1, integer=True), "Workers that must have died at least.", unit="workers"
+        3, values.number(1, integer=True), "Workers that must have died at least.", unit="workers"
     )
     fleet_gate_window: float = _setting(
         60.0,
-        _number(0.1),
+        values.number(0.1),
         "Time within which they died; for as long after the last such death the gate stays closed.",
         unit="seconds",
     )
     durability: Literal["process", "sync"] = _setting(
         "process",
-        _one_of("process", "sync"),
+        values.one_of("process", "sync"),
         "What a recorded start survives: the process that wrote it, or Redis too: it is on disk, or on a"
         " replica, before the task begins.",
     )
     journal: Literal["attempts", "incidents"] = _setting(
         "attempts",
-        _one_of("attempts", "incidents"),
+        values.one_of("attempts", "incidents"),
         "Journal every finished attempt, or count ended runs per task and journal only incidents.",
     )
     journal_maxlen: int = _setting(
-        1_000_000, _number(1000, integer=True), "Entries the journal keeps, approximately.", unit="entries"
+        1_000_000,
+        values.number(1000, integer=True),
+        "Entries the journal keeps, approximately.",
+        unit="entries",
     )
     redact: Sequence[str] | bool = _setting(
         ("*password*", "*secret*", "*token*"),
-        _redact,
+        values.redact,
         "Arguments that logs and displays hide: names, with * and ?, also of keys within them. True: all.",
     )
+    notify: Receiver | Sequence[Receiver] | None = _setting(  # noqa: RUF009 - a field, like the others
+        None,
+        values.receivers,
+        "Who is told of each new group in quarantine, and of a fleet gate that closed: a list of URLs,"
+        " commands, 'module:function' and 'event'. None: nobody.",
+    )
+    notify_per_minute: int = _setting(
+        10,
+        values.number(1, integer=True),
+        "At most so many for each of them; what is more is summed up in one.",
+        unit="notifications per minute",
+    )
     release: str = _setting(
-        "", _release, "Version of your own code, as you call it; journalled, so that deploys can be compared."
+        "",
+        values.release,
+        "Version of your own code, as you call it; journalled, so that deploys can be compared.",
     )
 
     @classmethod
@@ -278,12 +341,12 @@ class Settings:
         Raises:
             ConfigurationError: unknown name, impossible value, or intervals that contradict (EMS-1).
         """
-        values = {str(k).lower(): conf[k] for k in conf if str(k).lower().startswith(PREFIX)}
-        values.update(overrides or {})
+        chosen = {str(k).lower(): conf[k] for k in conf if str(k).lower().startswith(PREFIX)}
+        chosen.update(overrides or {})
         known = {PREFIX + f.name: f for f in fields(cls)}
-        for name, value in values.items():
+        for name, value in chosen.items():
             _check(name, value, known)
-        settings = cls(**{name.removeprefix(PREFIX): value for name, value in values.items()})
+        settings = cls(**{name.removeprefix(PREFIX): value for name, value in chosen.items()})
         settings._check_intervals()
         return settings
 
@@ -310,7 +373,7 @@ def _check(name: str, value: Any, known: Mapping[str, Field[Any]]) -> None:
         raise ConfigurationError(f"unknown setting {name}={value!r}{did_you_mean(name, known)}")
     complaint = known[name].metadata["check"](value)
     if complaint:
-        shown = "<url>" if name == PREFIX + "redis_url" else repr(value)
+        shown = "<url>" if name.removeprefix(PREFIX) in _SECRET else repr(value)
         raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")
 
 

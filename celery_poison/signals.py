@@ -12,6 +12,8 @@ from celery.utils.dispatch import Signal
 
 _MESSAGE = {"message"}
 _WORKER = {"worker", "incident"}
+_NOTIFICATION = {"v", "kind", "text", "app", "namespace", "group", "task", "cause", "source", "count"}
+_EXAMPLE = {"before", "oldest", "id", "arguments", "command"}
 
 message_candidate: Any = Signal(name="message_candidate", providing_args=_MESSAGE | {"cause"})
 message_quarantined: Any = Signal(name="message_quarantined", providing_args=_MESSAGE | {"cause", "reason"})
@@ -25,7 +27,8 @@ failover_finished: Any = Signal(
 monitor_changed: Any = Signal(name="monitor_changed", providing_args={"worker", "fence"})
 fleet_gate_closed: Any = Signal(name="fleet_gate_closed", providing_args=_WORKER | {"deaths", "fleet"})
 fleet_gate_lifted: Any = Signal(name="fleet_gate_lifted", providing_args={"actor", "note"})
-endpoint_suspended: Any = Signal(name="endpoint_suspended", providing_args={"worker", "queue"})
+group_quarantined: Any = Signal(name="group_quarantined", providing_args=_NOTIFICATION | _EXAMPLE)
+endpoint_suspended: Any = Signal(name="endpoint_suspended", providing_args={"worker", "queue", "reason"})
 endpoint_resumed: Any = Signal(name="endpoint_resumed", providing_args={"worker", "queue"})
 queue_blocked: Any = Signal(name="queue_blocked", providing_args={"queue", "cause"})
 queue_unblocked: Any = Signal(name="queue_unblocked", providing_args={"queue"})

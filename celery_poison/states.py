@@ -37,6 +37,7 @@ class Event(StrEnum):
     UNPARKED = "unparked"
     QUARANTINED = "quarantined"
     WOULD_QUARANTINE = "would_quarantine"
+    SENT = "sent"
     RELEASED = "released"
     FAILED = "failed"
     DISCARDED = "discarded"
@@ -48,6 +49,10 @@ class Event(StrEnum):
     POLICY_CHANGED = "policy_changed"
     BLOCKED = "blocked"
     UNBLOCKED = "unblocked"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    ENDPOINT_SUSPENDED = "endpoint_suspended"
+    ENDPOINT_RESUMED = "endpoint_resumed"
     PROPOSAL_MADE = "proposal_made"
     PROPOSAL_APPLIED = "proposal_applied"
     PROPOSAL_DISMISSED = "proposal_dismissed"
@@ -59,6 +64,11 @@ class Event(StrEnum):
     WORKER_STARTED = "worker_started"
     WORKER_STOPPED = "worker_stopped"
     MONITOR_CHANGED = "monitor_changed"
+    SEND_FAILED = "send_failed"
+    SEND_RETRIED = "send_retried"
+    SEND_DROPPED = "send_dropped"
+    QUEUE_BLOCKED = "queue_blocked"
+    QUEUE_UNBLOCKED = "queue_unblocked"
 
 
 #: letter on the drawing in docs/states.md -> (prior states, next state, journal event, ledger script)

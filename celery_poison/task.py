@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from celery import Celery
@@ -11,6 +12,7 @@ from celery.app.task import Context, Task
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import ConfigurationError
+from celery_poison.producer.capture import sent_at_once
 from celery_poison.requests import (
     DiscardRequested,
     MemoryExhausted,
@@ -89,6 +91,16 @@ class PoisonTask(Task):
     keep_failures: bool | None = None
     ignore: Any = None
     convict_at_once: Any = None
+    idempotency_key: Any = None
+    idempotency_window: float | None = None
+    exception_destination: Any = ...  # None says something there
+    blocked_retry_timeout: float | None = None
+    transactional_publish: bool | None = None
+    on_send_failed: Any = None
+    on_rollback: Any = None
+    on_quarantine: Any = None
+    on_discard: Any = None
+    outbox: bool | None = None
 
     #: What holds for the task without us: (acks_late, reject_on_worker_lost); None where it says nothing.
     own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
@@ -103,6 +115,14 @@ class PoisonTask(Task):
     #: Returns what a retry is to carry, and whether there is to be none; set in the same processes.
     _before_retry: ClassVar[Callable[[Task, Exception], tuple[str, bool]]] = staticmethod(
         lambda task, error: ("", False)
+    )
+    #: Runs the body once for each idempotency key; set in the same processes.
+    _once: ClassVar[Callable[[Task, Callable[..., Any], Any, Any], Any]] = staticmethod(
+        lambda task, call, args, kwargs: call(*args, **kwargs)
+    )
+    #: Ties what is published to the success of a task; set in the same processes.
+    _tying: ClassVar[Callable[[Task], AbstractContextManager[None]]] = staticmethod(
+        lambda task: nullcontext()
     )
     #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
@@ -120,6 +140,19 @@ class PoisonTask(Task):
         PoisonTask._note_failure = staticmethod(note)
         PoisonTask._before_retry = staticmethod(before_retry)
 
+    @staticmethod
+    def bodies_run_by(
+        once: Callable[[Task, Callable[..., Any], Any, Any], Any],
+        tying: Callable[[Task], AbstractContextManager[None]],
+    ) -> None:
+        """Let ``once`` call the body of a task with its arguments, or give another one's result (NEW-12).
+
+        Args:
+            tying: what is published while it is entered leaves with the task's success (TP1-9).
+        """
+        PoisonTask._once = staticmethod(once)
+        PoisonTask._tying = staticmethod(tying)
+
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
@@ -132,7 +165,7 @@ class PoisonTask(Task):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return super().__call__(*args, **kwargs)
+            return PoisonTask._once(self, super().__call__, args, kwargs)
         except MemoryError as error:
             if PoisonTask._observed or self.request.id not in attempts:
                 raise  # called directly or eagerly: the caller's own business
@@ -158,18 +191,43 @@ class PoisonTask(Task):
         if told:
             carried[id] = told
         try:
-            return super().retry(args, kwargs, exc, throw, **options)
+            with sent_at_once():
+                return super().retry(args, kwargs, exc, throw, **options)
         finally:
             if carried.get(id) is told:  # among threads the retry may have begun, and retry itself
                 carried.pop(id, None)
 
-    def rollback(self, reason: str = "rolled back by the task") -> NoReturn:
+    def replace(self, sig: Any) -> Any:
+        """Replace this task as in Celery: what stands in its place leaves at once."""
+        with sent_at_once():
+            return super().replace(sig)
+
+    def publishing(self) -> AbstractContextManager[None]:
+        """Tie what is published within ``with self.publishing():`` to the success of this task (TP1-9).
+
+        It leaves when the task has succeeded, in its order and all of it; if the task fails, is put back or
+        quarantined, asks for a retry, or its worker dies, nothing leaves. If the block raises and the task
+        goes on, what was published in that block is dropped. Called directly or eagerly it changes nothing.
+
+        Raises:
+            StaleDelivery: from the task, after its last line: its message has a new owner (EMS-11).
+            ConfigurationError: this version of Celery has no place where it could be done.
+        """
+        return PoisonTask._tying(self)
+
+    def rollback(self, reason: str = "rolled back by the task", *, countdown: float = 0.0) -> NoReturn:
         """Put the message back to the front of its queue; past ``max_failures`` it is quarantined.
+
+        Args:
+            countdown: seconds before it goes back; it holds no slot meanwhile, and nobody behind it.
 
         Raises:
             RollbackRequested: always; nothing after this call runs.
+            ValueError: such a countdown is impossible.
         """
-        raise RollbackRequested(reason)
+        if not 0 <= countdown < float("inf"):
+            raise ValueError(f"countdown={countdown} is impossible: use seconds, 0 or more")
+        raise RollbackRequested(reason, countdown=countdown)
 
     def quarantine(self, reason: str) -> NoReturn:
         """Move the running message to quarantine; ``reason`` is shown to the person who decides.

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from celery_poison.chaos.servers import RabbitServer
-from celery_poison.testing import RedisServer, find_redis_binary
+from celery_poison.testing import RedisServer, Worker, find_redis_binary
+from tests.harness.preloaded import Starter
 from tests.services import (
     VhostPool,
     need,
@@ -29,6 +30,8 @@ __all__ = ["pytest_make_collect_report", "pytest_runtest_makereport", "pytest_te
 # How long an example takes is the machine's affair, which may be busy.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+Worker.popen = Starter()
 
 Build = Callable[..., Any]
 

@@ -85,6 +85,18 @@ class Publisher:
         with self._clear_errors(queue):
             return depth(self._connection, queue)
 
+    def declare(self, queue: str) -> None:
+        """Make a queue as Celery would for a task that is sent there; nobody consumes it for that.
+
+        Raises:
+            NotPublished: the broker is away or refuses.
+        """
+        known = self._app.amqp.queues
+        # Not known[queue]: every worker without -Q would consume what it adds.
+        wanted = known.get(queue) or known.new_missing(queue)
+        with self._clear_errors(queue), self._connection.channel() as channel:
+            wanted(channel).declare()
+
     def publish(self, stored: StoredMessage, queue: str, headers: Mapping[str, Any]) -> None:
         """Publish the original under ``headers``, but for what a broker noted there.
 

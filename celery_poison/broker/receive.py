@@ -16,96 +16,28 @@ ten times a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import count
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 from kombu.transport import redis, virtual
-from kombu.transport.redis import Empty, Mutex, MutexHeld
-from kombu.utils.json import dumps, loads
+from kombu.transport.redis import Empty
+from kombu.utils.json import loads
 from redis.exceptions import NoScriptError
 
 from celery_poison.broker.held import Held, Holdings
+from celery_poison.broker.qos import OwnedQoS
 from celery_poison.broker.sealed import Sealed, tagged, wrapped
-from celery_poison.broker.unacked import Unacked, announce, arriving_key, owner_of, text
+from celery_poison.broker.unacked import announce, arriving_key, text
 
 logger = get_logger(__name__)
 
 #: Says of a boot id whether its worker lives; False also if nobody knows it, None if nobody can say now.
 OwnerIsAlive = Callable[[str], bool | None]
-
-
-class OwnedQoS(redis.QoS):
-    """kombu's count of what a channel may prefetch; what becomes of the messages is the book's affair."""
-
-    @property
-    def _held(self) -> Held:
-        held: Held = self.channel.held
-        return held
-
-    def append(self, message: Any, delivery_tag: str) -> None:
-        if not message.registered:
-            self._held.take(delivery_tag, self.channel)
-            entry = dumps([message._raw, "", message.queue_name])
-            with self.pipe_or_acquire() as pipe:
-                pipe.zadd(self.unacked_index_key, {delivery_tag: time()})
-                pipe.hset(self.unacked_key, delivery_tag, entry)
-                pipe.execute()
-        virtual.QoS.append(self, message, delivery_tag)
-
-    def ack(self, delivery_tag: str) -> None:
-        self._held.acknowledge(delivery_tag)
-        virtual.QoS.ack(self, delivery_tag)
-
-    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        if requeue:
-            self._held.put_back(delivery_tag, leftmost=True)
-        else:
-            self._held.acknowledge(delivery_tag)
-        virtual.QoS.ack(self, delivery_tag)
-
-    def put_first(self, delivery_tag: str) -> None:
-        """Put an unacked message back to the front of its queue."""
-        self._held.put_back(delivery_tag)
-        virtual.QoS.ack(self, delivery_tag)
-
-    def restore_unacked(self, client: Any = None) -> None:
-        """As in kombu (shutdown, lost connection), but for what has begun; and it cannot fail."""
-        self.channel.leave()
-        self._delivered.clear()
-
-    def restore_visible(self, start: int = 0, num: int | None = 10, interval: int = 10) -> None:
-        """As in kombu, but what a living worker holds stays with it, however long that takes (TP1-8).
-
-        https://github.com/celery/celery/issues/5935
-        """
-        self._vrestore_count += 1
-        if (self._vrestore_count - 1) % (interval or 1):
-            return
-        with self.channel.conn_or_acquire() as client, suppress(MutexHeld):
-            before = time() - self.visibility_timeout
-            with Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire):
-                unacked = Unacked(self.channel)
-                lost = self._lost(unacked.expired(before))
-                unacked.restore(lost[start : start + num] if num else lost, record=True)
-
-    def _lost(self, tags: Iterable[str]) -> list[str]:
-        is_alive = cache(self.channel.owner_is_alive)
-        mine = self._held.tags()
-
-        def is_lost(tag: str) -> bool:
-            owner = owner_of(tag)
-            if owner is None:
-                return True  # plain kombu gave the tag: it knows no owners
-            if owner == self.channel.boot_id:
-                return tag not in mine  # its delivery was lost with a connection
-            return is_alive(owner) is False
-
-        return [tag for tag in tags if is_lost(tag)]
 
 
 #: Seconds an idle worker waits on one queue before it looks at the others.
@@ -188,6 +120,7 @@ class OwnedChannel(_Base):
     _in_poll: Any
     _consumers: set[Any]
     _fanout_queues: dict[str, Any]
+    _tag_to_queue: dict[str, str]
     heard_at = 0.0
     arriving_from: str | None = None
     arriving_item: Any = None
@@ -264,6 +197,22 @@ class OwnedChannel(_Base):
         callbacks = self.connection._callbacks
         callbacks[queue] = self._named(queue, callbacks[queue])
         return result
+
+    def _basic_cancel(self, consumer_tag: str) -> Any:
+        """As in kombu, but what comes of this queue after it, and was asked for before it, goes back.
+
+        kombu hands that to any channel of the connection, which would take it for a message of another queue.
+        """
+        queue = self._tag_to_queue.get(consumer_tag)
+        result = super()._basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._without_acks and not self.closed:
+            self.connection._callbacks[queue] = self._named(queue, self._return_at_once)
+        return result
+
+    def _return_at_once(self, raw: Any) -> None:
+        message = self.Message(raw, channel=self)
+        self.qos.append(message, message.delivery_tag)
+        self.qos.put_first(message.delivery_tag)
 
     def _named(self, queue: str, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def receive(raw: Any) -> Any:

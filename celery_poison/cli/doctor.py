@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import click
@@ -19,39 +21,62 @@ from celery_poison.cli.output import print_json
 from celery_poison.cli.redis_checks import Finding, Level
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.failover.notifications import Wording
+from celery_poison.failover.receivers import NotDelivered, Receiver
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.quarantine.overview import untried
 from celery_poison.quarantine.owner import check_owner, without_secrets
+from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.settings import Settings
 from celery_poison.text import clean, count_of, duration, when
+from celery_poison.values import receivers_of
 
 _VERIFY = "name who signed the server's certificate: ssl_ca_certs in the URL, or in broker_use_ssl"
 _START = "start Redis, or correct poison_redis_url"
 _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 
-@verb(json_option)
-def doctor(ctx: click.Context, as_json: bool) -> None:
+@verb(
+    click.option("--notify", is_flag=True, help="Send a test to everything that poison_notify names."),
+    json_option,
+)
+def doctor(ctx: click.Context, notify: bool, as_json: bool) -> None:
     """Check settings, Redis, permissions, clock, broker and result backend; each with its cure.
 
     Exit status: 0 nothing failed, 1 something did, 3 Redis is unreachable.
 
     \b
     celery -A proj poison doctor
+    celery -A proj poison doctor --notify
     celery -A proj poison doctor --json | jq '.[] | select(.level != "ok")'
     """
     findings: list[Finding] = []
-    for finding in examine(app_of(ctx)):
+    for finding in chain(examine(app_of(ctx)), _notify(app_of(ctx)) if notify else ()):
         findings.append(finding)
         if not as_json:
             _say(ctx.obj, finding)
     if as_json:
         print_json([finding.as_dict() for finding in findings])
     ctx.exit(_status(findings))
+
+
+def _notify(app: Celery) -> Iterator[Finding]:
+    """Send a test to each receiver that is not this very process."""
+    with suppress(ConfigurationError):  # which is a finding already
+        settings = plugin_of(app).settings
+        test = Wording(app.main or "celery", settings.namespace).test()
+        for receiver in (Receiver(each) for each in receivers_of(settings.notify) if each != "event"):
+            try:
+                receiver.tell(test.as_dict())
+            except NotDelivered as error:
+                cure = "correct it, or poison_notify; see docs/howto.md, Be told"
+                yield Finding("notify", "FAIL", f"{receiver.name}: {error}", cure)
+            else:
+                yield Finding("notify", "ok", f"{receiver.name} took a test")
 
 
 def _say(console: Any, finding: Finding) -> None:
@@ -91,6 +116,8 @@ def examine(app: Celery) -> Iterator[Finding]:
         cure = _VERIFY if "CERTIFICATE_VERIFY_FAILED" in str(error) else _START
         yield Finding("reachable", "FAIL", str(error), cure)
     yield from _around(plugin)
+    if directory := plugin.settings.spool_directory:
+        yield _check_spool(directory)
 
 
 def _ledger(app: Celery, ledger: Ledger, durability: str) -> Iterator[Finding]:
@@ -182,6 +209,14 @@ def _check_stuck(app: Celery) -> Finding:
     whole = f"nobody works on {count_of(stranded.total, 'message')}"
     said = f"{whole}, on {oldest.id} since {when(oldest.since)} ({duration(oldest.age)}): {oldest.why}"
     return Finding("stuck", "warn", said, oldest.cure)
+
+
+def _check_spool(directory: str) -> Finding:
+    """Check that nothing waits on this machine for a Redis that takes it."""
+    if said := spooled_here(directory):
+        cure = "see that Redis takes writes, and run a worker on this machine: it brings them to quarantine"
+        return Finding("spool", "warn", said, cure)
+    return Finding("spool", "ok", f"nothing in {directory}")
 
 
 def _check_broker(app: Celery) -> Finding:

@@ -20,6 +20,8 @@ from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 from celery_poison.cli.session import Misused, Refused, plainly
 from celery_poison.plugin import plugin_of
+from celery_poison.policy import OVERRIDABLE
+from celery_poison.quarantine.owner import identity_of
 
 
 @dataclass(frozen=True)
@@ -45,20 +47,26 @@ STAGES = {
     "ingest": Stage("run_ingest", "Bring the journal into the lake, each entry once."),
     "check": Stage("run_check", "Read the whole lake and say what cannot be read."),
     "tables": Stage("run_tables", "Write attempts, incidents and the other tables."),
-    "blame": Stage("run_blame", "Rank what kills workers."),
+    "blame": Stage("run_blame", "Who is guilty of deaths, who is suspected."),
     "backtest": Stage("run_backtest", "Replay history under other policies."),
     "report": Stage("run_report", "Write one HTML page about all of it."),
+    "maintain": Stage("run_maintain", "Keep the lake small; forget, restore, take over."),
     "publish": Stage("run_publish", "Propose rules, apply them, roll back.", False),
     "all": Stage("run_all", "Ingest, and then all the others in one Spark session."),
 }
 
-_NEEDS = ("pyspark", "pyarrow")
+_NEEDS = ("pyspark", "pyarrow", "deltalake", "scipy")
 _CURE = "the pipeline needs PySpark: pip install 'celery-poison[spark]'"
 
 
 def _common() -> list[click.Parameter]:
     return [
-        click.Option(["--lake"], envvar="POISON_LAKE", help="Directory, or URL Spark knows.  [required]"),
+        click.Option(
+            ["--lake"], envvar="POISON_LAKE", help="Directory, or s3://, gs://, abfss://.  [required]"
+        ),
+        click.Option(
+            ["--app-name"], help="Whose rows, where several apps share the lake; default: the app's."
+        ),
         click.Option(["--redis", "url"], help="URL of the ledger's Redis; default: the app's."),
         click.Option(["--namespace"], help="Of the ledger; default: the app's, else 'poison'."),
         click.Option(["--master-name"], help="Of the Sentinels' master, beside a sentinel:// URL."),
@@ -123,7 +131,6 @@ def _run(module: Any, options: dict[str, Any]) -> None:
         return
     if _lacking():
         raise Refused(_CURE)
-    from celery_poison.pipeline.lake import Lake
     from celery_poison.pipeline.session import open_session
 
     if not options["lake"]:
@@ -131,9 +138,19 @@ def _run(module: Any, options: dict[str, Any]) -> None:
     conf = dict(_setting(text) for text in options["conf"])
     session = open_session(options["master"], options["memory"], conf)
     try:
-        module.run(session, Lake(session, options["lake"]), options)
+        module.run(session, _lake(session, options), options)
     finally:
         session.stop()
+
+
+def _lake(session: Any, options: dict[str, Any]) -> Any:
+    from celery_poison.pipeline.lake import Lake
+
+    lake = Lake(session, options["lake"], options["app_name"] or "")
+    app = getattr(click.get_current_context().obj, "app", None)
+    if app is not None and not options["app_name"] and len(lake.apps()) > 1:
+        lake.app = identity_of(app)["app"]
+    return lake
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -146,6 +163,11 @@ def _setting(text: str) -> tuple[str, str]:
 def _fill_from_app(options: dict[str, Any]) -> None:
     """Complete what was not said by what the app of ``celery -A`` says."""
     app = getattr(click.get_current_context().obj, "app", None)
+    if app is not None:
+        said = plugin_of(app).settings
+        options["settings"] = {name: getattr(said, name) for name in OVERRIDABLE} | {
+            "trial": said.trial != "off"
+        }
     if app is not None and not options["url"]:
         plugin = plugin_of(app)
         broker = dict(app.conf.broker_transport_options or {})

@@ -236,6 +236,12 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
 def _next(record: MessageRecord) -> list[tuple[str, object]]:
     """Return what to type about it, and what that does."""
     id = short(record.id)
+    if record.state == State.NDLV and record.sent_at:
+        gone = (
+            f"celery -A proj worker -Q {clean(record.destination)}",
+            "run what is in that queue, on probation",
+        )
+        return [gone, (command(f"poison discard {id}"), "give it up: a worker that gets it drops it")]
     if record.state == State.NDLV:
         return [(command(f"poison {act.format(id=id)}"), what) for act, what in _acts(record.cause)]
     if record.state == State.FAIL and record.resolution == "discarded":
@@ -273,6 +279,9 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("mid", record.mid),
         ("state", record.state),
         ("queue", record.queue),
+        ("destination", record.destination),
+        ("sent there", when(record.sent_at)),
+        ("goes back", when(record.retry_at)),
         ("cause", record.cause),
         ("last death", died if record.pid else ""),
         ("counts", f"{counted} {record.failures} failures, {record.releases} releases"),

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from celery_poison.blocks import Kind, Rule
+from celery_poison.cli.outbox import block_sending, unblock_sending
 from celery_poison.cli.output import print_json, print_table, say
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
-from celery_poison.model import GateRecord
-from celery_poison.policy import OVERRIDABLE
+from celery_poison.fleet import GateRecord
+from celery_poison.policy import A_QUEUE, OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
 from celery_poison.text import when
@@ -24,6 +25,9 @@ _WHAT = (
     click.option(
         "--like", "like", default="", metavar="ID", help="The fingerprint of this message in quarantine."
     ),
+)
+_QUEUE = click.option(
+    "--queue", default="", help="Sending to this queue, from the outbox; --task: only of it."
 )
 _IF_VERSION = click.option(
     "--if-version",
@@ -38,6 +42,7 @@ _IF_VERSION = click.option(
 
 @verb(
     *_WHAT,
+    _QUEUE,
     click.option(
         "--expires", callback=seconds, help="For how long: 90s, 15m, 12h, 7d. Default: until unblocked."
     ),
@@ -48,6 +53,7 @@ _IF_VERSION = click.option(
 )
 def block(
     ctx: click.Context,
+    queue: str,
     expires: float | None,
     as_list: bool,
     force: bool,
@@ -61,11 +67,17 @@ def block(
     Every worker acts on it within about a heartbeat. What runs already goes on. A message that is released
     from quarantine runs all the same.
 
+    With --queue nothing is sent from the outbox to that queue, or of one task to it: it waits there.
+
     \b
     celery -A proj poison block --like ID --note "crashes the converter"
     celery -A proj poison block --task shop.convert --expires 2h
+    celery -A proj poison block --queue mail --note "the mail server is down"
     celery -A proj poison block --list
     """
+    if queue:
+        block_sending(ctx, queue, what | {"expires": expires}, note, actor, as_json=as_json)
+        return
     quarantine = Quarantine(app_of(ctx))
     if as_list:
         _show_blocks(quarantine.blocks(), as_json=as_json)
@@ -76,6 +88,10 @@ def block(
         rule = quarantine.block_task(name, force=force, **how)
     else:
         rule = quarantine.block_fingerprint(name, task=task, **how)
+    _show_block(rule, as_json=as_json)
+
+
+def _show_block(rule: Rule, *, as_json: bool) -> None:
     if as_json:
         print_json(rule.as_dict())
         return
@@ -85,16 +101,20 @@ def block(
     say(_SOON, err=True)
 
 
-@verb(*_WHAT, *who_options, json_option)
-def unblock(ctx: click.Context, note: str, actor: str, as_json: bool, **what: str) -> None:
-    """Let new messages of a task, or like a known poison, run again.
+@verb(*_WHAT, _QUEUE, *who_options, json_option)
+def unblock(ctx: click.Context, queue: str, note: str, actor: str, as_json: bool, **what: str) -> None:
+    """Let new messages of a task, or like a known poison, run again; with --queue, be sent again, at once.
 
     What is in quarantine stays there: release it. The convictions of the fingerprint are forgotten.
 
     \b
     celery -A proj poison unblock --like ID --note "fixed in 1.2.3"
     celery -A proj poison unblock --task shop.convert
+    celery -A proj poison unblock --queue mail
     """
+    if queue:
+        unblock_sending(ctx, queue, what["task"], note, actor, as_json=as_json)
+        return
     quarantine = Quarantine(app_of(ctx))
     kind, name, _ = _chosen(quarantine, **what)
     version = quarantine.unblock(kind, name, actor=actor, note=note)
@@ -113,7 +133,9 @@ def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> t
         return Kind.FINGERPRINT, fingerprint, task
     if task and not like:
         return Kind.TASK, task, task
-    raise click.UsageError("say what: --task NAME, --fingerprint HEX [--task NAME], or --like ID")
+    raise click.UsageError(
+        "say what: --queue NAME, --task NAME, --fingerprint HEX [--task NAME], or --like ID"
+    )
 
 
 def _show_blocks(found: BlockList, *, as_json: bool) -> None:
@@ -151,9 +173,14 @@ def policy() -> None:
     """
 
 
-@verb(click.argument("task", required=False), json_option, group=policy)
-def get(ctx: click.Context, task: str | None, as_json: bool) -> None:
+_QUEUE = click.option("--queue", default="", help="In the place of TASK: all messages of this queue.")
+
+
+@verb(click.argument("task", required=False), _QUEUE, json_option, group=policy)
+def get(ctx: click.Context, task: str | None, queue: str, as_json: bool) -> None:
     """Show what each task, or one TASK, tolerates, and where that comes from.
+
+    What differs in a queue has a line of its own, queue:NAME.
 
     override: set at run time for the task; override *: for every task; code: guarded(...) or an attribute of
     the task; setting: poison_max_crashes and so on, or their default.
@@ -162,6 +189,7 @@ def get(ctx: click.Context, task: str | None, as_json: bool) -> None:
     celery -A proj poison policy get
     celery -A proj poison policy get shop.convert --json | jq .version
     """
+    task = A_QUEUE + queue if queue else task
     policies = Quarantine(app_of(ctx)).policies()
     found = [each for each in policies.tasks if task in (None, each.task)]
     if as_json:
@@ -173,13 +201,15 @@ def get(ctx: click.Context, task: str | None, as_json: bool) -> None:
         for sentence in policies.ignored:
             say(sentence, err=True)
     if task is not None and not found:
-        say(f"this app guards no task {task!r}, and nothing is overridden for it", err=True)
+        missing = "" if queue else f"this app guards no task {task!r}, and "
+        say(f"{missing}nothing is overridden for it", err=True)
         ctx.exit(REFUSED)
 
 
 @verb(
     click.argument("task"),
-    click.argument("options", nargs=-1, required=True, metavar="OPTION=VALUE..."),
+    click.argument("options", nargs=-1, metavar="OPTION=VALUE..."),
+    _QUEUE,
     *who_options,
     _IF_VERSION,
     json_option,
@@ -187,8 +217,10 @@ def get(ctx: click.Context, task: str | None, as_json: bool) -> None:
     name="set",
     group=policy,
 )
-def set_(ctx: click.Context, task: str, options: Sequence[str], as_json: bool, **how: Any) -> None:
-    """Override options of TASK, or of every guarded task: '*', in quotes.
+def set_(
+    ctx: click.Context, task: str, options: Sequence[str], queue: str, as_json: bool, **how: Any
+) -> None:
+    """Override options of TASK, or of every guarded task: '*', in quotes; or of a queue, without TASK.
 
     Options: max_crashes, max_failures and max_payload_bytes, which may be none. What was overridden before
     and is not named stays.
@@ -196,27 +228,39 @@ def set_(ctx: click.Context, task: str, options: Sequence[str], as_json: bool, *
     \b
     celery -A proj poison policy set shop.convert max_crashes=3 max_failures=10 --note "slow supplier"
     celery -A proj poison policy set '*' max_payload_bytes=1048576
+    celery -A proj poison policy set --queue slow max_failures=3
     celery -A proj poison policy set shop.convert max_payload_bytes=none --if-version 1767225600000
     """
+    if queue:
+        task, options = A_QUEUE + queue, [task, *options]
+    if not options:
+        raise click.UsageError("say what: OPTION=VALUE, for example max_crashes=3")
     wanted = dict(map(_option, options))
     _report(Quarantine(app_of(ctx)).set_policy(task, wanted, **how), as_json=as_json)
 
 
 @verb(
-    click.argument("task"),
+    click.argument("task", required=False, default=""),
     click.argument("options", nargs=-1, metavar="[OPTION]..."),
+    _QUEUE,
     *who_options,
     _IF_VERSION,
     json_option,
     group=policy,
 )
-def unset(ctx: click.Context, task: str, options: Sequence[str], as_json: bool, **how: Any) -> None:
-    """Take overrides of TASK, or of '*', away: those of the named options, else all.
+def unset(
+    ctx: click.Context, task: str, options: Sequence[str], queue: str, as_json: bool, **how: Any
+) -> None:
+    """Take overrides of TASK, of '*', or of a queue away: those of the named options, else all.
 
     \b
     celery -A proj poison policy unset shop.convert max_crashes
     celery -A proj poison policy unset '*' --note "incident is over"
     """
+    if queue:
+        task, options = A_QUEUE + queue, [*filter(None, [task]), *options]
+    if not task:
+        raise click.UsageError("say whose: TASK, '*' or --queue NAME")
     _report(Quarantine(app_of(ctx)).unset_policy(task, options, **how), as_json=as_json)
 
 
@@ -242,7 +286,8 @@ def _policy_row(of: TaskPolicy) -> list[str]:
     cells = [
         f"{shown(of.values[name])} ({of.origins[name]})" if name in of.values else "-" for name in OVERRIDABLE
     ]
-    return [of.task, *cells, "" if of.guarded or of.task == "*" else "not a guarded task of this app"]
+    is_known = of.guarded or of.task == "*" or of.task.startswith(A_QUEUE)
+    return [of.task, *cells, "" if is_known else "not a guarded task of this app"]
 
 
 def _report(change: PolicyChange, *, as_json: bool) -> None:

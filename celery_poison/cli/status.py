@@ -13,7 +13,8 @@ from celery_poison.blocks import Proposal
 from celery_poison.cli.output import print_json, print_table
 from celery_poison.cli.rules import gate_line
 from celery_poison.cli.session import REFUSED, Refused, app_of, json_option, open_quarantine, verb
-from celery_poison.model import Incident, WorkerRecord
+from celery_poison.fleet import Incident, WorkerRecord
+from celery_poison.pauses import Pause
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.deaf import find_deaf
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
@@ -73,6 +74,8 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
         *([("stuck", _stuck_line(seen.stranded))] if seen.stranded.total else []),
         ("blocked", count_of(seen.blocked, "rule")),
+        *([("outbox", _outbox_line(seen))] if seen.outbox else []),
+        *([("paused", "; ".join(_paused_line(pause) for pause in seen.paused))] if seen.paused else []),
         *([("proposal", _proposal_line(seen.proposal))] if seen.proposal else []),
         ("gate", gate_line(seen.gate)),
         ("workers", workers),
@@ -92,6 +95,19 @@ def _unguarded_line(seen: Overview) -> str:
 def _stuck_line(stranded: Stranded) -> str:
     kinds = ", ".join(f"{number} {kind}" for kind, number in stranded.counts.items() if number)
     return f"nobody works on {count_of(stranded.total, 'message')}: {kinds}"
+
+
+def _paused_line(pause: Pause) -> str:
+    if pause.until is not None:
+        return f"queue {pause.name} by {pause.worker} itself until {when(pause.until)}: {pause.note}"
+    note = f": {pause.note}" if pause.note else ""
+    return f"{pause.scope} {pause.name} since {when(pause.since)} by {pause.actor}{note}"
+
+
+def _outbox_line(seen: Overview) -> str:
+    waiting = count_of(sum(lane.waiting for lane in seen.outbox), "message")
+    troubled = {lane.queue for lane in seen.outbox if lane.cause or lane.blocked}
+    return f"{waiting} wait to be sent" + (f"; trouble with {some_of(sorted(troubled))}" if troubled else "")
 
 
 def _proposal_line(proposal: Proposal) -> str:
@@ -163,6 +179,10 @@ def workers(ctx: click.Context, as_json: bool) -> None:
         click.echo("no worker has reported", err=True)
 
 
+def _set_aside(worker: WorkerRecord) -> list[str]:
+    return [f"{queue} (paused)" for queue in worker.paused.split(",") if queue]
+
+
 def _worker_row(worker: WorkerRecord, now: float) -> tuple[object, ...]:
     state = "silent" if not worker.alive else "stopping" if worker.stopping else "alive"
     return (
@@ -172,7 +192,7 @@ def _worker_row(worker: WorkerRecord, now: float) -> tuple[object, ...]:
         worker.pid,
         worker.pool or "-",
         worker.concurrency,
-        worker.queues or "-",
+        ", ".join([*filter(None, worker.queues.split(",")), *_set_aside(worker)]) or "-",
         worker.unguarded,
         worker.ledger_errors,
         worker.noticed_by,

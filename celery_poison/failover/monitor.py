@@ -17,6 +17,8 @@ from celery.utils.log import get_logger
 from celery_poison import signals
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
+from celery_poison.failover.notifier import Notifier
+from celery_poison.failover.outgoing import Outgoing
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
@@ -24,6 +26,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import GONE_PATIENCE_MS, GateLimits, Silence
 from celery_poison.ledger.queries import Queries
+from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -70,6 +73,9 @@ class Monitor:
         self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials)
         self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
+        self._outgoing = Outgoing(app, ledger)
+        self._notifier = Notifier(app, ledger, settings, self._tell)
+        self._errors = ErrorTransactions(app, ledger)
         self._took_over = took_over
         self._event = event
         #: What was done so far about deaths that are not finished with.
@@ -133,6 +139,9 @@ class Monitor:
         for worker, incident in self._queries.open_incidents().items():
             self._recover(worker, incident, fence)
         self._parking.round()
+        self._outgoing.soon()
+        self._notifier.soon(fence)
+        self._errors.pay_late()
         if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2
             self._recovery.sweep_orphans(self._activation, fence)

@@ -1,4 +1,5 @@
-"""Looks after parked messages: those whose earlier start came to grief are published again (TP1-8).
+"""Looks after parked messages: those whose earlier start came to grief are published again (TP1-8), and those
+for whose idempotency key no start runs any more (NEW-12).
 
 Every step can be repeated. A monitor that dies between publishing a message and noting it is followed by
 another, which publishes it again under the same number: whichever copy is second waits, is parked again
@@ -16,8 +17,10 @@ from celery.utils.log import get_logger
 from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
 from celery_poison.headers import PARK, TRIAL
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.pauses import Paused
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Parked, ParkingState
+from celery_poison.pauses import Scope
 from celery_poison.quarantine.stored import stored_message, unpack
 from celery_poison.settings import Settings
 
@@ -38,6 +41,7 @@ class Parking:
         self._app = app
         self._ledger = ledger
         self._queries = Queries(ledger)
+        self._paused = Paused(ledger)
         self._activation_ms = int(settings.activation_interval * 1000)
         self._trial_queue = settings.trial_queue if settings.trial == "queue" else ""
         #: Tokens that parked messages waited for and that have finished, and since when that is known here.
@@ -48,13 +52,24 @@ class Parking:
     def round(self) -> int:
         """Look at every parked message once; return how many were published again.
 
+        Those whose task is paused stay.
+
         Raises:
             LedgerUnavailable: Redis is away; nothing is lost.
         """
         before, self._finished = self._finished, {}
         waiting = dict(self._queries.parked_now())
+        if waiting:
+            self._paused.refresh()
+            waiting = {
+                mid: parked
+                for mid, parked in waiting.items()
+                if not self._paused(Scope.TASK, parked.start.task)
+            }
         # Most of them wait for what runs: that much is known of many at once.
         waiting_still = self._queries.under_way(waiting)
+        if awaited := self._queries.awaited_by(mid for mid in waiting if mid not in waiting_still):
+            waiting_still |= self._ledger.still_awaited(awaited)
         due = [
             (mid, parked)
             for mid, parked in waiting.items()

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from tornado.web import HTTPError, RequestHandler
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.fleet import GateRecord
 from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen
 from celery_poison.flower.jobs import Job
 from celery_poison.flower.ledger import AsyncLedger
-from celery_poison.model import GateRecord
 from celery_poison.quarantine.search import BadFilter
 
 #: A program that cannot hold a cookie says by this header that no browser was talked into its request: pages

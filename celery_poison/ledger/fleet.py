@@ -165,6 +165,18 @@ class FleetTransitions(Caller):
         """
         return bool(self._call("lift_gate", {}, actor=actor, note=note)[0] is Code.OK)
 
+    def note_notified(
+        self, fence: int, outcome: str = "", changes: Mapping[str, int | str] | None = None
+    ) -> None:
+        """Note what a receiver was told, and count it; without either this only asks whose turn it is.
+
+        Args:
+            outcome: ``sent`` or ``failed``.
+            changes: fields of the hash ``notified``; an empty value: forget it.
+        """
+        flat = [word for pair in (changes or {}).items() for word in pair]
+        self._call("note_notified", {}, rest=flat, fence=fence, outcome=outcome, changes="")
+
     def close(
         self,
         worker: str,

@@ -9,10 +9,17 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:done`` | hash | token -> how that start ended (D, B, I) | its acknowledgement |
 | ``{ns}:parked`` | hash | mid -> its parking (JSON, see ``model.Parked``) | a day after its end |
 | ``{ns}:parcels`` | hash | mid -> the original of a message that is parked now | it is published again |
+| ``{ns}:effect:KEY`` | hash | who has an idempotency key, and whether it has returned | its window; a week |
+| ``{ns}:awaited`` | hash | mid -> the ``effect`` that a parked message waits for | it is published again |
+| ``{ns}:owed`` | hash | report id -> an error transaction that is to be sent (JSON) | it is sent |
+| ``{ns}:attempt:TOKEN`` | list | what somebody is told of a start that fails | its end; a week |
+| ``{ns}:tied:TOKEN`` | list | what is published with the success of a start | its end; a day |
+| ``{ns}:tied_lately`` | string | something was tied to the success of a task | a day after the last |
 | ``{ns}:lineage:ID`` | hash | counts of a task id that gave trouble | success, or quarantine |
 | ``{ns}:candidates`` | zset | ids flagged as candidates, by time flagged | cleared or quarantined |
 | ``{ns}:message:MID`` | hash | the original message and its record | release; given up: purge |
 | ``{ns}:quarantine:NAME`` | zset | mids in quarantine (NDLV), by time | a person's decision |
+| ``{ns}:outgoing`` | zset | mids in quarantine that leave it by themselves, by when (ms) | they have left |
 | ``{ns}:failed`` | zset | mids given up (FAIL), by time | purge |
 | ``{ns}:leases`` | zset | worker incarnations, by last heartbeat (ms) | retirement or death |
 | ``{ns}:presence`` | hash | incarnation -> run id of the Redis it is subscribed at | retirement or death |
@@ -29,13 +36,22 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:gate`` | hash | how long the fleet gate is closed, and why | for ever |
 | ``{ns}:policy`` | hash | policies overridden at run time, and their version | for ever |
 | ``{ns}:blocks`` | hash | blocked tasks and fingerprints, and the list's version | unblocked, or over |
+| ``{ns}:paused`` | hash | paused queues and tasks, and the version of that | resumed |
 | ``{ns}:published`` | hash | what the pipeline proposes, and what it put in force | taken back |
 | ``{ns}:convictions:FP`` | string | convictions of one fingerprint | 30 days after the last |
 | ``{ns}:journal`` | stream | every transition (docs/journal.md) | ``poison_journal_maxlen`` |
 | ``{ns}:counts`` | hash | totals since the ledger began | for ever |
 | ``{ns}:untold`` | hash | notices for Flower (``notices.py``) | taken, or a day |
+| ``{ns}:notified`` | hash | what receivers of ``poison_notify`` were told | its group is forgotten |
 | ``{ns}:would`` | hash | cause -> messages (``poison_observe_only``) | for ever |
 | ``{ns}:tally`` | hash | task -> ended runs (``poison_journal=incidents``)| for ever |
+| ``{ns}:outbox:LANE`` | zset | packed messages to be sent, by sequence number | sent, or dropped |
+| ``{ns}:outbox_seq`` | string | the newest sequence number | for ever |
+| ``{ns}:outbox_due`` | zset | lane -> when a relay looks at it next (ms) | its last message is sent |
+| ``{ns}:outbox_lanes`` | hash | lane -> how its sending stands | its last message is sent |
+| ``{ns}:outbox_blocked`` | hash | what is blocked for sending -> why | unblocked |
+| ``{ns}:outbox_failed`` | zset | tied messages that could not be sent | a person's decision |
+| ``{ns}:outbox_wake`` | list | one token while a relay should look | taken |
 """
 
 from __future__ import annotations
@@ -60,8 +76,12 @@ class Keys:
         self.done = self.prefix + "done"
         self.parked = self.prefix + "parked"
         self.parcels = self.prefix + "parcels"
+        self.awaited = self.prefix + "awaited"
+        self.tied_lately = self.prefix + "tied_lately"
+        self.owed = self.prefix + "owed"
         self.candidates = self.prefix + "candidates"
         self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
+        self.outgoing = self.prefix + "outgoing"
         self.failed = self.prefix + "failed"
         self.leases = self.prefix + "leases"
         self.presence = self.prefix + "presence"
@@ -79,18 +99,38 @@ class Keys:
         self.gate = self.prefix + "gate"
         self.policy = self.prefix + "policy"
         self.blocks = self.prefix + "blocks"
+        self.paused = self.prefix + "paused"
         self.published = self.prefix + "published"
         self.journal = self.prefix + "journal"
         self.counts = self.prefix + "counts"
         self.untold = self.prefix + "untold"
+        self.notified = self.prefix + "notified"
         self.would = self.prefix + "would"
         self.tally = self.prefix + "tally"
+        self._name_outbox()
+
+    def _name_outbox(self) -> None:
+        self.outbox_seq = self.prefix + "outbox_seq"
+        self.outbox_due = self.prefix + "outbox_due"
+        self.outbox_lanes = self.prefix + "outbox_lanes"
+        self.outbox_blocked = self.prefix + "outbox_blocked"
+        self.outbox_failed = self.prefix + "outbox_failed"
+        self.outbox_wake = self.prefix + "outbox_wake"
 
     def convictions(self, fingerprint: str) -> str:
         return f"{self.prefix}convictions:{fingerprint}"
 
     def lineage(self, id: str) -> str:
         return f"{self.prefix}lineage:{id}"
+
+    def effect(self, key: str) -> str:
+        return f"{self.prefix}effect:{key}"
+
+    def tied(self, token: str) -> str:
+        return f"{self.prefix}tied:{token}"
+
+    def attempt(self, token: str) -> str:
+        return f"{self.prefix}attempt:{token}"
 
     def message(self, mid: str) -> str:
         return f"{self.prefix}message:{mid}"
@@ -104,6 +144,10 @@ class Keys:
 
     def child(self, incarnation: str, pid: int | str) -> str:
         return f"{self.children}{life_of(incarnation)}#{pid}"
+
+    def lane(self, lane: str) -> str:
+        """Return where the messages of one lane of the outbox wait."""
+        return f"{self.prefix}outbox:{lane}"
 
     def incident(self, incident: str) -> str:
         return f"{self.prefix}incident:{incident}"

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from celery_poison.destinations import SYSTEM_ROUTE, Route
+from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller, Code, fence_of, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import Event, State
@@ -144,7 +146,8 @@ class MessageTransitions(Caller):
 
     def finish(self, mid: str, start: Start, *, fence: int, release: str = "") -> None:
         """Note the end of a start that a dead worker had finished and not written down."""
-        self._call("finish", {}, mid=mid, start=start.encode(), fence=fence_of(fence), release=release)
+        words = {"fence": fence_of(fence), "release": release, "lanes": self.keys.lane("")}
+        self._call("finish", {"tied": self.keys.tied(start.token)}, mid=mid, start=start.encode(), **words)
 
     def forget_ends(self, tokens: Iterable[str], fence: int) -> None:
         """Forget ends whose starts are not on record."""
@@ -154,7 +157,10 @@ class MessageTransitions(Caller):
     def clean_up(self, starts: Iterable[tuple[str, str]]) -> list[int]:
         """Forget acknowledged starts, given as (mid, token); return the numbers of those not on record."""
         flat = [word for pair in starts for word in pair]
-        return [int(number) for number in self._call("clean_up", {}, rest=flat)[1:]] if flat else []
+        prefixes = {"tied": self.keys.tied(""), "lanes": self.keys.lane("")}
+        return (
+            [int(n) for n in self._call("clean_up", {}, rest=flat, pairs="", **prefixes)[1:]] if flat else []
+        )
 
     def resync(self, starts: Iterable[tuple[str, Start, Ended]]) -> int:
         """Put starts on record again, where Redis may have forgotten them, and how they ended.
@@ -288,14 +294,15 @@ class QuarantineTransitions(Caller):
         fields: Mapping[str, str | bytes | int],
         block_after: int | None = None,
         limit: int | None = None,
+        route: Route = SYSTEM_ROUTE,
         known: Known = NOTHING_KNOWN,
     ) -> bool:
         """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
 
         Args:
-            block_after: convictions of one fingerprint after which it is blocked (NEW-3), 0 for never;
-                None: this is no conviction.
+            block_after: convictions of a fingerprint that block it (NEW-3), 0 for never; None: this is none.
             limit: messages in quarantine beyond which it is not kept; None: kept in any case.
+            route: where it goes from there by itself.
 
         Raises:
             IllegalTransition: a person gave the message up.
@@ -303,15 +310,16 @@ class QuarantineTransitions(Caller):
             StaleDelivery: it runs elsewhere.
         """
         fingerprint = str(fields.get("fingerprint", ""))
-        words = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        words: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        optional = {"block_after": block_after, "limit": limit, "retry_ms": route.retry_ms}
+        words |= {name: "" if value is None else value for name, value in optional.items()}
         reply = self._call(
             "quarantine",
             {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
             rest=[word for pair in fields.items() for word in pair],
             fingerprint=fingerprint,
-            block_after="" if block_after is None else block_after,
             remember_ms=REMEMBER_CONVICTIONS_MS,
-            limit="" if limit is None else limit,
+            destination=route.queue,
             known=packed(known),
             **words,
         )
@@ -336,11 +344,30 @@ class QuarantineTransitions(Caller):
         """
         arguments: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
         arguments["patience_ms"] = DECISION_PATIENCE_MS
-        return int(self._call("decide", {"message": self.keys.message(mid)}, **arguments)[1])
+        return int(self._call("decide", {"message": self.keys.message(mid)}, mid=mid, **arguments)[1])
 
     def undecide(self, mid: str, number: int) -> None:
         """Give a reserved message back after a failed attempt, unless somebody took it over."""
         self._call("undecide", {"message": self.keys.message(mid)}, number=number)
+
+    def postpone(self, mid: str, seconds: float) -> None:
+        """Let a message that leaves quarantine by itself wait once more, unless it has left."""
+        with clear_errors("postponing"):
+            now: Any = self.client.time()
+            self.client.zadd(self.keys.outgoing, {mid: int((now[0] + seconds) * 1000)}, xx=True)
+
+    def sent(self, mid: str, number: int, actor: str, canvas: str) -> None:
+        """Note that the destination of a message has confirmed it; the body is there alone from now on.
+
+        Args:
+            number: of the decision.
+            canvas: who waits beside its caller, as JSON; empty where nobody knows, or it is on record.
+
+        Raises:
+            MessageNotFound, IllegalTransition, StaleDelivery: somebody was faster.
+        """
+        arguments: dict[str, Any] = {"mid": mid, "number": number, "actor": actor, "canvas": canvas}
+        self._call("sent", {"message": self.keys.message(mid)}, **arguments)
 
     def released(
         self, mid: str, id: str, release: int, actor: str = "", note: str = "", queue: str = ""

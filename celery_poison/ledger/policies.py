@@ -144,7 +144,7 @@ def _check_proposal(version: int, code: Code, rest: list[bytes]) -> None:
 def version(ledger: Caller) -> int:
     """Return the version of the overrides, 0 if nobody ever changed any; one cheap look."""
     with clear_errors("reading the version of the policies"):
-        return _number(ledger.client.hget(ledger.keys.policy, VERSION))
+        return number_of(ledger.client.hget(ledger.keys.policy, VERSION))
 
 
 def read(ledger: Caller) -> tuple[int, dict[str, bytes]]:
@@ -152,13 +152,13 @@ def read(ledger: Caller) -> tuple[int, dict[str, bytes]]:
     with clear_errors("reading the policies"):
         raw: Any = ledger.client.hgetall(ledger.keys.policy)
     found = {name.decode("utf-8", "replace"): value for name, value in raw.items()}
-    return _number(found.pop(VERSION, None)), found
+    return number_of(found.pop(VERSION, None)), found
 
 
 def block_version(ledger: Caller) -> int:
     """Return the version of the block list, 0 if nobody ever changed it; one cheap look."""
     with clear_errors("reading the version of the block list"):
-        return _number(ledger.client.hget(ledger.keys.blocks, VERSION))
+        return number_of(ledger.client.hget(ledger.keys.blocks, VERSION))
 
 
 def read_blocks(ledger: Caller) -> tuple[int, dict[str, bytes], float]:
@@ -169,13 +169,13 @@ def read_blocks(ledger: Caller) -> tuple[int, dict[str, bytes], float]:
         pipe.time()
         raw, (seconds, micros) = pipe.execute()
     found: dict[str, Any] = {name.decode("utf-8", "replace"): value for name, value in raw.items()}
-    return _number(found.pop(VERSION, None)), found, seconds + micros / 1_000_000
+    return number_of(found.pop(VERSION, None)), found, seconds + micros / 1_000_000
 
 
 def convictions(ledger: Caller, fingerprint: str) -> int:
     """Return how often messages of this fingerprint were convicted lately."""
     with clear_errors("reading a count of convictions"):
-        return _number(ledger.client.get(ledger.keys.convictions(fingerprint)))
+        return number_of(ledger.client.get(ledger.keys.convictions(fingerprint)))
 
 
 def block_field(kind: Kind, name: str) -> str:
@@ -208,5 +208,6 @@ def refused_items(ledger: Caller) -> set[str]:
         return set()
 
 
-def _number(raw: Any) -> int:
+def number_of(raw: Any) -> int:
+    """Return a version as Redis keeps it; 0 where there is none."""
     return int(raw) if raw and raw.isdigit() else 0

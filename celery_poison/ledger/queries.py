@@ -9,10 +9,10 @@ from typing import Any
 
 from celery_poison.causes import Evidence
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.fleet import GateRecord, Incident, WorkerRecord
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.journal import entry
 from celery_poison.ledger.reading import Messages, Reader, as_text, seconds
-from celery_poison.model import GateRecord, Incident, WorkerRecord
 
 #: Keys that are looked at for other namespaces, and at once.
 _SEARCHED, _STEP = 200_000, 5000
@@ -111,6 +111,12 @@ class Queries(Messages, _Fleet):
         found["running"] = max(0, found["running"] - found.pop("ended"))
         return found
 
+    def notified(self) -> dict[str, int]:
+        """Return what receivers of ``poison_notify`` were told, by the fields of the hash ``notified``."""
+        with clear_errors("reading who was notified"):
+            raw: Any = self._client.hgetall(self._keys.notified)
+        return {field.decode("utf-8", "replace"): int(number) for field, number in raw.items()}
+
     def counts(self) -> dict[str, int]:
         """Return the totals since the ledger began, as docs/keys.md names them."""
         with clear_errors("reading the totals"):
@@ -172,6 +178,7 @@ def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> W
         pool=raw.get("pool", ""),
         concurrency=int(raw.get("concurrency") or 0),
         queues=raw.get("queues", ""),
+        paused=raw.get("paused", ""),
         started_at=seconds(raw.get("started_at")),
         last_beat=beat / 1000,
         alive=alive,

@@ -80,13 +80,13 @@ _RECORD_FIELDS = (
     *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
     *("failures", "fingerprint", "payload_bytes", "worker", "first_seen", "last_seen", "quarantined_at"),
     *("reason", "incident", "releases", "resolution", "actor", "note", "pid", "runtime_ms", "evidence"),
-    *("arguments", "edited_from", "edited_to"),
+    *("arguments", "edited_from", "edited_to", "destination", "sent_at", "retry_at"),
 )
 
 _BRIEF_FIELDS = Brief._fields[1:]
 #: Entries of an index that are read in one exchange with Redis.
 _INDEX_PAGE = 10_000
-_BEHIND = "parked until its earlier start ends"
+_BEHIND = "parked until its earlier start ends, or its task is resumed"
 
 
 class Messages(Reader):
@@ -163,6 +163,15 @@ class Messages(Reader):
                 if raw and (parked := Parked.decode(raw)).state is ParkingState.WAITING:
                     yield mid.decode(), parked
 
+    def awaited_by(self, mids: Iterable[str]) -> dict[str, str]:
+        """Return for whose idempotency keys parked messages wait, by mid: those that wait for one."""
+        found: dict[str, str] = {}
+        for page in batches(iter(mids)):
+            with clear_errors("reading the parked messages"):
+                effects: Any = self._client.hmget(self._keys.awaited, page)
+            found |= {mid: effect.decode() for mid, effect in zip(page, effects, strict=True) if effect}
+        return found
+
     def waiting(self) -> Iterator[MessageRecord]:
         """Yield what is parked until an earlier start ends (TBDL)."""
         for mid, parked in self.parked_now():
@@ -221,6 +230,16 @@ class Messages(Reader):
             for raw in map(_named, rows):
                 yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
 
+    def outgoing(self, limit: int) -> list[str]:
+        """Return the mids of what leaves quarantine by itself and is due, the longest due first."""
+        with clear_errors("reading what leaves quarantine"):
+            pipe = self._client.pipeline(transaction=False)
+            pipe.zrange(self._keys.outgoing, 0, limit - 1, withscores=True)
+            pipe.time()
+            rows, (now, micros) = pipe.execute()
+        now_ms = now * 1000 + micros // 1000
+        return [mid.decode() for mid, due in rows if due <= now_ms]
+
     def briefs(self, index: Iterable[tuple[str, float]] | None = None) -> Iterator[Brief]:
         """Yield the few words for each entry of ``index``, by default of all in quarantine, newest first.
 
@@ -234,6 +253,25 @@ class Messages(Reader):
                     pipe.hmget(self._keys.message(mid), _BRIEF_FIELDS)
                 rows = pipe.execute()
             yield from (_brief(mid, row) for mid, row in zip(page, rows, strict=True) if row[0] is not None)
+
+    def arrivals(self, after_ms: int) -> Iterator[list[Brief]]:
+        """Yield, in pages, the few words of what came to quarantine after a moment, the oldest first."""
+        position = 0
+        while True:
+            with clear_errors("reading what came to quarantine"):
+                page: Any = self._client.zrange(
+                    self._keys.quarantine,
+                    f"({after_ms}",
+                    "+inf",
+                    byscore=True,
+                    offset=position,
+                    num=_INDEX_PAGE,
+                )
+            for mids in batches(mid.decode() for mid in page):
+                yield [*self.briefs((mid, 0.0) for mid in mids)]
+            if len(page) < _INDEX_PAGE:
+                return
+            position += len(page)
 
     def record(self, mid: str) -> MessageRecord | None:
         """Return the record of a message that is kept, by its mid, without its body."""

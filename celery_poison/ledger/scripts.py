@@ -84,7 +84,7 @@ class Script:
 @cache
 def _prelude() -> str:
     names = ("journal", "start", "gate", "presence", "parking", "blocks", "proposals", "counts", "lineage")
-    return "".join(_read(f"_{name}") for name in names)
+    return "".join(_read(f"_{name}") for name in (*names, "effects", "outbox", "tied"))
 
 
 def _read(name: str) -> str:

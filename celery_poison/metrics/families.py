@@ -174,6 +174,13 @@ FAMILIES = (
         (),
         lambda s, o: [((), s.counts.get("cleared", 0))],
     ),
+    _by(
+        Kind.COUNTER,
+        "notifications_total",
+        "Notifications to the receivers of poison_notify, by outcome",
+        "outcome",
+        lambda s, o: [((word,), s.counts.get(f"notified:{word}", 0)) for word in ("sent", "failed")],
+    ),
     Family(
         "recovery_seconds",
         Kind.HISTOGRAM,

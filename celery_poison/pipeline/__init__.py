@@ -3,10 +3,14 @@
 In reading order::
 
     schema      what a row of the lake is
-    source      Redis Streams as a Spark data source, batch and stream
-    ingest      journal -> lake, exactly once
-    lake        which parts of the lake count, and reading them
     session     one quiet Spark session, here or on a cluster
+    sink        Spark's tasks write files, and what they tell of them
+    lake        Delta tables: whose, how far, which version
+    ingest      journal -> lake, each entry once
+    tables      pure functions from DataFrame to DataFrame
+    derived     the tables of a lake, kept up to date by what is new
+    maintain    compaction, vacuum, forgetting, going back
+    stages      what the commands do
 
 Needs the extra ``celery-poison[spark]`` and Java 17 or newer.
 """

@@ -1,149 +1,163 @@
-"""What changed before or with the deaths: drifts, waves after a release, slower recoveries (NEW-7)."""
+"""What changed before or with the deaths: drifts, new deaths, slower recoveries (NEW-7).
+
+As in :mod:`celery_poison.pipeline.blame`, the queries are SQL that Spark and DuckDB read alike.
+"""
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from typing import Any
 
-from celery_poison.pipeline.tables.attempts import ended_alive
-from celery_poison.pipeline.tables.tallies import tallies
-from celery_poison.pipeline.tables.usual import MEASURES, usual
+import numpy as np
+import pyarrow as pa
+
+from celery_poison.pipeline.blame import ALWAYS, Ask, filled
+from celery_poison.pipeline.model import FALSE_SHARE, q_values
+from celery_poison.pipeline.window import Window
 
 #: Fewer deaths, or incidents, say nothing.
 LEAST = 8
 #: How many times the usual counts as changed.
 TIMES = 2.0
+MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms", "memory": "memory_kb"}
+
+#: Of the table ``anomalies``.
+SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("key", pa.string()),
+        ("date", pa.date32()),
+        *((name, pa.float64()) for name in ("value", "usual", "times")),
+        ("says", pa.string()),
+    ]
+)
+
+_DIED = " union all ".join(
+    f"select task, '{measure}' as measure, cast({column} as double) as value, date from {{deaths}}"
+    f" where proof = 'proven' and {column} is not null and {{recent}} and {{window}}"
+    for measure, column in MEASURES.items()
+)
+DRIFTS = f"""
+select task, measure, median(value) as value, count(*) as n, max(date) as date from ({_DIED}) d
+where task is not null group by task, measure having count(*) >= {LEAST}
+"""
+USUAL = """
+select task, measure, cast(value as double) as value, cast(n as bigint) as n from {usual}
+where {recent} and {window}
+"""
+RECOVERIES = """
+select queue, i.at as noticed, i.date as date, cast(recovery_ms as double) as ms, {recent} as recent
+from (select * from {incidents} where recovery_ms is not null and {window}) i
+join (select distinct death, queue from {deaths} where incident is not null and queue is not null) d
+  on i.death = d.death
+"""
 
 
 def anomalies(
-    attempts: DataFrame,
-    incidents: DataFrame,
-    counted: DataFrame | None = None,
-    points: DataFrame | None = None,
-) -> DataFrame:
+    ask: Ask, blamed: Iterable[Mapping[str, Any]] = (), window: Window = ALWAYS
+) -> list[dict[str, Any]]:
     """Return what stands out, the largest factor first.
 
     Args:
-        counted, points: what ``tallies`` and ``usual`` made of the same attempts, where that is there.
+        blamed: what :func:`celery_poison.pipeline.blame.blame` said of the same window.
 
     Returns:
         ``kind, key, date, value, usual, times, says``. ``payload``, ``duration`` and ``memory`` compare the
-        median of what died of a task with what ended alive; ``release`` the share of a task's runs that died
-        under one release with that under all others; ``recovery`` the median of a queue's last third of
-        incidents with that of its first third. ``date`` is that of the last death.
+        median of what died of a task with what ended alive; ``deaths`` those of an element with those that it
+        would have had at its rate before the window; ``recovery`` the median of a queue's incidents with that
+        before the window, or without one that of the last third of its time with the first.
     """
-    counted = tallies(attempts) if counted is None else counted
-    whole = (
-        waves(counted).unionByName(slower(attempts, incidents)).unionByName(drifts(attempts, counted, points))
-    )
-    times = F.col("value") / F.col("usual")
-    return (
-        whole.where(F.col("usual") > 0)
-        .withColumn("times", times)
-        .where(F.col("times") >= TIMES)
-        .select("kind", "key", "date", "value", "usual", "times", "says")
-        .orderBy(F.desc("times"), "kind", "key")
-    )
+    names = {"recent": window.recent, "window": window.within}
+    found = [*_drifts(ask, names), *_more_deaths(blamed), *_slower(ask, names, window)]
+    for row in found:
+        row["times"] = row["value"] / row["usual"]
+    found = [row for row in found if row["times"] >= TIMES]
+    return sorted(found, key=lambda row: (-row["times"], row["kind"], row["key"]))
 
 
-def drifts(attempts: DataFrame, counted: DataFrame, points: DataFrame | None = None) -> DataFrame:
-    """Compare what died with what ended alive; whom a trial cleared died by chance and is left out."""
-    dead = attempts.where(_guilty())
-    died = dead.groupBy("task").agg(*(_died(measure).alias(measure) for measure in MEASURES))
-    each = died.select("task", F.explode(F.array(*MEASURES)).alias("m")).where(F.col("m.n") >= LEAST)
-    points = usual(attempts, counted) if points is None else points
-    medians = points.groupBy("task", "measure").agg(F.percentile("value", 0.5, F.col("n")).alias("usual"))
-    says = F.format_string("%s of the %d that died, against those that ended alive", "measure", "n")
-    return (
-        each.select("task", "m.*")
-        .join(medians, ["task", "measure"])
-        .select(
-            F.col("measure").alias("kind"),
-            F.col("task").alias("key"),
-            "date",
-            "value",
-            "usual",
-            says.alias("says"),
+def _drifts(ask: Ask, names: Mapping[str, str]) -> list[dict[str, Any]]:
+    died = ask(filled(DRIFTS, names)).to_pylist()
+    if not died:
+        return []
+    points: dict[tuple[str, str], list[tuple[float, int]]] = {}
+    for row in ask(filled(USUAL, names)).to_pylist():
+        points.setdefault((row["task"], row["measure"]), []).append((row["value"], row["n"]))
+    return [
+        _row(row["measure"], row["task"], row["date"], row["value"], usual, _drift_says(row))
+        for row in died
+        if (usual := _weighted_median(points.get((row["task"], row["measure"]), ()))) > 0
+    ]
+
+
+def _drift_says(row: Mapping[str, Any]) -> str:
+    return f"{row['measure']} of the {row['n']} that died, against those that ended alive"
+
+
+def _more_deaths(blamed: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what is suspicious now and kills more often than it did before.
+
+    Only of what is suspicious: when a task begins to kill, the rate of its host and of its queue rises with
+    it. What did not run before is told, too.
+    """
+    bad = [row for row in blamed if row["standing"] != "unremarkable" and row["deaths"] >= LEAST]
+    bad = [row for row in bad if row["before_deaths"] is not None]
+    new = [row for row in bad if row["change_p"] is None]
+    compared = [row for row in bad if row["change_p"] is not None]
+    found = [(row, row["expected"], "expected; it did not run before") for row in new]
+    if compared:
+        q = q_values(np.array([row["change_p"] for row in compared]), len(compared))
+        found += [
+            (row, row["before_expected"], f"at its rate before, q={chance:.2g}")
+            for row, chance in zip(compared, q, strict=True)
+            if chance < FALSE_SHARE
+        ]
+    return [
+        _row(
+            "deaths",
+            f"{row['dimension']} {row['key']}",
+            None,
+            row["deaths"],
+            # Half a death at least: none at all before is a small rate and no division by nothing.
+            max(usual, 0.5),
+            f"{row['deaths']:.3g} deaths, {usual:.2g} {words}",
         )
-    )
+        for row, usual, words in found
+    ]
 
 
-def _died(measure: str) -> Column:
-    column = F.col(MEASURES[measure])
-    return F.struct(
-        F.lit(measure).alias("measure"),
-        F.percentile_approx(column, 0.5, 1000).cast("double").alias("value"),
-        F.count(column).alias("n"),
-        F.max(F.when(column.isNotNull(), F.col("date"))).alias("date"),
-    )
+def _slower(ask: Ask, names: Mapping[str, str], window: Window) -> list[dict[str, Any]]:
+    queues: dict[str, list[dict[str, Any]]] = {}
+    for row in ask(filled(RECOVERIES, names)).to_pylist():
+        queues.setdefault(row["queue"], []).append(row)
+    says = "milliseconds, the last third of its incidents against the first"
+    if window.since:
+        says = f"milliseconds, since {window.since} against before"
+    found = []
+    for queue, rows in queues.items():
+        early, late = _split(rows, window)
+        if min(len(early), len(late)) >= LEAST:
+            day = max(row["date"] for row in rows)
+            found.append(_row("recovery", queue, day, float(np.median(late)), float(np.median(early)), says))
+    return [row for row in found if row["usual"] > 0]
 
 
-def waves(counted: DataFrame) -> DataFrame:
-    """Compare a task's deaths under one release with those under all its others; takes ``tallies``."""
-    none = F.lit(0).cast("long")
-    by = (
-        counted.where(F.col("release").isNotNull())
-        .groupBy("task", "release")
-        .agg(
-            F.coalesce(F.sum(F.when(_guilty(), F.col("n"))), none).alias("died"),
-            F.coalesce(F.sum(F.when(_guilty() | _alive(), F.col("n"))), none).alias("ran"),
-            F.max(F.when(_guilty(), F.col("date"))).alias("date"),
-        )
-    )
-    everything = by.groupBy("task").agg(F.sum("died").alias("all_died"), F.sum("ran").alias("all_ran"))
-    others = F.col("all_ran") - F.col("ran")
-    # Half a death more, so that none at all elsewhere is a small share and no division by nothing.
-    usual = (F.col("all_died") - F.col("died") + 0.5) / F.greatest(others, F.lit(1))
-    says = F.format_string("%d of %d runs died under this release", "died", "ran")
-    return (
-        by.join(everything, "task")
-        .where((F.col("died") >= LEAST) & (others > 0))
-        .select(
-            F.lit("release").alias("kind"),
-            F.concat("task", F.lit(" @ "), "release").alias("key"),
-            "date",
-            (F.col("died") / F.col("ran")).alias("value"),
-            usual.alias("usual"),
-            says.alias("says"),
-        )
-    )
+def _split(rows: Sequence[Mapping[str, Any]], window: Window) -> tuple[list[float], list[float]]:
+    if window.since:
+        return [r["ms"] for r in rows if not r["recent"]], [r["ms"] for r in rows if r["recent"]]
+    first, last = min(row["noticed"] for row in rows), max(row["noticed"] for row in rows)
+    third = (last - first) / 3
+    early = [row["ms"] for row in rows if row["noticed"] < first + third]
+    return early, [row["ms"] for row in rows if row["noticed"] > last - third]
 
 
-def slower(attempts: DataFrame, incidents: DataFrame) -> DataFrame:
-    """Compare each queue's last third of recoveries with its first."""
-    whole = incidents.where("recovery_ms is not null").select("death", "at", "date", "recovery_ms")
-    queues = attempts.where("incident is not null and end = 'crashed'").select("death", "queue").distinct()
-    known = queues.join(whole, "death")
-    spans = known.groupBy("queue").agg(
-        F.min(F.unix_millis("at")).alias("since"), F.max(F.unix_millis("at")).alias("until")
-    )
-    part = (F.unix_millis("at") - F.col("since")) / F.greatest(F.col("until") - F.col("since"), F.lit(1))
-    third = known.join(spans, "queue").withColumn("part", part)
-    early, late = F.col("part") < 1 / 3, F.col("part") > 2 / 3
-    found = third.groupBy("queue").agg(
-        _median(late).alias("value"),
-        _median(early).alias("usual"),
-        F.least(F.count(F.when(early, True)), F.count(F.when(late, True))).alias("n"),
-        F.max("date").alias("date"),
-    )
-    says = F.lit("milliseconds, the last third of its incidents against the first")
-    return found.where(F.col("n") >= LEAST).select(
-        F.lit("recovery").alias("kind"),
-        F.col("queue").alias("key"),
-        "date",
-        "value",
-        "usual",
-        says.alias("says"),
-    )
+def _weighted_median(points: Iterable[tuple[float, int]]) -> float:
+    ordered = sorted(points)
+    if not ordered:
+        return 0.0
+    reached = np.cumsum([n for _, n in ordered])
+    return float(ordered[int(np.searchsorted(reached, reached[-1] / 2))][0])
 
 
-def _median(condition: Column) -> Column:
-    return F.percentile(F.when(condition, F.col("recovery_ms")), 0.5)
-
-
-def _guilty() -> Column:
-    return (F.col("end") == "crashed") & F.coalesce(F.col("proof") == "proven", F.lit(False))
-
-
-def _alive() -> Column:
-    return ended_alive(F.col("end"), F.col("outcome"))
+def _row(kind: str, key: str, day: date | None, value: float, usual: float, says: str) -> dict[str, Any]:
+    return {"kind": kind, "key": key, "date": day, "value": value, "usual": usual, "says": says}

@@ -1,262 +1,256 @@
-"""Who kills workers, by the method that finds faults in programs: spectrum-based localisation (NEW-7).
+"""Who is suspected of killing workers, and who was proven to (NEW-7).
 
-A *run* of the spectrum is one attempt that ended alive (it passed), or one death (it failed) together with
-all who were in it. An *element* is what may be to blame: a fingerprint, a task, a form of arguments, a
-payload size, a host, a release. Of each element is counted in how many deaths it was and how many runs of it
-passed; the measures make one number of these two. docs/pipeline-tables.md has definitions and sources.
+Guilty is what a trial proved: a message that died again, alone. Only arguments, by their fingerprint, can be
+that. Tasks, hosts, releases and the like are never on trial: of them :mod:`celery_poison.pipeline.model` says
+how many deaths more than expected they had, and how likely that is by chance.
+
+The queries are plain SQL that Spark and DuckDB read alike; ``ask`` runs them. docs/pipeline-tables.md has
+every word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from pyspark import cloudpickle
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from celery_poison.pipeline import beta
-from celery_poison.pipeline.tables.attempts import ended_alive
-from celery_poison.pipeline.tables.fingerprints import fingerprints
-from celery_poison.pipeline.tables.tallies import decade, tallies
+from celery_poison.pipeline.model import Cells, Codes, Judged, chance_of_change, grouped, judge
+from celery_poison.pipeline.window import Window
 
-#: What may be to blame. ``shape`` and ``payload`` are those of one task.
-DIMENSIONS = ("fingerprint", "task", "shape", "payload", "host", "release")
-MEASURES = ("ochiai", "tarantula", "dstar", "jaccard")
+ALWAYS = Window()
+
+#: What may be suspected. ``shape`` and ``payload`` are those of one task, ``task_release`` its releases.
+DIMENSIONS = ("fingerprint", "task", "shape", "payload", "task_release", "release", "queue", "host")
+#: Those of which each element belongs to one task.
+PARTS = ("fingerprint", "shape", "payload", "task_release")
+#: Runs a query over ``{tallies}``, ``{deaths}``, ``{kin}`` and ``{fingerprints}``, and returns its few rows.
+Ask = Callable[[str], Any]
 
 _SIZES = ("under 1 kB", "1-10 kB", "10-100 kB", "100 kB-1 MB", "1-10 MB", "10-100 MB", "100 MB or more")
+_SIZE = "case " + " ".join(f"when payload_bytes < 1e{power} then {power - 3}" for power in range(3, 9))
+_SIZE += " when payload_bytes is not null then 6 end"
+IS_ALIVE = "(r.end = 'rolled_back' or r.end = 'finished' and coalesce(outcome, '') <> 'lost')"
+#: 1 for a death alone of a message that had died before: it was a candidate, and this was its trial.
+_TRIED = "(case when blame = 'exact' and crashes >= 2 then 1 else 0 end)"
+
+#: One row for each message that died and was not cleared: where it died first, and how much of that death is
+#: its own. A death that several may be guilty of is divided among them; dying again, on trial or after a
+#: retry, is the same misfortune and not counted again.
+MISFORTUNES = f"""
+with suspects as (
+  select coalesce(id, token) as message, task, queue, host, release, shape, fingerprint, cause, proof,
+    blame, crashes, {_SIZE} as size, {{recent}} as recent, ended_at, seq,
+    sum(case when proof = 'proven' then 1 else 0 end) over (partition by death) as proven,
+    sum(case when proof = 'cleared' then 0 else 1 end) over (partition by death) as held
+  from {{deaths}} where {{window}}
+), shared as (
+  select *, case when proof = 'cleared' or proven > 0 and proof <> 'proven' then 0
+    else cast(1 as double) / (case when proven > 0 then proven else held end) end as share from suspects
+), counted as (
+  select *, max(share) over (partition by message) as deaths,
+    row_number() over (partition by message order by ended_at, seq) as nth from shared where share > 0
+), misfortunes as (select * from counted where nth = 1)"""
+
+#: Runs that have everything in common, counted. Forms, sizes and the task itself are told of tasks with a
+#: death only, fingerprints where two messages of one died or a trial proved one: to the model all others are
+#: alike.
+CELLS = f"""{MISFORTUNES}, bearers as (
+  select fingerprint from counted where fingerprint is not null
+  group by fingerprint having count(distinct message) > 1 or max({_TRIED}) = 1
+), troubled as (select distinct task as died from misfortunes
+), runs as (
+  select task, queue, host, release, shape, size, {{recent}} as recent, runtime_ms as ms,
+    case when {IS_ALIVE} then n else 0 end as alive
+  from {{tallies}} r where {{window}}
+), borne as (
+  select task, queue, host, release, shape, {_SIZE} as size, fingerprint, {{recent}} as recent,
+    coalesce(runtime_ms, 0) as ms, case when {IS_ALIVE} then 1 else 0 end as alive
+  from {{kin}} r join bearers using (fingerprint) where {{window}}
+), every as (
+  select task, queue, host, release, shape, size, null as fingerprint, null as cause, recent,
+    0 as deaths, ms, alive from runs
+  union all select task, queue, host, release, shape, size, fingerprint, null, recent, 0, ms, alive from borne
+  union all select task, queue, host, release, shape, size, null, null, recent, 0, -ms, -alive from borne
+  union all select task, queue, host, release, shape, size, b.fingerprint, cause, recent, deaths, 0, 0
+    from misfortunes m left join bearers b on m.fingerprint = b.fingerprint
+)
+select died as task, queue, host, release, case when died is not null then shape end as shape,
+  case when died is not null then size end as size, cast(fingerprint as string) as fingerprint,
+  cast(cause as string) as cause, recent, cast(sum(deaths) as double) as deaths,
+  cast(sum(ms) as double) as ms, cast(sum(alive) as bigint) as alive
+from every e left join troubled t on e.task = t.died
+group by all
+"""
+
+#: Fingerprints of which a trial proved a message guilty, and that nobody ever saw end alive or be cleared.
+GUILTY = f"""
+select fingerprint, count(distinct coalesce(id, token)) as messages
+from {{deaths}} d
+join (select fingerprint from {{fingerprints}} where alive = 0 and cleared = 0) f using (fingerprint)
+where {_TRIED} = 1 and {{recent}} and {{window}} group by fingerprint
+"""
+RUNS_ALIVE = f"select cast(sum(n) as bigint) as n from {{tallies}} r where {IS_ALIVE}"
+SEEN = "select sum(fingerprints) as n from {tallies} where {recent} and {window}"
 
 
-def elements(attempts: DataFrame) -> DataFrame:
-    """Return ``attempts`` with one column for each of :data:`DIMENSIONS`: the key of its element, or null."""
-    return _named(attempts.withColumn("size", decade(F.col("payload_bytes"))))
+_WORDS = ("dimension", "key", "standing", "says", "causes")
+
+_NUMBERS = ("deaths", "elsewhere", "expected", "times", "low", "high", "p", "q", "hours")
+#: Of the table ``blame``.
+SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in _WORDS),
+        *((name, pa.int64()) for name in ("proven", "alive")),
+        *((name, pa.float64()) for name in (*_NUMBERS, "before_deaths", "before_expected", "change_p")),
+    ]
+)
 
 
-def _named(sized: DataFrame) -> DataFrame:
-    shape = F.concat("task", F.lit("("), "shape", F.lit(")"))
-    sizes = F.array(*(F.lit(name) for name in _SIZES))
-    payload = F.concat("task", F.lit(" "), F.get(sizes, "size"))
-    return sized.withColumns({"shape": shape, "payload": payload})
-
-
-def spectrum(attempts: DataFrame, *, trials: bool = True, alive: DataFrame | None = None) -> DataFrame:
-    """Count each element that was in at least one death.
+def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[dict[str, Any]]:
+    """Return every element that was in a death of the window, of each dimension the most suspicious first.
 
     Args:
-        trials: take out of a death whom its trial cleared. False: as if nobody had been tried.
-        alive: what :func:`runs_alive` made of the same attempts, where it is there already.
+        cause: count deaths of this cause only; those of other causes are none then.
 
     Returns:
-        ``dimension, key, failed, passed, cleared, proven, guilt, failed_total, passed_total``: deaths it was
-        in; its runs that ended alive; of its suspects, those whom a trial cleared and those who were proven
-        guilty; deaths, each divided by those who may be guilty of it; all deaths and all runs alive in which
-        the dimension is known.
+        For each the columns of the table ``blame``, see docs/pipeline-tables.md.
     """
-    alive = runs_alive(attempts) if alive is None else alive
-    members = _long(_shares(elements(attempts).where("end = 'crashed'"), trials))
-    deaths = members.groupBy("dimension", "key", "death").agg(
-        F.max(F.col("held").cast("long")).alias("failed"),
-        F.sum("share").alias("guilt"),
-        F.count(F.when(F.col("proof") == "cleared", True)).alias("cleared"),
-        F.count(F.when(F.col("proof") == "proven", True)).alias("proven"),
-    )
-    of_all = deaths.where("failed > 0").select("dimension", "death").distinct()
-    # What is added up comes in one form and without a key where it is of all: so it is shuffled once.
-    whole = (
-        _counted(deaths, "failed", "guilt", "cleared", "proven", died=F.lit(1))
-        .unionByName(_counted(of_all, key=F.lit(None), failed=F.lit(1)))
-        .unionByName(_counted(alive, "passed"))
-        .groupBy("dimension", "key")
-        .agg(*(F.sum(name).alias(name) for name in (*_COUNTS, "died")))
-    )
-    each = Window.partitionBy("dimension")
-    total = {
-        f"{name}_total": F.coalesce(F.max(F.when(F.col("key").isNull(), F.col(name))).over(each), F.lit(0))
-        for name in ("failed", "passed")
-    }
-    return whole.withColumns(total).where("key is not null and died > 0").drop("died")
+    names = {"recent": window.recent, "window": window.within}
+    table = ask(filled(CELLS, names))
+    if cause is not None:
+        other = pc.not_equal(pc.fill_null(table["cause"], cause), cause)
+        table = table.filter(pc.invert(other))
+    if not table.num_rows:
+        return []
+    guilty = dict(zip(*ask(filled(GUILTY, names)).to_pydict().values(), strict=True))
+    seen = ask(filled(SEEN, names))["n"][0].as_py() or 0
+    elements = _Elements(table, window.since is not None)
+    rows = [elements.row(told, guilty) for told in judge(elements.cells(int(seen), guilty))]
+    rows.sort(key=lambda row: (DIMENSIONS.index(row["dimension"]), *_order(row)))
+    return rows
 
 
-_COUNTS = {"failed": "long", "passed": "long", "cleared": "long", "proven": "long", "guilt": "double"}
+def filled(query: str, names: Mapping[str, str]) -> str:
+    """Fill in what is no table; the names of tables stay, for whoever asks."""
+    for name, words in names.items():
+        query = query.replace(f"{{{name}}}", words)
+    return query
 
 
-def _counted(rows: DataFrame, *names: str, **given: Column) -> DataFrame:
-    """Return rows in the form in which they are added up; what they do not tell is 0."""
-    given = {"key": F.col("key"), "died": F.lit(0), **given, **{name: F.col(name) for name in names}}
-    counts = {**_COUNTS, "died": "long"}
-    columns = (given.get(name, F.lit(0)).cast(kind).alias(name) for name, kind in counts.items())
-    return rows.select("dimension", given["key"].cast("string").alias("key"), *columns)
-
-
-def runs_alive(
-    attempts: DataFrame, counted: DataFrame | None = None, died: DataFrame | None = None
-) -> DataFrame:
-    """Count the runs that ended alive.
-
-    Args:
-        counted, died: what ``tallies`` and ``fingerprints`` made of the same attempts, where that is there.
-
-    Returns:
-        ``dimension, key, passed``: of each element, fingerprints only if they were in a death; and, where
-        ``key`` is null, of all in which the dimension is known.
-    """
-    counted = tallies(attempts) if counted is None else counted
-    passed = _named(counted.where(ended_alive(F.col("end"), F.col("outcome"))))
-    # Few of many fingerprints were in a death: the others are in the total only.
-    died = fingerprints(attempts) if died is None else died
-    bearers = died.select(
-        F.lit("fingerprint").alias("dimension"), F.col("fingerprint").alias("key"), F.col("alive").alias("n")
-    )
-    others = passed.select("n", F.explode(_pairs(DIMENSIONS[1:])).alias("e")).select(
-        "e.dimension", "e.key", "n"
-    )
-    known = bearers.unionByName(others).where("key is not null")
-    each = known.groupBy("dimension", "key").agg(F.sum("n").alias("passed"))
-    return each.unionByName(_totals(passed))
-
-
-def _totals(passed: DataFrame) -> DataFrame:
-    every = {name: F.when(F.col(name).isNotNull(), F.col("n")) for name in DIMENSIONS[1:]}
-    sums = [F.sum(column).alias(name) for name, column in every.items()]
-    known = passed.agg(F.sum("fingerprints").alias("fingerprint"), *sums)
-    nothing = F.lit(None).cast("string").alias("key")
-    whole = known.select(F.explode(_pairs(DIMENSIONS)).alias("e"))
-    return whole.select("e.dimension", nothing, F.col("e.key").alias("passed"))
-
-
-def _pairs(names: Sequence[str]) -> Column:
-    return F.array(*(F.struct(F.lit(name).alias("dimension"), F.col(name).alias("key")) for name in names))
-
-
-def score(spectrum: DataFrame) -> DataFrame:
-    """Add the measures and, within each dimension, the rank by Ochiai (1: most suspicious; equals alike)."""
-    measured = spectrum.withColumns(
-        {
-            "ochiai": ochiai(F.col("failed"), F.col("passed"), F.col("failed_total")),
-            "tarantula": tarantula(
-                F.col("failed"), F.col("passed"), F.col("failed_total"), F.col("passed_total")
-            ),
-            "dstar": dstar(F.col("failed"), F.col("passed"), F.col("failed_total")),
-            "jaccard": jaccard(F.col("failed"), F.col("passed"), F.col("failed_total")),
-        }
-    )
-    order = Window.partitionBy("dimension").orderBy(F.desc("ochiai"))
-    return estimate(measured).withColumn("rank", F.rank().over(order))
-
-
-def estimate(spectrum: DataFrame) -> DataFrame:
-    """Add ``rate``, the share of its runs that kill, the interval around it (95 %), and ``standing``.
-
-    A beta distribution: Jeffreys' prior, deaths by ``guilt``, runs alive by ``passed``. ``standing`` is
-    ``guilty`` (a death alone proves it), ``bystander`` (trials cleared it of everything) or ``suspect``.
-    """
-    quantile = F.udf(_remembered(), "double", useArrow=False)
-    deadly, calm = F.col("guilt") + 0.5, F.col("passed") + 0.5
-    low, high = (quantile(F.lit(part), deadly, calm.cast("double")) for part in (0.025, 0.975))
-    standing = F.when(F.col("proven") > 0, "guilty").when(F.col("failed") == 0, "bystander")
-    return spectrum.withColumns(
-        {
-            "rate": deadly / (deadly + calm),
-            "rate_low": low,
-            "rate_high": high,
-            "standing": standing.otherwise("suspect"),
-        }
-    )
-
-
-def _remembered() -> Callable[[float, float, float], float]:
-    """Return ``beta.quantile``, to be sent as it is to executors that have not got this package."""
-    cloudpickle.register_pickle_by_value(beta)
-    known: dict[tuple[float, float, float], float] = {}
-
-    def quantile(part: float, deadly: float, calm: float) -> float:
-        # Most elements share a few pairs of small counts.
-        key = part, deadly, calm
-        if key not in known:
-            known[key] = beta.quantile(*key)
-        return known[key]
-
-    return quantile
-
-
-def compare(
-    attempts: DataFrame, tops: Sequence[int] = (5, 10, 20, 50, 100), alive: DataFrame | None = None
-) -> DataFrame:
-    """Say how well each measure finds, without any trial, the fingerprints that trials proved to be deadly.
-
-    Deadly is a fingerprint that died alone and never ended alive. What is at the top of a ranking is compared
-    with that, at each of ``tops`` and at the number of deadly ones.
-
-    Returns:
-        ``measure, top, deadly, found, precision, recall``.
-    """
-    told = score(spectrum(attempts, trials=False, alive=alive)).where("dimension = 'fingerprint'")
-    names = (*MEASURES, "rate_low")
-    values = F.array(*(F.struct(F.lit(name).alias("measure"), F.col(name).alias("value")) for name in names))
-    guilty = (F.col("proven") > 0) & (F.col("passed") == 0)
-    each = told.select("key", guilty.alias("guilty"), F.explode(values).alias("m")).select(
-        "key", "guilty", "m.*"
-    )
-    of_measure = Window.partitionBy("measure")
-    # The key decides between equals, so that two runs say the same.
-    order = of_measure.orderBy(F.desc("value"), "key")
-    found = F.count(F.when(F.col("guilty"), True))
-    ranked = each.withColumns({"place": F.row_number().over(order), "deadly": found.over(of_measure)})
-    counts = F.array(*(F.lit(top).cast("long") for top in tops), F.col("deadly"))
+def _order(row: dict[str, Any]) -> tuple[Any, ...]:
     return (
-        ranked.where("deadly > 0")
-        .withColumn("top", F.explode(F.array_distinct(counts)))
-        .where("place <= top")
-        .groupBy("measure", "top", "deadly")
-        .agg(found.alias("found"), F.count(F.lit(1)).alias("taken"))
-        .select(
-            "measure",
-            "top",
-            "deadly",
-            "found",
-            (F.col("found") / F.col("taken")).alias("precision"),
-            (F.col("found") / F.col("deadly")).alias("recall"),
-        )
+        ("guilty", "suspicious", "unremarkable").index(row["standing"]),
+        row["q"],
+        -row["times"],
+        row["key"],
     )
 
 
-def _shares(suspects: DataFrame, trials: bool) -> DataFrame:
-    """Divide each death by those who may be guilty of it; whom a trial cleared is not ``held``."""
-    held = (F.col("proof") != "cleared") if trials else F.lit(True)
-    proven = (F.col("proof") == "proven") if trials else F.lit(False)
-    each = Window.partitionBy("death")
-    told = suspects.withColumns({"held": held, "_proven": F.count(F.when(proven, True)).over(each)})
-    among = F.when(F.col("_proven") > 0, proven).otherwise(F.col("held"))
-    return told.withColumn("share", F.when(among, 1 / F.count(F.when(among, True)).over(each)).otherwise(0.0))
+class _Elements:
+    """The elements of each dimension, numbered, and what can be told of them without a model."""
+
+    def __init__(self, table: pa.Table, compared: bool) -> None:
+        self._compared = compared
+        self._recent = table["recent"].to_numpy()
+        self._deaths, self._ms = table["deaths"].to_numpy(), table["ms"].to_numpy()
+        self._alive = table["alive"].to_numpy()
+        self._cause, self._causes = _numbered(table["cause"])
+        keys = _keys(table)
+        numbered = {name: _numbered(keys[name]) for name in DIMENSIONS}
+        self._codes = {name: codes for name, (codes, _) in numbered.items()}
+        self._names = {name: names for name, (_, names) in numbered.items()}
+        self._rows = {name: grouped(codes) for name, codes in self._codes.items()}
+
+    def cells(self, fingerprints: int, guilty: Mapping[str, int]) -> Cells:
+        """Return the cells of the window; what one message alone was proven to do may be a task's doing."""
+        several = [n for n, key in enumerate(self._names["fingerprint"]) if guilty.get(key, 0) > 1]
+        codes = {name: codes[self._recent] for name, codes in self._codes.items() if name != "task"}
+        seconds = np.maximum(self._ms[self._recent], 0.0) / 1000
+        return Cells(
+            self._deaths[self._recent],
+            seconds,
+            self._codes["task"][self._recent],
+            codes,
+            {"fingerprint": fingerprints},
+            {"fingerprint": several},
+            PARTS,
+        )
+
+    def row(self, told: Judged, guilty: dict[str, int]) -> dict[str, Any]:
+        key = self._names[told.dimension][told.code]
+        mine = self._rows[told.dimension][told.code]
+        now, earlier = mine[self._recent[mine]], mine[~self._recent[mine]]
+        proven = guilty.get(key, 0) if told.dimension == "fingerprint" else 0
+        standing = "guilty" if proven else "suspicious" if told.explains else "unremarkable"
+        row = {
+            "dimension": told.dimension,
+            "key": key,
+            "standing": standing,
+            "proven": proven,
+            "deaths": round(told.deaths, 3),
+            "elsewhere": round(told.elsewhere, 3),
+            "expected": told.expected,
+            "times": told.deaths / told.expected,
+            **{name: getattr(told, name) for name in ("low", "high", "p", "q")},
+            "alive": int(self._alive[now].sum()),
+            "hours": float(self._ms[now].sum()) / 3_600_000,
+            "causes": self._told_causes(now),
+        }
+        row |= self._before(earlier, row) if self._compared else _NO_BEFORE
+        return {**row, "says": says(row)}
+
+    def _told_causes(self, rows: Codes) -> str:
+        codes = self._cause[rows]
+        counts = np.bincount(codes[codes >= 0], self._deaths[rows][codes >= 0], len(self._causes))
+        most = sorted((-n, cause) for n, cause in zip(counts, self._causes, strict=True) if n > 0)[:3]
+        return ", ".join(f"{cause} {-n:.3g}" for n, cause in most)
+
+    def _before(self, rows: Codes, row: dict[str, Any]) -> dict[str, Any]:
+        deaths, hours = float(self._deaths[rows].sum()), float(self._ms[rows].sum()) / 3_600_000
+        usual = deaths * row["hours"] / hours if hours > 0 else None
+        p = chance_of_change(row["deaths"], row["hours"], deaths, hours)
+        return {"before_deaths": round(deaths, 3), "before_expected": usual, "change_p": p}
 
 
-def ochiai(failed: Column, passed: Column, failed_total: Column) -> Column:
-    """``failed / sqrt(failed_total * (failed + passed))``: 0 to 1; 0 where nothing failed."""
-    product = failed_total.cast("double") * (failed + passed)
-    return F.when(failed > 0, failed / F.sqrt(product)).otherwise(0.0)
+_NO_BEFORE: dict[str, Any] = {"before_deaths": None, "before_expected": None, "change_p": None}
 
 
-def tarantula(failed: Column, passed: Column, failed_total: Column, passed_total: Column) -> Column:
-    """The share of deaths it is in, against that and its share of the runs alive: 0 to 1."""
-    of_failed = failed / failed_total
-    of_passed = F.when(passed_total > 0, passed / passed_total).otherwise(0.0)
-    return F.when(failed > 0, of_failed / (of_failed + of_passed)).otherwise(0.0)
+def says(row: dict[str, Any]) -> str:
+    """Return in one sentence what is known of an element."""
+    chance = f"{row['deaths']:.3g} deaths where {row['expected']:.2g} are expected, p={row['p']:.2g}"
+    if row["standing"] == "guilty":
+        told = f"guilty: {row['proven']} of its messages died again when tried alone, none ever ended alive"
+    elif row["standing"] == "suspicious":
+        told = (
+            f"suspicious: {chance}, {row['times']:.3g} times as many ({row['low']:.3g} to {row['high']:.3g})"
+        )
+    else:
+        told = f"nothing against it: {chance}"
+    if row["before_expected"] is not None:
+        told += (
+            f"; at its rate before it would have been {row['before_expected']:.2g}, p={row['change_p']:.2g}"
+        )
+    return told
 
 
-def dstar(failed: Column, passed: Column, failed_total: Column) -> Column:
-    """D*2: ``failed**2 / (passed + failed_total - failed)``; infinite where it alone explains all."""
-    rest = passed + failed_total - failed
-    infinite = F.lit(float("inf"))
-    square = failed.cast("double") * failed
-    return F.when(failed == 0, 0.0).when(rest == 0, infinite).otherwise(square / F.nullif(rest, F.lit(0)))
+def _numbered(column: Any) -> tuple[Any, list[str]]:
+    coded = column.combine_chunks().dictionary_encode()
+    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
+    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, coded.dictionary.to_pylist()
 
 
-def jaccard(failed: Column, passed: Column, failed_total: Column) -> Column:
-    """``failed / (failed_total + passed)``: 0 to 1."""
-    return F.when(failed > 0, failed / (failed_total + passed)).otherwise(0.0)
-
-
-def _long(known: DataFrame) -> DataFrame:
-    """One row for each element of each attempt; for few rows only."""
-    columns = ("death", "proof", "held", "share")
-    each = known.select(*columns, F.explode(_pairs(DIMENSIONS)).alias("e"))
-    return each.select(*columns, "e.dimension", "e.key").where("key is not null")
+def _keys(table: pa.Table) -> dict[str, Any]:
+    """Return the key of each cell's element in each of :data:`DIMENSIONS`, or null."""
+    task = table["task"]
+    sizes = pa.array(_SIZES).take(table["size"].combine_chunks().cast(pa.int64()))
+    joined = pc.binary_join_element_wise
+    return {
+        **{name: table[name] for name in ("fingerprint", "task", "release", "queue", "host")},
+        "shape": joined(task, "(", table["shape"], ")", ""),
+        "payload": joined(task, pa.chunked_array([sizes]), " "),
+        "task_release": joined(task, table["release"], " @ "),
+    }

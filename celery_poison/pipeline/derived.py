@@ -1,38 +1,97 @@
-"""The tables that are made of the journal, where they are stored, and making what is not there yet."""
+"""The tables that are made of one app's journal: kept up to date by what is new in it.
+
+=============  ===================================================================================
+stored         made of
+=============  ===================================================================================
+company        new runs that ended alive, and those of the last days, beside new troubles
+exceptions     the journal's troubles and their company
+messages_told  the same
+incidents      the troubles, exceptions
+kin            exceptions, company
+fingerprints   kin
+runs_daily     the days of new entries: tallies of the runs that ended alive
+sketches       the same days: counts and sketches of these runs
+=============  ===================================================================================
+
+Each says in its commit up to where in the journal it reaches. ``attempts`` and ``messages`` are views: the
+journal's healthy runs as they stand there, united with the exceptions; ``tallies``, ``task_daily`` and
+``usual`` add up days. Troubles are a few in a hundred, so that what is made of them is made anew.
+"""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from celery_poison.errors import PoisonError
-from celery_poison.pipeline import blame, tables
-from celery_poison.pipeline.anomalies import anomalies
-from celery_poison.pipeline.arrow import survey
-from celery_poison.pipeline.arrow.split import split
-from celery_poison.pipeline.lake import Lake, Reading
-from celery_poison.pipeline.schema import JOURNAL
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from celery_poison.pipeline import anomalies, blame, tables
+from celery_poison.pipeline.blame import ALWAYS
+from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
+from celery_poison.pipeline.tables.tallies import KEYS
 from celery_poison.pipeline.telling import sentences
 from celery_poison.pipeline.together import together
+from celery_poison.pipeline.window import Window
 
-TABLES = ("attempts", "incidents", "messages", "fingerprints", "task_daily", "tallies", "kin", "usual")
-#: Deaths are few and asked for on their own, again and again: they are stored apart.
-PARTITIONS = {"attempts": ("end",)}
-#: Values that hardly come twice are not looked up in a dictionary first. Encoding is what costs.
-_UNIQUE = ("token", "id", "mid", "seq", "started_at", "ended_at", "first_at", "last_at")
-_ENCODING = {
-    "parquet.size.statistics.enabled": "false",
-    **{f"parquet.enable.dictionary#{name}": "false" for name in _UNIQUE},
+#: Stored tables, and by what their files are apart.
+STORED: dict[str, tuple[str, ...]] = {
+    "company": ("date",),
+    "exceptions": (),
+    "messages_told": (),
+    "incidents": (),
+    "kin": (),
+    "fingerprints": (),
+    "runs_daily": ("date",),
+    "sketches": ("date",),
 }
+VIEWS = ("attempts", "messages", "tallies", "task_daily", "usual", "noted")
+JUDGED = ("blame", "anomalies")
+#: What :meth:`Derived.register` makes views of.
+SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame", "anomalies")
+#: A run that ended alive longer ago than this is not looked at again for a trouble that came only now.
+LOOK_BACK_MS = 7 * 24 * 3_600_000
 
-#: Where what is being made waits, below the tables.
-_ASIDE = "_making"
+
+@dataclass(frozen=True)
+class AsOf:
+    """Of which journal the tables are.
+
+    Attributes:
+        version: of the journal's table.
+        upto: the newest entry that they know, and ``at`` its time; None where there is none.
+        gaps: what never came into the lake.
+        left_out: what is in the lake and not in the tables.
+    """
+
+    version: int
+    upto: str
+    at: datetime | None
+    gaps: tuple[Gap, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def says(self) -> str:
+        """Return in words of which history the tables are."""
+        end = f"{self.at:%Y-%m-%d %H:%M} UTC" if self.at else "an empty journal"
+        return f"as of version {self.version} of the lake, up to {end}"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is said of the days of ``window``: rows of the tables ``blame`` and ``anomalies``."""
+
+    window: Window
+    blame: list[dict[str, Any]]
+    anomalies: list[dict[str, Any]]
 
 
 class Derived:
-    """Tables of one lake: made anew with :meth:`make`, or as they were made last.
+    """Tables of one lake and app, as DataFrames by name: ``derived["incidents"]``.
 
     Args:
         progress: is told in words what is being done.
@@ -42,125 +101,199 @@ class Derived:
         self, session: Any, lake: Lake, progress: Callable[[str], None] = lambda words: None
     ) -> None:
         self._session, self._lake, self._progress = session, lake, progress
-        self._reading: Reading | None = None
-        self._fresh: dict[str, Any] = {}
-        self._files: dict[str, list[str]] = {}
+        self._tables: dict[str, Table] = {}
+        self._as_of: AsOf | None = None
+        self._goal = Position()
+        self._made = False
 
     def make(self) -> None:
-        """Make all of :data:`TABLES` and the blame, from what the lake has now."""
-        aside = self._lake.table(_ASIDE)
-        self._lake.files.delete(aside)
-        journal = self.reading.journal
-        with self._timed("healthy runs"):
-            parts = split(self._lake, journal, aside)
-        if parts:
-            journal, self._files = parts.rest, parts.files
-        rest = tables.noted(journal).drop("entry", "v", "state", "actor").persist()
+        """Bring all of :data:`STORED` up to the end of the journal as it is now."""
+        lake = self._lake
+        lake.journal.refresh()
+        known = lake.journal.position(lake.app) or Position()
+        self._goal = replace(known, journal=max(0, lake.journal.version))
+        self._made, self._as_of = True, None
+        self._update("company", self._company)
+        together(self._make_of_troubles, self._make_of_days)
+
+    def _make_of_troubles(self) -> None:
+        if all(
+            self._is_current(name)
+            for name in ("exceptions", "messages_told", "incidents", "kin", "fingerprints")
+        ):
+            return
+        rest, company = self["noted"].persist(), self["company"].persist()
+        other = tables.ends(rest, company).persist()
+        try:
+            self._update("exceptions", lambda _: tables.troubled(other, rest, company))
+            few = tables.united(company, tables.repeated(company), self["exceptions"])
+            together(
+                lambda: self._update("messages_told", lambda _: tables.grouped(rest.unionByName(company))),
+                lambda: self._update("incidents", lambda _: tables.incidents(rest, self["exceptions"])),
+                lambda: self._update("kin", lambda _: tables.kin(few)),
+            )
+            self._update("fingerprints", lambda _: tables.fingerprints(self["kin"]))
+        finally:
+            for each in (other, rest, company):
+                each.unpersist()
+
+    def _make_of_days(self) -> None:
         together(
-            lambda: self._store("messages", tables.messages(journal, rest)),
-            lambda: self._make_of_attempts(tables.attempts(journal, rest), rest),
+            lambda: self._update("runs_daily", lambda since: self._of_days(since, tables.tallies)),
+            lambda: self._update("sketches", lambda since: self._of_days(since, tables.daily)),
         )
-        rest.unpersist()
-        self._files = {}
-        self._lake.files.delete(aside)
 
-    def _make_of_attempts(self, attempts: Any, rest: Any) -> None:
-        attempts = self._store("attempts", attempts)
-        together(lambda: self._store("incidents", tables.incidents(rest, attempts)), self._count)
+    def _update(self, name: str, make: Callable[[Position | None], Any]) -> None:
+        """Bring one table up to date: ``make`` is told up to where it is, or None if it must be made anew."""
+        if self._is_current(name):
+            return
+        table, goal = self._table(name), self._goal
+        since = table.position(self._lake.app)
+        since = since if since and since.epoch == goal.epoch else None
+        with self._timed(name):
+            made = make(since)
+            frame, replacing = made if isinstance(made, tuple) else (made, [])
+            table.write(frame, self._lake.app, goal, replacing if since else [])
 
-    def _count(self) -> None:
-        """Make what only counts attempts, or picks a few of them."""
-        attempts = self["attempts"]
-        with self._timed("counts"):
-            made = survey.survey(self._lake, f"{self._lake.table(_ASIDE)}/counts")
-            for name, files in (made or {}).items():
-                self._store_with(None, name, files)
-                self._fresh[name] = self._stored(name)
-        if made is None:
-            self._store("tallies", tables.tallies(attempts))
-            self._store("kin", tables.kin(attempts))
-            self._store("usual", tables.usual(attempts, self["tallies"]))
-            self._store("task_daily", tables.task_daily(attempts))
-        self._store("fingerprints", tables.fingerprints(self["kin"]))
+    def _is_current(self, name: str) -> bool:
+        there = self._table(name).position(self._lake.app)
+        return there is not None and (there.ms, there.seq, there.epoch) == (
+            self._goal.ms,
+            self._goal.seq,
+            self._goal.epoch,
+        )
 
-    def judge(self) -> None:
-        """Make ``blame``, ``measures`` and ``anomalies`` of the attempts."""
-        for name in TABLES:
-            self[name]  # made here, where they are not there yet, and not by both at once
-        together(self._blame, self._anomalies)
+    def _company(self, since: Position | None) -> Any:
+        lake, rest = self._lake, self["noted"]
+        found = tables.company(lake.entries(since, healthy=True), rest)
+        if since is None:
+            return found
+        back = replace(since, ms=max(0, since.ms - LOOK_BACK_MS))
+        earlier = lake.entries(back, healthy=True).where(f"not ({after(since)})")
+        concerned = tables.company(earlier, lake.entries(since, healthy=False))
+        known = self._table("company").frame().select("entry")
+        return found.unionByName(concerned.join(known, "entry", "left_anti")), None
 
-    def _blame(self) -> None:
-        attempts = self["attempts"]
-        alive = blame.runs_alive(attempts, self["tallies"], self["fingerprints"])
-        self._store("blame", blame.score(blame.spectrum(attempts, alive=alive)))
-        self._store("measures", blame.compare(attempts, alive=alive))
+    def _of_days(self, since: Position | None, count: Callable[[Any], Any]) -> Any:
+        """Count the healthy runs of the days on which anything is new."""
+        again, days = tables.repeated(self["company"]), list[str]()
+        if since is None:
+            runs = self._lake.entries(healthy=True)
+        else:
+            touched = self._lake.entries(since, healthy=True).select("date")
+            touched = touched.union(again.where(f"unix_millis(later) >= {since.ms}").select("date"))
+            days = [str(row["date"]) for row in touched.distinct().collect() if row["date"]]
+            runs = self._lake.entries(healthy=True, days=days or ["0001-01-01"])  # or none at all
+        counted = runs.where("at is not null").join(again.select("entry"), "entry", "left_anti")
+        return count(tables.plain(counted)), [("date", "in", days)] if days else None
 
-    def _anomalies(self) -> None:
-        found = anomalies(self["attempts"], self["incidents"], self["tallies"], self["usual"])
-        self._store("anomalies", found.coalesce(1))
+    def judge(self, window: Window = ALWAYS, cause: str | None = None) -> Judgement:
+        """Say who is to blame, and what has changed; stored as tables where that is of the whole history."""
+        self._ready()
+        with self._timed("blame"):
+            blamed = blame.blame(self.ask, window, cause)
+        with self._timed("anomalies"):
+            changed = anomalies.anomalies(self.ask, blamed, window)
+        if window == ALWAYS and cause is None:
+            for name, rows, schema in (
+                ("blame", blamed, blame.SCHEMA),
+                ("anomalies", changed, anomalies.SCHEMA),
+            ):
+                self.store(name, self._session.createDataFrame(pa.Table.from_pylist(rows, schema)))
+        return Judgement(window, blamed, changed)
+
+    def ask(self, query: str) -> Any:
+        """Return what a query finds, as an Arrow table; ``{incidents}`` in it is the table of that name.
+
+        ``{deaths}`` are the attempts that died.
+        """
+        tables = {name: self._asked(name) for name in set(re.findall(r"{(\w+)}", query))}
+        return self._session.sql(query, **tables).toArrow()
+
+    def _asked(self, name: str) -> Any:
+        return self["exceptions"].where("end = 'crashed'") if name == "deaths" else self[name]
+
+    def register(self, prefix: str = "lake_") -> list[str]:
+        """Make views that ``spark.sql`` knows by name, as ``lake_attempts``; return their names."""
+        names = [f"{prefix}{name}" for name in SHOWN]
+        for name, view in zip(SHOWN, names, strict=True):
+            self[name].createOrReplaceTempView(view)
+        return names
+
+    def window(self, since: str | None, until: str | None) -> Window:
+        """Return the days that ``--since`` and ``--until`` say."""
+        at = self.as_of.at
+        return Window.of(since, until, at.date() if at else None)
+
+    def store(self, name: str, rows: Any) -> None:
+        """Write a small table of the same version as the others, in place of what it was.
+
+        Args:
+            rows: a DataFrame.
+        """
+        self._ready()
+        with self._timed(name):
+            self._table(name).write(rows, self._lake.app, self._goal, [])
 
     @property
-    def reading(self) -> Reading:
-        if self._reading is None:
-            with self._timed("reading the lake"):
-                self._reading = self._lake.read()
-        return self._reading
+    def as_of(self) -> AsOf:
+        """Of which journal the tables are."""
+        self._ready()
+        if self._as_of is None:
+            goal, lake = self._goal, self._lake
+            at = datetime.fromtimestamp(goal.ms / 1000, UTC) if goal.ms else None
+            self._as_of = AsOf(goal.journal, str(goal) if goal.ms else "", at, lake.gaps(), lake.left_out())
+        return self._as_of
 
     @property
     def left_out(self) -> list[str]:
         """What is missing in the tables, as sentences."""
-        return sentences(self.reading)
+        return sentences(self.as_of.left_out, self.as_of.gaps)
 
     def __getitem__(self, name: str) -> Any:
-        """Return one table as it is stored; made first, with the others, where there is none."""
-        if name not in self._fresh:
-            from pyspark.errors import AnalysisException
+        """Return one table; all are brought up to date first, once in the life of this object."""
+        self._ready()
+        if name in VIEWS:
+            return getattr(self, f"_view_{name}")()
+        if name in JUDGED and not self._is_current(name):
+            self.judge()
+        return self._table(name).frame()
 
-            try:
-                stored = self._stored(name)
-                stored.schema  # noqa: B018 - Spark Connect looks whether it is there no sooner than now
-                self._fresh[name] = stored
-            except AnalysisException:
-                self.make() if name in TABLES else self.judge()
-        return self._fresh[name]
+    def _ready(self) -> None:
+        if not self._made:
+            self.make()
 
-    def _store(self, name: str, frame: Any) -> Any:
-        parts = PARTITIONS.get(name, ())
-        with self._timed(name):
-            writer = frame.write.mode("overwrite").partitionBy(*parts).options(**_ENCODING)
-            files = self._files.get(name)
-            if files:
-                self._store_with(writer, name, files)
-            else:
-                writer.parquet(self._lake.table(name))
-        self._fresh[name] = self._stored(name)
-        return self._fresh[name]
+    def _table(self, name: str) -> Table:
+        if name not in self._tables:
+            self._tables[name] = self._lake.table(name, STORED.get(name, ()))
+        return self._tables[name]
 
-    def _store_with(self, writer: Any, name: str, files: Sequence[str]) -> None:
-        """Put together what Spark writes and what tasks wrote, beside the old table, and change them over."""
-        lake, place = self._lake.files, self._lake.table(name)
-        fresh, old = f"{self._lake.table(_ASIDE)}/{name}", f"{self._lake.table(_ASIDE)}/old-{name}"
-        if writer is not None:
-            writer.parquet(fresh)
-        inner = "end=finished/" if name == "attempts" else ""
-        for path in files:
-            if not lake.rename(path, f"{fresh}/{inner}{path.rpartition('/')[2]}"):
-                raise PoisonError(f"{path} was written by a task, but is not there")
-        lake.rename(place, old)
-        if not lake.rename(fresh, place):
-            raise PoisonError(f"{fresh} could not be renamed to {place}")
-        self._session.catalog.refreshByPath(place)
+    def _view_noted(self) -> Any:
+        return self._lake.entries(healthy=False)
+
+    def _view_attempts(self) -> Any:
+        again = tables.repeated(self["company"])
+        return tables.united(self._lake.entries(healthy=True), again, self["exceptions"])
+
+    def _view_messages(self) -> Any:
+        return tables.every_message(self._lake.entries(healthy=True), self["messages_told"])
+
+    def _view_tallies(self) -> Any:
+        every = self["runs_daily"].unionByName(tables.tallies(self["exceptions"]))
+        sums = (F.sum(name).alias(name) for name in ("n", "fingerprints", "runtime_ms"))
+        return every.groupBy(*KEYS).agg(*sums, F.min("since").alias("since"), F.max("until").alias("until"))
+
+    def _counted(self) -> Any:
+        return self["sketches"].unionByName(tables.daily(self["exceptions"]))
+
+    def _view_task_daily(self) -> Any:
+        return tables.task_daily(self._counted())
+
+    def _view_usual(self) -> Any:
+        return tables.usual(self._counted())
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         began = time.monotonic()
         yield
         self._progress(f"{name}: {time.monotonic() - began:.1f} s")
-
-    def _stored(self, name: str) -> Any:
-        reader, place = self._session.read, self._lake.table(name)
-        if name not in PARTITIONS:
-            return reader.parquet(place)
-        # A table in partitions that has no row has no file that could tell its schema.
-        schema = tables.attempts(self._session.createDataFrame([], JOURNAL)).schema
-        return reader.schema(schema).parquet(place).select(*schema.names)

@@ -1,159 +1,377 @@
-"""Reading the lake: what counts is read, what is left out is told, nothing of it is fatal.
+"""A lake: Delta tables in a directory or below a URL of an object store, written without a jar.
 
 ::
 
     lake = Lake(session, "/data/poison")
-    reading = lake.read()
-    reading.journal        # DataFrame of schema.JOURNAL
-    reading.left_out       # unfinished batches, corrupt files, unknown schema versions
-    reading.gaps           # entries that were trimmed before the ingest saw them
+    lake.journal.frame()            # DataFrame: every entry that was ingested
+    lake.table("attempts").version  # a derived table, of this lake's only app
+    lake.journal.arrow()            # the same without Spark
+
+Every table is plain Delta, by ``deltalake``: DuckDB, pandas, polars and a Spark with Delta read it, too.
+Progress stands in the table itself, as Delta's application transactions: see :class:`Position`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import urlsplit
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 
-from celery_poison.pipeline.batches import NO_JOURNAL, Batches, Gap, LeftOut, Manifest, find
-from celery_poison.pipeline.files import LocalFiles, absolute, open_files
-from celery_poison.pipeline.schema import JOURNAL, STORED, VERSIONS
+from celery_poison.errors import PoisonError
+from celery_poison.pipeline import sink
+from celery_poison.pipeline.schema import GAPS, JOURNAL, LAKE, LAST_MS, VERSIONS
+
+#: The description of a journal that no ingest made.
+GENERATED = "a generated history"
+_PARTITIONS = ("app", "date", "healthy")
+
+
+class LakeError(PoisonError):
+    """A lake that cannot be used as it was asked; the text says why and what to do."""
+
+
+class LakeTaken(LakeError):
+    """Somebody else committed first: what this one wrote does not count."""
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The journal as the lake has it.
+class Gap:
+    """Entries that were gone before they could be read.
 
     Attributes:
-        journal: DataFrame of ``schema.JOURNAL``; its rows are in no order.
-        rows: how many the manifests promise, what was left out for its version not among them.
-        left_out: what is in the lake and not in ``journal``.
-        gaps: what never came into the lake.
+        after, upto: ids between which they had been.
+        missing: how many; None where Redis cannot tell.
+        why: in words.
     """
 
-    journal: Any
-    rows: int
-    left_out: tuple[LeftOut, ...]
-    gaps: tuple[Gap, ...]
+    after: str
+    upto: str
+    missing: int | None
+    why: str
 
 
-class Lake:
-    """One directory, on any file system that Spark knows."""
+@dataclass(frozen=True)
+class LeftOut:
+    """Something in the lake that was not read."""
 
-    def __init__(self, session: Any, root: str) -> None:
-        self.session = session
-        self.root = absolute(root)
-        self.files = open_files(session, self.root)
-        #: A directory that every process sees by the same path; else only Spark knows how to write to it.
-        self.tasks_write = isinstance(self.files, LocalFiles)
-        self.journal_directory = f"{self.root}/journal"
-        self.checkpoint = f"{self.root}/_checkpoint"
-        self.staging = f"{self.root}/_staging"
-        self.lock_path = f"{self.root}/_lock"
+    where: str
+    why: str
+    rows: int | None = None
 
-    def of_no_journal(self) -> str:
-        """Return what a lake holds to which no journal belongs, in its own words; empty for any other."""
-        return (self.files.read(f"{self.root}/{NO_JOURNAL}") or "").strip()
 
-    def table(self, name: str) -> str:
-        """Return the directory of a derived table."""
-        return f"{self.root}/tables/{name}"
+@dataclass(frozen=True)
+class Position:
+    """Up to which entry of one app's journal a table reaches; ``str()`` is the entry's id.
 
-    def batches(self) -> Batches:
-        return find(self.files, self.journal_directory)
+    Attributes:
+        ms, seq: the parts of that id.
+        added: entries ever added to the stream when its newest was read, or UNKNOWN.
+        since: entries read after that.
+        epoch: rises when entries were taken out of the journal, or its stream was replaced: what was
+            made of it must be made anew.
+        journal: version of the journal's table that a derived table was made of.
+    """
 
-    def read(self) -> Reading:
-        """Look at every batch and at the end of every file, and return what can be read.
+    ms: int = 0
+    seq: int = 0
+    added: int = 0
+    since: int = 0
+    epoch: int = 0
+    journal: int = 0
 
-        A file whose end is whole and whose middle is damaged shows itself only while it is being read: its
-        rows are missing then. ``check`` finds it.
-        """
-        return self._read(deep=False)
+    def __str__(self) -> str:
+        return f"{self.ms}-{self.seq}"
 
-    def check(self) -> Reading:
-        """The same, after every value was read once."""
-        return self._read(deep=True)
-
-    def _read(self, deep: bool) -> Reading:
-        batches = self.batches()
-        holding = [manifest for manifest in batches.counting if manifest.rows]
-        damaged = self._damaged(holding, deep) if holding else []
-        unknown = _unknown_versions(holding)
-        journal = self.stored(holding).where(F.col("v").isin(*VERSIONS)).select(*JOURNAL.fieldNames())
-        return Reading(
-            journal=journal,
-            rows=sum(m.rows for m in holding) - sum(left.rows or 0 for left in unknown),
-            left_out=(*batches.left_out, *damaged, *unknown),
-            gaps=tuple(gap for manifest in batches.counting for gap in manifest.gaps),
-        )
-
-    def stored(self, manifests: Sequence[Manifest], strict: bool = False) -> Any:
-        """Return batches as a DataFrame of ``schema.STORED``; ``strict``: a corrupt file is an error."""
-        if not manifests:
-            return self.session.createDataFrame([], STORED)
-        reader = self.session.read.schema(STORED).option("basePath", self.journal_directory)
-        reader = reader.option("parquet.page.verify-checksum.enabled", True)
-        reader = reader.option("ignoreCorruptFiles", not strict).option("ignoreMissingFiles", not strict)
-        paths = [f"{self.journal_directory}/{manifest.name}" for manifest in manifests]
-        return reader.parquet(*paths).select(*STORED.fieldNames())
-
-    def _damaged(self, manifests: Sequence[Manifest], deep: bool) -> list[LeftOut]:
-        """Return the files that cannot be read, and the batches that hold fewer rows than they should."""
-        found = self._counted(manifests, deep) if deep or not self.tasks_write else self._ends(manifests)
-        told = []
-        for manifest in manifests:
-            inside = {path: n for path, n in found.items() if f"/journal/{manifest.name}/" in path}
-            lacking = manifest.rows - sum(inside.values())
-            if not lacking:
-                continue
-            names = {"/".join(path.rsplit("/", 2)[1:]) for path in inside}
-            corrupt = [name for name in self._parquet(manifest.name) if name not in names]
-            what = "corrupt: " + ", ".join(corrupt) if corrupt else "a file is damaged or foreign"
-            told.append(LeftOut(manifest.name, what, lacking))
-        return told
-
-    def _counted(self, manifests: Sequence[Manifest], deep: bool) -> dict[str, int]:
-        """Return the rows of each file that Spark can read."""
-        rows = self.stored(manifests).withColumn("file", F.input_file_name())
-        # The greatest hash is of no interest, but cannot be found without reading every value.
-        values = F.max(F.xxhash64(*STORED.fieldNames())) if deep else F.lit(0)
-        told = rows.groupBy("file").agg(F.count("*").alias("rows"), values.alias("seen")).collect()
-        return {unquote(row["file"]): row["rows"] for row in told}
-
-    def _ends(self, manifests: Sequence[Manifest]) -> dict[str, int]:
-        """The same by what the end of each file says: far cheaper than Spark's first job."""
-        found = {}
-        for manifest in manifests:
-            for name in self._parquet(manifest.name):
-                path = f"{self.journal_directory}/{manifest.name}/{name}"
-                with suppress(OSError, pa.ArrowException):
-                    found[path] = pq.read_metadata(path).num_rows
-        return {path: rows for path, rows in found.items() if rows}
-
-    def _parquet(self, batch: str) -> list[str]:
-        place = f"{self.journal_directory}/{batch}"
+    def transactions(self, app: str) -> list[Transaction]:
+        """Return it as what a commit carries. Two commits with the same ones conflict: that is the fence."""
         return [
-            f"{date}/{name}"
-            for date in self.files.names(place)
-            if date.startswith("date=")
-            for name in self.files.names(f"{place}/{date}")
-            if not name.startswith(("_", "."))
+            Transaction(f"{app} {name}", min(max(0, n + 1), LARGEST))
+            for name, n in zip(_NAMES, astuple(self), strict=True)
         ]
 
 
-def _unknown_versions(manifests: Sequence[Manifest]) -> list[LeftOut]:
-    counts: dict[str, int] = {}
-    for manifest in manifests:
-        for version, count in manifest.versions.items():
-            if version not in map(str, VERSIONS):
-                counts[version] = counts.get(version, 0) + count
-    return [
-        LeftOut("journal", f"schema version {version}, which this release does not know", count)
-        for version, count in sorted(counts.items())
-    ]
+#: More does not fit into a transaction.
+LARGEST = 2**63 - 2
+_NAMES = ("ms", "seq", "added", "since", "epoch", "journal")
+
+
+class Table:
+    """One Delta table, as it was when it was first asked: :meth:`refresh` looks again.
+
+    Args:
+        uri: its directory or URL.
+        partitions: columns by which its files are apart, when it is made.
+        version: an older one, to be read.
+    """
+
+    def __init__(
+        self, session: Any, uri: str, partitions: Sequence[str] = (), version: int | None = None
+    ) -> None:
+        self._session, self.uri, self.partitions = session, uri, tuple(partitions)
+        self._asked = version
+        self._delta: DeltaTable | None = None
+
+    @property
+    def delta(self) -> DeltaTable:
+        """The table of ``deltalake``; raises LakeError where there is none."""
+        if self._delta is None:
+            try:
+                self._delta = DeltaTable(self.uri, version=self._asked)
+            except TableNotFoundError:
+                raise LakeError(f"there is no table at {self.uri}") from None
+        return self._delta
+
+    @property
+    def exists(self) -> bool:
+        with suppress(LakeError):
+            return bool(self.delta)
+        return False
+
+    @property
+    def version(self) -> int:
+        """Of the newest commit; -1 where there is no table."""
+        return self.delta.version() if self.exists else -1
+
+    @property
+    def schema(self) -> StructType:
+        return StructType.fromJson(json.loads(self.delta.schema().to_json()))
+
+    def refresh(self) -> None:
+        self._delta = None
+
+    def position(self, app: str) -> Position | None:
+        """Return how far the table reaches in the journal of an app; None where it has nothing of it."""
+        if not self.exists:
+            return None
+        found = [self.delta.transaction_version(f"{app} {name}") for name in _NAMES]
+        return None if found[0] is None else Position(*(0 if n is None else n - 1 for n in found))
+
+    def frame(self, filters: Sequence[tuple[str, str, Any]] = ()) -> Any:
+        """Return the table as a DataFrame.
+
+        The files are fixed now: whatever is committed meanwhile, and what ``maintain`` removes no sooner than
+        it may, changes nothing. A file that is gone all the same is an error, never silence.
+
+        Args:
+            filters: on partitions, as ``("date", ">=", "2026-11-21")``.
+        """
+        schema = self.schema
+        paths = self.delta.file_uris(file_pruning_predicate=list(filters) or None)
+        if not paths:
+            return self._session.createDataFrame([], schema)
+        if not sink.is_local(self.uri):
+            return sink.read(self._session, self.uri, self.delta, paths, schema)
+        reader = self._session.read.schema(schema).option("basePath", self.uri)
+        return reader.parquet(*paths).select(*schema.names)
+
+    def arrow(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
+        """Return rows of a table in this process, without Spark; ``where`` is SQL."""
+        return pa.table(self.delta.scan(columns=list(columns) if columns else None, predicate=where))
+
+    def create(self, schema: StructType, description: str = "") -> None:
+        """Make an empty table where there is none; where there is one, add the columns that it lacks."""
+        if not self.exists:
+            fields = sink.arrow_schema(schema)
+            DeltaTable.create(
+                self.uri, fields, mode="ignore", partition_by=list(self.partitions), description=description
+            )
+            self.refresh()
+        lacking = [each for each in schema if each.name not in self.schema.names]
+        if lacking:
+            # Rows that are there already have nothing in them: they may be null.
+            wanted = Schema.from_json(StructType([StructField(f.name, f.dataType) for f in lacking]).json())
+            self.delta.alter.add_columns(wanted.fields)
+            self.refresh()
+
+    def commit(
+        self,
+        files: Sequence[sink.Written],
+        app: str,
+        position: Position,
+        metadata: Mapping[str, Any] | None = None,
+        replacing: Sequence[tuple[str, str, Any]] | None = None,
+        identity: str = "",
+    ) -> None:
+        """Make files count, and say how far the table reaches now, in one step.
+
+        Args:
+            metadata: told to those who read the table's history.
+            replacing: what they replace, as partition filters; empty: everything; None: nothing.
+            identity: of the journal that they come from.
+
+        Raises:
+            LakeTaken: somebody else committed for this app since the table was read.
+        """
+        with taken(self.uri):
+            self.delta.create_write_transaction(
+                [file.action() for file in files],
+                "append" if replacing is None else "overwrite",
+                self.delta.schema(),
+                partition_by=list(self.partitions),
+                partition_filters=list(replacing) if replacing else None,
+                commit_properties=CommitProperties(
+                    custom_metadata={"celery_poison": json.dumps({"app": app, **(metadata or {})})},
+                    app_transactions=[
+                        *position.transactions(app),
+                        *([Transaction(identity, 1)] if identity else []),
+                    ],
+                ),
+            )
+        self.refresh()
+
+    def write(self, frame: Any, app: str, position: Position, replacing: Sequence[Any] | None = None) -> int:
+        """Let Spark's tasks write a DataFrame into files, and commit them; return the number of rows."""
+        schema = frame.schema
+        self.create(schema)
+        files = sink.written(frame, self.uri, self.partitions)
+        self.commit(files, app, position, {"journal": position.journal}, replacing)
+        return sum(file.rows for file in files)
+
+
+@contextmanager
+def taken(uri: str) -> Any:
+    """Raise :class:`LakeTaken` in place of what deltalake says of a lost race."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise LakeTaken(
+            f"another process wrote to {uri} at the same time, and was first: what this one made does not"
+            " count. Let only one work on an app's lake at a time, and start this one again"
+        ) from error
+
+
+class Lake:
+    """All tables below one directory or URL, seen for one app.
+
+    Args:
+        root: a path, or a URL that ``deltalake`` knows: ``s3://``, ``gs://``, ``abfss://``.
+        app: whose rows; may be left out while the lake has only one.
+
+    Raises:
+        LakeError: it was written by a release that had a format of its own.
+    """
+
+    def __init__(self, session: Any, root: str, app: str = "") -> None:
+        self.session, self.root = session, absolute(root)
+        self._app = sink.safe_name(app)
+        _refuse_old(self.root)
+        self.journal = Table(session, f"{self.root}/journal", _PARTITIONS)
+        self.gaps_table = Table(session, f"{self.root}/gaps")
+
+    @property
+    def app(self) -> str:
+        """Whose rows are read; raises LakeError where that is not clear."""
+        if not self._app:
+            found = self.apps()
+            if len(found) != 1:
+                having = f"those of {', '.join(found)}: say which, by --app-name" if found else "none yet"
+                raise LakeError(f"whose rows of {self.root}? It has {having}")
+            self._app = found[0]
+        return self._app
+
+    @app.setter
+    def app(self, name: str) -> None:
+        self._app = sink.safe_name(name)
+
+    def apps(self) -> list[str]:
+        """Return the names of the apps of which the lake has entries."""
+        if not self.journal.exists:
+            return []
+        return sorted({str(each["app"]) for each in self.journal.delta.partitions()})
+
+    def of_no_journal(self) -> str:
+        """Return what a lake holds to which no journal belongs, in its own words; empty for any other."""
+        found = self.journal.delta.metadata().description if self.journal.exists else ""
+        return found if found == GENERATED else ""
+
+    def table(self, name: str, partitions: Sequence[str] = ()) -> Table:
+        """Return a derived table of the app."""
+        return Table(self.session, f"{self.root}/tables/{self.app}/{name}", partitions)
+
+    def entries(
+        self, since: Position | None = None, healthy: bool | None = None, days: Sequence[str] = ()
+    ) -> Any:
+        """Return the app's entries as a DataFrame of ``schema.JOURNAL``, of the versions that are known.
+
+        Args:
+            since: only those after this one.
+            healthy: only runs that ended alive, or only the others, which are few and in files of their own.
+            days: only of these, as ``2026-11-21``.
+        """
+        filters: list[tuple[str, str, Any]] = [("date", "in", list(days))] if days else []
+        if since is not None:
+            filters.append(("date", ">=", _day(since.ms)))
+        rows = self._rows(healthy, filters).where(F.col("v").isin(*VERSIONS)).select(*JOURNAL.names)
+        if since is None:
+            return rows
+        return rows.where(after(since))
+
+    def _rows(self, healthy: bool | None, filters: Sequence[tuple[str, str, Any]] = ()) -> Any:
+        if not self.journal.exists:
+            return self.session.createDataFrame([], LAKE)
+        asked = [("app", "=", self.app), *filters]
+        if healthy is not None:
+            asked.append(("healthy", "=", str(healthy).lower()))
+        return self.journal.frame(asked)
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Return what is in the lake and not in :meth:`entries`: what a newer release wrote."""
+        unknown = F.coalesce(~F.col("v").isin(*VERSIONS), F.lit(True))
+        counts = self._rows(healthy=False).where(unknown).groupBy("v").count().collect()
+        why = "schema version {}, which this release does not know"
+        told = ((str(row["v"]) if row["v"] is not None else "none", row["count"]) for row in counts)
+        return tuple(LeftOut("journal", why.format(version), count) for version, count in sorted(told))
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return what never came into the lake, each once though its commit may have been repeated."""
+        if not self.gaps_table.exists:
+            return ()
+        rows = self.gaps_table.arrow(where=f"app = '{self.app}'").to_pylist()
+        rows.sort(key=lambda row: [int(part) for part in row["upto"].split("-")])
+        last = {row["after"]: Gap(row["after"], row["upto"], row["missing"], row["why"]) for row in rows}
+        return tuple(last.values())
+
+    def add_gap(self, gap: Gap) -> None:
+        """Write a gap down; the same one again changes nothing that :meth:`gaps` tells."""
+        row = {"app": self.app, "after": gap.after, "upto": gap.upto, "missing": gap.missing, "why": gap.why}
+        write_deltalake(
+            self.gaps_table.uri, pa.Table.from_pylist([row], sink.arrow_schema(GAPS)), mode="append"
+        )
+        self.gaps_table.refresh()
+
+
+def absolute(root: str) -> str:
+    """Return the root as every process understands it, without a slash at its end."""
+    if sink.is_local(root):
+        return str(Path(urlsplit(root).path if root.startswith("file:") else root).absolute())
+    return re.sub("^s3[an]://", "s3://", root).rstrip("/")
+
+
+def _day(ms: int) -> str:
+    return datetime.fromtimestamp(min(ms, LAST_MS) / 1000, UTC).date().isoformat()
+
+
+def after(position: Position) -> str:
+    """Return the condition of an entry that comes after a position; its negation needs a time."""
+    return f"unix_millis(at) > {position.ms} or (unix_millis(at) = {position.ms} and seq > {position.seq})"
+
+
+def _refuse_old(root: str) -> None:
+    journal = Path(root, "journal")
+    if sink.is_local(root) and any(journal.glob("batch=*")):
+        raise LakeError(
+            f"{root} was written by celery-poison before it used Delta. `pipeline maintain --lake NEW"
+            f" --take-over {root}` brings its entries into a new lake"
+        )

@@ -8,6 +8,7 @@ entries of v1. Nothing of an entry is lost: what no column holds is in ``rest``.
 from __future__ import annotations
 
 from pyspark.sql.types import (
+    BooleanType,
     DataType,
     DateType,
     IntegerType,
@@ -55,14 +56,19 @@ FIELDS: tuple[tuple[str, DataType], ...] = (
 #: How many entries were ever added to the journal, where that is not known.
 UNKNOWN = -1
 
+#: The last millisecond of the year 9999: what Spark and Python can show.
+LAST_MS = 253_402_300_799_999
+
 #: How many fields, ``v`` among them, an entry of each version has.
 WIDTHS = {1: 20, 2: 26}
 
-#: What ``lake.journal()`` gives.
+#: What the tables are made of.
 #:
 #: ``entry`` is the stream id, ``<ms>-<sequence>``, unique in a journal. ``at`` (UTC) and ``seq`` are
-#: its two parts: order by both, since a stream id does not sort as text. ``date`` is the day of ``at`` in UTC
-#: and the partition of the lake. ``at``, ``seq`` and ``date`` are null for an id that is no time.
+#: its two parts: order by both, since a stream id does not sort as text. ``date`` is the day of ``at`` in
+#: UTC. ``at``, ``seq`` and ``date`` are null for an id that is no time. ``healthy`` says whether it is of a
+#: run that ended alive: ``finished``, and not ``lost``, of a version that is known. The others, few in a
+#: hundred, have files of their own in the lake.
 JOURNAL = StructType(
     [
         StructField("entry", StringType(), nullable=False),
@@ -71,9 +77,24 @@ JOURNAL = StructType(
         StructField("date", DateType()),
         StructField("v", IntegerType()),
         *(StructField(name, kind) for name, kind in FIELDS),
+        StructField("healthy", BooleanType()),
     ]
 )
 
-#: What the data source gives and the lake stores: the same and ``rest``, a JSON object of the fields that no
-#: column holds (of an unknown version, or hostile), else null.
+#: What the data source gives: the same and ``rest``, a JSON object of the fields that no column holds (of an
+#: unknown version, or hostile), else null.
 STORED = StructType([*JOURNAL.fields, StructField("rest", StringType())])
+
+#: What the lake stores: the same and the ``app`` whose journal it was.
+LAKE = StructType([*STORED.fields, StructField("app", StringType())])
+
+#: What never came into the lake.
+GAPS = StructType(
+    [
+        StructField("app", StringType()),
+        StructField("after", StringType()),
+        StructField("upto", StringType()),
+        StructField("missing", LongType()),
+        StructField("why", StringType()),
+    ]
+)

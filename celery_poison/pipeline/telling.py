@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import click
+from collections.abc import Sequence
 
-from celery_poison.pipeline.batches import Gap
-from celery_poison.pipeline.lake import Reading
+from celery_poison.pipeline.lake import Gap, LeftOut
 
 
 def clean(text: str) -> str:
@@ -19,16 +18,10 @@ def told_gap(gap: Gap) -> str:
     return f"GAP: {many} entries between {gap.after} and {gap.upto}: {gap.why}"
 
 
-def sentences(reading: Reading) -> list[str]:
-    """Return what was left out of a reading of the lake, what never came into it, and why."""
+def sentences(left_out: Sequence[LeftOut], gaps: Sequence[Gap]) -> list[str]:
+    """Return what is in the lake and was not read, what never came into it, and why."""
     told = []
-    for left in reading.left_out:
+    for left in left_out:
         rows = f" ({left.rows} entries)" if left.rows is not None else ""
         told.append(f"left out: {clean(left.where)}{rows}: {clean(left.why)}")
-    return told + [told_gap(gap) for gap in reading.gaps]
-
-
-def tell(reading: Reading) -> None:
-    """Say :func:`sentences` on stderr."""
-    for sentence in sentences(reading):
-        click.echo(sentence, err=True)
+    return told + [told_gap(gap) for gap in gaps]

@@ -17,8 +17,8 @@ from typing import Any
 from celery import Celery
 
 from celery_poison.broker.publish import bounded_options, depth
+from celery_poison.fleet import WorkerRecord
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.text import count_of, duration, some_of, when
 

@@ -166,7 +166,7 @@ class Quarantine(Service):
         record = case.record
         _refuse_unless_given_up(record, "purged; discard or fail it first")
         if before is not None:
-            before(Detail(record, (), self.message(record.mid)))
+            before(Detail(record, (), None if record.sent_at else self.message(record.mid)))
         self._ledger.purge(record.mid, case.actor, case.note)
 
     def _edit(self, change: Change, copy_mid: str, force: bool, case: Case) -> None:

@@ -13,13 +13,17 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.blocks import Proposal, read_rules
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger import policies
+from celery_poison.fleet import GateRecord, WorkerRecord
+from celery_poison.ledger import pauses, policies
 from celery_poison.ledger.connection import check_server
+from celery_poison.ledger.outbox import FAILED, LaneRecord
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
+from celery_poison.model import MessageRecord
+from celery_poison.pauses import Pause
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.deaf import Deaf, find_deaf
 from celery_poison.quarantine.owner import check_owner, without_secrets
+from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import Stranded, find_stranded
 from celery_poison.settings import Settings
 from celery_poison.text import command, count_of, duration, short, some_of, span, when
@@ -51,6 +55,7 @@ class Overview:
         running: messages that a worker has in its hands at this moment (DLNG).
         parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
         blocked: rules on the block list that are in force.
+        paused: queues and tasks that somebody paused, the oldest pause first.
         process_deaths: cause -> task processes that died alone, ever; their worker lived on.
         proposal: what the pipeline proposes and waits for a person.
         gate: the fleet gate: whether deaths convict at this moment.
@@ -60,6 +65,8 @@ class Overview:
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
         stranded: messages that nobody works on.
         deaf: workers that live and consume nothing, while messages wait for them.
+        outbox: where messages wait to be sent, or sending is blocked.
+        unsent: messages tied to the success of a task that could not be sent, and wait for a person.
         inactive_settings: set, and without effect in this version.
         faults: what is broken, in sentences, the gravest first.
         warnings: these, and what is merely doubtful.
@@ -76,6 +83,7 @@ class Overview:
     parked: int
     journal: int
     blocked: int
+    paused: list[Pause]
     process_deaths: dict[str, int]
     proposal: Proposal | None
     gate: GateRecord
@@ -87,6 +95,8 @@ class Overview:
     stranded: Stranded
     deaf: list[Deaf]
     inactive_settings: list[str]
+    outbox: list[LaneRecord]
+    unsent: int
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -94,7 +104,8 @@ class Overview:
     def level(self) -> Level:
         if self.faults:
             return Level.BROKEN
-        return Level.DECIDE if self.quarantined or self.proposal else Level.WELL
+        blocked = any(lane.blocked for lane in self.outbox)
+        return Level.DECIDE if self.quarantined or self.proposal or blocked or self.unsent else Level.WELL
 
     @property
     def verdict(self) -> list[str]:
@@ -105,6 +116,10 @@ class Overview:
             told.append(f"{self.quarantined} {need} a decision{self._about_oldest()}")
         if self.proposal:
             told.append("a proposal of the pipeline needs a decision")
+        if blocked := sorted({lane.queue for lane in self.outbox if lane.blocked}):
+            told.append(f"sending to {some_of(blocked)} is blocked")
+        if self.unsent:
+            told.append(f"{count_of(self.unsent, 'message')} could not be sent")
         if self.faults:
             more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
             told.append(f"broken: {self.faults[0]}{more}")
@@ -124,6 +139,8 @@ class Overview:
         typed = ["poison groups"] if self.quarantined > 1 else []
         typed += [f"poison show {short(self.oldest.id)}"] if self.oldest else []
         typed += ["poison pipeline publish --show"] if self.proposal else []
+        typed += ["poison outbox status"] if any(lane.blocked for lane in self.outbox) else []
+        typed += ["poison outbox list --failed"] if self.unsent else []
         return [command(words) for words in [*typed, *(["poison doctor"] if self.faults else [])]]
 
     @property
@@ -204,6 +221,7 @@ def overview(app: Celery) -> Overview:
         **totals,
         oldest=queries.oldest(),
         blocked=len(read_rules(raw, now)[0]),
+        paused=pauses.holding(ledger),
         process_deaths=process_deaths(queries.counts()),
         proposal=Proposal.read(*policies.waiting_proposal(ledger)),
         gate=queries.gate(),
@@ -215,6 +233,8 @@ def overview(app: Celery) -> Overview:
         stranded=find_stranded(app),
         deaf=deaf,
         inactive_settings=settings.inactive(),
+        outbox=ledger.outbox_lanes(),
+        unsent=sum(1 for _ in ledger.outbox_messages(FAILED)),
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
@@ -258,6 +278,8 @@ def _faults(seen: Overview, settings: Settings) -> Iterator[str]:
         yield f"nobody works on {count_of(more, 'more message')}: {command('poison status --json')}"
     if wrong := untried(settings, seen.workers):
         yield "; ".join(wrong)
+    if spooled := spooled_here(settings.spool_directory):
+        yield f"{spooled}: a worker on this machine brings them there as soon as Redis takes them"
 
 
 def _worker_faults(seen: Overview) -> Iterator[str]:

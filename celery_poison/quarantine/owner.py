@@ -1,4 +1,4 @@
-"""Whose ledger this is, asked before anything of it is published or failed, who acts, and where it lives."""
+"""Whose ledger this is, asked before anything of it is published or failed, who acts, and about what."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import socket
 
 from celery import Celery
 
-from celery_poison.errors import ConfigurationError, SchemaMismatch
+from celery_poison.destinations import where_sent
+from celery_poison.errors import ConfigurationError, IllegalTransition, SchemaMismatch
 from celery_poison.ledger.connection import ACCEPTED
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import MessageRecord
+from celery_poison.states import State
 
 
 def identity_of(app: Celery) -> dict[str, str]:
@@ -46,6 +49,22 @@ def check_owner(app: Celery, queries: Queries) -> bool:
                 " to the wrong place. Choose the right app with -A, or its poison_namespace"
             )
     return True
+
+
+def refuse_unless_kept(record: MessageRecord, verb: str) -> None:
+    """Say what happened instead; the ledger checks again, atomically, when it reserves.
+
+    Raises:
+        IllegalTransition: this cannot be decided about the message, or not any more.
+    """
+    if record.state == State.NDLV and record.sent_at and verb in ("release", "edit"):
+        raise IllegalTransition(where_sent(record.destination))
+    if record.state in (State.TBDL, State.DLNG):
+        how = ": it was released" if record.probation else ""
+        raise IllegalTransition(f"the message is in state {record.state}, not in quarantine{how}")
+    if record.state == State.FAIL:
+        copy = f": its changed copy is {record.edited_to}" if record.edited_to else ""
+        raise IllegalTransition(f"the message was {record.resolution} by {record.actor or 'somebody'}{copy}")
 
 
 def default_actor() -> str:

@@ -66,8 +66,7 @@ def _canvas(stored: StoredMessage, kept: Mapping[str, Any] | None, force: bool) 
     if kept is not None:
         return dict(kept)
     try:
-        _, _, embed = json_of(stored)
-        return {name: (embed or {}).get(name) for name in CANVAS}
+        return canvas_in(stored)
     except (BodyBroken, ValueError, TypeError, AttributeError):
         return {}  # no worker could read it either: its result is all that can be told
     except BodyRefused as refusal:
@@ -77,6 +76,16 @@ def _canvas(stored: StoredMessage, kept: Mapping[str, Any] | None, force: bool) 
             f"{refusal}, so that its chord, chain and errbacks are unknown: release it, discard it, or use"
             " force to fail the task alone"
         ) from None
+
+
+def canvas_in(stored: StoredMessage) -> dict[str, Any]:
+    """Return who waits for a task beside its caller, as its body says.
+
+    Raises:
+        BodyRefused, BodyBroken, ValueError, TypeError, AttributeError: the body does not tell it here.
+    """
+    _, _, embed = json_of(stored)
+    return {name: (embed or {}).get(name) for name in CANVAS}
 
 
 def _request(record: MessageRecord, stored: StoredMessage, canvas: Mapping[str, Any]) -> Context:

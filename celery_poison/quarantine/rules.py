@@ -16,12 +16,13 @@ from celery import Celery
 from celery_poison import signals
 from celery_poison.blocks import Kind, Rule, is_fingerprint, read_rules
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
+from celery_poison.fleet import GateRecord
 from celery_poison.ledger import policies as stored_blocks
 from celery_poison.ledger import policies as stored_policies
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import GateRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import (
+    A_QUEUE,
     EVERY_TASK,
     OVERRIDABLE,
     Overrides,
@@ -62,7 +63,7 @@ class TaskPolicy:
     """What one task tolerates.
 
     Attributes:
-        task: its name; ``*`` is what was overridden for every task.
+        task: its name; ``*`` is what was overridden for every task, ``queue:NAME`` what differs in a queue.
         values: option -> value; of ``*`` and of a task that this app does not guard, only what is overridden.
         origins: option -> where its value comes from: ``override``, ``override *``, ``code`` or ``setting``.
         guarded: whether this app guards such a task.
@@ -179,7 +180,7 @@ class Rules:
             MessageNotFound: it is not blocked.
         """
         self.check_owner()
-        said = _with_note(f"{kind} {name}", note)
+        said = with_note(f"{kind} {name}", note)
         return self._ledger.unblock(kind, name, actor=actor or default_actor(), said=said)
 
     def _block(self, kind: Kind, name: str, task: str, seconds: float | None, actor: str, note: str) -> Rule:
@@ -187,7 +188,7 @@ class Rules:
             raise ConfigurationError(f"a block cannot last {seconds} seconds")
         self.check_owner()
         actor, lasts_ms = actor or default_actor(), max(1, round(seconds * 1000)) if seconds else 0
-        said = _with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
+        said = with_note(f"{kind} {name}" + (f" for {seconds:g} s" if seconds else ""), note)
         self._ledger.block(kind, name, task=task, lasts_ms=lasts_ms, actor=actor, note=note, said=said)
         now = self.queries.now_ms() / 1000
         until = now + seconds if seconds else None
@@ -196,12 +197,15 @@ class Rules:
     # --- policies (EMS-9) ----------------------------------------------------------------------
 
     def policies(self) -> Policies:
-        """Return the policy of every guarded task, and of every task that has an override."""
+        """Return the policy of every guarded task, and of every task or queue that has one of its own."""
         self.check_owner()
         overrides, complaints = Overrides.read(*stored_policies.read(self._ledger))
         guarded = self._guarded()
         names = sorted({*guarded, *overrides.by_task})
-        tasks = [_task_policy(name, guarded.get(name), overrides, self._plugin.settings) for name in names]
+        settings = self._plugin.settings
+        tasks = [_task_policy(name, guarded.get(name), overrides, settings) for name in names]
+        queues = sorted({*(settings.queues or {}), *overrides.by_queue})
+        tasks += [_queue_policy(queue, overrides, settings) for queue in queues]
         return Policies(version=overrides.version, tasks=tasks, ignored=[*map(str, complaints)])
 
     def set_policy(
@@ -217,8 +221,9 @@ class Rules:
         """Override options of one task, or of every guarded task (``*``); its other overrides stay.
 
         Args:
+            task: its name, ``*``, or ``queue:NAME`` for all messages of a queue (WAS-3).
             if_version: change nothing unless this is still the version.
-            force: even if this app guards no task of that name.
+            force: even if this app guards no task of that name, or nobody knows such a queue.
 
         Raises:
             ConfigurationError: unknown option or impossible value.
@@ -230,10 +235,12 @@ class Rules:
             raise ConfigurationError(f"policy of {task}: no option given; there are {', '.join(OVERRIDABLE)}")
         if task == stored_policies.VERSION:
             raise ConfigurationError(f"a task named {task!r} cannot be overridden: the name is taken")
-        if not force and task != EVERY_TASK:
+        if not force and task.startswith(A_QUEUE):
+            self._refuse_unless_known(task.removeprefix(A_QUEUE), "force sets it all the same")
+        elif not force and task != EVERY_TASK:
             self._refuse_unless_guarded(task, "force sets it all the same")
         said = "set " + " ".join(f"{name}={shown(value)}" for name, value in options.items())
-        who = actor or default_actor(), _with_note(said, note)
+        who = actor or default_actor(), with_note(said, note)
         return self._change(task, lambda entry: {**(entry or {}), **options}, who, if_version)
 
     def unset_policy(
@@ -259,7 +266,7 @@ class Rules:
                 raise MessageNotFound(f"policy of {task}: {what} is{' not' if missing else ''} overridden")
             return {name: value for name, value in entry.items() if options and name not in options}
 
-        who = actor or default_actor(), _with_note(f"unset {' '.join(options) or 'everything'}", note)
+        who = actor or default_actor(), with_note(f"unset {' '.join(options) or 'everything'}", note)
         return self._change(task, without, who, if_version)
 
     def _change(
@@ -297,6 +304,14 @@ class Rules:
             near = get_close_matches(task, guarded, n=1)
             hint = f": did you mean {near[0]}?" if near else ""
             raise MessageNotFound(f"this app guards no task {task!r}{hint} ({otherwise})")
+
+    def _refuse_unless_known(self, queue: str, otherwise: str) -> None:
+        workers = self.queries.workers(int(self._plugin.settings.activation_interval * 1000))
+        known = {*self._app.amqp.queues, *(name for worker in workers for name in worker.all_queues)}
+        if queue not in known:
+            near = get_close_matches(queue, known, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            raise MessageNotFound(f"no worker consumes queue {queue!r}{hint} ({otherwise})")
 
     # --- fleet gate (NEW-1) --------------------------------------------------------------------
 
@@ -356,7 +371,8 @@ def shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _with_note(said: str, note: str) -> str:
+def with_note(said: str, note: str) -> str:
+    """Return what the journal is told: what was done, and the person's note."""
     return f"{said}: {note}" if note else said
 
 
@@ -368,6 +384,13 @@ def _task_policy(name: str, task: PoisonTask | None, overrides: Overrides, setti
     values = {option: getattr(policy, option) for option in OVERRIDABLE}
     origins = {option: _origin(name, option, task, overrides) for option in OVERRIDABLE}
     return TaskPolicy(task=name, values=values, origins=origins, guarded=True)
+
+
+def _queue_policy(queue: str, overrides: Overrides, settings: Settings) -> TaskPolicy:
+    in_code, own = (settings.queues or {}).get(queue, {}), overrides.by_queue.get(queue, {})
+    values = {name: value for name, value in {**in_code, **own}.items() if name in OVERRIDABLE}
+    origins = {name: "override" if name in own else "setting" for name in values}
+    return TaskPolicy(task=A_QUEUE + queue, values=values, origins=origins, guarded=False)
 
 
 def _origin(name: str, option: str, task: PoisonTask, overrides: Overrides) -> str:

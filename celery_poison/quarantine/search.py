@@ -251,7 +251,7 @@ def group_ids(task: str, cause: str, fingerprint: str) -> tuple[str, str]:
 
 def grouped(messages: Iterable[Message], by: By = By.FINGERPRINT) -> list[Group]:
     """Count messages by group, the largest group first, of equal ones the one with the newest message."""
-    found: dict[tuple[str, str, str | None], _Count] = defaultdict(_Count)
+    found: dict[tuple[str, str, str | None], Count] = defaultdict(Count)
     for message in messages:
         fingerprint = message.fingerprint if by is By.FINGERPRINT else None
         found[message.task, message.cause, fingerprint].add(message)
@@ -259,7 +259,7 @@ def grouped(messages: Iterable[Message], by: By = By.FINGERPRINT) -> list[Group]
     return sorted(groups, key=lambda group: (-group.count, -group.last_seen, group.group))
 
 
-class _Count:
+class Count:
     """What is known of one group so far."""
 
     __slots__ = ("count", "first_seen", "last_seen", "newest", "relapsed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
@@ -12,18 +12,19 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
 from celery_poison.broker.publish import Publisher
+from celery_poison.destinations import where_sent
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
-from celery_poison.failures import KeptFailure, carried_by_release
-from celery_poison.headers import FAILURES
+from celery_poison.failures import KeptFailure
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.ledger.notices import Fact, Notice, leave_notice
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.careful import Care, Feed, Pace, queue_of, refuse_unless_consumed
-from celery_poison.quarantine.owner import default_actor
+from celery_poison.quarantine.error_transactions import ErrorTransactions
+from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
+from celery_poison.quarantine.pauses import Pauses
 from celery_poison.quarantine.results import store_failure
-from celery_poison.quarantine.rules import Rules
 from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, grouped, one_of
-from celery_poison.quarantine.stored import canvas_of, publish_release, sent_to, stored_message
+from celery_poison.quarantine.stored import as_released, canvas_of, publish_release, sent_to, stored_message
 from celery_poison.quarantine.story import Detail, remembered
 from celery_poison.states import Event, State
 
@@ -73,12 +74,11 @@ Outcomes = list[Outcome]
 Groups = list[Group]
 Entries = list[dict[str, str]]
 
-
 #: Acts of one atomic step, for which nothing is reserved; and those of which a worker tells Flower.
 _AT_ONCE, _NOTICED = ("restore", "purge"), frozenset(Fact)
 
 
-class Service(Rules):
+class Service(Pauses):
     """Messages in quarantine, what is in force for the app, and decisions about both.
 
     Everybody uses :class:`~celery_poison.quarantine.Quarantine`, which adds what was given up.
@@ -158,6 +158,7 @@ class Service(Rules):
 
         Raises:
             MessageNotFound: quarantine keeps no such message.
+            IllegalTransition: it is at its named destination.
         """
         return stored_message(self._kept(mid))
 
@@ -178,8 +179,9 @@ class Service(Rules):
         entries = self.history(record.mid if record.quarantined_at else record.id)
         if record.state not in (State.NDLV, State.FAIL):
             return Detail(record, entries, None)
-        raw = self._kept(record.mid)
-        return Detail(record, entries, stored_message(raw), KeptFailure.decode(raw.get("failure")))
+        raw = self._row(record.mid)
+        stored = None if "sent_at" in raw else stored_message(raw)
+        return Detail(record, entries, stored, KeptFailure.decode(raw.get("failure")))
 
     def fingerprint_of(self, id: str) -> tuple[str, str]:
         """Return fingerprint and task of a message in quarantine; raises as :meth:`get`."""
@@ -328,7 +330,7 @@ class Service(Rules):
         self, record: MessageRecord, verb: str, actor: str, note: str, act: Callable[[Case], None]
     ) -> None:
         """Act on a message in quarantine while nobody else can."""
-        _refuse_unless_kept(record)
+        refuse_unless_kept(record, verb)
         number = self._ledger.decide(record.mid, verb, actor, note)
         try:
             act(Case(record, number, actor, note))
@@ -350,10 +352,7 @@ class Service(Rules):
                 f"no task {record.task!r} is registered in this app, so no worker could run the message:"
                 " load the module that defines it, or use force"
             )
-        raw = self._kept(record.mid)
-        stored, failure = stored_message(raw), KeptFailure.decode(raw.get("failure"))
-        headers = carried_by_release(stored.headers, FAILURES, failure, record.evidence.source)
-        stored = replace(stored, headers=headers)
+        stored = as_released(self._kept(record.mid), record)
         publish_release(publisher, sent_to(stored, to) if to else stored, to or record.queue, case.number)
         self._ledger.released(record.mid, record.id, case.number, case.actor, case.note, to)
         case.announce(signals.message_released)
@@ -361,7 +360,7 @@ class Service(Rules):
     def _fail(self, force: bool, case: Case) -> None:
         record = case.record
         if record.cause != causes.FAILURE:  # whoever waits for that was told when it failed
-            kept = self._kept(record.mid)
+            kept = self._row(record.mid)
             self._is_registered(record.task)  # its own backend stores the result, if it has one
             store_failure(
                 self._app, record, stored_message(kept), canvas_of(kept), note=case.note, force=force
@@ -370,13 +369,22 @@ class Service(Rules):
         case.announce(signals.message_failed)
 
     def _discard(self, case: Case) -> None:
-        self._ledger.give_up(case.record.mid, Event.DISCARDED, case.actor, case.note, case.number)
+        self._is_registered(case.record.task)  # may have an error transaction of its own
+        with ErrorTransactions(self._app, self._ledger).discarding(case.record, self._row, case.note):
+            self._ledger.give_up(case.record.mid, Event.DISCARDED, case.actor, case.note, case.number)
 
     def _kept(self, mid: str) -> dict[str, bytes]:
+        raw = self._row(mid)
+        if "sent_at" in raw:
+            raise IllegalTransition(where_sent(raw["destination"].decode()))
+        return raw
+
+    def _row(self, mid: str) -> dict[str, bytes]:
+        """Return the whole hash of a message; its body is empty if it is at its named destination."""
         raw = self.queries.message(mid)
         if not raw:
             raise MessageNotFound(f"no message {mid!r} in quarantine")
-        return raw
+        return {"body": b"", **raw}
 
     def _is_registered(self, task: str) -> bool:
         return task in self._app.tasks or task in self._all_tasks
@@ -386,13 +394,3 @@ class Service(Rules):
         # What a worker would load at its start: this process may not have needed those modules so far.
         self._app.loader.import_default_modules()
         return frozenset(self._app.tasks)
-
-
-def _refuse_unless_kept(record: MessageRecord) -> None:
-    """Say what happened instead; the ledger checks again, atomically, when it reserves."""
-    if record.state in (State.TBDL, State.DLNG):
-        how = ": it was released" if record.probation else ""
-        raise IllegalTransition(f"the message is in state {record.state}, not in quarantine{how}")
-    if record.state == State.FAIL:
-        copy = f": its changed copy is {record.edited_to}" if record.edited_to else ""
-        raise IllegalTransition(f"the message was {record.resolution} by {record.actor or 'somebody'}{copy}")

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kombu.utils import json as kombu_json
@@ -14,8 +15,9 @@ from kombu.utils import json as kombu_json
 from celery_poison.broker.publish import NoAnswer, NotPublished, Publisher
 from celery_poison.broker.sealed import ITEM
 from celery_poison.errors import PoisonError
-from celery_poison.headers import EDITED, MARK, MID, OURS, PARK, RELEASE, TRIAL, mid_of
-from celery_poison.model import StoredMessage
+from celery_poison.failures import KeptFailure, carried_by_release
+from celery_poison.headers import EDITED, FAILURES, MARK, MID, OURS, PARK, RELEASE, TRIAL, mid_of
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.fingerprint import original_of
 
 #: What ``fail`` must know of a body: who waits for the task beside its caller.
@@ -174,8 +176,21 @@ def sent_to(stored: StoredMessage, queue: str) -> StoredMessage:
     return replace(stored, properties={**stored.properties, "delivery_info": address})
 
 
-def publish_release(publisher: Publisher, stored: StoredMessage, queue: str, release: int) -> None:
-    """Publish the original with the headers of others as they were, and the number of its release.
+def as_released(raw: Mapping[str, bytes], record: MessageRecord) -> StoredMessage:
+    """Return the original, with what its next run can read of a failure that is kept."""
+    stored, failure = stored_message(raw), KeptFailure.decode(raw.get("failure"))
+    headers = carried_by_release(stored.headers, FAILURES, failure, record.evidence.source)
+    return replace(stored, headers=headers)
+
+
+def publish_release(
+    publisher: Publisher,
+    stored: StoredMessage,
+    queue: str,
+    release: int,
+    told: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Publish the original with the headers of others as they were, ``told``, and the number of its release.
 
     Raises:
         PublishRefused: the queue does not exist, the broker is away or refuses, or it is no message at all.
@@ -184,7 +199,7 @@ def publish_release(publisher: Publisher, stored: StoredMessage, queue: str, rel
         raise PublishRefused("no worker can read this: look at it with `show --raw`, and discard it")
     foreign = {name: value for name, value in stored.headers.items() if name not in (MARK, PARK, TRIAL)}
     try:
-        publisher.publish(stored, queue, {**foreign, RELEASE: release})
+        publisher.publish(stored, queue, {**foreign, **told, RELEASE: release})
     except NoAnswer as error:
         raise PublishRefused(
             f"{error}. If it has the message all the same, the first worker that receives it completes this"

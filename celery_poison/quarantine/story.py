@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from celery_poison.causes import FAILURE, Evidence, describe, signal_name
+from celery_poison.destinations import where_sent
 from celery_poison.failures import KeptFailure
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.states import Event, State
@@ -110,6 +111,12 @@ def _standing(record: MessageRecord) -> Iterator[str]:
     if record.resolution:
         note = f" ({clean(record.note)})" if record.note else ""
         yield f"{record.resolution.capitalize()} by {clean(record.actor) or 'somebody'}{note}."
+    elif record.state == State.NDLV and record.sent_at:
+        yield where_sent(record.destination)
+    elif record.state == State.NDLV and record.destination:
+        yield f"It goes to the queue {clean(record.destination)} as soon as the broker takes it there."
+    elif record.state == State.NDLV and record.retry_at:
+        yield f"It goes back to its queue by itself at {when(record.retry_at)}."
     elif record.probation:
         yield "It was released: one more death brings it straight back."
     elif record.candidate and record.state in ("TBDL", "DLNG"):
@@ -216,6 +223,7 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "duplicate": lambda entry: f"one more copy arrived at {entry['worker']} and was dropped{_noted(entry)}",
     "quarantined": lambda entry: f"moved to quarantine{_noted(entry)}",
     "would_quarantine": lambda entry: f"would have been moved to quarantine{_noted(entry)}",
+    "sent": lambda entry: f"sent {entry['note']}",
     "released": _decided("released"),
     "failed": _decided("failed"),
     "discarded": _decided("discarded"),
@@ -228,6 +236,15 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     ),
     "blocked": lambda entry: _listed("blocked", entry),
     "unblocked": lambda entry: _listed("unblocked", entry),
+    "paused": lambda entry: _listed("paused", entry),
+    "resumed": lambda entry: _listed("resumed", entry),
+    "endpoint_suspended": lambda entry: (
+        f"worker {entry['worker']} suspended itself from queue {entry['queue']}{_noted(entry)}"
+    ),
+    "endpoint_resumed": lambda entry: (
+        f"worker {entry['worker']} resumed queue {entry['queue']}"
+        f" by {entry['actor'] or 'itself'}{_noted(entry)}"
+    ),
     "worker_lost": lambda entry: f"worker {entry['worker']} died ({entry['cause']}){_proven(entry)}",
     "proposal_made": lambda entry: _listed("the pipeline's proposal made", entry),
     "proposal_applied": lambda entry: _listed("the pipeline's proposal applied", entry),

@@ -1,4 +1,7 @@
-"""Finds the messages that nobody works on, in the ledger and on a Redis broker. Changes nothing."""
+"""Finds the messages that nobody works on, in the ledger and on a Redis broker. Changes nothing.
+
+What a person paused is left out.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from typing import Any, NamedTuple
 from celery import Celery
 
 from celery_poison.broker.aged import LOOKED_AT, AgedEntry, aged_entries
+from celery_poison.ledger.pauses import Paused
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
+from celery_poison.pauses import Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 from celery_poison.text import when
@@ -152,7 +157,10 @@ class _Look:
         plugin = plugin_of(app)
         self._activation = plugin.settings.activation_interval
         self.recovery = RECOVERED * self._activation
-        self._queries = Queries(plugin.open_ledger())
+        ledger = plugin.open_ledger()
+        self._queries = Queries(ledger)
+        self._paused = Paused(ledger)
+        self._paused.refresh()
         self._now = self._queries.now_ms() / 1000
         self._monitor = self._queries.monitor()
         workers = self._queries.workers(int(self._activation * 1000))
@@ -170,6 +178,8 @@ class _Look:
         for record, start in zip(records, starts, strict=True):
             owner = self._owner_of(start)
             age = self._age(owner, record.last_seen)
+            if self._paused.stops(record.queue, record.task):
+                continue
             runs = record.state == State.DLNG and owner.lives
             if not runs and is_stuck(Kind.CANDIDATE, age, owner.lives, activation=self._activation):
                 why = "flagged as a candidate, and not run since" + _said(owner)
@@ -181,6 +191,8 @@ class _Look:
         waiting = list(islice(self._queries.parked_now(), LOOKED_AT))
         starts = self._queries.starts([mid for mid, _ in waiting])
         for (_, (_, number, copy)), start in zip(waiting, starts, strict=True):
+            if self._paused(Scope.TASK, copy.task):
+                continue
             owner = self._owner_of(start)
             earlier = None if owner.lives else self._queries.lineage(copy.id)
             age = self._age(owner, number / 1000, earlier.last_seen if earlier else None)

@@ -12,13 +12,22 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from celery_poison import procfs
 
 from .basics import PATIENCE, Running, wait_until
 
 _PACKAGE = str(Path(__file__).parents[2])
+
+
+class Process(Protocol):
+    """What is needed of a started process."""
+
+    pid: int
+    returncode: Any
+
+    def wait(self) -> int: ...
 
 
 class Worker(Running):
@@ -40,6 +49,9 @@ class Worker(Running):
     It starts without mingle and gossip: mingle waits a whole second for the answers of other workers, in
     each of hundreds of starts. With `defaults` it starts as Celery does, with both.
     """
+
+    #: Starts its process; takes what `subprocess.Popen` takes.
+    popen: ClassVar[Callable[..., Process]] = subprocess.Popen
 
     def __init__(
         self,
@@ -66,7 +78,7 @@ class Worker(Running):
             log_path = Path(self._log_directory.name) / f"{name}.log"
         self.log_path = Path(log_path)
         self._log_start = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._reaping = threading.Lock()
 
     # -- life
@@ -77,7 +89,7 @@ class Worker(Running):
             raise RuntimeError(f"{self.name} was started already: a Worker is one life")
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
-            self._process = subprocess.Popen(
+            self._process = self.popen(
                 self.command(),
                 cwd=self.cwd,
                 env=self.env,
@@ -198,12 +210,12 @@ class Worker(Running):
 
     # -- inside
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Process:
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._process
 
-    def _running(self) -> subprocess.Popen[bytes] | None:
+    def _running(self) -> Process | None:
         """The process while it runs. A dead one is noticed without reaping it, see `wait`."""
         process = self._started()
         if process.returncode is not None:

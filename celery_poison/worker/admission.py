@@ -18,10 +18,14 @@ from celery.utils.log import get_logger
 from celery_poison import causes
 from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Facts, Verdict, judge
+from celery_poison.destinations import ACTOR
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.headers import VERDICT
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import MessageState
+from celery_poison.ledger.pauses import Paused
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
+from celery_poison.pauses import Scope
 from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.settings import Settings
 from celery_poison.states import State
@@ -62,6 +66,7 @@ class Judge:
     settings: Settings
     me: Incarnation
     inflight: InFlight
+    pauses: Paused
     resync_window: ResyncWindow
     master_follower: MasterFollower
     quarantine_writer: QuarantineWriter
@@ -122,7 +127,10 @@ class Judge:
         if recorded.kept is not State.NDLV or not delivery.release or delivery.release != recorded.release:
             return recorded
         # Published, and its operator did not live to say so: the release is a fact all the same.
-        self.ledger.released(delivery.mid, start.id, delivery.release, queue=start.queue)
+        actor, note = "", ""
+        if VERDICT in delivery.message.headers:
+            actor, note = ACTOR, f"a worker took it from the queue {start.queue}"
+        self.ledger.released(delivery.mid, start.id, delivery.release, actor, note, start.queue)
         return self.ledger.look(delivery.mid, start.id, self._activation_ms)
 
     def _earlier_start(self, delivery: Delivery, recorded: MessageState) -> tuple[bool, Ended]:
@@ -162,6 +170,8 @@ class Judge:
                 self._acknowledge(delivery)
             case Action.QUARANTINE:
                 self.quarantine(delivery, verdict)
+            case _ if self._is_paused(delivery):
+                self._park_freely(delivery, recorded, delivery.start)
             case _:
                 if verdict.reason:
                     logger.warning(
@@ -169,7 +179,8 @@ class Judge:
                     )
                 alone = verdict.action is Action.RUN_ALONE
                 if alone and self._is_tried_elsewhere(delivery):
-                    self._send_to_trial(delivery, recorded)
+                    # In nobody's way, marked for the trial queue: the active monitor publishes it there.
+                    self._park_freely(delivery, recorded, delivery.start._replace(alone=ALONE))
                 else:
                     return self._claim_of(delivery, recorded, alone=alone)
         return None
@@ -184,13 +195,22 @@ class Judge:
         self._park(delivery, recorded.raw, delivery.start)
 
     def _is_tried_elsewhere(self, delivery: Delivery) -> bool:
-        return self.settings.trial == "queue" and not delivery.is_from(self.settings.trial_queue)
+        """What came to a named destination is tried there: it may be the one place with the memory for it."""
+        at_destination = VERDICT in delivery.message.headers
+        is_queue = self.settings.trial == "queue" and not at_destination
+        return is_queue and not delivery.is_from(self.settings.trial_queue)
 
-    def _send_to_trial(self, delivery: Delivery, recorded: MessageState) -> None:
-        """Park it in nobody's way, marked for the trial queue: the active monitor publishes it there."""
+    def _is_paused(self, delivery: Delivery) -> bool:
+        if delivery.paused and delivery.park:  # the monitor published it: it may know better
+            self.pauses.refresh()
+            delivery.paused = self.pauses(Scope.TASK, delivery.start.task)
+        return delivery.paused
+
+    def _park_freely(self, delivery: Delivery, recorded: MessageState, start: Start) -> None:
+        """Park it although no earlier start is in its way."""
         if recorded.raw and not self.ledger.claim(delivery.mid, recorded.raw, None):
             raise Retry(0.0)
-        self._park(delivery, b"", delivery.start._replace(alone=ALONE))
+        self._park(delivery, b"", start)
 
     def _park(self, delivery: Delivery, seen: bytes, start: Start) -> None:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
@@ -254,7 +274,12 @@ class Admission:
             return self.handler(message)
         if delivery.is_asked_about:
             return self.background.do(partial(self._ask_first, delivery))
-        if delivery.look or delivery.blocked or delivery.limits.max_payload_bytes is not None:
+        if (
+            delivery.look
+            or delivery.blocked
+            or delivery.paused
+            or delivery.limits.max_payload_bytes is not None
+        ):
             return self._judge_soon(delivery)
         return self.let_in(delivery)
 
@@ -299,7 +324,8 @@ class Admission:
         return self.checker.reason(*args, ask=True)
 
     def _ledger_away(self, delivery: Delivery) -> bool:
-        if not self.settings.observe_only and (delivery.blocked or not self.settings.fail_open):
+        stays = delivery.blocked or delivery.paused or not self.settings.fail_open
+        if stays and not self.settings.observe_only:
             return True
         self._enter(delivery)
         return False

@@ -16,8 +16,10 @@ from celery_poison import hooks
 from celery_poison.errors import ConfigurationError, PoisonError
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import TimeLimits
+from celery_poison.worker.heartbeat import PoolFacts
 from celery_poison.worker.prefork import hear_of_begun, keep_what_runs, watch_again
-from celery_poison.worker.worker import PoolFacts, Worker
+from celery_poison.worker.upkeep import FAREWELL
+from celery_poison.worker.worker import Worker
 
 logger = get_logger("celery_poison")
 
@@ -40,6 +42,7 @@ class LifeStep(bootsteps.StartStopStep):
         plugin.request_needs, plugin.complain = ours.request_needs(), ours.complain
         ours.refresher.policies()
         ours.refresher.blocks()
+        ours.refresher.pauses()
         if not pool.contained:
             signals.worker_process_init.connect(self._child_begins)
         signals.worker_shutting_down.connect(self._stopping)
@@ -142,6 +145,7 @@ class GuardStep(bootsteps.ConsumerStep):
         ours.cells.attach(self._dispatcher.take_back)
         ours.heartbeat.start()
         ours.monitor.start()
+        ours.relay.start()
 
     def stop(self, consumer: Any) -> None:
         if consumer.blueprint.state == bootsteps.RUN:  # its connection is lost; else the worker leaves
@@ -151,6 +155,7 @@ class GuardStep(bootsteps.ConsumerStep):
     def shutdown(self, consumer: Any) -> None:
         self._dispatcher.clear()
         self._worker.monitor.stop()
+        self._worker.relay.finish(FAREWELL)
 
     def register_with_event_loop(self, consumer: Any, hub: Any) -> None:
         self._worker.loop.register(hub)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -27,11 +28,16 @@ from celery_poison.requests import NeverBegan, StaleCompletion, TaskDied, read_e
 from celery_poison.task import PoisonTask, attempts
 from celery_poison.worker import crash_reports
 from celery_poison.worker.lease import Lease
+from celery_poison.worker.once import OncePerKey
 from celery_poison.worker.recorder import Recorder, Ticket, Told, peak_memory_kb
+from celery_poison.worker.tied import Tied
 from celery_poison.worker.traits import Given
 
 #: Characters of a task's own words that the journal keeps.
 NOTE_LENGTH = 500
+
+#: After these nobody hears of a rollback.
+LEAVE_NOTHING = (End.RETURNED, End.RETRIED, End.IGNORED, End.WAITS)
 
 #: Set once in the worker's main process, before its pool forks.
 _recorder: Recorder | None = None
@@ -47,6 +53,10 @@ _running: dict[str, tuple[Ticket, bytes]] = {}
 
 #: What running tasks have raised, by mid; None where that is not to be kept.
 _raised: dict[str, Failure | None] = {}
+#: What running tasks have published that leaves with their success, by mid.
+_tied: dict[str, Tied] = {}
+#: What the journal is told of runs that have returned, by mid.
+_remarks: dict[str, str] = {}
 #: On what the pool returns of a failed task: the Failure that is to be kept.
 KEPT = "poison_failure"
 
@@ -61,6 +71,7 @@ def configure(
     PoisonTask._observed = observing
     PoisonTask.checked_by(_check_ownership)
     PoisonTask.failures_noted_by(_note_failure, _before_retry)
+    PoisonTask.bodies_run_by(_once, _tying)
 
 
 def still_running() -> bytes:
@@ -82,15 +93,63 @@ def _check_ownership(task: Task) -> None:
         return  # nobody can know
 
 
+def _found(task: Task) -> tuple[Recorder, Ticket, Start] | None:
+    """Return what is known of the run of a task; None where it does not run under our eyes."""
+    found = _running.get(task.request.id or "") if _mid_in(task.request) else None
+    if _recorder is None or _observing or found is None:
+        return None
+    return _recorder, found[0], Start.decode(found[1])
+
+
+def _once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call the body of a task, unless another one with its idempotency key runs or has returned."""
+    found = _found(task)
+    if found is None:
+        return call(*args, **kwargs)
+    recorder, ticket, start = found
+    policy = recorder.policy(task.name)
+
+    def body(*args: Any, **kwargs: Any) -> Any:
+        with _tying(task) if policy.transactional_publish else nullcontext():
+            result = call(*args, **kwargs)
+        if tied := _tied.get(ticket.mid):
+            tied.tie()
+        return result
+
+    if policy.idempotency_key is None or not recorder.diverts(task.name):
+        return body(*args, **kwargs)
+    once = OncePerKey(_ledger, task, policy, ticket.mid, start)
+    result = once.run(body, args, kwargs, kept_with_end=lambda: _tied.get(ticket.mid))
+    if once.first:
+        _remarks[ticket.mid] = f"the result of {once.first}, which had its idempotency key first"
+    return result
+
+
+def _tying(task: Task) -> AbstractContextManager[None]:
+    """Tie what is published while this is entered to the success of a task that runs here."""
+    found = _found(task)
+    if found is None:
+        return nullcontext()
+    recorder, ticket, start = found
+    tied = _tied.get(ticket.mid)
+    if tied is None:
+        tied = _tied[ticket.mid] = Tied(recorder, _ledger, task, ticket, start)
+    return tied.publishing()
+
+
 # --- what tasks raise --------------------------------------------------------------------------------
 
 
-def _failing(task: str, error: Exception) -> Failing:
+def _queue_of(mid: str) -> str:
+    return next((ticket.queue for ticket, _ in list(_running.values()) if ticket.mid == mid), "")
+
+
+def _failing(task: str, mid: str, error: Exception) -> Failing:
     """Decide about what a task of this process raised, or wants to retry for."""
     recorder = _recorder
     if recorder is None or not recorder.diverts(task):
         return Failing.NOTHING
-    policy = recorder.policy(task)
+    policy = recorder.policy(task, _queue_of(mid))
     if not policy.looks_at_failures or read_end(error)[0] is not End.RAISED:
         return Failing.NOTHING
     return policy.failing(error)
@@ -109,7 +168,7 @@ def _mid_in(request: Any) -> str:
 def _note_failure(task: Task, error: Exception) -> None:
     """Note what a task has raised, before Celery makes something of it that can be pickled."""
     if mid := _mid_in(task.request):
-        _raised[mid] = failure_of(error) if _failing(task.name, error) is not Failing.NOTHING else None
+        _raised[mid] = failure_of(error) if _failing(task.name, mid, error) is not Failing.NOTHING else None
 
 
 def _to_be_kept(mid: str, task: str, raised: BaseException | None) -> Failure | None:
@@ -118,16 +177,17 @@ def _to_be_kept(mid: str, task: str, raised: BaseException | None) -> Failure | 
         return None
     if mid in _raised:
         return _raised[mid]
-    return failure_of(raised) if _failing(task, raised) is not Failing.NOTHING else None
+    return failure_of(raised) if _failing(task, mid, raised) is not Failing.NOTHING else None
 
 
 def _before_retry(task: Task, error: Exception) -> tuple[str, bool]:
     """Return what the retry is to carry, and whether there is to be none."""
-    if _observing or _recorder is None or not _mid_in(task.request):
+    mid = _mid_in(task.request)
+    if _observing or _recorder is None or not mid:
         return "", False
-    if _failing(task.name, error) is Failing.AT_ONCE:
+    if _failing(task.name, mid, error) is Failing.AT_ONCE:
         return "", True
-    if not (_recorder.policy(task.name).keep_failures and _recorder.diverts(task.name)):
+    if not (_recorder.policy(task.name, _queue_of(mid)).keep_failures and _recorder.diverts(task.name)):
         return "", False
     return carried_after(getattr(task.request, FAILURES, None), failure_of(error)), False
 
@@ -175,6 +235,8 @@ def run_guarded(
     except NeverBegan as error:
         return _failed(error)
     attempts[uuid] = ticket.attempt
+    if not _observing and recorder.policy(task).on_rollback is not None:
+        recorder.open_attempt(ticket, request, body, content_type)
     finish = partial(_finish, recorder, ticket, uuid, task, Given(body, content_type, request))
     begun = time.monotonic()
     try:
@@ -208,8 +270,9 @@ def _read_failure(info: Any, mid: str, task: str) -> tuple[BaseException, Failur
 
 def _forget(id: str, run: tuple[Ticket, bytes]) -> None:
     """Forget a run that has ended; among threads a retry of it may run already, under the same task id."""
-    if _raised:
-        _raised.pop(run[0].mid, None)
+    for noted in (_raised, _tied, _remarks):
+        if noted:
+            noted.pop(run[0].mid, None)
     if _running.get(id) is run:
         del _running[id]
         attempts.pop(id, None)
@@ -231,10 +294,15 @@ def _finish(
         return
     if not end.outcome:  # an error that only a main process can tell: the task has raised it itself
         end = End.RAISED
-    note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else ""
+    note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else _remarks.pop(ticket.mid, "")
     # What is to be kept has not ended before it is stored: if its worker dies till then, it runs again.
     mark = Ended.INTERRUPTED if is_kept and not _observing else end.mark
-    recorder.finish(ticket, id, task, mark, end.outcome, ran, note, given)
+    leaves_nothing = end in LEAVE_NOTHING and recorder.policy(task).on_rollback is not None
+    tied = _tied.get(ticket.mid)
+    with_it = tied.at_the_end(succeeded=end is End.RETURNED) if tied else b""
+    recorder.finish(
+        ticket, id, task, mark, end.outcome, ran, note, given, leaves_nothing=leaves_nothing, with_it=with_it
+    )
 
 
 def _died(error: BaseException) -> Any:

@@ -79,6 +79,11 @@ class DeferredCleanup:
         with self._lock:
             self._kept += [end._replace(due=due) for end in ended]
 
+    @property
+    def has_work(self) -> bool:
+        """Whether anything was acknowledged of which the event loop must be asked."""
+        return bool(self._waiting)
+
     def recent(self) -> list[Acknowledged]:
         """Return what was acknowledged just now, and is still on record for that."""
         return list(self._waiting.copy())[-MEMORY:]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery
@@ -22,6 +23,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.procfs import MemoryGroup
+from celery_poison.sandbox.trial import TimeLimits
 from celery_poison.worker import native
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.health import Health
@@ -123,13 +125,29 @@ class Reception:
         return int((now - self._heard_at) * 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """What a worker's pool is like.
+
+    Attributes:
+        name: of its module.
+        slots: tasks that it runs at once.
+        contained: whether tasks share the main process.
+        limits: time limits of the worker itself.
+    """
+
+    name: str
+    slots: int
+    contained: bool
+    limits: TimeLimits
+
+
 class Payload:
     """The facts about one worker that stand in its ``worker`` hash.
 
     Args:
         release: ``poison_release``.
-        pool: name of the pool's implementation.
-        concurrency: tasks that it runs at once.
+        paused: returns the names of the queues that it does not consume since they are paused.
     """
 
     def __init__(
@@ -137,23 +155,24 @@ class Payload:
         app: Celery,
         me: Incarnation,
         release: str,
-        pool: str,
-        concurrency: int,
+        pool: PoolFacts,
         shutdown: Shutdown,
         host_evidence: HostEvidence,
         reception: Reception,
+        paused: Callable[[], Iterable[str]],
     ) -> None:
         plugin = plugin_of(app)
         self._app = app
         self._shutdown = shutdown
         self._host_evidence = host_evidence
         self._reception = reception
+        self._paused = paused
         self._fixed: dict[str, str | int] = {
             "node": me.node,
             "pid": me.pid,
             "host": socket.gethostname(),
-            "pool": pool,
-            "concurrency": concurrency,
+            "pool": pool.name,
+            "concurrency": pool.slots,
             "started_at": int(time.time() * 1000),
             "release": release,
             "guarded_tasks": len(plugin.policies),
@@ -170,6 +189,7 @@ class Payload:
         return {
             **self._fixed,
             "queues": ",".join(sorted(self._app.amqp.queues.consume_from)),
+            "paused": ",".join(self._paused()),
             "stopping": int(self._shutdown.is_begun),
             "reconnected": int(reconnected),
             "unguarded": unguarded,

@@ -26,6 +26,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Limits, Start
+from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.requests import success_was_stored
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer
@@ -44,6 +45,8 @@ logger = get_logger("celery_poison")
 
 #: Seconds between two looks at what must be judged first.
 PAUSE = 0.25
+#: Seconds to which the pauses before put-backs grow.
+LONGEST_PAUSE = 300.0
 
 
 class Held(Protocol):
@@ -180,6 +183,8 @@ class Outcomes:
             return self._tell(case, request.left_to_its_owner)
         if what.settlement is Settlement.QUARANTINE:
             return self._keep(case, what.cause, case.reason)
+        if what.settlement is Settlement.PARK:
+            return self._park(case)
         may_have_finished = what.settlement is not Settlement.ROLL_BACK
         if may_have_finished and success_was_stored(request.task, request.id, ignored=request.ignore_result):
             return self._tell(case, partial(_finished_after_all, request))
@@ -192,7 +197,7 @@ class Outcomes:
             return self._tell(case, request.put_back_now)
         if recorded.finished:
             self._tell(case, partial(_finished_after_all, request))
-        elif what.settlement is Settlement.STRIKE:
+        elif what.settlement in (Settlement.STRIKE, Settlement.ROLL_BACK):
             self._judge(case, recorded)
         else:
             self._tell(case, request.put_back_now)
@@ -202,9 +207,34 @@ class Outcomes:
         limits = Limits(start.max_crashes, start.max_failures, trials=self._settings.has_trials)
         verdict = convict(recorded.history, limits, gate_closed=recorded.gate_closed)
         if verdict is not None:
+            # At once: nobody may consume its queue soon (WAS-7).
             self._keep(case, verdict.cause, verdict.reason)
+        elif case.what.settlement is Settlement.ROLL_BACK:
+            grown = pause_before(recorded.history.failures, self._settings.rollback_pause)
+            self._put_back_after(case, getattr(case.error, "countdown", 0.0) or grown)
         else:
             self._tell(case, partial(self._try_again, case, recorded.history.crashes))
+
+    def _put_back_after(self, case: Case, seconds: float) -> None:
+        """Put it back when its time has come; others use its prefetch credit meanwhile."""
+        if seconds <= 0:
+            return self._tell(case, case.request.put_back_now)
+        due, epoch = time.monotonic() + seconds, self._loop.epoch
+        self._loop.call_in_loop(partial(self._lend_credit, epoch, back=False))
+
+        def wait() -> None:
+            if (left := due - time.monotonic()) > 0:
+                raise Retry(left)
+            self._loop.call_in_loop(partial(self._lend_credit, epoch, back=True))
+            self._tell(case, case.request.put_back_now)
+
+        self._background.do(wait)
+
+    def _lend_credit(self, epoch: int, *, back: bool) -> None:
+        if epoch == self._loop.epoch:  # else the credits are counted anew
+            with suppress(AttributeError):  # a consumer without it
+                qos = self._loop.consumer.qos
+                (qos.decrement_eventually if back else qos.increment_eventually)()
 
     def _try_again(self, case: Case, crashes: int) -> None:
         self._announce.candidate(case.start.id, case.start.task, case.what.cause, crashes)
@@ -223,6 +253,19 @@ class Outcomes:
             if isinstance(request.message, Sealed):
                 request.message.has_moved()
             self._tell(case, request.acknowledge_now)
+
+    def _park(self, case: Case) -> None:
+        """Keep the original until the first message with its key has ended, and acknowledge it."""
+        request, effect = case.request, getattr(case.error, "effect", "")
+        parcel = pack(stored_fields(request.message))
+        try:
+            self._ledger.await_effect(request.mid, case.start, effect, parcel)
+        except StaleDelivery:
+            return self._tell(case, request.put_back_now)
+        logger.info("celery_poison: %s waits for its idempotency key", request.humaninfo())
+        if isinstance(request.message, Sealed):
+            request.message.has_moved()
+        self._tell(case, request.acknowledge_now)
 
     def _tell(self, case: Case, call: Callable[[], Any]) -> None:
         """End the wait for a decision, on the event loop."""
@@ -329,6 +372,11 @@ class Outcomes:
             self.interrupted(delivery.mid, delivery.start)
         else:
             self._background.do(partial(self._ledger.acquit, delivery.mid, delivery.start, final=True))
+
+
+def pause_before(failures: int, first: float) -> float:
+    """Return the seconds before a message is put back for this time: each pause is twice the last."""
+    return min(first * 2.0 ** min(failures - 1, 20), max(first, LONGEST_PAUSE))
 
 
 def _has_history(request: Any) -> bool:

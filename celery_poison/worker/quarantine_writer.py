@@ -12,20 +12,25 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.errors import IllegalTransition, StaleDelivery
+from celery_poison.destinations import Route, route
+from celery_poison.errors import IllegalTransition, LedgerUnavailable, StaleDelivery
 from celery_poison.failures import Failure, KeptFailure
-from celery_poison.headers import FAILURES, RELEASE
+from celery_poison.headers import FAILURES, RELEASE, VERDICT
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import arguments
+from celery_poison.quarantine.error_transactions import ErrorTransactions, told_of
 from celery_poison.quarantine.fingerprint import fingerprint_of, fingerprint_of_failure
+from celery_poison.quarantine.spool import Spooled, open_spool
 from celery_poison.quarantine.stored import Identity, original, stored_fields
+from celery_poison.reports import Kind, Report
 from celery_poison.settings import Settings
 from celery_poison.text import clean
 from celery_poison.worker.announce import Announcer
+from celery_poison.worker.background import Retry
 from celery_poison.worker.blocklist import Fingerprints
 from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.recorder import Recorder
@@ -33,6 +38,9 @@ from celery_poison.worker.refresh import Refresher
 from celery_poison.worker.traits import traits_of_message
 
 logger = get_logger("celery_poison")
+
+#: Seconds between two looks into the spool.
+SPOOL_PAUSE = 1.0
 
 
 class QuarantineWriter:
@@ -53,6 +61,7 @@ class QuarantineWriter:
         recorder: Recorder,
         refresher: Refresher,
         announce: Announcer,
+        errors: ErrorTransactions,
         loop: EventLoop,
     ) -> None:
         self._app = app
@@ -63,7 +72,9 @@ class QuarantineWriter:
         self._recorder = recorder
         self._refresher = refresher
         self._announce = announce
+        self._errors = errors
         self._loop = loop
+        self._spool = open_spool(settings.spool_directory)
 
     def write(
         self, message: Any, mid: str, start: Start, cause: str, reason: str, failure: Failure | None = None
@@ -75,27 +86,71 @@ class QuarantineWriter:
 
         Raises:
             StaleDelivery: it runs elsewhere.
-            LedgerUnavailable: it must not be acknowledged.
+            LedgerUnavailable: it must not be acknowledged. With a spool that takes it, nothing is raised.
         """
-        policy = self._policies[start.task][0]
+        policy = self._policies[start.task][0].at(start.queue)
         convicted = cause not in causes.NO_CONVICTIONS
         block_after = (policy.block_fingerprint_after or 0) if convicted else None
+        words: dict[str, Any] = {
+            "cause": cause,
+            "reason": reason,
+            "fields": self._fields(message, start.task, cause, failure),
+            "block_after": block_after,
+            "route": self._route(message, start, cause, policy),
+            "known": self.journal_fields(message, start.task, failure.evidence if failure else NO_EVIDENCE),
+        }
         try:
-            new = self._ledger.quarantine(
-                mid,
-                start,
-                cause=cause,
-                reason=reason,
-                fields=self._fields(message, start.task, cause, failure),
-                block_after=block_after,
-                known=self.journal_fields(message, start.task, failure.evidence if failure else NO_EVIDENCE),
-            )
+            with self._errors.owing(self._report(message, mid, start, cause, reason)):
+                new = self._ledger.quarantine(mid, start, **words)
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
+        except LedgerUnavailable as error:
+            if not self._spools(Spooled(mid, start, words), error):
+                raise
+            return
         if new:
             self._tell(mid)
         if block_after:
             self._refresher.blocks()  # here at once, elsewhere within a heartbeat
+
+    def _route(self, message: Any, start: Start, cause: str, policy: Policy) -> Route:
+        return route(
+            policy.exception_destination,
+            cause,
+            blocked_retry_timeout=policy.blocked_retry_timeout,
+            came_from=start.queue,
+            was_sent=VERDICT in message.headers,
+        )
+
+    def _report(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> Report:
+        told = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)
+        return Report.about(Kind.QUARANTINE, told, cause, reason, token=start.token)
+
+    def _spools(self, message: Spooled, why: LedgerUnavailable) -> bool:
+        """Keep on disk what the ledger cannot take; False where there is no place for it (WAS-8)."""
+        if self._spool is None:
+            return False
+        try:
+            self._spool.put(message)
+        except OSError as error:
+            logger.error("celery_poison: nor does the spool take it: %s", error)
+            return False
+        task, id, where = message.start.task, message.start.id, self._spool.path
+        logger.warning("celery_poison: Task %s[%s] is kept in %s: %s", task, id, where, why)
+        return True
+
+    def bring_spooled(self) -> None:
+        """Bring to quarantine what is in the spool of this machine, now and again.
+
+        Raises:
+            Retry: it looks again later.
+            LedgerUnavailable: Redis takes nothing yet.
+        """
+        if self._spool is not None:
+            for mid in self._spool.bring_to(self._ledger):
+                logger.warning("celery_poison: message %s is in quarantine now, from the spool", mid)
+                self._tell(mid)
+            raise Retry(SPOOL_PAUSE)
 
     def _fields(
         self, message: Any, task: str, cause: str, failure: Failure | None
@@ -140,8 +195,11 @@ class QuarantineWriter:
             with suppress(StaleDelivery, IllegalTransition):
                 self._ledger.released(mid, identity.id, release)
         new = False
-        with suppress(IllegalTransition):  # somebody gave it up
-            new = store(mid, start)
+        with (
+            suppress(IllegalTransition),
+            self._errors.owing(self._report(message, mid, start, cause, reason)),
+        ):
+            new = store(mid, start)  # refused where somebody gave it up
         if not (new or message.delivery_info.get("redelivered") or self._was_kept_by(start, mid)):
             mid = f"{mid}-{start.token}"  # no copy, but another message of the same name
             new = store(mid, start._replace(id=mid) if identity.by_content else start)

@@ -5,7 +5,7 @@ Receiving can kill too: kombu unpacks, and Celery decodes, in the main process, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ class Delivery:
         alone: it must run with nothing beside it.
         is_asked_about: nothing but a block list is against it, and only the user's function can tell.
         blocked: the rule on the block list that it falls under, as a sentence.
+        paused: its task is paused: unless its history calls for something else, it is parked.
         overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
             nobody is made to wait for it (``poison_observe_only``).
         released: a person released this task id, and no rule stands against it.
@@ -65,6 +66,7 @@ class Delivery:
     waits_since: float | None = None
     is_asked_about: bool = False
     blocked: str = ""
+    paused: bool = False
     released: bool = False
     overtaken: tuple[str, bytes] | None = None
 
@@ -149,13 +151,12 @@ def note_delivery(
     release, park = headers.get(RELEASE), headers.get(PARK)
     redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
     is_known = redelivered or release is not None or MARK in headers
-    came_from = getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
     return Delivery(
         message=message,
         mid=mid_of(headers),
         policy=policy,
-        start=_start_of(message, policy, came_from, diverts=diverts, token=token, worker=worker, pid=pid),
-        came_from=came_from,
+        start=_start_of(message, policy, diverts=diverts, token=token, worker=worker, pid=pid),
+        came_from=_came_from(message),
         epoch=epoch,
         look=is_known or suspected,
         is_known=is_known,
@@ -167,16 +168,23 @@ def note_delivery(
     )
 
 
-def _start_of(
-    message: Any, policy: Policy, came_from: str, *, diverts: bool, token: str, worker: str, pid: int
-) -> Start:
+def _came_from(message: Any) -> str:
+    return getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
+
+
+def _home_of(message: Any) -> str:
+    """Return the queue that a message was sent to, which is not the trial queue."""
     home = message.headers.get(TRIAL)
+    return home if home and isinstance(home, str) else _came_from(message)
+
+
+def _start_of(message: Any, policy: Policy, *, diverts: bool, token: str, worker: str, pid: int) -> Start:
     return Start.of(
         token,
         worker,
         str(message.headers["id"]),
         message.headers["task"],
-        queue=home if home and isinstance(home, str) else came_from,
+        queue=_home_of(message),
         phase=Phase.CLAIMED,
         pid=pid,
         max_crashes=policy.max_crashes,
@@ -216,6 +224,7 @@ class Receiver:
 
     Args:
         policies: task name -> (policy, whether it diverts).
+        is_paused: whether a task is paused.
         trials: whether suspects are tried at all.
     """
 
@@ -226,6 +235,7 @@ class Receiver:
         policies: Mapping[str, tuple[Policy, bool]],
         resync_window: ResyncWindow,
         checker: Checker,
+        is_paused: Callable[[str], bool],
         *,
         trials: bool,
     ) -> None:
@@ -234,6 +244,7 @@ class Receiver:
         self._policies = policies
         self._resync_window = resync_window
         self._checker = checker
+        self._is_paused = is_paused
         self._trials = trials
 
     def notes(self, message: Any) -> Delivery | None:
@@ -243,8 +254,11 @@ class Receiver:
         if guarded is None or "id" not in message.headers:
             return None
         policy, diverts = guarded
+        if policy.by_queue:
+            policy = policy.at(_home_of(message))
         suspected = self._resync_window.is_suspected
-        care = suspected or needs_care(message, policy)
+        paused = self._is_paused(task)
+        care = paused or suspected or needs_care(message, policy)
         blockable = self._checker.concerns(task)
         if not care and not blockable:
             return None
@@ -259,6 +273,7 @@ class Receiver:
             suspected=suspected,
             trials=self._trials,
         )
+        delivery.paused = paused
         if blockable:
             args = (message, task, policy)
             if not self._checker.must_ask(*args):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from celery_poison.ledger import Ledger
@@ -16,6 +18,7 @@ from celery_poison.ledger.scripts import script
 from celery_poison.ledger.writer import Writer, bulk, command
 from celery_poison.model import ALONE, Ended, Start
 from celery_poison.policy import Policy
+from celery_poison.reports import ReportedMessage
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST, Attempt
 from celery_poison.worker.durable import Durable
@@ -49,6 +52,9 @@ class Ticket(NamedTuple):
         mid, token, queue, size, history = words
         return cls(mid, token, queue, FIRST if history is None else Attempt(*history), size)
 
+
+#: So long at most is kept what somebody may be told of an attempt.
+ATTEMPT_MS = 7 * 86_400_000
 
 #: Elsewhere than on macOS it is told in KiB already.
 _UNIT = 1024 if sys.platform == "darwin" else 1
@@ -115,6 +121,8 @@ class Recorder:
         self._writer = writer
         self._durable = durable
         self._worker_key = keys.worker
+        self._attempt_key = keys.attempt
+        self._fixed_keys = {name: key for name, key in vars(keys).items() if name != "prefix"}
         self._policies = policies
         self._node = node
         self._remind = script("resync")
@@ -138,6 +146,8 @@ class Recorder:
             NeverBegan: its message was put back while the start waited to be safe.
         """
         policy, diverts = self._policies[task]
+        if policy.by_queue:
+            policy = policy.at(ticket.queue)
         attempt = ticket.attempt
         entry = Start.of(
             ticket.token,
@@ -166,8 +176,10 @@ class Recorder:
         """Whether the message of a task is still the broker's when it begins."""
         return self._policies[task][1]
 
-    def policy(self, task: str) -> Policy:
-        return self._policies[task][0]
+    def policy(self, task: str, queue: str = "") -> Policy:
+        """Return what holds for messages of a task in a queue."""
+        policy = self._policies[task][0]
+        return policy.at(queue) if policy.by_queue else policy
 
     def reminder(self, running: Iterable[tuple[Ticket, bytes]]) -> bytes:
         starts = [word for ticket, entry in running for word in (ticket.mid.encode(), entry, b"")]
@@ -191,17 +203,26 @@ class Recorder:
         runtime: float,
         note: str = "",
         given: Given | None = None,
+        *,
+        leaves_nothing: bool = False,
+        with_it: bytes = b"",
     ) -> bool:
         """Send the end of ``ticket``, with its journal entry in the same atomic step.
 
         Args:
             given: what this process ran; None when it was another one.
+            leaves_nothing: what :meth:`open_attempt` wrote goes with it.
+            with_it: commands that are carried out in the same step.
         """
+        if leaves_nothing:  # before its end: else a success could be told of as a rollback
+            self._writer.send(command(b"DEL", self._attempt_key(ticket.token).encode()))
         mark = bulk(ticket.token.encode()) + bulk(how.value.encode())
         if how is not Ended.DONE:
             return self._writer.send(self._done + mark)
         if self._end is None:
-            return self._writer.send(self._multi + mark + self._tally + bulk(task.encode()) + _ONE + _EXEC)
+            return self._writer.send(
+                self._multi + mark + self._tally + bulk(task.encode()) + _ONE + with_it + _EXEC
+            )
         traits = UNKNOWN if given is None else self._traits_of(given, task)
         memory = "" if given is None else peak_memory_kb()
         entry = self._end.command(
@@ -209,7 +230,27 @@ class Recorder:
             *(outcome, ticket.attempt.deliveries, int(runtime * 1000), note, ticket.payload_bytes, memory),
             *traits,
         )
-        return self._writer.send(self._multi + mark + entry + _EXEC)
+        return self._writer.send(self._multi + mark + entry + with_it + _EXEC)
+
+    def open_attempt(self, ticket: Ticket, request: Mapping[str, Any], body: Any, content_type: Any) -> None:
+        """Leave the message of a start for who hears of its failure, be its worker dead by then (TP1-3)."""
+        raw = body if isinstance(body, (bytes, str)) else b""
+        told = ReportedMessage.of(request, raw, str(content_type), mid=ticket.mid, queue=ticket.queue)
+        key = self._attempt_key(ticket.token).encode()
+        push = command(b"RPUSH", key, json.dumps(asdict(told), default=str).encode())
+        self._writer.send(push + command(b"PEXPIRE", key, b"%d" % ATTEMPT_MS))
+
+    def note_unsent(self, ticket: Ticket, told: ReportedMessage) -> None:
+        """Add what a start would send to what :meth:`open_attempt` left."""
+        key = self._attempt_key(ticket.token).encode()
+        self._writer.send(command(b"RPUSHX", key, json.dumps(asdict(told), default=str).encode()))
+
+    def script_with_end(self, name: str, known: Mapping[str, str], arguments: Mapping[str, Any]) -> bytes:
+        """Return the command that runs a script unanswered, in one step with an end."""
+        wanted = script(name)
+        keys = wanted.keys_of({**self._fixed_keys, **known})
+        words = [*keys, *map(str, wanted.values_of(arguments))]
+        return command(b"EVAL", wanted.text.encode(), b"%d" % len(keys), *(word.encode() for word in words))
 
     def _traits_of(self, given: Given, task: str) -> Traits:
         asks_user = self._policies[task][0].fingerprint is not None

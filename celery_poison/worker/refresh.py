@@ -1,4 +1,4 @@
-"""Brings here what changes in the ledger while a worker runs: policies, blocks, news for Flower."""
+"""Brings here what changes in the ledger while a worker runs: policies, blocks, pauses, news for Flower."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from celery_poison.worker.background import Retry
 from celery_poison.worker.blocklist import BlockList
 from celery_poison.worker.health import Health
 from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.pausing import Pausing
 
 logger = get_logger("celery_poison")
 
@@ -35,6 +36,7 @@ class Refresher:
         health: Health,
         policies: dict[str, tuple[Policy, bool]],
         blocks: BlockList,
+        pausing: Pausing,
         announce: Announcer,
         loop: EventLoop,
         complain: Complaints,
@@ -45,6 +47,7 @@ class Refresher:
         self._policies = policies
         self._version = plugin.policy_overrides.version
         self._blocks = blocks
+        self._pausing = pausing
         self._announce = announce
         self._loop = loop
         self._complain = complain
@@ -72,10 +75,22 @@ class Refresher:
         except Exception as error:
             self._complain(error)
 
+    def pauses(self) -> None:
+        """Stop consuming what somebody paused, and go on with what was resumed."""
+        if self._plugin.settings.observe_only:
+            return
+        try:
+            self._pausing.look()
+            if self._health.is_up:
+                self._pausing.refresh()
+        except Exception as error:
+            self._complain(error)
+
     def go_on(self) -> None:
         """Refresh everything, now and in each heartbeat interval (in the background thread)."""
         self.policies()
         self.blocks()
+        self.pauses()
         self._tell_the_untold()
         raise Retry(self._plugin.settings.heartbeat_interval)
 

@@ -32,6 +32,7 @@ class GuardedRequest(SentRequest):
     #: What it raised, if that is to be kept; and what then becomes of its message.
     _failure: Failure | None = None
     _case: Case | None = None
+    _is_counted = False
 
     def _stop_if_blocked(self) -> None:
         """Divert what was blocked while it waited here (NEW-3).
@@ -42,7 +43,7 @@ class GuardedRequest(SentRequest):
         needs, delivery = self.needs, self.poison
         if not needs.checker.concerns(self._type) or (delivery is not None and delivery.released):
             return
-        policy = needs.policies[self._type][0]
+        policy = needs.policies[self._type][0].at(self.consumed_from)
         reason = str(needs.checker.on_its_way_to_the_pool(self._message, self._type, policy))
         if not reason:
             return
@@ -98,6 +99,8 @@ class GuardedRequest(SentRequest):
     def _settle_run(self, error: BaseException) -> bool:
         """Do what becomes of a run that ended with ``error``; False when Celery is to go on with it."""
         run, evidence = self._examine(error)
+        if self._end is None:
+            self.needs.attempts.ended(self, run, error)
         self._end = run.end
         what = disposition(run)
         match what.settlement:
@@ -176,6 +179,9 @@ class GuardedRequest(SentRequest):
         # What is kept has not ended well before it is stored: a copy of it would be dropped till then.
         well = end.mark is Ended.DONE and (self._case is None or not self._case.what.holds)
         self.needs.inflight.left_pool(self._ticket.token, ended_well=well)
+        if not self._is_counted:  # a hard time limit is told twice
+            self._is_counted = True
+            self.needs.endpoints.ended(self.consumed_from, self, end)
         if not self.diverts:
             self._settle()
 

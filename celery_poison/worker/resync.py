@@ -166,7 +166,8 @@ class Resync:
 
     def clean_up(self) -> None:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
-        heard_until = self._has_run_until()
+        # Nothing waits in an idle worker: its event loop is left asleep.
+        heard_until = self._has_run_until() if self._deferred_cleanup.has_work else 0.0
         if not self.broker_is_away and not self._owes():
             self._deferred_cleanup.clean_up(heard_until)
 

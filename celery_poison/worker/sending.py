@@ -18,14 +18,17 @@ from celery.worker.request import Request
 
 from celery_poison.failures import last_trouble
 from celery_poison.headers import FAILURES, mid_of
+from celery_poison.ledger.pauses import Paused
 from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.sandbox.pool import Cells
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST
+from celery_poison.worker.attempts import Attempts
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.child import run_fast, run_plain
+from celery_poison.worker.endpoints import Endpoints
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.loop import EventLoop
@@ -43,12 +46,16 @@ class RequestNeeds:
 
     Attributes:
         policies: task name -> (policy, whether it diverts).
+        pauses: what is paused.
+        endpoints: what this worker suspended by itself.
         contained: whether tasks share this process.
     """
 
     settings: Settings
     me: Incarnation
     policies: Mapping[str, tuple[Policy, bool]]
+    pauses: Paused
+    endpoints: Endpoints
     loop: EventLoop
     inflight: InFlight
     rejoin: Rejoin
@@ -57,6 +64,7 @@ class RequestNeeds:
     recorder: Recorder
     exits: Exits
     outcomes: Outcomes
+    attempts: Attempts
     contained: bool
 
 
@@ -112,6 +120,8 @@ class SentRequest(Request):
     epoch = -1
     is_refused_by_cells = False
     _ticket: Ticket | None = None
+    #: It was put back before it had begun, since its queue or its task is paused.
+    _went_back = False
     _cells: Any = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -158,6 +168,11 @@ class SentRequest(Request):
         return bool(self._task.acks_late)
 
     @property
+    def consumed_from(self) -> str:
+        """The queue that its message was consumed from; empty where no transport tells."""
+        return getattr(self._message, "queue_name", None) or ""
+
+    @property
     def mid(self) -> str:
         assert self._ticket is not None
         return self._ticket.mid
@@ -167,6 +182,8 @@ class SentRequest(Request):
         ticket = self._ticket
         assert ticket is not None
         policy, diverts = self.needs.policies[self._type]
+        if policy.by_queue:
+            policy = policy.at(ticket.queue)
         return Start.of(
             ticket.token,
             self.needs.me.worker,
@@ -189,10 +206,8 @@ class SentRequest(Request):
         """As in Celery, but the pool runs our target, which records the start before any user code."""
         if self.needs is None:
             return super().execute_using_pool(pool, **kwargs)
-        if self.revoked():
-            raise TaskRevokedError(self.id)
-        if not getattr(self._message, "is_mine", True):
-            return self._drop()
+        if not self._may_begin(pool):
+            return None
         ticket = self._ticket = self._make_ticket()
         self._stop_if_blocked()
         self.epoch = self.needs.loop.epoch
@@ -223,6 +238,42 @@ class SentRequest(Request):
         )
         self._apply_result = ref(result) if result is not None else None
         return result
+
+    def _may_begin(self, pool: Any) -> bool:
+        if self._went_back:
+            self._give_place_back(pool)
+            return False
+        if self.revoked():
+            raise TaskRevokedError(self.id)
+        if not getattr(self._message, "is_mine", True):
+            self._drop()
+            return False
+        if self.put_back_if_paused():
+            self._give_place_back(pool)
+            return False
+        self.needs.endpoints.begins(self.consumed_from, self)
+        return True
+
+    def put_back_if_paused(self) -> bool:
+        """Put its message back if it has not begun, and may not now; return whether."""
+        queue = self.consumed_from
+        is_here = self._ticket is None and not self.acknowledged and getattr(self._message, "is_mine", True)
+        is_stopped = self.needs.pauses.stops(queue, self._type) or self.needs.endpoints.stops(queue, self)
+        if not (is_here and is_stopped):
+            return False
+        self._went_back = self._message.to_front = True
+        state.task_ready(self)
+        self.reject(requeue=True)
+        return True
+
+    def _give_place_back(self, pool: Any) -> None:
+        """Let another have its place in the pool.
+
+        Soon, and not by an error as in Celery: of many that go back each would be called by the one before.
+        """
+        semaphore = getattr(self.needs.loop.consumer.controller, "semaphore", None)
+        if semaphore is not None and pool is not self.needs.cells:
+            self.needs.loop.call_in_loop(semaphore.release)
 
     def _drop(self) -> None:
         """Do nothing: it waited for a place in the pool when its message was put back.

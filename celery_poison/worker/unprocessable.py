@@ -23,8 +23,11 @@ from kombu.asynchronous.timer import to_timestamp
 from celery_poison import causes
 from celery_poison.broker.sealed import ITEM, Sealed
 from celery_poison.errors import LedgerUnavailable
+from celery_poison.headers import OUTBOX
 from celery_poison.model import Phase, Start
-from celery_poison.quarantine.stored import Identity, identity_of, word
+from celery_poison.producer.message import Outgoing
+from celery_poison.producer.outbox import Outbox
+from celery_poison.quarantine.stored import Identity, identity_of, original, word
 from celery_poison.settings import Settings
 from celery_poison.text import clean
 from celery_poison.worker.background import Background
@@ -70,6 +73,7 @@ class Unprocessable:
     Args:
         dispatch: code of what every request of the worker passes: whatever came so far was no garbage.
         complain: takes what is wrong with us; Celery's own way is gone then.
+        refused: hears of a kept message of an unknown task: the message, its queue and why.
     """
 
     def __init__(
@@ -82,7 +86,9 @@ class Unprocessable:
         writer: QuarantineWriter,
         dispatch: CodeType,
         complain: Callable[[Exception], object],
+        refused: Callable[[Any, str, str], object],
     ) -> None:
+        self._refused = refused
         self._app = app
         self._settings = settings
         self._loop = loop
@@ -224,6 +230,8 @@ class Unprocessable:
             if isinstance(case.message, Sealed):
                 case.message.has_moved()
             is_kept = True
+            if case.cause == causes.UNKNOWN_TASK:
+                self._refused(case.message, case.start.queue, case.reason)
         except LedgerUnavailable:
             raise  # it stays with the broker until the ledger is back
         except Exception as error:
@@ -265,3 +273,25 @@ def _while_handling(error: BaseException | None, drop: Drop) -> None:
         raise error
     except type(error):
         drop()
+
+
+def tell_outbox(outbox: Outbox, message: Any, queue: str, reason: str) -> None:
+    """Tell the outbox that a message which it sent is of a task that nobody knows here (TP1-4, row 9)."""
+    seq = message.headers.get(OUTBOX)
+    if not isinstance(seq, int):
+        return
+    kept, identity = original(message), identity_of(message)
+    outgoing = Outgoing(
+        task=identity.task,
+        id=identity.id,
+        mid=identity.mid,
+        exchange="",
+        routing_key=queue,
+        declare="",
+        body=kept.body,
+        content_type=kept.content_type,
+        content_encoding=kept.content_encoding,
+        headers=kept.headers,
+        properties=kept.properties,
+    )
+    outbox.refused(outgoing, queue, seq, reason)

@@ -16,6 +16,7 @@ from celery_poison.worker.deferred_cleanup import DeferredCleanup
 from celery_poison.worker.heartbeat import Owners, Shutdown
 from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.outcome import Outcomes
+from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.refresh import Refresher
 from celery_poison.worker.rejoin import Incarnation, Rejoin
 from celery_poison.worker.resync import MasterFollower, Resync
@@ -38,7 +39,9 @@ class Rounds:
         resync: Resync,
         master_follower: MasterFollower,
         refresher: Refresher,
+        quarantine_writer: QuarantineWriter,
     ) -> None:
+        self._quarantine_writer = quarantine_writer
         self._background = background
         self._writer = writer
         self._rejoin = rejoin
@@ -56,6 +59,7 @@ class Rounds:
             self._background.start()
             self._background.do(self._go_on)
             self._background.do(self._refresher.go_on)
+            self._background.do(self._quarantine_writer.bring_spooled)
             if self._writer.follows_master:
                 self._background.do(self._master_follower.go_on)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -15,12 +15,15 @@ from celery_poison.broker.transport import guarded_connection
 from celery_poison.failover.monitor import Monitor
 from celery_poison.guard import give_back_acks
 from celery_poison.ledger.writer import Writer
+from celery_poison.pauses import Scope
 from celery_poison.plugin import plugin_of
+from celery_poison.producer.relay import Relay
+from celery_poison.quarantine.error_transactions import ErrorTransactions, for_failed_sends
 from celery_poison.sandbox.pool import Cells
-from celery_poison.sandbox.trial import TimeLimits
 from celery_poison.worker import child, crash_reports
 from celery_poison.worker.admission import Admission, Judge
 from celery_poison.worker.announce import Announcer, Complaints, greet
+from celery_poison.worker.attempts import Attempts
 from celery_poison.worker.background import Background
 from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
@@ -28,11 +31,20 @@ from celery_poison.worker.dispatcher import CellHost, Dispatcher, start_permissi
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.health import Health
-from celery_poison.worker.heartbeat import Heartbeat, HostEvidence, Owners, Payload, Reception, Shutdown
+from celery_poison.worker.heartbeat import (
+    Heartbeat,
+    HostEvidence,
+    Owners,
+    Payload,
+    PoolFacts,
+    Reception,
+    Shutdown,
+)
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease, keep_child_alive
 from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.outcome import Outcomes, Ownership
+from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import AdmitMarks, Receiver
 from celery_poison.worker.reconnect_cleanup import ReconnectCleanup
@@ -41,25 +53,8 @@ from celery_poison.worker.refresh import Refresher
 from celery_poison.worker.rejoin import Incarnation, Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, MasterFollower, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
-from celery_poison.worker.unprocessable import Unprocessable
+from celery_poison.worker.unprocessable import Unprocessable, tell_outbox
 from celery_poison.worker.upkeep import Farewell, Rounds
-
-
-@dataclass(frozen=True, slots=True)
-class PoolFacts:
-    """What a worker's pool is like.
-
-    Attributes:
-        name: of its module.
-        slots: tasks that it runs at once.
-        contained: whether tasks share the main process.
-        limits: time limits of the worker itself.
-    """
-
-    name: str
-    slots: int
-    contained: bool
-    limits: TimeLimits
 
 
 class Worker:
@@ -88,6 +83,9 @@ class Worker:
         self._background = Background(self.complain)
         self._announce = Announcer(lambda: self.loop.consumer)
         self._open_ledger()
+        self._pausing = Pausing(
+            app, self._ledger, self._me, self._background, self.loop, self._announce, self.complain
+        )
         self._make_quarantine_writer()
         self._make_resync()
         self._make_outcomes()
@@ -113,6 +111,8 @@ class Worker:
 
     def _make_quarantine_writer(self) -> None:
         """What goes by policies and by the block list."""
+        self._errors = ErrorTransactions(self._app, self._ledger)
+        self._plugin.on_send_failed = for_failed_sends(self._app)
         fingerprints = Fingerprints(self.complain)
         blocks = BlockList(self._ledger, self.complain)
         self._checker = Checker(blocks, fingerprints, self._recorder, self.complain)
@@ -122,22 +122,15 @@ class Worker:
             self._health,
             self._policies,
             blocks,
+            self._pausing,
             self._announce,
             self.loop,
             self.complain,
         )
         self._quarantine_writer = QuarantineWriter(
-            self._app,
-            self._settings,
-            self._ledger,
-            self._policies,
-            fingerprints,
-            self._recorder,
-            self.refresher,
-            self._announce,
-            self.loop,
+            *(self._app, self._settings, self._ledger, self._policies, fingerprints, self._recorder),
+            *(self.refresher, self._announce, self._errors, self.loop),
         )
-
         self.unprocessable = Unprocessable(
             self._app,
             self._settings,
@@ -147,6 +140,7 @@ class Worker:
             self._quarantine_writer,
             Dispatcher.__call__.__code__,
             self.complain,
+            partial(tell_outbox, self._plugin.outbox),
         )
 
     def _make_resync(self) -> None:
@@ -219,6 +213,7 @@ class Worker:
             self._resync,
             self._master_follower,
             self.refresher,
+            self._quarantine_writer,
         )
 
     def _make_cells(self) -> None:
@@ -255,7 +250,7 @@ class Worker:
         evidence = HostEvidence(self.shutdown, self.complain)
         reception = Reception(self.loop, pool.slots, self.complain)
         payload = Payload(
-            self._app, self._me, settings.release, pool.name, pool.slots, self.shutdown, evidence, reception
+            self._app, self._me, settings.release, pool, self.shutdown, evidence, reception, self._pausing.out
         )
         self.heartbeat = Heartbeat(
             self._plugin.open_ledger(),
@@ -282,6 +277,7 @@ class Worker:
             self.refresher.policies,
             self.loop.deferred(self._announce.fleet),
         )
+        self.relay = Relay(self._plugin)  # that the ledger is away, the heartbeat finds and counts
 
     def _configure_processes(self) -> None:
         """Make this process, its children and its broker connections record what they do."""
@@ -308,6 +304,8 @@ class Worker:
             settings=self._settings,
             me=self._me,
             policies=self._policies,
+            pauses=self._pausing.paused,
+            endpoints=self._pausing.endpoints,
             loop=self.loop,
             inflight=self._inflight,
             rejoin=self._rejoin,
@@ -316,17 +314,28 @@ class Worker:
             recorder=self._recorder,
             exits=self.exits,
             outcomes=self._outcomes,
+            attempts=Attempts(self._errors, self._background, self._policies),
             contained=self._pool.contained,
         )
 
     def admission(self, handler: Callable[[Any], Any]) -> Admission:
         """Return what stands in for ``handler``, Celery's own ``on_task_received``."""
+        receiver = Receiver(
+            self.loop,
+            self._me,
+            self._policies,
+            self._resync_window,
+            self._checker,
+            partial(self._pausing.paused, Scope.TASK),
+            trials=self._settings.has_trials,
+        )
         judge = Judge(
             loop=self.loop,
             ledger=self._ledger,
             settings=self._settings,
             me=self._me,
             inflight=self._inflight,
+            pauses=self._pausing.paused,
             resync_window=self._resync_window,
             master_follower=self._master_follower,
             quarantine_writer=self._quarantine_writer,
@@ -334,7 +343,7 @@ class Worker:
         )
         return Admission(
             handler=self.unprocessable.around(handler),
-            receiver=self._receiver(),
+            receiver=receiver,
             judge=judge,
             loop=self.loop,
             background=self._background,
@@ -345,16 +354,6 @@ class Worker:
             quarantine_writer=self._quarantine_writer,
             outcomes=self._outcomes,
             complain=self.complain,
-        )
-
-    def _receiver(self) -> Receiver:
-        return Receiver(
-            self.loop,
-            self._me,
-            self._policies,
-            self._resync_window,
-            self._checker,
-            trials=self._settings.has_trials,
         )
 
     def dispatcher(self, consumer: Any) -> Dispatcher:

@@ -16,12 +16,13 @@ def main() -> None:
     parser.add_argument("--attempts", type=int, default=5_000_000)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--days", type=int, default=30, help="four or more: a deploy every third")
+    parser.add_argument("--troubles", type=float, help="attempts in trouble for each healthy one, as 0.01")
     given = parser.parse_args()
     if given.target.exists():
         parser.error(f"{given.target} exists already, and nothing of it shall be overwritten")
     began = time.monotonic()
     try:
-        world = World(attempts=given.attempts, seed=given.seed, days=given.days)
+        world = World(given.attempts, given.seed, given.days, troubles=given.troubles)
     except ValueError as error:
         parser.error(str(error))
     total = write_lake(world, given.target, progress=print)

@@ -61,7 +61,9 @@ class World:
     """One history's setting.
 
     Attributes:
-        attempts: healthy ones, about; troubles come on top, a few in a thousand.
+        attempts: healthy ones, about; troubles come on top.
+        troubles: for each of them so many attempts of messages in trouble, about; by default as many as a
+            history of five million has at one in seven hundred; in proportion, but for the shortest.
         seed: the same seed, the same history.
     """
 
@@ -72,6 +74,7 @@ class World:
     slots: int = 8
     deploy_every_days: int = 3
     start: datetime = field(default=datetime(2026, 1, 5, tzinfo=UTC))
+    troubles: float | None = None
 
     def __post_init__(self) -> None:
         if self.days <= self.deploy_every_days:
@@ -112,10 +115,14 @@ class World:
 
     @property
     def size(self) -> float:
-        """How much of the planted trouble a history of this length has, so that short ones stay readable."""
-        return max(0.15, min(1.0, self.attempts / 5_000_000))
+        """How much of the planted trouble a history has; short ones have enough of it to be found."""
+        if self.troubles is not None:
+            return max(0.15, self.troubles * self.attempts / PLANTED)
+        return max(0.15, self.attempts / 5_000_000)
 
 
+#: Attempts of messages in trouble in a history of size 1.
+PLANTED = 7_200
 #: What is planted. Keys as ``celery_poison.pipeline.blame`` builds them.
 BAD_TASK = "shop.image.ocr"
 BAD_SHAPE = ("shop.pdf.merge", "list[]")

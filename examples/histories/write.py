@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from celery_poison.pipeline.batches import MARK, NO_JOURNAL, Manifest
+from celery_poison.pipeline import sink
+from celery_poison.pipeline.ingest.entries import healthy as is_healthy
+from celery_poison.pipeline.lake import GENERATED, Lake, Position
+from celery_poison.pipeline.schema import LAKE
 from examples.histories import healthy
 from examples.histories.troubles import Troubles
 from examples.histories.world import DAY_MS, World
@@ -31,9 +35,12 @@ _STORED = pa.schema(
         ("seq", pa.int64()),
         ("v", pa.int32()),
         *_COLUMNS,
+        ("healthy", pa.bool_()),
         ("rest", pa.string()),
     ]
 )
+#: Whose rows they are in a lake.
+_APP = "history"
 
 
 def write(world: World, target: Path, progress: Callable[[str], None] = lambda line: None) -> int:
@@ -43,6 +50,12 @@ def write(world: World, target: Path, progress: Callable[[str], None] = lambda l
         FileExistsError: there is something already.
     """
     target.mkdir(parents=True)
+    return _each_day(world, target, partial(_write_day, world, target), progress)
+
+
+def _each_day(
+    world: World, truth_in: Path, write_day: Callable[[pa.Table, int], None], progress: Callable[[str], None]
+) -> int:
     troubles = Troubles(world)
     by_day: dict[int, list[dict[str, Any]]] = {}
     for entry in troubles.entries():
@@ -54,28 +67,33 @@ def write(world: World, target: Path, progress: Callable[[str], None] = lambda l
         trouble = pa.Table.from_pylist(by_day.get(number, []), schema=_RAW)
         table = _stored(pa.concat_tables([*calm, trouble]))
         total += table.num_rows
-        _write_day(table, world, number, target)
+        write_day(table, number)
         progress(f"day {number + 1}: {total:,} entries")
     truth = {kind: sorted(keys) for kind, keys in troubles.truth.items()}
     tainted = sorted(troubles.tainted)
     about = {"culprits": truth, "tainted": tainted, "convicted": troubles.convicted, "entries": total}
-    (target / "_truth.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+    (truth_in / "_truth.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
     return total
 
 
 def write_lake(world: World, root: Path, progress: Callable[[str], None] = lambda line: None) -> int:
-    """Write a whole lake below ``root``, as one batch, beside ``_truth.json``; else as :func:`write`.
+    """Write a whole lake below ``root``, a commit for each day, beside ``_truth.json``; else as `write`.
 
     It is to be read: no journal belongs to it, as it says, and nothing is ingested into it.
     """
-    batch = root / "journal" / "batch=0"
-    total = write(world, batch, progress)
-    (batch / "_truth.json").rename(root / "_truth.json")
-    (root / NO_JOURNAL).write_text("a generated history", encoding="utf-8")
-    last = f"{world.start_ms + world.days * DAY_MS}-0"
-    manifest = Manifest(first=0, last=0, after="0-0", upto=last, rows=total, versions={"2": total})
-    (batch / MARK).write_text(manifest.text(), encoding="utf-8")
-    return total
+    root.mkdir(parents=True)
+    lake = Lake(None, str(root), _APP)
+    lake.journal.create(LAKE, GENERATED)
+
+    def write_day(table: pa.Table, number: int) -> None:
+        day = (world.start + timedelta(days=number)).date()
+        table = table.append_column("date", pa.repeat(pa.scalar(day), table.num_rows))
+        table = table.append_column("app", pa.repeat(pa.scalar(_APP), table.num_rows))
+        files = sink.write(iter(table.to_batches(131_072)), lake.journal.uri, lake.journal.partitions)
+        end = world.start_ms + (number + 1) * DAY_MS - 1
+        lake.journal.commit(list(files), _APP, Position(end, 2**40))
+
+    return _each_day(world, root, write_day, progress)
 
 
 def _fitted(table: pa.Table) -> pa.Table:
@@ -98,6 +116,9 @@ def _stored(raw: pa.Table) -> pa.Table:
         "at": pc.multiply(ms, 1000).cast(pa.timestamp("us", tz="UTC")),
         "seq": seq,
         "v": pa.repeat(2, raw.num_rows),
+        "healthy": is_healthy(
+            pa.repeat(pa.scalar(2, pa.int32()), raw.num_rows), raw["event"], raw["outcome"]
+        ),
         "rest": pa.nulls(raw.num_rows, pa.string()),
     }
     columns = [(told.get(f.name) if f.name in told else raw[f.name]) for f in _STORED]
@@ -110,7 +131,7 @@ def _as(column: Any, kind: pa.DataType) -> Any:
     return column if column.type == kind else column.cast(kind)
 
 
-def _write_day(table: pa.Table, world: World, number: int, target: Path) -> None:
+def _write_day(world: World, target: Path, table: pa.Table, number: int) -> None:
     date = (world.start + timedelta(days=number)).date()
     place = target / f"date={date.isoformat()}"
     place.mkdir()

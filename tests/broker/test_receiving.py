@@ -118,3 +118,24 @@ def test_EMS_6_messages_are_received_in_one_step_once_mingle_has_its_answers(sit
     site.send(0)
     (message,) = receiver.receive(1)
     assert message.registered
+
+
+def test_what_comes_of_a_queue_that_was_cancelled_meanwhile_goes_back_to_its_front(redis_url: str) -> None:
+    """Celery's `cancel_consumer`, and a pause: a poll is on its way to Redis, and cannot be called back."""
+    site = Site(redis_url)
+    try:
+        receiver = site.receiver(queues=["a"])
+        with pytest.raises(TimeoutError):
+            receiver.connection.drain_events(timeout=0.01)
+        assert receiver.channel._in_poll, "it waits for a message"
+        receiver.consumer.cancel_by_queue("a")
+        site.send(1, 2)
+        receiver.drain(lambda: not receiver.channel._in_poll and not site.entries())
+        assert [message["headers"]["poison_mid"] for message in site.waiting()["a"]] == ["m1", "m2"]
+        assert not receiver.messages
+
+        receiver.consumer.add_queue(kombu.Queue("a", exchange="", routing_key="a"))
+        receiver.consumer.consume()
+        assert [message.payload for message in receiver.receive(2)] == [1, 2], "and it is consumed again"
+    finally:
+        site.close()

@@ -56,9 +56,9 @@ def test_NEW_3_what_is_like_a_message_in_quarantine_is_blocked(console: Console,
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        (("block",), "say what: --task NAME"),
-        (("unblock",), "say what: --task NAME"),
-        (("block", "--like", "x", "--task", TASK), "say what: --task NAME"),
+        (("block",), "say what: --queue NAME, --task NAME"),
+        (("unblock",), "say what: --queue NAME, --task NAME"),
+        (("block", "--like", "x", "--task", TASK), "say what: --queue NAME, --task NAME"),
         (("block", "--task", TASK, "--expires", "soon"), "write a number with s, m, h or d"),
         (("block", "--task", TASK, "--expires", "0s"), "write a number with s, m, h or d"),
         (("block", "--fingerprint", "7"), "'7' is no fingerprint"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.testing import RedisServer, wait_until
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
+from tests.failover.inbox import SECRET, Inbox
 from tests.quarantine.keeping import Keeper
 
 Build = Callable[..., Any]
@@ -68,6 +70,18 @@ def test_the_report_for_people_has_one_line_for_each_check_and_one_for_each_cure
     checks = [line.split()[1] for line in lines if not line.startswith(" ")]
     assert checks == OK_EVERYWHERE
     assert any(line.strip() == "cure: set appendonly yes" for line in lines)
+
+
+def test_WAS_8_what_lies_in_the_spool_of_this_machine_is_told(
+    new_fleet: Build, redis_url: str, tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    console = Console(new_fleet(redis_url, poison_spool_directory=str(spool)).app)
+    assert finding(console, "spool")["level"] == "ok", "another machine's"
+    spool.mkdir(0o700)
+    (spool / "m1.json").write_text("{}")
+    found = finding(console, "spool")
+    assert found["level"] == "warn" and found["said"].startswith("1 message that quarantine could not take")
 
 
 @pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
@@ -239,8 +253,8 @@ def test_a_wrong_setting_is_found_with_its_name_value_and_the_right_one(
 
 
 def test_a_setting_without_effect_is_a_warning(new_fleet: Build, redis_url: str) -> None:
-    console = Console(new_fleet(redis_url, poison_suspend_after_failures=3).app)
-    assert "poison_suspend_after_failures" in finding(console, "settings")["said"]
+    console = Console(new_fleet(redis_url, poison_max_messages=3).app)
+    assert "poison_max_messages" in finding(console, "settings")["said"]
 
 
 def test_EMS_10_what_Redis_cannot_promise_fails_with_sync_and_is_only_told_without(
@@ -315,6 +329,21 @@ def test_a_transport_that_is_neither_Redis_nor_RabbitMQ_is_a_warning(
 ) -> None:
     fleet = new_fleet("memory://", poison_redis_url=redis_url)
     assert finding(Console(fleet.app), "broker")["level"] == "warn"
+
+
+def test_a_test_notification_is_sent_where_it_is_asked_for_and_who_refuses_it_is_named(
+    new_fleet: Build, redis_url: str
+) -> None:
+    with Inbox() as inbox:
+        fleet = new_fleet(redis_url, poison_notify=[inbox.url, ["/no/such/pager"], "event"])
+        console = Console(fleet.app)
+        assert "notify" not in levels(console) and not inbox.told
+        findings = console.json("doctor", "--notify", status=1)
+    taken, refused = (found for found in findings if found["check"] == "notify")
+    assert (taken["level"], taken["said"]) == ("ok", "http://127.0.0.1 took a test")
+    assert [told["kind"] for told in inbox.told] == ["test"]
+    assert refused["level"] == "FAIL" and refused["said"].startswith("/no/such/pager: No such file")
+    assert SECRET not in str(findings)
 
 
 def test_NEW_1_a_trial_queue_that_nobody_serves_is_told_by_doctor_and_status(

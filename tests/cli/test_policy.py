@@ -98,7 +98,7 @@ def test_EMS_9_two_people_do_not_overwrite_each_other(console: Console) -> None:
         (("max_crashes=two",), "max_crashes='two' is impossible"),
         (("fingerprint=len",), "unknown option fingerprint"),
         (("max_crashes",), "is not OPTION=VALUE"),
-        ((), "Missing argument"),
+        ((), "say what: OPTION=VALUE"),
         (("max_crashes=3", "--if-version", "x"), "Invalid value for '--if-version'"),
     ],
 )
@@ -142,3 +142,26 @@ def test_help_has_examples(celery: Callable[..., subprocess.CompletedProcess[str
         done = celery("poison", "policy", *verb, "--help")
         assert done.returncode == 0, done
         assert "celery -A proj poison policy" in done.stdout
+
+
+def test_WAS_3_a_queue_has_a_policy_of_its_own(console: Console, fleet: Fleet) -> None:
+    plugin_of(fleet.app).override({"poison_queues": {"slow": {"max_crashes": 4, "keep_failures": True}}})
+    changed = console.json("policy", "set", "--queue", "celery", "max_failures=3", "max_crashes=1")
+    assert (changed["task"], changed["options"]) == ("queue:celery", {"max_failures": 3, "max_crashes": 1})
+    console.run("policy", "set", "--queue", "slow", "max_failures=none", "--force", status=2)
+    console.run("policy", "set", "--queue", "slow", "max_failures=9", "--force")
+    found = {each["task"]: each for each in console.json("policy", "get")["tasks"]}
+    assert found["queue:slow"]["values"] == {"max_crashes": 4, "max_failures": 9}
+    assert found["queue:slow"]["origins"] == {"max_crashes": "setting", "max_failures": "override"}
+    assert "not a guarded task" not in console.out("policy", "get")
+    assert [cell for cell in _row(console, "queue:celery") if cell][:2] == ["1 (override)", "3 (override)"]
+    (only,) = console.json("policy", "get", "--queue", "celery")["tasks"]
+    assert only["task"] == "queue:celery"
+    left = console.json("policy", "unset", "--queue", "celery", "max_crashes")["options"]
+    assert left == {"max_failures": 3}
+    assert console.json("policy", "unset", "--queue", "celery")["options"] == {}
+    assert "policy of queue:celery changed by " in console.out("journal", "tail")
+    refused = console.run("policy", "set", "--queue", "celeri", "max_crashes=1", status=1).stderr
+    assert "no worker consumes queue 'celeri': did you mean celery?" in refused
+    assert "say whose" in console.run("policy", "unset", status=2).stderr
+    assert "say what" in console.run("policy", "set", TASK, status=2).stderr

@@ -11,6 +11,7 @@ import pytest
 import redis
 from kombu.message import Message
 
+from celery_poison.destinations import Route
 from celery_poison.failures import KeptFailure
 from celery_poison.headers import EDITED
 from celery_poison.ledger import Keys, Ledger
@@ -101,6 +102,11 @@ def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
     written = _fields_of(ledger, key)
     ledger.decide(MID, "release", "ann")
     written |= _fields_of(ledger, key)
+    for other, goes in ((f"{MID}-2", Route("dead.letters")), (f"{MID}-3", Route(retry_ms=0))):
+        ledger.quarantine(other, _start(1), cause="signal:9", reason="", fields=fields, route=goes)
+        written |= _fields_of(ledger, ledger.keys.message(other))
+    ledger.sent(f"{MID}-2", ledger.decide(f"{MID}-2", "send", "ann"), "ann", "")
+    written |= _fields_of(ledger, ledger.keys.message(f"{MID}-2"))
     ledger.give_up(MID, Event.FAILED, "ann", "")
     written |= _fields_of(ledger, key)
     ledger.restore(MID, "ann", "", force=True)

@@ -100,11 +100,15 @@ def test_no_page_speaks_of_a_setting_that_does_not_exist() -> None:
 
 _PLACEHOLDERS = {
     "lineage": ["ID"],
+    "effect": ["KEY"],
+    "attempt": ["TOKEN"],
+    "tied": ["TOKEN"],
     "message": ["MID"],
     "worker": ["INC"],
     "incident": ["IID"],
     "child": ["INC", "PID"],
     "convictions": ["FP"],
+    "lane": ["LANE"],
 }
 #: Prefixes and channels, which are no keys.
 _NO_KEYS = {"prefix", "alive", "children", "channel"}

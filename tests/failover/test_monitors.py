@@ -112,7 +112,7 @@ def test_EMS_9_a_monitor_that_takes_over_reads_the_policies_again_and_its_worker
         with crew.worker("w2") as second:
             second.wait_ready()
             crew.await_that(lambda: len(crew.quarantine.queries.workers(10)) == 2, "both are on record")
-            version = crew.quarantine.set_policy("fleet.kill_child", {"max_crashes": 1}).version
+            version = crew.quarantine.set_policy("queue:celery", {"max_crashes": 1}).version
             in_force = f"policies of version {version} are in force"
             first.kill_group()
             crew.await_that(lambda: in_force in second.log_text(), "read at the switch")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_poison.plugin import plugin_of
+from celery_poison.producer.desk import OutboxDesk
 from tests import PATIENCE
 from tests.apps.events import Watcher
 from tests.apps.handlers import SIGNALS, heard
@@ -79,18 +80,26 @@ def test_EMS_5_every_signal_that_is_said_to_be_sent_reaches_a_handler_with_its_a
         poison_fleet_gate_workers=2,
         poison_fleet_gate_share=0.1,
         poison_fleet_gate_window=1.0,
+        poison_notify="event",
+        poison_suspend_after_failures=2,
+        poison_suspend_for=0.1,
     )
     ledger = plugin_of(crew.app).open_ledger()
     with crew.worker() as worker:
         worker.wait_ready()
         poisons = [crew.send("kill_child") for _ in range(2)]
         crew.await_that(lambda: len(crew.quarantine.list()) == 2, "both in quarantine")
+        crew.await_that(lambda: heard(crew.marks, "group_quarantined"), "their group was told")
         crew.quarantine.fail([poisons[0].id], actor="ann", note="no use")
         crew.marks.repair()
         crew.quarantine.release([poisons[1].id], actor="ann", note="repaired")
         for n in range(2):  # nobody keeps them alive
             ledger.beat(f"gone{n}@test/b", {"node": f"gone{n}@test"}, first=True)
         crew.await_that(lambda: heard(crew.marks, "fleet_gate_lifted"), "closed, and lifted again")
+        crew.await_that(lambda: heard(crew.marks, "endpoint_resumed"), "suspended, and resumed")
+        outbox = OutboxDesk(plugin_of(crew.app))
+        outbox.block("mails", actor="ann")
+        outbox.unblock("mails", actor="ann")
         crew.await_that(lambda: len(heard(crew.marks, "failover_finished")) == 2, "both are recovered")
         assert poisons[1].get(timeout=PATIENCE) == "repaired"
     told = {name: heard(crew.marks, name) or here(name) for name in SIGNALS}

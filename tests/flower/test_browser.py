@@ -86,6 +86,7 @@ def fits(browser: Any) -> bool:
     return bool(browser.execute_script(wide))
 
 
+@pytest.mark.matrix
 def test_fail_makes_the_waiting_caller_raise(
     browser: Any, serve: Serve, fleet: Fleet, keeper: Keeper, pictures: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_fail_makes_the_waiting_caller_raise(
     await_text(browser, "failed by ann (flower): hopeless", "[aria-labelledby='poison-audit']")
 
 
+@pytest.mark.matrix
 def test_a_group_is_a_link_and_everything_that_matches_is_acted_on_and_nothing_else(
     browser: Any, serve: Serve, fleet: Fleet, keeper: Keeper, pictures: Path
 ) -> None:
@@ -155,6 +157,7 @@ def test_a_page_stays_fresh_without_losing_ticks_or_focus_and_works_with_the_key
     assert (live.text, live.get_attribute("aria-pressed")) == ("Paused", "false")
 
 
+@pytest.mark.matrix
 def test_nothing_can_be_asked_for_with_nothing_ticked(
     browser: Any, serve: Serve, fleet: Fleet, keeper: Keeper
 ) -> None:

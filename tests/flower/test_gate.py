@@ -38,7 +38,7 @@ def test_NEW_1_a_closed_gate_is_shown_and_lifted_in_the_name_of_the_user(
     assert "The fleet gate is closed: 3 of 3 workers died" in shown and LIFT in shown
     assert flower.get("/api/poison/status").json["gate"]["closed"] is True
     assert flower.post("/poison/gate/lift", {"note": "the node is back"}, **TOKEN).status == 303
-    assert ">open</p>" in flower.get("/poison").text
+    wait_until(lambda: ">open</p>" in flower.get("/poison").text, what="the card says open")
     (told,) = [e for e in fleet.quarantine.queries.journal() if e["event"] == "gate_lifted"]
     assert (told["actor"], told["note"]) == ("ann (flower)", "the node is back")
     again = flower.post("/poison/gate/lift", {}, **TOKEN)

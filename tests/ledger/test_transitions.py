@@ -306,7 +306,7 @@ class LedgerMachine(RuleBasedStateMachine):
 def test_SAP_1_WAS_2_random_transitions_by_two_clients_agree_with_a_model(redis_url: str) -> None:
     machine = type("Machine", (LedgerMachine,), {"url": redis_url})
     run_state_machine_as_test(
-        machine, settings=hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+        machine, settings=hypothesis_settings(max_examples=25, stateful_step_count=40, deadline=None)
     )
 
 

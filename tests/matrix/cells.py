@@ -96,9 +96,7 @@ DIAGONAL = [
     Cell("rabbitmq", "prefork", "memory_error", 1),
     Cell("redis", "threads", "system_exit", 1),
     Cell("redis", "prefork", "hard_limit", 3),
-    Cell("redis", "prefork", "kill_group", 1),
     Cell("rabbitmq", "prefork", "kill_group", 3),
-    Cell("rabbitmq", "solo", "kill_main", 1),
     Cell("redis", "prefork", "kill_main", 3),
     Cell("redis", "threads", "receive", 3),
 ]

@@ -22,6 +22,7 @@ def _row(number: int, told: dict[str, Any], names: list[str]) -> tuple[Any, ...]
     at = START + timedelta(seconds=told.pop("s", number))
     ms = int(at.timestamp() * 1000)
     told |= {"entry": f"{ms}-{number}", "at": at, "seq": number, "date": at.date(), "v": 2}
+    told["healthy"] = told.get("event") == "finished" and told.get("outcome") != "lost"
     if told.keys() - set(names):
         raise ValueError(told)
     return tuple(told.get(name) for name in names)

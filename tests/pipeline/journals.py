@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import redis
 
 from celery_poison.ledger.keys import Keys
@@ -60,21 +61,41 @@ def told(client: redis.Redis, key: str = KEY) -> list[tuple[Any, ...]]:
 
 
 def in_lake(lake: Path) -> list[tuple[Any, ...]]:
-    """Return what DuckDB finds in all Parquet files of the lake, in the order of the journal."""
+    """Return the journal as DuckDB finds it in the lake's files, and deltalake's own reader, in its order."""
     import duckdb
+    from deltalake import DeltaTable
 
-    if not list(lake.glob("journal/*/*/*.parquet")):
-        return []
+    table = DeltaTable(str(lake / "journal"))
     columns = ", ".join(f'"{name}"' for name in COLUMNS)
-    query = f"select {columns} from read_parquet('{lake}/journal/*/*/*.parquet', union_by_name=true)"
-    rows: list[tuple[Any, ...]] = duckdb.connect().execute(query).fetchall()
-    return sorted(rows, key=lambda row: parts(row[0]))
+    query = f"select {columns} from read_parquet(?, union_by_name=true)"
+    files = table.file_uris()
+    rows: list[tuple[Any, ...]] = duckdb.connect().execute(query, [files]).fetchall() if files else []
+    rows.sort(key=lambda row: parts(row[0]))
+    own = [tuple(row.values()) for row in pa.table(table.scan(columns=[*COLUMNS])).to_pylist()]
+    assert sorted(own, key=lambda row: parts(row[0])) == rows
+    return rows
 
 
 def add_spread(client: redis.Redis, count: int) -> None:
     """Add entries a millisecond apart, so that it is known which of them a batch of ``max_rows`` holds."""
     for number in range(count):
         client.xadd(KEY, entry(number), id=f"{1_772_452_800_000 + number}-0")  # type: ignore[arg-type]
+
+
+class Here:
+    """Stands for a Spark session to an ingest: its tasks run in this process, one after the other."""
+
+    def range(self, start: int, end: int, step: int, tasks: int) -> Here:
+        self._tasks = range(start, end, step)
+        return self
+
+    def mapInArrow(self, task: Any, schema: str) -> Here:
+        given = (pa.RecordBatch.from_pydict({"id": [number]}) for number in self._tasks)
+        self._told = [row for each in given for batch in task(iter([each])) for row in batch.to_pylist()]
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self._told
 
 
 class Producer:
@@ -103,8 +124,8 @@ class Producer:
 class Driver:
     """`celery-poison pipeline ingest` as a process of its own."""
 
-    def __init__(self, url: str, lake: Path, *options: str) -> None:
-        self._log = lake.parent / "driver.log"
+    def __init__(self, url: str, lake: Path, *options: str, log: str = "") -> None:
+        self._log = lake.parent / f"driver{log}.log"
         command = [sys.executable, "-m", "celery_poison.cli.standalone", "pipeline", "ingest"]
         # The first compiler alone: half the time to start, and these batches are small.
         java = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"

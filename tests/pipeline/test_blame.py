@@ -1,4 +1,7 @@
-"""Blame: published examples, an independent computation, and histories whose truth is known (NEW-7)."""
+"""Blame: guilty is what a trial proved, of everything else the chance is told (NEW-7).
+
+The queries run in DuckDB here, over a journal's files or a few entries; ``test_clusters`` runs them in Spark.
+"""
 
 from __future__ import annotations
 
@@ -8,140 +11,146 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline import independent
+pytest.importorskip("duckdb")
+pytest.importorskip("scipy")
 
-#: The worked example of Jones and Harrold, "Empirical evaluation of the Tarantula automatic fault
-#: localization technique", ASE 2005, figure 1: the statements of mid(), which of six tests run them, and its
-#: suspiciousness.
-#: The last test fails; statement 7 is the fault.
-MID = {
-    1: ("111111", 0.5),
-    2: ("111111", 0.5),
-    3: ("111111", 0.5),
-    4: ("110011", 0.63),
-    5: ("010000", 0.0),
-    6: ("100011", 0.71),
-    7: ("100001", 0.83),
-    8: ("001100", 0.0),
-    9: ("001100", 0.0),
-    10: ("001000", 0.0),
-    11: ("000100", 0.0),
-    12: ("000000", 0.0),
-    13: ("111111", 0.5),
-}
-#: Wong, Debroy, Gao and Li, "The DStar method for effective software fault localization", IEEE Transactions
-#: on Reliability 63(1), 2014, table I: failing and passing tests that run each statement, of 4 and 8, and
-#: its D*2.
-DSTAR = {
-    "s1": (4, 8, 2.0),
-    "s2": (4, 8, 2.0),
-    "s3": (4, 7, 2.29),
-    "s4": (4, 7, 2.29),
-    "s5": (1, 5, 0.13),
-    "s6": (3, 2, 3.0),
-    "s7": (1, 1, 0.25),
-    "s8": (2, 1, 1.33),
-    "s9": (0, 1, 0.0),
-}
+from celery_poison.errors import ConfigurationError
+from celery_poison.pipeline.blame import DIMENSIONS, blame, says
+from celery_poison.pipeline.window import Window
+from tests.pipeline import tallied
+from tests.pipeline.entries import W1, W2, cleared, died, ran
+
+DAY = 86_400.0
 
 
-def _scored(spark: Any, rows: list[tuple[Any, ...]]) -> dict[str, Any]:
-    from celery_poison.pipeline import blame
-
-    counts = "failed long, passed long, failed_total long, passed_total long, proven long, guilt double"
-    full = [(*row, 0, float(row[2])) for row in rows]
-    frame = spark.createDataFrame(full, f"dimension string, key string, {counts}")
-    return {row.key: row for row in blame.score(frame).collect()}
+def _standing(rows: list[dict[str, Any]], standing: str) -> dict[str, set[str]]:
+    return {
+        name: {row["key"] for row in rows if (row["dimension"], row["standing"]) == (name, standing)}
+        for name in DIMENSIONS
+    }
 
 
-@pytest.mark.matrix
-def test_the_worked_example_of_tarantula_comes_out_as_published(spark: Any) -> None:
-    rows = [("mid", str(n), int(runs[5]), runs[:5].count("1"), 1, 5) for n, (runs, _) in MID.items()]
-    scored = _scored(spark, rows)
-    told = [scored[str(n)].tarantula for n in MID]
-    assert told == [pytest.approx(said, abs=0.0051) for _, said in MID.values()]
-    # The same example by the definition of Ochiai (Abreu, Zoeteweij and van Gemund, 2007): 1/sqrt(1*(1+1)).
-    assert scored["7"].ochiai == pytest.approx(0.5**0.5, abs=1e-12)
-    assert (scored["7"].rank, scored["6"].rank, scored["4"].rank, scored["1"].rank) == (1, 2, 3, 4)
+@pytest.fixture(scope="module")
+def planted(history: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    truth: dict[str, Any] = json.loads((history / "_truth.json").read_text())
+    return truth, blame(tallied.history(history))
 
 
-@pytest.mark.matrix
-def test_the_worked_example_of_dstar_comes_out_as_published(spark: Any) -> None:
-    scored = _scored(spark, [("s", key, failed, passed, 4, 8) for key, (failed, passed, _) in DSTAR.items()])
-    told = [scored[key].dstar for key in DSTAR]
-    assert told == [pytest.approx(said, abs=0.0051) for *_, said in DSTAR.values()]
-
-
-@pytest.mark.matrix
-def test_the_edges_of_the_measures_are_numbers(spark: Any) -> None:
-    scored = _scored(spark, [("x", "all", 3, 0, 3, 0), ("x", "none", 0, 0, 0, 0), ("x", "calm", 0, 9, 3, 9)])
-    told = {key: (row.ochiai, row.tarantula, row.dstar, row.jaccard) for key, row in scored.items()}
-    assert told == {"all": (1, 1, float("inf"), 1), "none": (0, 0, 0, 0), "calm": (0, 0, 0, 0)}
-
-
-@pytest.mark.matrix
-def test_counts_and_scores_agree_with_an_independent_computation_and_no_bystander_is_above_a_culprit(
-    history: Path, attempts_of_history: Any
+def test_on_a_planted_history_no_host_release_or_task_is_guilty(
+    planted: tuple[dict[str, Any], list[dict[str, Any]]],
 ) -> None:
-    agree(history, attempts_of_history, trials=False)
-    no_bystander_above(history, agree(history, attempts_of_history, trials=True))
+    """All eight hosts, all releases and most tasks were, by the measure of a proven death."""
+    truth, rows = planted
+    guilty = _standing(rows, "guilty")
+    assert {name for name, keys in guilty.items() if keys} == {"fingerprint"}
+    assert set(truth["culprits"]["fingerprint"]) <= guilty["fingerprint"]
 
 
-@pytest.mark.matrix
-@pytest.mark.timeout(900)
-def test_five_million_attempts_agree_and_no_bystander_is_above_a_culprit(spark: Any, tmp_path: Path) -> None:
-    from celery_poison.pipeline.derived import Derived
-    from celery_poison.pipeline.lake import Lake
-    from examples.histories import World, write_lake
-
-    write_lake(World(), tmp_path)
-    rows = Derived(spark, Lake(spark, str(tmp_path)))["blame"].collect()
-    no_bystander_above(tmp_path, agreed(tmp_path / "journal", rows, trials=True))
-
-
-@pytest.mark.matrix
-def test_measures_are_compared_with_what_the_trials_proved(attempts_of_history: Any) -> None:
-    from celery_poison.pipeline import blame
-
-    rows = {(row.measure, row.top): row for row in blame.compare(attempts_of_history).collect()}
-    assert {measure for measure, _ in rows} == {*blame.MEASURES, "rate_low"}
-    deadly = rows["ochiai", 5].deadly
-    # A measure that finds nothing at its very top among two dozen poisons would be no measure.
-    assert rows["ochiai", 5].precision == 1.0
-    assert rows["ochiai", deadly].precision == rows["ochiai", deadly].recall > 0.5
+def test_on_a_planted_history_exactly_what_was_planted_is_suspicious(
+    planted: tuple[dict[str, Any], list[dict[str, Any]]],
+) -> None:
+    truth, rows = planted
+    (release,) = truth["culprits"]["release"]
+    wanted = {name: set(truth["culprits"].get(name, ())) for name in DIMENSIONS}
+    # One task dies under that release, and no other: that is what is told.
+    wanted |= {"fingerprint": set(), "release": set(), "task_release": {f"shop.fraud.score @ {release}"}}
+    assert _standing(rows, "suspicious") == wanted
 
 
-def agree(history: Path, made: Any, trials: bool) -> list[Any]:
-    from celery_poison.pipeline import blame
-
-    return agreed(history, blame.score(blame.spectrum(made, trials=trials)).collect(), trials)
+def _calm(many: int, task: str = "t.calm", **more: Any) -> list[dict[str, Any]]:
+    return [ran(f"c{n}", f"c{task}{n}", n, ms=60_000, task=task, **more) for n in range(many)]
 
 
-def agreed(history: Path, rows: list[Any], trials: bool) -> list[Any]:
-    from celery_poison.pipeline import blame
-
-    told = {(row.dimension, row.key): row for row in rows}
-    expected = independent.counts(history, trials=trials)
-    assert len(expected) > 100
-    assert {key: (r.failed, r.passed, r.failed_total, r.passed_total) for key, r in told.items()} == expected
-    for key, row in told.items():
-        measures = independent.scores(*expected[key])
-        assert {name: row[name] for name in blame.MEASURES} == pytest.approx(measures, abs=1e-9), key
-        assert 0 <= row.rate_low < row.rate < row.rate_high <= 1
-    return rows
+def _one(entries: list[dict[str, Any]], dimension: str, key: str, **how: Any) -> dict[str, Any]:
+    (row,) = [
+        r for r in blame(tallied.entries(entries), **how) if (r["dimension"], r["key"]) == (dimension, key)
+    ]
+    return row
 
 
-def no_bystander_above(history: Path, rows: list[Any]) -> None:
-    """Of each kind, by Ochiai: whatever belongs to a task in which something is planted is no bystander."""
-    truth = json.loads((history / "_truth.json").read_text())
-    for dimension, guilty in truth["culprits"].items():
-        ranked = [row for row in rows if row.dimension == dimension]
-        worst = max(row.rank for row in ranked if row.key in guilty)
-        above = [row.key for row in ranked if row.rank <= worst]
-        bystanders = [key for key in above if _task(key) not in truth["tainted"] and key not in guilty]
-        assert set(guilty) <= set(above)
-        assert bystanders == [], dimension
+def test_a_message_that_dies_again_is_counted_once() -> None:
+    again = [died("a", f"a{n}", 100 + n, crashes=n + 1, queue="q") for n in range(5)]
+    assert _one([*_calm(50), *again], "task", "t.poison")["deaths"] == 1
+    assert _one([*_calm(50), *again], "queue", "q")["deaths"] == 1
 
 
-def _task(key: str) -> str:
-    return key.split("(")[0].split(" ")[0]
+def test_a_death_that_several_may_be_guilty_of_is_divided_and_whom_a_trial_cleared_has_no_part_in_it() -> (
+    None
+):
+    shared = [died(f"s{n}", f"s{n}", 100, "shared", incident="i1", task=f"t.s{n}") for n in range(3)]
+    open_ = [*_calm(50), *shared]
+    assert _one(open_, "task", "t.s0")["deaths"] == pytest.approx(1 / 3, abs=0.001)
+    told = [*open_, ran("s0", "s0b", 110, task="t.s0"), cleared("s0", "s0b", 111)]
+    rows = blame(tallied.entries(told))
+    assert {r["key"]: r["deaths"] for r in rows if r["dimension"] == "task"} == {"t.s1": 0.5, "t.s2": 0.5}
+    proven = [*told, died("s1", "s1b", 112, "exact", crashes=2, task="t.s1")]
+    rows = blame(tallied.entries(proven))
+    assert {r["key"]: r["deaths"] for r in rows if r["dimension"] == "task"} == {"t.s1": 1.0}
+
+
+def test_guilty_is_only_whom_a_trial_proved_and_nobody_saw_end_alive() -> None:
+    once = died("a", "a1", 100, crashes=1, fingerprint="f" * 16)
+    also = died("b", "b1", 105, crashes=1, fingerprint="f" * 16)
+    again = died("a", "a2", 110, crashes=2, fingerprint="f" * 16)
+    assert _one([*_calm(50), once, also], "fingerprint", "f" * 16)["standing"] != "guilty"
+    row = _one([*_calm(50), once, again], "fingerprint", "f" * 16)
+    assert (row["standing"], row["proven"], row["deaths"]) == ("guilty", 1, 1)
+    assert row["says"].startswith("guilty: 1 of its messages died again when tried alone")
+    alive = ran("d", "d1", 120, fingerprint="f" * 16)
+    assert _one([*_calm(50), once, also, again, alive], "fingerprint", "f" * 16)["standing"] != "guilty"
+
+
+def test_a_suspicion_is_told_with_its_chance_in_plain_words() -> None:
+    deaths = [died(f"x{n}", f"x{n}", 1000 + n, task="t.bad", ms=1000) for n in range(6)]
+    row = _one([*_calm(500), *deaths], "task", "t.bad")
+    assert row["standing"] == "suspicious" and row["p"] < 1e-6
+    assert f"suspicious: 6 deaths where {row['expected']:.2g} are expected, p={row['p']:.2g}" in row["says"]
+    calm = {**row, "standing": "unremarkable", "p": 0.3, "expected": 4.0}
+    assert says(calm) == "nothing against it: 6 deaths where 4 are expected, p=0.3"
+
+
+def test_a_cause_can_be_looked_at_alone() -> None:
+    deaths = [
+        died(f"x{n}", f"x{n}", 100 + n, worker=W2, cause="oom" if n < 4 else "signal:11") for n in range(9)
+    ]
+    told = [*_calm(200, worker=W1), *_calm(200, "t.other", worker=W2), *deaths]
+    row = _one(told, "host", "app-02")
+    assert (row["deaths"], row["causes"]) == (9, "signal:11 5, oom 4")
+    row = _one(told, "host", "app-02", cause="oom")
+    assert (row["deaths"], row["causes"]) == (4, "oom 4")
+
+
+def test_a_window_is_judged_by_itself_and_compared_with_what_came_before() -> None:
+    start = Window.of("2026-03-09", None, None)
+    told = [
+        *(ran(f"c{n}", f"c{n}", n * DAY / 10, ms=3_600_000) for n in range(140)),
+        *(died(f"a{n}", f"a{n}", (7.1 + n / 10) * DAY, task="t.calm") for n in range(8)),
+        died("b", "b0", 1 * DAY, task="t.calm"),
+        died("old", "old", 2 * DAY, task="t.gone"),
+    ]
+    row = _one(told, "task", "t.calm", window=start)
+    assert (row["deaths"], row["before_deaths"]) == (8, 1)
+    assert row["before_expected"] == pytest.approx(1, rel=0.2) and row["change_p"] < 0.05
+    assert "at its rate before it would have been" in row["says"]
+    keys = {r["key"] for r in blame(tallied.entries(told), start) if r["dimension"] == "task"}
+    assert "t.gone" not in keys
+    early = blame(tallied.entries(told), Window.of(None, "2026-03-09", None))
+    assert {(r["key"], r["deaths"]) for r in early if r["dimension"] == "task"} == {
+        ("t.calm", 1),
+        ("t.gone", 1),
+    }
+
+
+def test_a_history_without_a_death_blames_nobody() -> None:
+    assert blame(tallied.entries(_calm(5))) == []
+
+
+def test_days_are_told_as_dates_or_counted_back_from_the_newest_in_the_lake() -> None:
+    last = Window.of("2026-03-01", None, None).since
+    assert str(Window.of("7d", None, last).since) == "2026-02-23"
+    assert str(Window.of("7d", "2026-02-01", last).since) == "2026-01-25"
+    assert Window.of("7d", None, None) == Window.of(None, None, last) == Window()
+    with pytest.raises(ConfigurationError, match="--since yesterday: a day is wanted"):
+        Window.of("yesterday", None, last)
+    with pytest.raises(ConfigurationError, match="no day lies between"):
+        Window.of("2026-03-01", "2026-03-01", last)

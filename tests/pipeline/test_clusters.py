@@ -26,9 +26,6 @@ from celery_poison.testing.basics import free_ports
 from examples.histories import World, write_lake
 from tests.pipeline.journals import add, in_lake, told
 
-#: Exact where tasks count, and approximate where Spark does; so is the whole of the table ``usual``.
-PERCENTILES = {"runtime_p50_ms", "runtime_p95_ms", "payload_p95_bytes"}
-
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 
 
@@ -139,16 +136,18 @@ def _found(master: str, url: str, lake: Path) -> dict[str, Any]:
     told["report"] = _read((lake / "report.json").read_text())
     proposal = told.pop("publish")["proposal"]
     told["proposal"] = [proposal["rules"], proposal["policy"], proposal["reasons"]]
-    return told | {table.name: _rows(table) for table in sorted((lake / "tables").iterdir())}
+    tables = sorted((lake / "tables" / "history").iterdir())
+    return told | {table.name: _rows(table) for table in tables if table.name != "sketches"}
 
 
 def _rows(table: Path) -> list[Any]:
     import duckdb
+    from deltalake import DeltaTable
 
-    files = f"read_parquet('{table}/**/*.parquet', hive_partitioning=true)"
+    files = DeltaTable(str(table)).file_uris()
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        rows = connection.execute(f"SELECT * FROM {files}")
+        rows = connection.execute("SELECT * FROM read_parquet(?, hive_partitioning=true)", [files])
         names = [column[0] for column in rows.description or ()]
         found = [dict(sorted(zip(names, row, strict=True))) for row in rows.fetchall()]
     told: list[Any] = _read(json.dumps(found, default=str))
@@ -184,14 +183,7 @@ def test_every_stage_finds_the_same(
     lake = tmp_path / "lake"
     shutil.copytree(made, lake)
     there = _found(request.getfixturevalue(kind), redis_url, lake)
-    assert len(here["proposal"][0]) > 20 and len(here["attempts"]) > 40_000
+    assert len(here["proposal"][0]) > 20 and sum(row["n"] for row in here["runs_daily"]) > 35_000
     assert there.keys() == here.keys()
     for name, value in here.items():
-        if name == "task_daily":
-            assert _but(there[name], PERCENTILES) == _but(value, PERCENTILES)
-        elif name != "usual":
-            assert there[name] == value, name
-
-
-def _but(rows: list[dict[str, Any]], names: set[str]) -> Any:
-    return _sorted([{name: value for name, value in row.items() if name not in names} for row in rows])
+        assert there[name] == value, name

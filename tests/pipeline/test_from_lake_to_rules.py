@@ -1,17 +1,45 @@
-"""The way back: a history whose truth is known becomes rules in Redis that block the guilty only (NEW-7)."""
+"""The way back: a history whose truth is known becomes rules in Redis that block the guilty only (NEW-7).
+
+No Spark: the tables are made in DuckDB.
+"""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+pytest.importorskip("duckdb")
+pytest.importorskip("pyspark")
+
 from celery_poison.blocks import read_rules
+from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
+from celery_poison.pipeline.stages import run_publish
+from celery_poison.pipeline.window import Window
+from tests.pipeline import tallied
+
+AS_OF = "as of version 41 of the lake, up to now"
+
+
+@pytest.fixture
+def derived(history: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What the command takes for the lake's tables."""
+    from celery_poison.pipeline import derived
+
+    made = SimpleNamespace(
+        ask=tallied.history(history),
+        as_of=SimpleNamespace(says=lambda: AS_OF, at=datetime.now(UTC)),
+        left_out=[],
+        window=lambda since, until: Window(),
+    )
+    monkeypatch.setattr(derived, "Derived", lambda *_: made)
+    return made
 
 
 def _rules(url: str) -> set[str]:
@@ -21,29 +49,22 @@ def _rules(url: str) -> set[str]:
 
 
 def _decide(options: dict[str, Any], **asked: Any) -> None:
-    from celery_poison.pipeline.stages import run_publish
-
     assert run_publish.run_without_spark({**options, **asked})
 
 
-def test_NEW_7_what_is_applied_is_what_was_read_and_one_rollback_takes_it_back(
-    spark: Any,
-    history: Path,
-    attempts_of_history: Any,
-    tmp_path: Path,
-    redis_url: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from celery_poison.pipeline import tables
-    from celery_poison.pipeline.stages import run_publish
+def _options(url: str) -> dict[str, Any]:
+    return {"url": url, "least": 2, "hours": 1.0, "actor": "cron", "as_json": True}
 
-    attempts_of_history.write.parquet(str(tmp_path / "attempts"))
-    tables.kin(attempts_of_history).write.parquet(str(tmp_path / "kin"))
-    tables.fingerprints(attempts_of_history).write.parquet(str(tmp_path / "fingerprints"))
-    lake: Any = SimpleNamespace(root=str(tmp_path), table=lambda name: str(tmp_path / name))
-    options = {"url": redis_url, "least": 2, "hours": 1.0, "actor": "cron", "as_json": True}
-    run_publish.run(spark, lake, options)
-    proposed = json.loads(capsys.readouterr().out)["proposal"]
+
+def test_NEW_7_what_is_applied_is_what_was_read_and_one_rollback_takes_it_back(
+    history: Path, derived: SimpleNamespace, redis_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake: Any = None
+    options = _options(redis_url)
+    run_publish.run(None, lake, options)
+    told = json.loads(capsys.readouterr().out)
+    proposed = told["proposal"]
+    assert told["grounds"] == proposed["reasons"][0] == AS_OF
     assert _rules(redis_url) == set()
     guilty = set(json.loads((history / "_truth.json").read_text())["culprits"]["fingerprint"])
     assert len(guilty) > 20
@@ -56,11 +77,36 @@ def test_NEW_7_what_is_applied_is_what_was_read_and_one_rollback_takes_it_back(
     applied = json.loads(capsys.readouterr().out)["applied"]
     assert (applied["rules"], _rules(redis_url)) == (len(guilty), guilty)
     # What is in force is not proposed, and what was taken back neither.
-    run_publish.run(spark, lake, options)
-    assert json.loads(capsys.readouterr().out) == {"decided_before": len(guilty), "proposal": None}
+    run_publish.run(None, lake, options)
+    again = json.loads(capsys.readouterr().out)
+    assert again == {"decided_before": len(guilty), "grounds": AS_OF, "proposal": None}
     _decide(options, rollback=True)
     assert json.loads(capsys.readouterr().out)["taken_back"]["rules"] == len(guilty)
-    run_publish.run(spark, lake, {**options, "at_once": True})
+    run_publish.run(None, lake, {**options, "at_once": True})
     assert json.loads(capsys.readouterr().out)["proposal"] is None and _rules(redis_url) == set()
-    run_publish.run(spark, lake, {**options, "at_once": True, "again": True, "as_json": False})
-    assert f"{len(guilty)} rules in force" in capsys.readouterr().out and _rules(redis_url) == guilty
+    run_publish.run(None, lake, {**options, "at_once": True, "again": True, "as_json": False})
+    said = capsys.readouterr().out
+    assert f"{len(guilty)} rules in force" in said and AS_OF in said and _rules(redis_url) == guilty
+
+
+def test_the_command_refuses_what_it_cannot_know_and_proposes_when_a_person_accepts_it(
+    derived: SimpleNamespace, redis_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake: Any = None
+    with open_redis(redis_url) as client:
+        client.hset(Keys().tally, "shop.pay", "7")
+        with pytest.raises(ProposalRefused, match=r"nothing is proposed: healthy runs of shop\.pay"):
+            run_publish.run(None, lake, _options(redis_url))
+        client.delete(Keys().tally)
+        client.xadd(Keys().journal, {"v": "2"})
+        derived.as_of.at -= timedelta(days=3)
+        with pytest.raises(ProposalRefused, match="the tables end 72 hours before the journal in Redis"):
+            run_publish.run(None, lake, _options(redis_url))
+        derived.left_out.append("GAP: 60 entries between 1-0 and 9-0: trimmed")
+        old = {**_options(redis_url), "max_age": 100.0}
+        with pytest.raises(ProposalRefused, match="GAP: 60 entries"):
+            run_publish.run(None, lake, old)
+        run_publish.run(None, lake, {**old, "accept_missing": True, "note": "only pings were lost"})
+        assert json.loads(capsys.readouterr().out)["proposal"]["rules"]
+        (_, last), *_ = client.xrevrange(Keys().journal, count=1)
+        assert last[b"note"].endswith(f" options, {AS_OF}: only pings were lost".encode())

@@ -25,3 +25,11 @@ def test_a_short_history_has_everything_planted_in_it_too(days: int, bad: str) -
 def test_a_history_with_a_single_release_is_refused() -> None:
     with pytest.raises(ValueError, match="3 days with a deploy every 3 have a single release"):
         World(days=3)
+
+
+def test_troubles_are_as_frequent_as_is_said_however_long_the_history_is() -> None:
+    for attempts in (200_000, 2_000_000):
+        entries = Troubles(World(attempts=attempts, troubles=0.01)).entries()
+        ran = sum(each["event"] in ("finished", "crashed", "interrupted") for each in entries)
+        assert ran == pytest.approx(attempts * 0.01, rel=0.15)
+    assert World(attempts=25_000_000).size == 5 * World(attempts=5_000_000).size

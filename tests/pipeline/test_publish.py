@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline.backtest.grid import DEFAULT_GRID, Recommendation
 from celery_poison.pipeline.backtest.replay import Outcome, Policy
-from celery_poison.pipeline.publish import SOONEST, policy_of, proposals, undecided
+from celery_poison.pipeline.publish import SOONEST, Grounds, policy_of, proposals, refusals, undecided
 
 
 def _row(number: int, **more: Any) -> dict[str, Any]:
@@ -47,6 +48,56 @@ def test_nothing_is_blocked_that_ever_ended_alive_or_kept_an_innocent_from_runni
         f"{6:016x}",
         f"{0:016x}",
     ]
+
+
+NOW = datetime(2026, 3, 9, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def _grounds(**more: Any) -> Grounds:
+    return Grounds(**{"as_of": "as of version 41", "upto": NOW, "newest": NOW, **more})  # type: ignore[arg-type]
+
+
+def test_nothing_is_proposed_where_healthy_runs_are_only_counted_or_there_are_none() -> None:
+    assert refusals(_grounds(), NOW, DAY) == []
+    (told,) = refusals(_grounds(counted=["shop.pay", "shop.ship"]), NOW, DAY, accept_missing=True)
+    assert told.startswith(
+        'healthy runs of shop.pay, shop.ship were only counted (poison_journal="incidents")'
+    )
+    assert 'Set poison_journal="attempts" on every worker' in told and "redis-cli DEL" in told
+    (told,) = refusals(_grounds(alive=0), NOW, DAY)
+    assert "no run in the lake ended alive" in told
+
+
+def test_nothing_is_proposed_over_a_gap_or_rows_that_cannot_be_read_unless_a_person_accepts_it() -> None:
+    missing = [
+        "GAP: 60 entries between 1-0 and 9-0: trimmed",
+        "left out: part-0.parquet (7 entries): corrupt",
+    ]
+    told = refusals(_grounds(missing=missing), NOW, DAY)
+    assert [sentence.split(". ")[0] for sentence in told] == missing
+    assert all("`celery poison pipeline check`" in each and "--accept-missing" in each for each in told)
+    assert refusals(_grounds(missing=missing), NOW, DAY, accept_missing=True) == []
+
+
+def test_nothing_is_proposed_of_tables_that_are_far_behind_the_journal() -> None:
+    (told,) = refusals(_grounds(upto=NOW - 2 * DAY), NOW, DAY)
+    assert told.startswith(
+        "the tables end 48 hours before the journal in Redis, more than --max-age 24: run `"
+    )
+    assert refusals(_grounds(upto=NOW - 2 * DAY), NOW, 3 * DAY) == []
+    idle = _grounds(upto=NOW - 9 * DAY, newest=NOW - 9 * DAY)
+    assert refusals(idle, NOW, DAY) == [], "nothing happened since, and nothing is missing"
+    (told,) = refusals(_grounds(upto=NOW - 2 * DAY, newest=None), NOW, DAY)
+    assert "before the clock (the journal in Redis is empty)" in told
+    (told,) = refusals(_grounds(upto=None), NOW, DAY)
+    assert told == "the lake is empty: run `celery poison pipeline all` first"
+
+
+def test_what_is_missing_is_accepted_with_a_reason_only(redis_url: str) -> None:
+    words = ["pipeline", "publish", "--redis", redis_url, "--accept-missing"]
+    ran = CliRunner().invoke(main, words)
+    assert (ran.exit_code, "say why it does not matter" in ran.output) == (2, True)
 
 
 def test_a_rule_tells_what_it_would_have_caught_and_that_no_innocent_was_among_them() -> None:

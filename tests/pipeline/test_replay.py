@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from celery_poison.pipeline.backtest.grid import recommend, run, say
+import numpy as np
+import pytest
+
+pytest.importorskip("duckdb")
+pytest.importorskip("scipy")
+
+from celery_poison.pipeline.backtest.grid import AS_IT_WAS, DEFAULT_GRID, gained, recommend, run, say
+from celery_poison.pipeline.backtest.in_force import InForce, Timeline
 from celery_poison.pipeline.backtest.replay import Policy, Step, replay
+from celery_poison.pipeline.backtest.steps import past
+from tests.pipeline import tallied
+from tests.pipeline.entries import START, cleared, died, ran
+
+DAY_MS = 86_400_000
 
 
 def _died(id: str, at: int, **more: object) -> Step:
@@ -73,7 +85,7 @@ def test_failures_and_sizes_are_judged_as_workers_judge_them() -> None:
     assert replay(back, Policy(max_failures=3)).waiting == 1
     assert replay(back, Policy(max_failures=5)).waiting == 0
     large = [_alive("big", 10, payload_bytes=2_000)]
-    told = replay(large, Policy(max_payload_bytes=1_000), {1_000: 5})
+    told = replay(large, Policy(max_payload_bytes=1_000), {1_000: {0: 5}})
     assert (told.waiting, told.innocents, told.deaths) == (6, 6, 0)
 
 
@@ -81,8 +93,113 @@ def test_the_recommended_policy_is_the_cheapest_and_says_what_others_would_cost(
     history = [step for n in range(5) for step in (_died(f"x{n}", n * 100), _alive(f"x{n}", n * 100 + 50))]
     history += [step for n in range(3) for step in (_died(f"y{n}", 1000 + n), _died(f"y{n}", 1010 + n))]
     history.sort(key=lambda step: step.ended)
-    told = recommend(run(history, [Policy(max_crashes=n) for n in (1, 2, 3)]))
-    assert told is not None and told.policy == Policy(max_crashes=2)
+    told = recommend(run(history, [AS_IT_WAS, *(Policy(max_crashes=n) for n in (1, 3))]))
+    assert told is not None and told.policy == AS_IT_WAS
     assert any("max_crashes=1 saves 3 deaths and costs 5 innocents" in reason for reason in told.reasons)
     assert say(Policy(max_crashes=3, trial=False)) == "max_crashes=3 trial=off"
     assert recommend([]) is None
+
+
+def _changed(at: int, note: str, task: str = "*") -> tuple[int, str, str]:
+    return at, task, note
+
+
+def test_each_moment_is_judged_by_the_policy_that_was_in_force_for_its_task() -> None:
+    timeline = Timeline(
+        [
+            _changed(10, "set max_crashes=5 max_payload_bytes=1000: a bad night"),
+            _changed(20, "set max_crashes=1", "t.pay"),
+            _changed(30, "unset max_crashes"),
+            _changed(40, "set block_fingerprint_after=1 unheard_of=7: proposal 3"),
+            _changed(50, "as it was before: the pipeline took it back"),
+            _changed(60, "unset everything: enough"),
+        ],
+        InForce(max_failures=9),
+    )
+    assert timeline.at(9, "t") == InForce(max_failures=9)
+    assert timeline.at(10, "t") == InForce(5, 9, 1000)
+    assert (timeline.at(25, "t").max_crashes, timeline.at(25, "t.pay").max_crashes) == (5, 1)
+    assert (timeline.at(35, "t").max_crashes, timeline.at(35, "t.pay").max_crashes) == (2, 1)
+    assert timeline.at(45, "t") == InForce(2, 9, 1000, 1)
+    assert timeline.at(55, "t") == InForce(2, 9, 1000)
+    assert timeline.at(65, "t") == timeline.last() == InForce(max_failures=9)
+    assert Timeline([_changed(1, "set max_payload_bytes=none")]).last() == InForce()
+
+
+def test_as_it_was_follows_the_changes_and_every_other_policy_changes_only_what_it_names() -> None:
+    history = [_died("a", 100), _died("a", 200), _died("b", 1100), _died("b", 1200)]
+    timeline = Timeline([_changed(1000, "set max_crashes=1")])
+    told = {policy: replay(history, policy, timeline=timeline).deaths for policy in DEFAULT_GRID}
+    assert told[AS_IT_WAS] == 3, "two of the first message, and one of the second"
+    assert (told[Policy(max_crashes=3)], told[Policy(max_failures=2)]) == (6, 3)
+
+
+def _week(day: int, *, alike: bool) -> list[Step]:
+    """A day with ten messages that always die; ``alike``: and innocents whom one death would send away."""
+    start = day * DAY_MS
+    steps = [_died(f"{day}.{n}", start + 100 * n + k) for n in range(10) for k in (1, 50)]
+    if alike:
+        steps += [
+            s
+            for n in range(5)
+            for s in (_died(f"{day}i{n}", start + 5000 + n), _alive(f"{day}i{n}", start + 6000))
+        ]
+    return sorted(steps, key=lambda step: step.ended)
+
+
+def test_what_the_first_days_choose_must_hold_on_days_that_chose_nothing() -> None:
+    days = range(100, 120)
+    same = [step for day in days for step in _week(day, alike=False)]
+    grid = [AS_IT_WAS, Policy(max_crashes=1)]
+    told = recommend(run(same, grid), days)
+    assert told is not None and told.policy == Policy(max_crashes=1)
+    assert "on the 6 days held out, max_crashes=1 saves 60 (60 to 60) deaths or their like" in told.reasons
+    turned = [step for day in days for step in _week(day, alike=day >= 114)]
+    told = recommend(run(turned, grid), days)
+    assert told is not None and told.policy == AS_IT_WAS
+    assert "that may be chance, so nothing is to be changed" in told.reasons[-1]
+    few = recommend(run(same, grid), range(100, 103))
+    assert few is not None and few.reasons[-1].startswith("only 3 days of history: no days were held out")
+
+
+def test_the_interval_of_what_is_gained_is_about_as_wide_as_its_days_differ() -> None:
+    by_day = np.random.default_rng(2).normal(10, 5, 400)
+    gain = gained(by_day)
+    half = 1.96 * 5 * 400**0.5
+    assert gain.value == pytest.approx(by_day.sum())
+    assert gain.high - gain.value == pytest.approx(half, rel=0.15)
+    assert gain.value - gain.low == pytest.approx(half, rel=0.15)
+
+
+def test_the_past_is_what_a_policy_can_treat_differently_with_the_changes_of_it() -> None:
+    told = [
+        ran("calm", "c1", 1),
+        ran("large", "l1", 2, payload_bytes=20_000_000),
+        died("a", "a1", 10, "shared", incident="i1", fingerprint="f" * 16, cause="worker_lost"),
+        died("b", "b1", 10, "shared", incident="i1"),
+        ran("b", "b2", 20, ms=500),
+        cleared("b", "b2", 21),
+        died("a", "a2", 30, crashes=2, fingerprint="f" * 16),
+        ran("like", "k1", 40, fingerprint="f" * 16),
+        {"event": "policy_changed", "task": "*", "note": "set max_crashes=3", "s": 15},
+    ]
+    seen = past(tallied.entries(told), [1_000_000, 100_000_000])
+    assert [(step.id, step.end, step.proof) for step in seen.steps] == [
+        ("a", "crashed", "proven"),
+        ("b", "crashed", "cleared"),
+        ("b", "alive", ""),
+        ("a", "crashed", "proven"),
+        ("like", "alive", ""),
+    ]
+    start = int(START.timestamp() * 1000)
+    assert (seen.steps[2].started, seen.steps[2].ended) == (start + 19_500, start + 20_000)
+    assert (seen.timeline.at(start + 10_000, "t").max_crashes, seen.timeline.last().max_crashes) == (2, 3)
+    assert seen.oversized == {1_000_000: {start // DAY_MS: 1}, 100_000_000: {}}
+    assert (len(seen.days), seen.says) == (1, "")
+
+
+def test_of_a_history_that_is_too_long_the_newest_days_are_replayed_and_that_is_said() -> None:
+    told = [died(f"m{n}", f"t{n}", n * 86_400) for n in range(6)]
+    seen = past(tallied.entries(told), [1_000_000], most=3)
+    assert [step.id for step in seen.steps] == ["m3", "m4", "m5"]
+    assert seen.says == "only the days since 2026-03-05: more than 3 runs are too many to replay"

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as tree
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 HOSTILE = "<script>alert('x')</script>&\"'"
 
 
 def figures(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
-    row = {"key": name, "failed": 3, "passed": 9, "cleared": 1, "proven": 2, "standing": "guilty", "rank": 1}
-    row |= {"ochiai": 0.5, "tarantula": 0.9, "dstar": "inf", "jaccard": 0.1, "guilt": 3.0}
-    row |= {"rate": 0.25, "rate_low": 0.1, "rate_high": 0.5, "dimension": "task"}
-    policy = {"max_crashes": 2, "trial": True}
+    row = {"key": name, "dimension": "task", "standing": "suspicious", "deaths": 3, "expected": 0.2}
+    row |= {"times": 15.0, "low": 2.5, "high": "inf", "p": 1e-4, "q": 0.001, "alive": 9, "causes": "oom 3"}
+    row |= {"says": f"suspicious: {name}", "before_deaths": None, "before_expected": None, "change_p": None}
+    policy = {"max_crashes": 1}
     outcome = {"deaths": 4, "worker_deaths": 1, "lost_ms": 9000, "waiting": 2, "blocked": 0, "innocents": 1}
     totals = {"attempts": 12, "deaths": 3, "cleared": 1, "tasks": 1, "since": "2026-01-05", "until": None}
     return {
+        "window": {"since": "2026-01-05", "until": None},
+        "as_of": f"as of {name}",
         "totals": totals,
         "days": [{"date": "2026-01-05", "kind": "worker", "n": 2}, {"date": None, "kind": "process", "n": 1}],
         "recovery": [{"date": "2026-01-05", "median": 300.0, "longest": 900, "n": 2}],
         "hours": [{"task": name, "hour": 13, "n": 3}, {"task": None, "hour": 2, "n": 1}],
         "blame": [row],
-        "innocent": [{"dimension": "task", "n": 4, "cleared": 7}],
-        "measures": [
-            {"measure": "ochiai", "top": 5, "deadly": 2, "found": 2, "precision": 0.4, "recall": 1.0}
-        ],
         "anomalies": [
             {"kind": "wave", "key": name, "date": "2026-01-06", "value": 9.0, "usual": 1.0, "says": name}
         ],
@@ -39,8 +39,9 @@ def figures(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
 
 def _empty() -> dict[str, Any]:
     totals = {"attempts": 0, "deaths": 0, "cleared": 0, "tasks": 0, "since": None, "until": None}
-    nothing: dict[str, Any] = {name: [] for name in figures() if name not in ("totals", "recommended")}
-    return {"totals": totals, "recommended": None, **nothing}
+    nothing: dict[str, Any] = {name: [] for name in figures()}
+    window = {"since": None, "until": None}
+    return {**nothing, "totals": totals, "recommended": None, "window": window, "as_of": ""}
 
 
 class _Tags(HTMLParser):
@@ -75,10 +76,29 @@ def test_every_picture_is_well_formed_whatever_things_are_called() -> None:
             tree.fromstring(picture)
 
 
+def test_the_figures_are_of_the_window_and_can_be_read_as_json(history: Path) -> None:
+    from celery_poison.pipeline.blame import blame
+    from celery_poison.pipeline.report import gather, render
+    from celery_poison.pipeline.window import Window
+    from tests.pipeline import tallied
+
+    ask = tallied.history(history)
+    whole, last = (
+        gather(ask, blame(ask, w), [], window=w) for w in (Window(), Window.of("2026-01-10", None, None))
+    )
+    assert json.loads(json.dumps(last)) == last
+    assert 0 < last["totals"]["deaths"] < whole["totals"]["deaths"]
+    assert min(row["date"] for row in last["days"]) >= "2026-01-10" > whole["days"][0]["date"]
+    assert sum(row["n"] for row in last["hours"]) < sum(row["n"] for row in whole["hours"])
+    assert "compared with the time before" in render(last) and "app-05" in render(whole)
+
+
 def test_an_interval_is_drawn_around_its_rate() -> None:
     from celery_poison.pipeline.report.page import render
 
-    picture = next(p for p in re.findall(r"<svg.*?</svg>", render(figures()), re.S) if "share of runs" in p)
+    picture = next(
+        p for p in re.findall(r"<svg.*?</svg>", render(figures()), re.S) if "times the deaths" in p
+    )
     root = tree.fromstring(picture)
     (bar,) = [e for e in root.iter() if e.get("class") == "interval"]
     (mark,) = [e for e in root.iter() if e.tag.endswith("circle")]

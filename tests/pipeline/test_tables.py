@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,38 +163,11 @@ def test_a_message_has_its_whole_life_in_one_row(journal: Any) -> None:
 
 
 def test_fingerprints_and_days_count_what_attempts_tell(made: Any) -> None:
-    from celery_poison.pipeline.tables import fingerprints, task_daily
+    from celery_poison.pipeline.tables import daily, fingerprints, task_daily
 
     (only,) = fingerprints(made).collect()
     assert (only.fingerprint, only.messages, only.deaths, only.proven, only.alive) == ("fg", 1, 2, 2, 0)
-    days = {row.task: row for row in task_daily(made).collect()}
+    days = {row.task: row for row in task_daily(daily(made)).collect()}
     assert days["t.poison"].deaths == sum(
         row.end == "crashed" and row.task == "t.poison" for row in made.collect()
     )
-
-
-@pytest.mark.matrix
-def test_the_steps_of_a_back_test_are_those_of_troubled_messages(made: Any) -> None:
-    from celery_poison.pipeline.backtest import Policy, oversized, replay, steps
-
-    told = steps(made)
-    assert {step.id for step in told} == {
-        row.id for row in made.where("end != 'finished' or id in ('b')").collect()
-    }
-    assert [step.end for step in told if step.id == "b"] == ["crashed", "alive", "crashed"]
-    assert oversized(made, told, [1000]) == {1000: 0}
-    assert replay(told, Policy()).waiting >= 2
-
-
-@pytest.mark.matrix
-def test_an_empty_journal_gives_empty_tables(spark: Any, tmp_path: Path) -> None:
-    from celery_poison.pipeline import blame
-    from celery_poison.pipeline.derived import TABLES, Derived
-    from celery_poison.pipeline.lake import Lake
-
-    derived = Derived(spark, Lake(spark, str(tmp_path)))
-    derived.make()
-    again = Derived(spark, Lake(spark, str(tmp_path)))
-    assert {name: again[name].columns for name in TABLES} == {name: derived[name].columns for name in TABLES}
-    assert [again[name].count() for name in TABLES] == [0] * len(TABLES)
-    assert blame.spectrum(again["attempts"]).collect() == []

@@ -11,6 +11,7 @@ from kombu import Connection
 from kombu.message import Message
 
 from celery_poison.broker.transport import guarded_connection
+from celery_poison.destinations import SYSTEM_ROUTE, Route
 from celery_poison.headers import mid_of
 from celery_poison.ledger import connection
 from celery_poison.model import Start
@@ -50,7 +51,14 @@ class Keeper:
         message.queue_name = queue
         return message
 
-    def keep(self, message: Any, cause: str = "signal:9", crashes: int = 2, **more: str | int) -> str:
+    def keep(
+        self,
+        message: Any,
+        cause: str = "signal:9",
+        crashes: int = 2,
+        goes: Route = SYSTEM_ROUTE,
+        **more: str | int,
+    ) -> str:
         """Store a message in quarantine, acknowledge it, and return its mid."""
         task, mid = message.headers["task"], mid_of(message.headers)
         start = self._start(message, task)
@@ -59,13 +67,15 @@ class Keeper:
             start = self._start(message, task)
         shown = arguments(self.app, plugin_of(self.app).settings.redact, task, original(message))
         fields = stored_fields(message, fingerprint_of(message, task, SECRET), shown) | more
-        self.ledger.quarantine(mid, start, cause=cause, reason="", fields=fields)
+        self.ledger.quarantine(mid, start, cause=cause, reason="", fields=fields, route=goes)
         message.ack()
         return mid
 
-    def send_and_keep(self, task: str, *args: Any, cause: str = "signal:9", **options: Any) -> str:
+    def send_and_keep(
+        self, task: str, *args: Any, cause: str = "signal:9", goes: Route = SYSTEM_ROUTE, **options: Any
+    ) -> str:
         self.app.tasks[task].apply_async(args, **options)
-        return self.keep(self.receive(options.get("queue", "celery")), cause)
+        return self.keep(self.receive(options.get("queue", "celery")), cause, goes=goes)
 
     def empty(self, queue: str = "celery") -> None:
         """Throw away what waits in a queue on Redis."""

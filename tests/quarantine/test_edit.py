@@ -228,7 +228,7 @@ _BODIES = st.one_of(
 
 
 @given(body=_BODIES, headers=st.dictionaries(st.sampled_from(["argsrepr", "kwargsrepr", "x"]), _JSON))
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=120, deadline=None)
 def test_whatever_a_body_is_it_is_edited_or_refused_and_only_the_arguments_change(
     body: bytes, headers: dict[str, Any]
 ) -> None:

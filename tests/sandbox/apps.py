@@ -161,6 +161,14 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
         return how
 
     @guarded
+    @app.task(bind=True, shared=False, name="trial.needs")
+    def needs(self: Any, mebibytes: int) -> int:
+        here().leave("needs", self.request.id, "start", mebibytes)
+        taken = [b"x" * (1 << 20) for _ in range(mebibytes)]
+        time.sleep(1.0)  # long enough for the watcher to see it
+        return len(taken)
+
+    @guarded
     @app.task(bind=True, shared=False, name="trial.ends")
     def ends(self: Any, how: str) -> str:
         here().leave("ends", self.request.id, "start", how)

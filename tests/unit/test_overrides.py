@@ -15,6 +15,7 @@ from celery_poison import guarded
 from celery_poison.errors import ConfigurationError
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.policy import OVERRIDABLE, Overrides, Policy, check_override, own_options
+from celery_poison.reports import Kind
 from celery_poison.settings import Settings
 
 ordinary = st.integers(1, 10**12)
@@ -64,6 +65,33 @@ def test_EMS_9_the_tasks_override_goes_before_that_of_every_task_and_both_before
         assert getattr(_policy(plugin), name) == first
         (other, *_) = [layer[name] for layer in (for_every, set_up) if name in layer]
         assert getattr(_policy(plugin, "shop.render"), name) == other
+
+
+@settings(max_examples=100)
+@given(for_task=options, for_queue=options, for_every=options, code=in_code, queues=options)
+def test_WAS_3_what_holds_for_a_queue_goes_behind_the_task_and_before_everything(
+    for_task: dict[str, Any],
+    for_queue: dict[str, Any],
+    for_every: dict[str, Any],
+    code: dict[str, Any],
+    queues: dict[str, Any],
+) -> None:
+    plugin = plugin_of(_app(**code))
+    of_queues = {"slow": queues, "other": {"max_crashes": 99}}
+    plugin.override({"poison_max_failures": 77, "poison_queues": of_queues})
+    raw = {"shop.convert": for_task, "queue:slow": for_queue, "*": for_every}
+    assert plugin.apply_overrides(1, {name: json.dumps(layer) for name, layer in raw.items() if layer})
+    policy, set_up = _policy(plugin), {name: getattr(Policy(max_failures=77), name) for name in OVERRIDABLE}
+    for name in OVERRIDABLE:
+        in_slow = (for_task, for_queue, for_every, code, queues, set_up)
+        elsewhere = (for_task, for_every, code, set_up)
+        for queue, layers in (("slow", in_slow), ("celery", elsewhere), ("", elsewhere)):
+            (first, *_) = [layer[name] for layer in layers if name in layer]
+            assert getattr(policy.at(queue), name) == first, queue
+    (most, *_) = [
+        layer["max_crashes"] for layer in (for_task, for_every, code) if "max_crashes" in layer
+    ] or [99]
+    assert policy.at("other").max_crashes == most
 
 
 anything = st.recursive(
@@ -147,5 +175,8 @@ def test_a_wrong_override_is_refused_with_name_value_and_cure() -> None:
 
 def test_what_can_be_overridden_is_every_option_that_a_pool_process_need_not_hear_of() -> None:
     failures = {"keep_failures", "ignore", "convict_at_once"}
-    assert set(Policy.option_names()) - set(OVERRIDABLE) == {"fingerprint"} | failures
+    effects = {"idempotency_key", "idempotency_window", "transactional_publish", "outbox"}
+    destinations = {"exception_destination", "blocked_retry_timeout"}  # by code only, as yet
+    by_code = {"fingerprint", "outbox"} | failures | effects | destinations | {kind.value for kind in Kind}
+    assert set(Policy.option_names()) - set(OVERRIDABLE) == by_code
     assert own_options(_app(max_crashes=3).tasks["shop.convert"]) == {"max_crashes": 3}

@@ -13,6 +13,7 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
+from celery_poison.values import receivers_of
 
 
 def test_the_defaults_are_the_ones_of_the_contract() -> None:
@@ -58,11 +59,31 @@ def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
         ("poison_heartbeat_interval", 0),
         ("poison_journal_maxlen", 5),
         ("poison_exception_destination", 7),
+        ("poison_notify", 7),
+        ("poison_notify", [7]),
+        ("poison_notify", [[]]),
+        ("poison_notify", ["/usr/local/bin/page"]),
+        ("poison_notify", ["ftp://example.com/x"]),
+        ("poison_notify", ["https://["]),
+        ("poison_notify", ["https:///x"]),
+        ("poison_notify", ["shop.alerts.told"]),
+        ("poison_notify", ["os:system; x"]),
+        ("poison_notify_per_minute", 0),
     ],
 )
 def test_an_impossible_value_is_refused_with_setting_and_cure(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=rf"{name}=.*use "):
         Settings.from_conf({name: value})
+
+
+def test_whoever_may_be_told_is_written_as_the_how_to_says() -> None:
+    every = ["https://hooks.example.com/T0/x?y=z", ["/bin/page", "-x"], "shop.alerts:told", "event"]
+    for value in (None, "event", [], every, tuple(every)):
+        assert Settings.from_conf({"poison_notify": value}).notify == value
+    assert receivers_of("event") == ["event"] and receivers_of(None) == []
+    with pytest.raises(ConfigurationError) as refused:
+        Settings.from_conf({"poison_notify": ["https://hooks.example.com/s3cret", 7]})
+    assert "s3cret" not in str(refused.value)
 
 
 def test_a_refused_url_is_never_shown_because_it_may_hold_a_password() -> None:

@@ -7,9 +7,10 @@ import resource
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import Any
 
-from celery import Celery
+from celery import Celery, group
 from celery.exceptions import Reject
 from kombu import compression
 
@@ -33,6 +34,12 @@ def _tell(order: str, how: str) -> str:
     return order
 
 
+def _unless_repaired() -> str:
+    if not here().repaired:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "repaired"
+
+
 def _fail(what: str, retries: int) -> None:
     match what:
         case "ignored":
@@ -42,6 +49,25 @@ def _fail(what: str, retries: int) -> None:
         case "once" if retries:
             return
     raise ValueError(f"{what}: try {retries}")
+
+
+def _end_of_packing(task: Any, what: str) -> None:
+    again = task.request.poison.deliveries > 1 or task.request.retries
+    match what:
+        case "waits":
+            here().wait_at_gate()
+        case "raises" | "group-raises":
+            raise ValueError(what)
+        case "retries" if not again:
+            raise task.retry(countdown=0)
+        case "rolls back" if not again:
+            task.rollback()
+        case "dies" if not again:
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "dies with its worker" if not again:
+            os.kill(-os.getpgrp(), signal.SIGKILL)
+        case "quarantine":
+            task.quarantine("smells")
 
 
 def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a decision
@@ -54,8 +80,8 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
         if here().repaired:
             return list(self.request.poison[:6])
         match what:
-            case "rollback-once" if self.request.poison.failures == 0:
-                self.rollback("not now")
+            case "rollback-once" | "later-once" if self.request.poison.failures == 0:
+                self.rollback("not now", countdown=3 if what == "later-once" else 0)
             case "rollback":
                 self.rollback("not now")
             case "reject":
@@ -83,6 +109,18 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
         except (ValueError, ZeroDivisionError) as error:
             raise self.retry(exc=error, countdown=0) from None
         return [history.last_cause, history.evidence.exception]
+
+    @guarded(exception_destination=None, blocked_retry_timeout=0.5)
+    @app.task(bind=True, shared=False, name="fleet.stays")
+    def stays(self: Any) -> str:
+        here().leave("stays", self.request.id, "start")
+        return _unless_repaired()
+
+    @guarded(exception_destination=None, blocked_retry_timeout=-1)
+    @app.task(bind=True, shared=False, name="fleet.stays_for_ever")
+    def stays_for_ever(self: Any) -> str:
+        here().leave("stays_for_ever", self.request.id, "start")
+        return _unless_repaired()
 
     @guarded
     @app.task(bind=True, shared=False, name="fleet.dies_once")
@@ -180,6 +218,55 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
             time.sleep(0.02)
         here().leave("waits_for_repair", self.request.id, "end", n)
         return n
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.alarm")
+    def alarm(self: Any, report: Any) -> None:
+        here().leave("alarm", self.request.id, "start", report)
+        if "dies" in str(report["input"]["args"]) and report["kind"] == "on_quarantine":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "raise" in str(report["input"]["args"]):
+            raise ValueError("an alarm that fails")
+
+    @app.task(shared=False, name="fleet.ship")
+    def ship(box: str) -> None: ...
+
+    @guarded(max_failures=3)
+    @app.task(bind=True, shared=False, name="fleet.packs", max_retries=1)
+    def packs(self: Any, what: str) -> str:
+        here().leave("packs", self.request.id, "start", what)
+        boxes = [ship.si(f"{what}:{n}").set(queue="ships") for n in range(3)]
+        with self.publishing():
+            if what in ("group", "group-raises"):
+                group(boxes).apply_async()
+            else:
+                for box in boxes:
+                    box.apply_async()
+        with suppress(LookupError), self.publishing():
+            ship.apply_async(("dropped",), queue="ships")
+            raise LookupError
+        here().leave("packs", self.request.id, "packed", what)
+        _end_of_packing(self, what)
+        return what
+
+    @guarded(transactional_publish=True, idempotency_key=lambda what: what)
+    @app.task(bind=True, shared=False, name="fleet.packs_all")
+    def packs_all(self: Any, what: str) -> str:
+        ship.apply_async((f"{what}:0",), queue="ships")
+        _end_of_packing(self, what)
+        return what
+
+    @guarded(idempotency_key=lambda order, what: order)
+    @app.task(bind=True, shared=False, name="fleet.pays")
+    def pays(self: Any, order: int, what: str) -> str:
+        here().leave("pays", self.request.id, "start", order)
+        while what == "waits" and not here().repaired:
+            time.sleep(0.02)
+        if what == "raises":
+            raise ValueError("no money")
+        if what == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f"paid by {self.request.id}"
 
 
 def register_new(app: Celery) -> None:

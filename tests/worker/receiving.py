@@ -14,6 +14,7 @@ from kombu.messaging import Consumer as KombuConsumer
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.settings import Settings
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.loop import EventLoop
@@ -106,13 +107,14 @@ class Site:
         recorder: Any = SimpleNamespace(secret=b"secret")
         announce: Any = SimpleNamespace(quarantined=lambda record: None)
         nobody: Any = None
+        errors = ErrorTransactions(self.app, self.ledger)
         self.writer = QuarantineWriter(
-            self.app, self.settings, self.ledger, {}, nobody, recorder, nobody, announce, self._loop
+            self.app, self.settings, self.ledger, {}, nobody, recorder, nobody, announce, errors, self._loop
         )
         background: Any = SimpleNamespace(do=_at_once)
-        code = Dispatcher.__call__.__code__
+        code, complain = Dispatcher.__call__.__code__, self.problems.append
         return Unprocessable(
-            self.app, self.settings, self._loop, me, background, self.writer, code, self.problems.append
+            self.app, self.settings, self._loop, me, background, self.writer, code, complain, _unheard
         )
 
     def close(self) -> None:
@@ -126,6 +128,10 @@ class Site:
             self._connection.drain_events(timeout=PATIENCE)
         self._celerys.perform_pending_operations()
         return self.message
+
+
+def _unheard(message: Any, queue: str, reason: str) -> None:
+    """Nobody sent it by an outbox."""
 
 
 def _at_once(job: Callable[[], object], *unavailable: object) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.pauses import Paused
 from celery_poison.ledger.queries import Queries
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
@@ -66,6 +67,8 @@ class Site:
                 write=lambda message, mid, start, cause, reason: self.kept.append(f"{mid} {cause} {reason}")
             ),
             "handler": self.handled.append,
+            "pauses": Paused(self.ledger),
+            "is_paused": lambda task: False,
             "policies": {"t": (Policy(), True)},
             "trials": True,
             "outcomes": None,

@@ -12,6 +12,7 @@ import pytest
 from kombu.asynchronous import Hub
 
 from celery_poison.model import Phase
+from celery_poison.settings import Settings
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Lease
@@ -144,3 +145,15 @@ def test_NEW_9_a_pool_without_processes_has_nothing_to_say() -> None:
     for pool in (SimpleNamespace(_pool=None), SimpleNamespace(), None):
         hear_of_begun(SimpleNamespace(hub=None, pool=pool))
         hear_of_begun(SimpleNamespace(hub=Hub(), pool=pool))
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_NEW_9_while_the_ledger_is_away_only_a_message_of_a_paused_task_waits_for_it(paused: bool) -> None:
+    worker = Stub(object())
+    worker.loop.consumer.hub = object()
+    worker.admission.settings = Settings()
+    delivery = _delivery(worker.loop.epoch)
+    delivery.paused = paused
+    assert worker.admission._ledger_away(delivery) is paused
+    worker.loop.drain()
+    assert bool(worker.handled) is not paused

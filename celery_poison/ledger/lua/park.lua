@@ -6,7 +6,7 @@
 -- KEYS[5] journal stream
 -- ARGV[1] maxlen
 -- ARGV[2] mid
--- ARGV[3] seen    the raw start that stands in its way, '' for none: it is on its way to its trial
+-- ARGV[3] seen    the raw start that stands in its way, '' for none: it goes to its trial, or its task is paused
 -- ARGV[4] start   of the copy
 -- ARGV[5] number  of the parking that published this copy, 0 for none
 -- ARGV[6] parcel  the original message
@@ -20,8 +20,9 @@ local p, number = parking_of(KEYS[3], ARGV[2]), tonumber(ARGV[5])
 if p and number > 0 and number < p.number then return {'CONFLICT'} end
 if p and p.state == 'waiting' then return {'KEPT'} end
 local e = start_of(ARGV[4])
+local why = e.alone ~= 0 and 'for its trial' or 'its task is paused'
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(p), e))
 redis.call('HSET', KEYS[4], ARGV[2], ARGV[6])
 journal(KEYS[5], ARGV[1], {event = 'parked', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
-  queue = e.queue, worker = e.worker, state = 'TBDL', note = behind or 'for its trial'})
+  queue = e.queue, worker = e.worker, state = 'TBDL', note = behind or why})
 return {'OK'}

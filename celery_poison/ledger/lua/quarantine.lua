@@ -12,6 +12,7 @@
 -- KEYS[11] convictions string
 -- KEYS[12] journal   stream
 -- KEYS[13] counts    hash
+-- KEYS[14] outgoing  zset
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the delivery that hands the message over
@@ -22,7 +23,9 @@
 -- ARGV[8] remember_ms how long convictions, and blocks that come of them, last
 -- ARGV[9] known      what else is known, see _journal.lua
 -- ARGV[10] limit     messages in quarantine beyond which it is not kept; '' for none
--- ARGV[11] fields    field, value, ... of the original message, from here on
+-- ARGV[11] destination  the queue that it goes to from here; '' for none
+-- ARGV[12] retry_ms  after which it goes back to its own queue; '' for never
+-- ARGV[13] fields    field, value, ... of the original message, from here on
 -- RETURNS OK | KEPT (it is there already) | ILLEGAL, state (it was given up) | STALE (it runs elsewhere) |
 --   FULL (there is no room for it)
 -- JOURNALS quarantined, duplicate (for a parked copy: the one in quarantine is the one truth), blocked
@@ -48,7 +51,12 @@ redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e.id, 'mid', ARGV[2], 'task',
   'incident', line.incident or '', 'first_seen', line.first_seen or now, 'last_seen', now,
   'quarantined_at', now, 'payload_bytes', e.payload_bytes,
   'pid', line.pid or '', 'runtime_ms', line.runtime_ms or '', 'evidence', evidence)
-redis.call('HSET', KEYS[5], unpack(ARGV, 11))
+redis.call('HSET', KEYS[5], unpack(ARGV, 13))
+local leaves_at = ARGV[11] ~= '' and now or ARGV[12] ~= '' and now + tonumber(ARGV[12])
+if ARGV[11] ~= '' then redis.call('HSET', KEYS[5], 'destination', ARGV[11]) end
+if ARGV[12] ~= '' then redis.call('HSET', KEYS[5], 'retry_at', leaves_at) end
+-- What is left there of an earlier time is not to take it along.
+if leaves_at then redis.call('ZADD', KEYS[14], leaves_at, ARGV[2]) else redis.call('ZREM', KEYS[14], ARGV[2]) end
 redis.call('ZADD', KEYS[6], now, ARGV[2])
 count(KEYS[13], 'quarantined', ARGV[4])
 end_parking_and_journal(KEYS[8], KEYS[9], KEYS[12], ARGV[1], ARGV[2], 'kept')

@@ -3,6 +3,7 @@
 -- KEYS[2] quarantine zset
 -- KEYS[3] failed     zset
 -- KEYS[4] journal    stream
+-- KEYS[5] outgoing   zset
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] actor
@@ -16,6 +17,10 @@ if m.state ~= 'FAIL' then return {'ILLEGAL', m.state} end
 if m.resolution ~= 'discarded' and ARGV[5] ~= '1' then return {'CONFLICT', m.resolution or ''} end
 local now = now_ms()
 redis.call('HDEL', KEYS[1], 'resolution', 'actor', 'note')
+-- It waits for a person, wherever it would have gone.
+redis.call('HDEL', KEYS[1], 'retry_at')
+if not m.sent_at then redis.call('HDEL', KEYS[1], 'destination') end
+redis.call('ZREM', KEYS[5], ARGV[2])
 -- Read models know what is new in quarantine by its time there.
 redis.call('HSET', KEYS[1], 'state', 'NDLV', 'quarantined_at', now, 'last_seen', now)
 redis.call('ZREM', KEYS[3], ARGV[2])

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from enum import Enum
+from typing import Any, NamedTuple
 
 from celery_poison import causes
 from celery_poison.decide import Action, Facts, convict, judge
 from celery_poison.model import NO_HISTORY, History, Limits
+from celery_poison.pipeline.backtest.in_force import DEFAULTS, InForce, Timeline
 
 #: A message that history only ever saw dying is not run more often than this.
 _ENOUGH = 100
+_DAY_MS = 86_400_000
 
 
 class Step(NamedTuple):
@@ -30,21 +33,31 @@ class Step(NamedTuple):
     fingerprint: str = ""
     payload_bytes: int = 0
     runtime_ms: int = 0
+    task: str = ""
+
+
+class Kept(Enum):
+    """That a policy leaves something as it was."""
+
+    AS_IT_WAS = "as it was"
+
+
+KEPT = Kept.AS_IT_WAS
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One point of the grid; the names are those of the settings, without their prefix."""
+    """One point of the grid: what it changes of the policy that was in force; names as of the settings."""
 
-    max_crashes: int = 2
-    max_failures: int = 5
-    max_payload_bytes: int | None = None
-    block_fingerprint_after: int | None = None
-    trial: bool = True
+    max_crashes: int | Kept = KEPT
+    max_failures: int | Kept = KEPT
+    max_payload_bytes: int | Kept | None = KEPT
+    block_fingerprint_after: int | Kept | None = KEPT
+    trial: bool | Kept = KEPT
 
-    @property
-    def limits(self) -> Limits:
-        return Limits(self.max_crashes, self.max_failures, self.max_payload_bytes, self.trial)
+    def changes(self) -> dict[str, Any]:
+        names = InForce._fields
+        return {name: value for name in names if (value := getattr(self, name)) is not KEPT}
 
 
 @dataclass(slots=True)
@@ -59,6 +72,7 @@ class Outcome:
         innocents: of these, those of which history knows that they would have ended alive.
         caught: of the blocked, how many by which fingerprint.
         wrong_blocks: fingerprints that were blocked and kept an innocent from running.
+        by_day: deaths and innocents of each day, counted from 1970 in UTC.
     """
 
     policy: Policy
@@ -70,31 +84,51 @@ class Outcome:
     innocents: int = 0
     caught: Counter[str] = field(default_factory=Counter)
     wrong_blocks: set[str] = field(default_factory=set)
+    by_day: dict[int, list[int]] = field(default_factory=dict)
+
+    def died(self, day: int) -> None:
+        self.deaths += 1
+        self.by_day.setdefault(day, [0, 0])[0] += 1
+
+    def wronged(self, day: int, many: int = 1) -> None:
+        self.innocents += many
+        self.by_day.setdefault(day, [0, 0])[1] += many
 
 
-def replay(steps: Sequence[Step], policy: Policy, oversized: Mapping[int, int] | None = None) -> Outcome:
+#: For each limit of size: day -> how many messages that are not among the steps are larger.
+Oversized = Mapping[int, Mapping[int, int]]
+
+
+def replay(
+    steps: Sequence[Step],
+    policy: Policy,
+    oversized: Oversized | None = None,
+    timeline: Timeline | None = None,
+) -> Outcome:
     """Replay ``steps``, by time, under ``policy``.
 
     Args:
-        oversized: for each limit of size, how many messages that are not in ``steps`` are larger. History saw
-            all of them end alive.
+        oversized: history saw all of these end alive.
+        timeline: the policy that was in force; by default the defaults of the settings.
     """
-    told = _Replay(steps, policy)
+    told = _Replay(steps, policy, timeline or Timeline())
     for number, step in enumerate(steps):
         told.take(step, last=told.last[step.id] == number)
-    outcome = told.outcome
-    if policy.max_payload_bytes is not None and oversized:
-        larger = oversized[policy.max_payload_bytes]
-        outcome.waiting += larger
-        outcome.innocents += larger
+    outcome, limit = told.outcome, policy.max_payload_bytes
+    if isinstance(limit, int) and oversized:
+        for day, larger in oversized[limit].items():
+            outcome.waiting += larger
+            outcome.wronged(day, larger)
     return outcome
 
 
 class _Replay:
     """The ledger of a replay: who has which history, who is in quarantine, what is blocked."""
 
-    def __init__(self, steps: Sequence[Step], policy: Policy) -> None:
-        self.policy, self.limits = policy, policy.limits
+    def __init__(self, steps: Sequence[Step], policy: Policy, timeline: Timeline) -> None:
+        self._changes, self._timeline = policy.changes(), timeline
+        self._known: dict[InForce, tuple[InForce, Limits]] = {}
+        self.force, self.limits, self._day = DEFAULTS, DEFAULTS.limits, 0
         self.outcome = Outcome(policy)
         self.last = {step.id: number for number, step in enumerate(steps)}
         self._alive_at = {step.id: step.ended for step in steps if step.end == "alive"}
@@ -105,7 +139,17 @@ class _Replay:
         self._blocked_since: dict[str, int] = {}
         self._happened: dict[str, bool] = {}
 
+    def _enforce(self, step: Step) -> None:
+        """Let that hold for a step which held then, but for what the policy changes."""
+        was = self._timeline.at(step.ended, step.task)
+        if was not in self._known:
+            force = was._replace(**self._changes)
+            self._known[was] = force, force.limits
+        self.force, self.limits = self._known[was]
+        self._day = step.ended // _DAY_MS
+
     def take(self, step: Step, *, last: bool) -> None:
+        self._enforce(step)
         if step.id in self._gone or not self._admitted(step):
             return
         if step.end == "alive":
@@ -121,7 +165,10 @@ class _Replay:
     def _admitted(self, step: Step) -> bool:
         since = self._blocked_since.get(step.fingerprint) if step.fingerprint else None
         blocked = "blocked" if since is not None and since <= step.started else ""
-        facts = Facts(history=self._history(step), payload_bytes=step.payload_bytes, blocked=blocked)
+        history = self._history(step)
+        if history is NO_HISTORY and not blocked and self.force.max_payload_bytes is None:
+            return True  # as nearly all are: nothing is known against it
+        facts = Facts(history=history, payload_bytes=step.payload_bytes, blocked=blocked)
         verdict = judge(facts, self.limits)
         if verdict.action is not Action.QUARANTINE:
             return True
@@ -138,7 +185,7 @@ class _Replay:
             # Whoever killed its worker is in quarantine by now: it would have run to its end.
             self._histories.pop(step.id, None)
             return
-        if step.blame == "shared" and not self.policy.trial:
+        if step.blame == "shared" and not self.force.trial:
             self._fall_together(step)
             return
         self._strike(step)
@@ -147,7 +194,7 @@ class _Replay:
             for _ in range(_ENOUGH):
                 if step.id in self._gone:
                     break
-                self.outcome.deaths += 1
+                self.outcome.died(self._day)
                 self._strike(step)
 
     def _happens(self, step: Step) -> bool:
@@ -157,7 +204,8 @@ class _Replay:
             culprits = [each for each in self._members.get(step.death, ()) if each.proof == "proven"]
             known = not culprits or any(self._still_runs(each) for each in culprits)
             self._happened[step.death] = known
-            self.outcome.deaths += known
+            if known:
+                self.outcome.died(self._day)
             self.outcome.worker_deaths += known and step.in_incident
         return known
 
@@ -197,7 +245,7 @@ class _Replay:
             if culprits and not any(each in running for each in culprits):
                 return
             if round_:
-                self.outcome.deaths += 1
+                self.outcome.died(self._day)
                 self.outcome.worker_deaths += 1
             for each in running:
                 self._strike(each)
@@ -207,7 +255,7 @@ class _Replay:
         if convict(history, self.limits) is None:
             return
         self._quarantine(step)
-        after = self.policy.block_fingerprint_after
+        after = self.force.block_fingerprint_after
         if step.fingerprint:
             count = self._convictions[step.fingerprint] = self._convictions.get(step.fingerprint, 0) + 1
             if after is not None and count >= after:
@@ -216,7 +264,8 @@ class _Replay:
     def _quarantine(self, step: Step) -> None:
         self._gone.add(step.id)
         self.outcome.waiting += 1
-        self.outcome.innocents += self._is_innocent(step)
+        if self._is_innocent(step):
+            self.outcome.wronged(self._day)
 
     def _is_innocent(self, step: Step) -> bool:
         return step.end == "alive" or step.proof == "cleared" or self._alive_at.get(step.id, 0) > step.ended

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import LongType
 
-from celery_poison.pipeline.schema import FIELDS, WIDTHS
+from celery_poison.pipeline.schema import FIELDS, LAST_MS, VERSIONS, WIDTHS
 
 _NAMES = tuple(name for name, _ in FIELDS)
 _NUMBERS = frozenset(name for name, kind in FIELDS if isinstance(kind, LongType))
@@ -32,12 +32,11 @@ ARROW = pa.schema(
         ("date", pa.date32()),
         ("v", pa.int32()),
         *((name, pa.int64() if name in _NUMBERS else pa.string()) for name in _NAMES),
+        ("healthy", pa.bool_()),
         ("rest", pa.string()),
     ]
 )
 
-#: The last millisecond of the year 9999: what Spark and Python can show.
-_LAST_MS = 253_402_300_799_999
 _LONGEST = 2**63
 #: How an entry begins.
 _LAST = re.compile(rb"\r\n\*2\r\n\$\d{1,2}\r\n(\d+-\d+)\r\n\*\d+\r\n")
@@ -140,6 +139,7 @@ def _by_columns(body: memoryview, count: int) -> pa.RecordBatch | None:
     except pa.ArrowInvalid:  # no UTF-8, no number, or no time: word for word, so that only it is set aside
         return None
     columns["rest"] = pa.nulls(count, pa.string())
+    columns["healthy"] = healthy(columns["v"], columns["event"], columns["outcome"])
     return pa.RecordBatch.from_arrays([columns[field.name] for field in ARROW], schema=ARROW)
 
 
@@ -157,7 +157,7 @@ def _text(values: pa.Array) -> pa.Array:
 def _times(ids: pa.Array) -> dict[str, pa.Array]:
     parts = pc.split_pattern(ids, pattern="-")
     ms = pc.list_element(parts, 0).cast(pa.int64())
-    if pc.max(ms).as_py() > _LAST_MS:
+    if pc.max(ms).as_py() > LAST_MS:
         raise pa.ArrowInvalid("an id that is no time")
     at = ms.cast(pa.timestamp("ms", tz="UTC"))
     return {
@@ -174,7 +174,16 @@ def _by_words(body: bytes, count: int) -> pa.RecordBatch:
     rows = [_row(entry, values) for entry, values in _entries(body, count)]
     columns = zip(*rows, strict=True) if rows else [()] * len(ARROW)
     arrays = [pa.array(column, kind.type) for column, kind in zip(columns, ARROW, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=ARROW)
+    by_name = dict(zip(ARROW.names, arrays, strict=True))
+    by_name["healthy"] = healthy(by_name["v"], by_name["event"], by_name["outcome"])
+    return pa.RecordBatch.from_arrays([*by_name.values()], schema=ARROW)
+
+
+def healthy(v: pa.Array, event: pa.Array, outcome: pa.Array) -> pa.Array:
+    """Return of each entry whether it is a run that ended alive (``schema.JOURNAL``)."""
+    known = pc.is_in(v, pa.array(VERSIONS, pa.int32()))
+    finished = pc.fill_null(pc.equal(event, "finished"), False)
+    return pc.and_(pc.and_(known, finished), pc.fill_null(pc.not_equal(outcome, "lost"), True))
 
 
 def _entries(body: bytes, count: int) -> Iterator[tuple[str, list[str]]]:
@@ -216,7 +225,7 @@ def _row(entry: str, words: Sequence[str]) -> tuple[object, ...]:
         else:
             cells.append(text or None)
     rest.update(told)
-    return (entry, *_time(entry), v, *cells, json.dumps(rest) if rest else None)
+    return (entry, *_time(entry), v, *cells, None, json.dumps(rest) if rest else None)
 
 
 def _number(text: str, limit: int) -> int | None:
@@ -230,6 +239,6 @@ def _number(text: str, limit: int) -> int | None:
 def _time(entry: str) -> tuple[int | None, int | None, int | None]:
     """Return microseconds, sequence number and day; nothing for an id that is no time."""
     ms, seq = (int(part) for part in entry.split("-"))
-    if ms > _LAST_MS or seq >= _LONGEST:
+    if ms > LAST_MS or seq >= _LONGEST:
         return None, None, None
     return ms * 1000, seq, ms // 86_400_000

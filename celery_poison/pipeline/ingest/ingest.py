@@ -1,33 +1,45 @@
 """From the journal into the lake, each entry once, whatever happens to this process.
 
-Spark writes down the range of a batch before it reads it (the checkpoint), and each batch becomes a
-directory in one step (``commit``). So a batch that was cut off is read again, and one that was not is known.
+A round reads the entries after the lake's position up to the journal's end: Spark's tasks write them into
+files, and the driver commits the files and the new position in one step. There is no other record of
+progress, so that nothing can disagree with it: a round that was cut off is simply made again, and of two
+drivers that read the same entries one is refused at its commit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from pyspark.errors import StreamingQueryException
+import pyarrow as pa
 
-from celery_poison.errors import LedgerUnavailable, PoisonError
-from celery_poison.pipeline.batches import Gap, Manifest
-from celery_poison.pipeline.ingest import direct, lock
-from celery_poison.pipeline.ingest.commit import Commit, trim
-from celery_poison.pipeline.ingest.compact import compact
-from celery_poison.pipeline.ingest.source import NAME, Wanted
-from celery_poison.pipeline.lake import Lake
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.ledger.connection import clear_errors, open_redis
+from celery_poison.ledger.keys import Keys
+from celery_poison.pipeline import maintain, sink
+from celery_poison.pipeline.ingest.source import Range, Wanted, expected, halfway, ranges
+from celery_poison.pipeline.ingest.stream import Stream, Tip, parts
+from celery_poison.pipeline.lake import LARGEST, Gap, Lake, LakeError, LakeTaken, Position
+from celery_poison.pipeline.schema import LAKE, UNKNOWN
 
-#: Seconds between two looks at a query that runs.
-_LOOK = 0.2
+_TRIMMED = "trimmed or deleted before they were ingested"
+#: Every so many commits small files are put together.
+_COMPACT_EVERY = 16
 
 
-class IngestFailed(PoisonError):
-    """Spark gave up; the text is its reason."""
+@dataclass(frozen=True)
+class Batch:
+    """What one commit brought into the lake."""
+
+    version: int
+    rows: int
+    upto: str
+    gaps: tuple[Gap, ...]
 
 
 @dataclass(frozen=True)
@@ -36,145 +48,241 @@ class Ingested:
 
     Attributes:
         rows: entries that came into the lake.
-        batches: in which they came.
+        batches: commits in which they came.
         upto: the newest entry in the lake; empty while it has none.
         gaps: entries that had been trimmed before they could be read.
-        trimmed: entries dropped from Redis at the end of the run.
+        trimmed: entries dropped from Redis.
     """
 
-    rows: int
-    batches: int
-    upto: str
-    gaps: tuple[Gap, ...]
-    trimmed: int
+    rows: int = 0
+    batches: int = 0
+    upto: str = ""
+    gaps: tuple[Gap, ...] = ()
+    trimmed: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ingest:
     """One journal and its lake.
 
     Attributes:
         options: of the data source, see ``source``: ``url``, ``namespace``, …
         keep_hours: trim what is safely in the lake and older than so many hours; None: never trim.
-        compacting: put small batches together.
-        progress: is told each batch that came into the lake.
+        compacting: put small files together now and then.
+        moved: the lake's rows of this app come from another journal from now on.
+        progress: is told each commit.
     """
 
     lake: Lake
     options: dict[str, str]
     keep_hours: float | None = None
     compacting: bool = True
-    progress: Callable[[Manifest], None] = lambda manifest: None
+    moved: bool = False
+    progress: Callable[[Batch], None] = lambda batch: None
+    _stream: Stream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._wanted = Wanted.from_options(self.options)
+        self._stream = self._wanted.stream()
 
     def once(self) -> Ingested:
         """Ingest what is there now, and return.
 
         Raises:
-            LakeLocked: another ingest works on this lake.
+            LakeTaken: another ingest committed first.
+            LakeError: the lake's rows of this app come from another journal.
             LedgerUnavailable: Redis is away; what was ingested before stays.
-            IngestFailed: Spark gave up, or the lake's checkpoint is missing.
         """
-        return self._run({"availableNow": True}, lambda: False)
+        goal = self._open()
+        while self._round(goal):
+            pass
+        return self._told()
 
     def follow(self, stopping: Callable[[], bool], seconds: float = 5.0) -> Ingested:
-        """Ingest until ``stopping()``, a batch every so many seconds; raises as ``once`` does."""
-        return self._run({"processingTime": f"{seconds} seconds"}, stopping)
+        """Ingest until ``stopping()``, looking every so many seconds; raises as ``once`` does."""
+        self._open()
+        while not stopping():
+            batch = self._round(self._stream.tip())
+            if batch:
+                self._trim()
+            due = time.monotonic() + (0 if batch and batch.rows >= self._wanted.max_rows else seconds)
+            while time.monotonic() < due and not stopping():
+                time.sleep(min(0.2, seconds))
+        return self._told()
 
-    def _run(self, trigger: dict[str, Any], stopping: Callable[[], bool]) -> Ingested:
-        lake = self.lake
-        wanted = Wanted.from_options(self.options)
-        wanted.stream().tip()  # an unreachable Redis is told in our words, and before anything is begun
-        with lock.Lock(lake.files, lake.lock_path) as held:
-            lake.files.delete(lake.staging)
-            before = lake.batches().counting
-            _refuse_without_checkpoint(lake, before)
-            last = before[-1].last if before else -1
-            into = f"{lake.staging}/{held.owner}/files" if lake.tasks_write else ""
-            commit = Commit(lake.root, wanted, held.owner, into, self.keep_hours, self.compacting)
-            query = self._start(commit, trigger)
-            seen: dict[int, Manifest] = {}
-            ended: int | None = None
-            try:
-                while query.isActive and not stopping():
-                    with suppress(StreamingQueryException):  # looked at below
-                        query.awaitTermination(_LOOK)
-                    progress = query.lastProgress
-                    if progress and progress["batchId"] != ended:  # looking into the lake may cost
-                        ended = progress["batchId"]
-                        self._tell(last, seen)
-            finally:
-                _stop(query)
-            self._tell(last, seen)
-            _raise_failure(query)
-            return self._finish(commit, before)
+    def _open(self) -> Tip:
+        """Look where to begin, and whether the lake is this journal's; return the journal's end."""
+        self._done, goal = Ingested(), self._stream.tip()
+        app, journal = whose(self._wanted, self.options)
+        self.lake.app = app
+        self.lake.journal.create(LAKE)
+        self._identity = f"{self.lake.app} of {journal}"
+        table = self.lake.journal
+        known = table.delta.transaction_version(self._identity) is not None
+        if table.position(self.lake.app) and not known and not self.moved:
+            raise LakeError(
+                f"{self.lake.root} has entries of {self.lake.app} from another journal (another Redis or"
+                " broker, or one that was emptied): ingest into another lake, give this journal a name by"
+                " --app-name, or say --moved if it is the same app, whose journal is another one from now on"
+            )
+        return goal
 
-    def _start(self, commit: Commit, trigger: dict[str, Any]) -> Any:
-        session = self.lake.session
-        stream = session.readStream.options(**self.options)
-        if commit.into:
-            session.dataSource.register(direct.FilesSource)
-            stream = stream.format(direct.NAME).option("into", commit.into)
-        else:
-            stream = stream.format(NAME)
-        writer = stream.load().writeStream.foreachBatch(commit).trigger(**trigger)
-        return writer.option("checkpointLocation", self.lake.checkpoint).start()
-
-    def _tell(self, last: int, seen: dict[int, Manifest]) -> None:
-        for manifest in self.lake.batches().counting[-50:]:
-            if manifest.first > max(last, *seen, -1):
-                seen[manifest.last] = manifest
-                self.progress(manifest)
-
-    def _finish(self, commit: Commit, before: Sequence[Manifest]) -> Ingested:
-        lake = self.lake
-        if self.compacting:
-            compact(lake, commit.owner)
-        now = lake.batches()
-        trimmed = 0
-        if now.newest and self.keep_hours is not None:
-            trimmed = trim(commit.wanted.stream(), now.newest.upto, self.keep_hours)
-        known = set(_gaps(before))
-        return Ingested(
-            rows=_rows(now.counting) - _rows(before),
-            batches=(now.newest.last if now.newest else -1) - (before[-1].last if before else -1),
-            upto=now.newest.upto if now.newest else "",
-            gaps=tuple(gap for gap in _gaps(now.counting) if gap not in known),
-            trimmed=trimmed,
+    def _round(self, goal: Tip) -> Batch | None:
+        """Bring one batch into the lake; None where there is nothing to bring."""
+        table = self.lake.journal
+        before = table.position(self.lake.app) or Position()
+        upto, added = goal.id, goal.added
+        if clipped(upto) == (before.ms, before.seq) and before.added in (added, UNKNOWN):
+            return None
+        first = self._stream.first_after(str(before))
+        if goal.length > self._wanted.max_rows and (nearer := halfway(first, goal, self._wanted.max_rows)):
+            upto, added = nearer, UNKNOWN
+        cut = ranges(str(before), upto, first, self._tasks(before, goal, upto))
+        files = self._bring(cut) if cut else []
+        rows = sum(file.rows for file in files)
+        position, gap = account(before, clipped(upto), added, rows, self._stream)
+        if gap:
+            self.lake.add_gap(gap)
+        told = {"after": str(before), "upto": upto, "rows": rows, "gaps": [gap.why] if gap else []}
+        table.commit(files, self.lake.app, position, told, identity=self._identity)
+        batch = Batch(table.version, rows, upto, (gap,) if gap else ())
+        done = self._done
+        self._done = replace(
+            done, rows=done.rows + rows, batches=done.batches + 1, gaps=(*done.gaps, *batch.gaps)
         )
+        self.progress(batch)
+        if self.compacting and batch.version % _COMPACT_EVERY == 0:
+            maintain.compact(table, quietly=True)
+        return batch
 
+    def _tasks(self, before: Position, goal: Tip, upto: str) -> int:
+        many = expected(str(before), goal) - (expected(upto, goal) if upto != goal.id else 0)
+        return max(1, min(self._wanted.partitions, many // self._wanted.share))
 
-def _refuse_without_checkpoint(lake: Lake, before: Sequence[Manifest]) -> None:
-    """Spark would count its batches from 0 again, and take new ones for those that are in the lake."""
-    if before and not lake.files.names(f"{lake.checkpoint}/offsets"):
-        raise IngestFailed(
-            f"the lake reaches up to {before[-1].upto}, and its checkpoint is missing, which says where to go"
-            f" on: bring {lake.checkpoint} back, or ingest into another lake"
+    def _bring(self, cut: list[Range]) -> list[sink.Written]:
+        rows = self.lake.session.range(0, len(cut), 1, len(cut))
+        spans = [(each.after, each.upto) for each in cut]
+        place = self.lake.journal
+        task = partial(
+            bring, wanted=self._wanted, spans=spans, app=self.lake.app, table=(place.uri, place.partitions)
         )
+        with plain_errors():
+            return sink.tell(rows, task)
+
+    def _told(self) -> Ingested:
+        self._trim()
+        position = self.lake.journal.position(self.lake.app)
+        return replace(self._done, upto=str(position) if position and position.ms else "")
+
+    def _trim(self) -> None:
+        position = self.lake.journal.position(self.lake.app)
+        if position and self.keep_hours is not None:
+            gone = trim(self._stream, str(position), self.keep_hours)
+            self._done = replace(self._done, trimmed=self._done.trimmed + gone)
 
 
-def _rows(manifests: Sequence[Manifest]) -> int:
-    return sum(manifest.rows for manifest in manifests)
+def bring(
+    numbers: Iterator[pa.RecordBatch],
+    wanted: Wanted,
+    spans: list[tuple[str, str]],
+    app: str,
+    table: tuple[str, tuple[str, ...]],
+) -> Iterator[pa.RecordBatch]:
+    """A task: read the spans of the journal that it was given, and write them into files."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                after, upto = spans[number]
+                for chunk in wanted.stream().chunks(after, upto, wanted.fetch):
+                    name = pa.repeat(pa.scalar(app), chunk.rows.num_rows)
+                    yield chunk.rows.append_column("app", name)
+
+    return sink.told(sink.write(rows(), *table))
 
 
-def _gaps(manifests: Sequence[Manifest]) -> list[Gap]:
-    return [gap for manifest in manifests for gap in manifest.gaps]
+def clipped(entry: str) -> tuple[int, int]:
+    """Return an id as a position holds it. A stream that ends beyond takes no entry any more."""
+    ms, seq = parts(entry)
+    return min(ms, LARGEST - 1), min(seq, LARGEST - 1)
 
 
-def _stop(query: Any) -> None:
-    """Let the batch that runs come to its end, for a moment, and stop."""
-    end = time.monotonic() + 10
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
-        time.sleep(_LOOK)
-    query.stop()
+def account(
+    before: Position, upto: tuple[int, int], added: int, rows: int, stream: Stream
+) -> tuple[Position, Gap | None]:
+    """Return where the lake is after a batch, and what is missing in it, as far as Redis can tell.
+
+    Args:
+        before: where it was.
+        upto: id of the last entry of the batch's range.
+        added: entries ever added to the stream up to there; UNKNOWN where Redis cannot tell, or where that is
+            not the stream's end.
+        rows: entries in the batch.
+    """
+    after = replace(before, ms=upto[0], seq=upto[1], since=before.since + rows)
+    if added == UNKNOWN and before.added != UNKNOWN and stream.tip().added != UNKNOWN:
+        return after, None  # not at the end of the stream: a later batch will tell
+    after = replace(after, added=added, since=0)
+    begin = (before.ms, before.seq)
+    if upto < begin:
+        why = "the stream was replaced: it ends before what is in the lake, and is read from its end on"
+        return replace(after, epoch=before.epoch + 1), Gap(str(before), str(after), None, why)
+    if added != UNKNOWN and before.added != UNKNOWN:
+        return after, _counted(before, after, before.since + rows)
+    if begin != (0, 0) and not stream.last_upto(str(before)):
+        return after, Gap(str(before), str(after), None, _TRIMMED)
+    return after, None
 
 
-def _raise_failure(query: Any) -> None:
-    error = query.exception()
-    if error is None:
-        return
-    text = str(error)
-    for ours in ("LedgerUnavailable", "LockLost", "ForeignCheckpoint"):
-        if ours in text:
-            reason = text.partition(f"{ours}: ")[2].splitlines()[0] if f"{ours}: " in text else ours
-            raise (LedgerUnavailable if ours == "LedgerUnavailable" else IngestFailed)(reason)
-    raise IngestFailed(text.splitlines()[0])
+def _counted(before: Position, after: Position, found: int) -> Gap | None:
+    expected = after.added - before.added
+    if expected < 0:
+        why = "the stream was replaced: fewer entries were ever added to it than had been before"
+        return Gap(str(before), str(after), None, why)
+    if expected <= found:
+        return None
+    return Gap(str(before), str(after), expected - found, _TRIMMED)
+
+
+def whose(wanted: Wanted, options: dict[str, str]) -> tuple[str, str]:
+    """Return the name of the app whose journal it is, and what tells this journal from any other.
+
+    Both are written into the ledger by the app's workers; the namespace stands for a name where none has yet.
+    """
+    namespace = options.get("namespace") or "poison"
+    with (
+        open_redis(wanted.url, {"master_name": wanted.master_name}) as client,
+        clear_errors("reading the ledger"),
+    ):
+        row: Any = client.hmget(Keys(namespace).meta, ("app", "broker", "secret"))
+    app, *rest = ((value or b"").decode() for value in row)
+    name = options.get("app_name") or app or namespace
+    return name, hashlib.sha256("\n".join((app, *rest, wanted.key)).encode()).hexdigest()[:16]
+
+
+def trim(stream: Stream, upto: str, keep_hours: float) -> int:
+    """Drop from Redis what is in the lake and old enough; the newest entry of the lake stays.
+
+    By that entry the next batch recognises, beside a Redis that counts nothing, that nothing is missing.
+
+    Returns:
+        how many entries were dropped.
+    """
+    oldest = stream.now_ms() - int(keep_hours * 3_600_000)
+    upto = min(upto, f"{oldest}-0", key=parts) if keep_hours else upto
+    last = stream.last_upto(upto)
+    return stream.trim(last) if last else 0
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise what a task raised of ours, in place of what Spark makes of it."""
+    try:
+        yield
+    except (LakeTaken, LedgerUnavailable):
+        raise
+    except Exception as error:
+        _, ours, reason = str(error).partition("LedgerUnavailable: ")
+        if ours:
+            raise LedgerUnavailable(reason.splitlines()[0]) from error
+        raise

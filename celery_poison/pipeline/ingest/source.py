@@ -46,9 +46,6 @@ from celery_poison.pipeline.schema import STORED, UNKNOWN
 
 NAME = "celery_poison"
 
-#: So few entries are not worth a task more.
-_SMALLEST_SHARE = 20_000
-
 
 @dataclass(frozen=True)
 class Wanted:
@@ -62,6 +59,8 @@ class Wanted:
     partitions: int
     max_rows: int
     fetch: int
+    #: So few entries are not worth a task more.
+    share: int = 20_000
 
     @classmethod
     def from_options(cls, options: Mapping[str, str]) -> Wanted:
@@ -124,8 +123,8 @@ class _Reading:
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
 
-    def cut(self, after: str, upto: str, expected: int) -> list[Range]:
-        share = max(1, min(self.wanted.partitions, expected // _SMALLEST_SHARE))
+    def cut(self, after: str, upto: str, count: int) -> list[Range]:
+        share = max(1, min(self.wanted.partitions, count // self.wanted.share))
         return ranges(after, upto, self.wanted.stream().first_after(after), share)
 
     def read(self, partition: Any) -> Iterator[Any]:
@@ -137,7 +136,7 @@ class BatchReader(_Reading, DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         tip = self.wanted.stream().tip()
         upto = self.wanted.upto or tip.id
-        return self.cut(self.wanted.after, upto, _expected(self.wanted.after, tip))
+        return self.cut(self.wanted.after, upto, expected(self.wanted.after, tip))
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -163,24 +162,24 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         if most and tip.length > most:
-            halfway = _halfway(self.wanted.stream().first_after(start["id"]), tip, most)
-            if halfway:
-                return {"id": halfway, "added": UNKNOWN}
+            nearer = halfway(self.wanted.stream().first_after(start["id"]), tip, most)
+            if nearer:
+                return {"id": nearer, "added": UNKNOWN}
         return {"id": tip.id, "added": tip.added}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         if UNKNOWN in (start["added"], end["added"]):
             tip = self.wanted.stream().tip()
-            expected = _expected(start["id"], tip) - _expected(end["id"], tip)
+            count = expected(start["id"], tip) - expected(end["id"], tip)
         else:
-            expected = end["added"] - start["added"]
-        return self.cut(start["id"], end["id"], expected)
+            count = end["added"] - start["added"]
+        return self.cut(start["id"], end["id"], count)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: trimming is for the ingest, which knows what is safe in the lake."""
 
 
-def _expected(after: str, tip: Tip) -> int:
+def expected(after: str, tip: Tip) -> int:
     """Return about how many entries come after one, as if they were spread evenly over time."""
     if not tip.first or parts(after) >= parts(tip.id):
         return 0
@@ -190,12 +189,12 @@ def _expected(after: str, tip: Tip) -> int:
     return tip.length * (end - at) // (end - begin)
 
 
-def _halfway(first: str, tip: Tip, most: int) -> str:
+def halfway(first: str, tip: Tip, most: int) -> str:
     """Return an id about ``most`` entries after the first one; empty where the end is nearer."""
-    if not first or (expected := _expected(first, tip)) <= most:
+    if not first or (count := expected(first, tip)) <= most:
         return ""
     begin, end = parts(first)[0], parts(tip.id)[0]
-    ms = begin + max(1, (end - begin) * most // expected)
+    ms = begin + max(1, (end - begin) * most // count)
     return f"{ms}-{LAST_SEQUENCE}" if ms < end else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from celery_poison.pipeline.backtest.grid import NOW, say
+from celery_poison.pipeline.backtest.grid import AS_IT_WAS, say
 from celery_poison.pipeline.report import svg
 from celery_poison.pipeline.report.safe import safe
 
@@ -15,7 +15,8 @@ _STYLE = """
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8ea;--dim:#9aa3ad;--page:#14171b;--card:#1c2026;--rule:#2d333b;
 --bad:#e2706b;--warn:#e0a64e;--good:#66b894;--calm:#86a8d8}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
+body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif;
+overflow-wrap:anywhere}
 main{max-width:980px;margin:0 auto;padding:28px 20px 60px}h1{margin:0 0 4px;font-size:26px}
 h2{font-size:18px;margin:34px 0 4px}h3{font-size:15px;margin:18px 0 2px}p{margin:2px 0 10px;color:var(--dim)}
 section{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:14px 18px}
@@ -26,7 +27,8 @@ border:1px solid var(--rule);border-radius:10px;padding:10px 14px}.tile b{displa
 svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .small{font-size:11px;fill:var(--dim)}
 .axis{stroke:var(--dim)}.grid{stroke:var(--rule)}.worker{fill:var(--bad)}.process{fill:var(--warn)}
 .interval{fill:var(--calm);fill-opacity:.3}svg circle.guilty,svg circle.longest{fill:var(--bad)}
-svg circle.suspect{fill:var(--warn)}svg circle.bystander,svg .median{fill:var(--good)}.hot{fill:var(--bad)}
+svg circle.suspicious{fill:var(--warn)}
+svg circle.unremarkable,svg .median{fill:var(--good)}.hot{fill:var(--bad)}
 .cold{fill:var(--rule)}svg .named{paint-order:stroke;stroke:var(--card);stroke-width:4px}
 svg rect.longest{fill:var(--bad)}.curve{fill:none;stroke-width:2}.curve.median{stroke:var(--good);fill:none}
 .curve.longest{stroke:var(--bad)}.curve.front{stroke:var(--dim);stroke-dasharray:4 4}.tried{fill:var(--calm)}
@@ -40,28 +42,31 @@ _TITLES = {
     "task": "Tasks",
     "shape": "Forms of arguments",
     "payload": "Payload sizes",
-    "host": "Hosts",
+    "task_release": "Tasks under one release",
     "release": "Releases",
+    "queue": "Queues",
+    "host": "Hosts",
 }
 _COLUMNS = (
     "key",
-    "failed",
-    "passed",
-    "cleared",
-    "proven",
-    "ochiai",
-    "tarantula",
-    "dstar",
-    "jaccard",
     "standing",
+    "deaths",
+    "expected",
+    "times",
+    "low",
+    "high",
+    "p",
+    "q",
+    "alive",
+    "causes",
 )
+_BEFORE = ("before_deaths", "before_expected", "change_p")
 
 
 def render(told: Mapping[str, Any]) -> str:
     """Return the page that shows what :func:`~celery_poison.pipeline.report.gather.gather` found."""
-    body = [_head(told["totals"]), _left_out(told["left_out"]), _incidents(told), _blame(told), _hours(told)]
-    body += [_recovery(told["recovery"]), _backtest(told), _measures(told["measures"])]
-    body.append(_anomalies(told["anomalies"]))
+    body = [_head(told), _left_out(told["left_out"]), _incidents(told), _blame(told), _hours(told)]
+    body += [_anomalies(told["anomalies"]), _recovery(told["recovery"]), _backtest(told)]
     # Nothing may be loaded from anywhere, whatever a task is called.
     policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     return (
@@ -73,7 +78,8 @@ def render(told: Mapping[str, Any]) -> str:
     )
 
 
-def _head(totals: Mapping[str, Any]) -> str:
+def _head(told: Mapping[str, Any]) -> str:
+    totals = told["totals"]
     tiles = "".join(
         f'<div class="tile"><b>{_number(totals[name])}</b><span>{words}</span></div>'
         for name, words in (
@@ -83,8 +89,10 @@ def _head(totals: Mapping[str, Any]) -> str:
             ("tasks", "tasks"),
         )
     )
-    span = f"{totals['since'] or '…'} to {totals['until'] or '…'} UTC"
-    return f'<h1>What kills the workers</h1><p>{safe(span)}</p><div class="tiles">{tiles}</div>'
+    span = f"{totals['since'] or '…'} to {totals['until'] or '…'} (UTC)"
+    span += ", compared with the time before" if told["window"]["since"] else ""
+    of = "; ".join(filter(None, (span, told["as_of"])))
+    return f'<h1>What kills the workers</h1><p>{safe(of)}</p><div class="tiles">{tiles}</div>'
 
 
 def _left_out(sentences: Sequence[str]) -> str:
@@ -107,20 +115,16 @@ def _blame(told: Mapping[str, Any]) -> str:
     for dimension, title in _TITLES.items():
         rows = [row for row in told["blame"] if row["dimension"] == dimension]
         if rows:
-            drawn = svg.ranking(f"{title}: the share of runs that kill", rows)
-            figures = _table(rows, _COLUMNS)
+            drawn = svg.ranking(f"{title}: how many times the deaths that are expected", rows)
+            figures = _table(rows, (*_COLUMNS, *(_BEFORE if told["window"]["since"] else ())))
             parts.append(f"<h3>{title}</h3>{drawn}<details><summary>Figures</summary>{figures}</details>")
     words = (
-        "By Ochiai, the most suspicious first. The dot is the share of its runs that kill, the bar where that"
-        " lies to 95 %; at the right deaths and runs that ended alive. Red: a death alone proves it; whom a"
-        " trial cleared is not held against it."
+        "Red is guilty: a trial proved it. Amber is suspicious: more deaths than chance explains, with all"
+        " else taken into account, so that a bad task does not colour its host. Green: nothing against it."
+        " The dot is how many times the deaths that are expected, the bar where that lies to 95 %; at the"
+        " right deaths, and those that are expected. Whom a trial cleared is not held against it."
     )
-    spared = "".join(
-        f"<p>{_number(row['n'])} {'tasks' if row['dimension'] == 'task' else 'fingerprints'} only stood by:"
-        f" {_number(row['cleared'])} suspicions cleared by trials.</p>"
-        for row in told["innocent"]
-    )
-    return _section("Who is to blame", words, "".join(parts) + spared)
+    return _section("Who is to blame", words, "".join(parts))
 
 
 def _hours(told: Mapping[str, Any]) -> str:
@@ -147,7 +151,7 @@ def _backtest(told: Mapping[str, Any]) -> str:
     rows, best = told["backtest"], told["recommended"]
     if not rows or not best:
         return ""
-    drawn = svg.tradeoff("Deaths and innocents for each policy", rows, best["says"], say(NOW))
+    drawn = svg.tradeoff("Deaths and innocents for each policy", rows, best["says"], say(AS_IT_WAS))
     reasons = "".join(f"<li>{safe(each)}</li>" for each in best["reasons"])
     names = ("says", "deaths", "worker_deaths", "lost_s", "waiting", "blocked", "innocents")
     shown = [{**row, "lost_s": round(row["lost_ms"] / 1000)} for row in rows]
@@ -161,23 +165,6 @@ def _backtest(told: Mapping[str, Any]) -> str:
         " dashed line joins those of which no other is better in both."
     )
     return _section("What another policy would have cost", words, inside)
-
-
-def _measures(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
-        return ""
-    names = ("measure", "top", "deadly", "found", "precision", "recall")
-    measures = sorted({row["measure"] for row in rows})
-    found: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        found.setdefault(row["top"], {"in the first": row["top"]})[row["measure"]] = row["found"]
-    words = (
-        f"How many of the {_number(rows[0]['deadly'])} fingerprints that trials proved deadly each measure"
-        " finds in its first places, without any trial."
-    )
-    inside = _table([*found.values()], ("in the first", *measures))
-    figures = f"<details><summary>Figures</summary>{_table(rows, names)}</details>"
-    return _section("How good the measures are", words, inside + figures)
 
 
 def _anomalies(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -56,38 +56,38 @@ def stacked(title: str, days: Sequence[str], series: Mapping[str, Sequence[float
 
 
 def ranking(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line for each element: its rate as a dot, its interval as a bar, on a logarithmic scale."""
-    left, right, row = 300.0, WIDTH - 110.0, 22.0
-    least = min([each["rate_low"] for each in rows if each["rate_low"] > 0], default=1e-4)
-    least = 10 ** int(log10(max(least, 1e-7)) - 1)
+    """One line for each element: deaths by expected ones, with their interval, logarithmic."""
+    left, right, row = 300.0, WIDTH - 130.0, 22.0
+    most = max([_finite(each["times"]) for each in rows], default=1.0)
+    least, decades = 0.1, max(2, ceil(log10(most)) + 1)
 
-    def x(rate: float) -> float:
-        return left + (right - left) * (1 - log10(max(rate, least)) / log10(least))
+    def x(times: float) -> float:
+        part = log10(min(max(times, least), 10**decades * least) / least) / decades
+        return left + (right - left) * part
 
     high = 22 + row * len(rows)
     parts = []
-    power = least
-    while power <= 1.0000001:
-        parts += [
-            line(x(power), 16, x(power), high, "grid"),
-            text(x(power), 12, f"{power * 100:.4g} %", "small", "middle"),
-        ]
-        power *= 10
-    parts.append(text(right + 30, 12, "deaths / alive", "small"))
+    for n in range(decades + 1):
+        power = least * 10**n
+        parts += [line(x(power), 16, x(power), high, "axis" if n == 1 else "grid")]
+        parts += [text(x(power), 12, f"{power:g}×", "small", "middle")]
+    parts.append(text(WIDTH - 4, 12, "deaths / expected", "small", "end"))
     for n, each in enumerate(rows):
         y = 30 + n * row
-        rate, low, high_rate = each["rate"], each["rate_low"], each["rate_high"]
-        whole = (
-            f"{each['key']}: {each['failed']} deaths, {each['passed']} alive, Ochiai {each['ochiai']:.3f};"
-            f" kills {rate:.3g} of its runs ({low:.3g} to {high_rate:.3g})"
-        )
+        times, low, upper = (_finite(each[name]) for name in ("times", "low", "high"))
+        whole = f"{each['key']}: {each['says']}"
         parts += [
             text(left - 8, y + 4, shorten(str(each["key"]), left - 12), each["standing"], "end"),
-            box(x(low), y - 4, x(high_rate) - x(low), 8, "interval", whole),
-            dot(x(rate), y, 4.5, each["standing"], whole),
-            text(right + 12, y + 4, f"{each['failed']:,} / {each['passed']:,}", "small"),
+            box(x(low), y - 4, x(upper) - x(low), 8, "interval", whole),
+            dot(x(times), y, 4.5, each["standing"], whole),
+            text(right + 12, y + 4, f"{each['deaths']:.4g} / {each['expected']:.2g}", "small"),
         ]
     return picture(title, high + 8, *parts)
+
+
+def _finite(value: Any) -> float:
+    """Return a number that can be drawn; JSON has infinity as text."""
+    return min(float(value), 1e6)
 
 
 def heat(title: str, names: Sequence[str], value: Callable[[str, int], float]) -> str:
@@ -157,7 +157,11 @@ def tradeoff(title: str, rows: Sequence[Mapping[str, Any]], best: str, now: str)
     parts.append(f'<polyline points="{path}" class="curve front"/>')
     for row in rows:
         x, y = place(row)
-        kind = "best" if row["says"] == best else ("untried" if not row["policy"]["trial"] else "tried")
+        kind = (
+            "best"
+            if row["says"] == best
+            else ("untried" if not row["policy"].get("trial", True) else "tried")
+        )
         told = (
             f"{row['says']}: {row['deaths']} deaths, {row['innocents']} innocents, {row['waiting']} waiting"
         )

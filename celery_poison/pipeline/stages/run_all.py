@@ -12,14 +12,13 @@ from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.stages import run_ingest, run_report
 from celery_poison.pipeline.stages.run_backtest import replayed
-from celery_poison.pipeline.telling import tell
 from celery_poison.pipeline.together import together
 
-HELP = """Ingest what is new, make all tables anew, and write the report: once, as from cron.
+HELP = """Ingest what is new, bring all tables up to date, and write the report: once, as from cron.
 
 Nothing is published: that is `pipeline publish`.
 """
-_OURS = ("trim_after", "compact", "max_rows")
+_OURS = ("trim_after", "compact", "max_rows", "moved")
 OPTIONS = (*(each for each in run_ingest.OPTIONS if each.name in _OURS), *run_report.OPTIONS)
 
 
@@ -32,8 +31,10 @@ def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
 
 
 def learn(derived: Derived, options: Mapping[str, Any]) -> Path:
-    """Make all tables anew, and the report."""
+    """Bring all tables up to date, and write the report."""
     derived.make()
-    _, replay = together(derived.judge, lambda: replayed(derived))
-    tell(derived.reading)
-    return run_report.write(derived, replay, options)
+    days = derived.window(options.get("since"), options.get("until"))
+    judged, replay = together(lambda: derived.judge(days), lambda: replayed(derived, options))
+    for sentence in derived.left_out:
+        click.echo(sentence, err=True)
+    return run_report.write(derived, judged, replay, options)

@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from celery_poison.errors import PoisonError
-from celery_poison.pipeline.lake import Lake, Reading
-from celery_poison.pipeline.telling import tell
+from celery_poison.pipeline import sink
+from celery_poison.pipeline.lake import Lake, LeftOut
+from celery_poison.pipeline.telling import sentences
 
-HELP = """Read every value of the lake once, and say what cannot be read and what is missing.
+HELP = """Read every value of the lake's journal once, and say what cannot be read and what is missing.
 
 Exit status: 1 where something cannot be read.
 """
@@ -23,19 +24,21 @@ class LakeDamaged(PoisonError):
     """Something in the lake cannot be read."""
 
 
-def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Reading:
-    """Check the lake; raises LakeDamaged when something was left out."""
-    reading = lake.check()
+def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
+    """Check the journal of all apps; raises LakeDamaged when a file cannot be read."""
+    delta = lake.journal.delta
+    damaged = [LeftOut(path, why, rows) for path, rows, why in sink.check(session, lake.journal.uri, delta)]
+    left_out = tuple(damaged) if damaged else lake.left_out()
+    told: dict[str, Any] = {"version": lake.journal.version, "rows": delta.count()}
     if options.get("as_json"):
-        told = {
-            "rows": reading.rows,
-            "left_out": [asdict(left) for left in reading.left_out],
-            "gaps": [asdict(gap) for gap in reading.gaps],
-        }
+        told |= {"left_out": [asdict(e) for e in left_out], "gaps": [asdict(e) for e in lake.gaps()]}
         click.echo(json.dumps(told, indent=2))
     else:
-        click.echo(f"{reading.rows} entries")
-        tell(reading)
-    if reading.left_out:
-        raise LakeDamaged(f"{len(reading.left_out)} things in {lake.root} were left out")
-    return reading
+        click.echo(f"{told['rows']} entries, version {told['version']}")
+        for sentence in sentences(left_out, lake.gaps()):
+            click.echo(sentence, err=True)
+    if damaged:
+        raise LakeDamaged(
+            f"{len(damaged)} files of {lake.journal.uri} are damaged: bring them back from a copy; what Redis"
+            " still holds can be ingested again after `pipeline maintain --restore VERSION`"
+        )

@@ -12,8 +12,7 @@ from typing import Any
 import click
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.pipeline.batches import Manifest
-from celery_poison.pipeline.ingest.ingest import Ingest, Ingested
+from celery_poison.pipeline.ingest.ingest import Batch, Ingest, Ingested
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.telling import told_gap
 
@@ -40,7 +39,12 @@ OPTIONS = (
         metavar="HOURS",
         help="Drop from Redis what is safely in the lake and older; never, unless this is said.",
     ),
-    click.Option(["--compact/--no-compact"], default=True, help="Put small batches together. [yes]"),
+    click.Option(["--compact/--no-compact"], default=True, help="Put small files together. [yes]"),
+    click.Option(
+        ["--moved"],
+        is_flag=True,
+        help="The app's journal is another one from now on: its Redis was emptied, or its broker moved.",
+    ),
     click.Option(
         ["--max-rows"],
         type=click.IntRange(1),
@@ -65,12 +69,13 @@ def ingest(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
     """
     if what := lake.of_no_journal():
         click.echo(f"{lake.root} holds {what}, no journal belongs to it: nothing is ingested", err=True)
-        return Ingested(rows=0, batches=0, upto="", gaps=(), trimmed=0)
+        return Ingested()
     work = Ingest(
         lake,
         source_options(session, options),
         keep_hours=options.get("trim_after"),
         compacting=options.get("compact", True),
+        moved=bool(options.get("moved")),
         progress=_progress,
     )
     return work.once() if options.get("once", True) else _follow(work, options.get("every", 5.0))
@@ -94,6 +99,7 @@ def source_options(session: Any, options: Mapping[str, Any]) -> dict[str, str]:
         "url": options["url"],
         "namespace": options.get("namespace") or "poison",
         "master_name": options.get("master_name") or "",
+        "app_name": options.get("app_name") or "",
         "max_rows": str(options.get("max_rows") or 1_000_000),
     }
     context = getattr(session, "sparkContext", None) if hasattr(session, "_jvm") else None
@@ -109,7 +115,7 @@ def _follow(ingest: Ingest, seconds: float) -> Ingested:
     return ingest.follow(stop.is_set, seconds)
 
 
-def _progress(manifest: Manifest) -> None:
-    click.echo(f"{manifest.name}: {manifest.rows} entries up to {manifest.upto}", err=True)
-    for gap in manifest.gaps:
+def _progress(batch: Batch) -> None:
+    click.echo(f"version {batch.version}: {batch.rows} entries up to {batch.upto}", err=True)
+    for gap in batch.gaps:
         click.echo(told_gap(gap), err=True)

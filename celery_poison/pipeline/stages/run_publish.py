@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_poison.blocks import Proposal, policy_item, read_rules, sheet
-from celery_poison.errors import ConfigurationError
+from celery_poison.errors import ConfigurationError, ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.scripts import Code
@@ -22,6 +23,7 @@ from celery_poison.quarantine.owner import default_actor
 from celery_poison.text import clean, when
 
 if TYPE_CHECKING:
+    from celery_poison.pipeline import publish
     from celery_poison.pipeline.lake import Lake
 
 HELP = """Make block rules of what was proven, and propose them; a person applies exactly what was read.
@@ -33,7 +35,8 @@ celery -A proj poison pipeline publish --apply VERSION         put it in force, 
 celery -A proj poison pipeline publish --dismiss VERSION       none of it, and not again for 30 days
 celery -A proj poison pipeline publish --rollback              take back all that is in force of it
 
-A rule is never made for a fingerprint of which any message ever ended alive.
+A rule is never made for a fingerprint of which any message ever ended alive. Nothing is proposed where that
+cannot be known: healthy runs that are only counted, entries that are missing, tables that are old.
 """
 OPTIONS = (
     click.Option(["--show"], is_flag=True, help="Show what waits for a person, and change nothing."),
@@ -58,6 +61,17 @@ OPTIONS = (
         show_default=True,
         help="Messages of a fingerprint that must have been proven guilty.",
     ),
+    click.Option(
+        ["--max-age"],
+        type=click.FloatRange(0),
+        metavar="HOURS",
+        default=24.0,
+        show_default=True,
+        help="Propose nothing of tables that are further behind the journal.",
+    ),
+    click.Option(
+        ["--accept-missing"], is_flag=True, help="Propose although entries are missing; say a --note."
+    ),
     click.Option(["--note"], default="", help="Why; is journalled."),
     click.Option(["--actor"], help="Who does this; default: your login."),
 )
@@ -73,6 +87,10 @@ def run_without_spark(options: Mapping[str, Any]) -> bool:
     asked = [name for name in _ONE_OF if options.get(name)]
     if len(asked) > 1:
         raise ConfigurationError(f"--{', --'.join(asked).replace('_', '-')}: one at a time")
+    if options.get("accept_missing") and not options.get("note"):
+        raise ConfigurationError(
+            "--accept-missing: say why it does not matter, with --note; it is journalled"
+        )
     if asked in ([], ["at_once"]):
         return False
     with _ledger(options) as ledger:
@@ -82,7 +100,11 @@ def run_without_spark(options: Mapping[str, Any]) -> bool:
 
 
 def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Propose what the lake's history supports, or with ``at_once`` put its rules in force; print it."""
+    """Propose what the lake's history supports, or with ``at_once`` put its rules in force; print it.
+
+    Raises:
+        ProposalRefused: what the history says cannot be relied on, and why.
+    """
     from celery_poison.pipeline.derived import Derived
 
     with _ledger(options) as ledger:
@@ -128,27 +150,49 @@ def _decide(ledger: Ledger, verb: str, options: Mapping[str, Any]) -> dict[str, 
 
 def _publish(ledger: Ledger, derived: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     from celery_poison.pipeline import publish
-    from celery_poison.pipeline.plain import plain_rows
     from celery_poison.pipeline.stages.run_backtest import replayed
 
-    outcomes, best = replayed(derived)
-    found = publish.proposals(plain_rows(derived["fingerprints"]), outcomes, options["least"])
+    grounds = _grounds(ledger, derived)
+    oldest = timedelta(hours=options.get("max_age", 24.0))
+    refused = publish.refusals(grounds, datetime.now(UTC), oldest, bool(options.get("accept_missing")))
+    if refused:
+        raise ProposalRefused("nothing is proposed: " + "; and ".join(refused))
+    outcomes, best, now = replayed(derived, options)
+    found = publish.proposals(derived.ask(publish.FINGERPRINTS).to_pylist(), outcomes, options["least"])
     at_once = bool(options.get("at_once"))
     decided = _in_force(ledger) | (set() if options.get("again") else policies.refused_items(ledger))
     # What nobody is asked about cannot be more than rules: a policy is for a person.
-    wanted = {} if at_once else publish.policy_of(best)
+    wanted = {} if at_once else publish.policy_of(best, now)
     rules, policy = publish.undecided(found, wanted, decided)
-    text, effect = sheet(rules, policy, best.reasons if best else ())
+    text, effect = sheet(rules, policy, [grounds.as_of, *(best.reasons if best else ())])
     who, lasts_ms = _who(options), round(options["hours"] * 3_600_000)
-    said = f"{len(rules)} rules, {len(policy)} options"
+    said = f"{len(rules)} rules, {len(policy)} options, {grounds.as_of}"
+    said += f": {options['note']}" if options.get("note") else ""
     code, version = ledger.publish(text, effect, lasts_ms=lasts_ms, actor=who["actor"], said=said)
-    told: dict[str, Any] = {"decided_before": len(found) - len(rules)}
+    told: dict[str, Any] = {"decided_before": len(found) - len(rules), "grounds": grounds.as_of}
     if code is Code.DONE:
         return {**told, "proposal": None}
     waiting = _waiting(ledger)
     if at_once:
         told["applied"] = _apply(ledger, version, **who)
     return {**told, "proposal": waiting}
+
+
+def _grounds(ledger: Ledger, derived: Any) -> publish.Grounds:
+    """Ask lake and Redis for what a proposal would rest on."""
+    from celery_poison.pipeline import publish
+    from celery_poison.pipeline.blame import RUNS_ALIVE
+
+    client: Any = ledger.client
+    last = client.xrevrange(ledger.keys.journal, count=1)
+    return publish.Grounds(
+        as_of=derived.as_of.says(),
+        upto=derived.as_of.at,
+        newest=datetime.fromtimestamp(int(last[0][0].split(b"-")[0]) / 1000, UTC) if last else None,
+        missing=derived.left_out,
+        counted=sorted(name.decode(errors="replace") for name in client.hkeys(ledger.keys.tally)),
+        alive=derived.ask(RUNS_ALIVE)["n"][0].as_py() or 0,
+    )
 
 
 def _in_force(ledger: Ledger) -> set[str]:
@@ -169,6 +213,7 @@ def _words(told: Mapping[str, Any]) -> str:
         policy = ", and the policy is as it was before" if told["taken_back"]["policy"] else ""
         return f"took back {told['taken_back']['rules']} rules{policy}"
     lines = _contents(told["proposal"]) if told.get("proposal") else []
+    lines += [told["grounds"]] if "grounds" in told else []
     if "applied" in told:
         done = told["applied"]
         put = f"applied  proposal {done['version']}: {done['rules']} rules in force"

@@ -9,14 +9,15 @@ from typing import Any
 
 import click
 
-from celery_poison.pipeline.derived import Derived
+from celery_poison.pipeline import window
+from celery_poison.pipeline.derived import Derived, Judgement
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.report import gather, render
 from celery_poison.pipeline.stages.run_backtest import Replayed, replayed
 
-HELP = """Write one self-contained HTML page about everything that the lake tells.
+HELP = """Write one self-contained HTML page about what the lake tells, of all its days or of some.
 
-Beside it the same figures as JSON; as Parquet they are below LAKE/tables.
+Beside it the same figures as JSON.
 """
 OPTIONS = (
     click.Option(
@@ -26,27 +27,28 @@ OPTIONS = (
         show_default=True,
         help="The page; its figures go beside it, as .json.",
     ),
+    *window.OPTIONS,
 )
 
 
 def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
     """Write the page and return where it is."""
     derived = Derived(session, lake, lambda words: click.echo(words, err=True))
-    return write(derived, replayed(derived), options)
+    judged = derived.judge(derived.window(options.get("since"), options.get("until")))
+    return write(derived, judged, replayed(derived, options), options)
 
 
-def write(derived: Derived, replay: Replayed, options: Mapping[str, Any]) -> Path:
-    """Write the page about tables that are there already, and a back-test."""
-    outcomes, best = replay
+def write(derived: Derived, judged: Judgement, replay: Replayed, options: Mapping[str, Any]) -> Path:
+    """Write the page about what was judged, and a back-test, of the same days."""
+    outcomes, best, _ = replay
     told = gather(
-        derived["attempts"],
-        derived["incidents"],
-        derived["blame"],
-        counted=derived["tallies"],
-        measures=derived["measures"],
-        anomalies=derived["anomalies"].orderBy("times", ascending=False),
+        derived.ask,
+        judged.blame,
+        judged.anomalies,
+        window=judged.window,
         outcomes=outcomes,
         recommended=best,
+        as_of=derived.as_of.says(),
         left_out=derived.left_out,
     )
     page: Path = options["out"]

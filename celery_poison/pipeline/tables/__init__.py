@@ -4,23 +4,31 @@ Each function ends in a ``select`` or an ``agg`` that is its schema; docs/pipeli
 column means. None of them reads or writes anything, counts rows or needs a session of its own.
 """
 
-from celery_poison.pipeline.tables.attempts import attempts, noted
+from celery_poison.pipeline.tables.attempts import attempts, ends, noted, plain, repeated, troubled, united
+from celery_poison.pipeline.tables.daily import daily, task_daily, usual
 from celery_poison.pipeline.tables.fingerprints import fingerprints
 from celery_poison.pipeline.tables.incidents import incidents
-from celery_poison.pipeline.tables.kin import kin
-from celery_poison.pipeline.tables.messages import messages
+from celery_poison.pipeline.tables.kin import company, kin
+from celery_poison.pipeline.tables.messages import every_message, grouped, messages
 from celery_poison.pipeline.tables.tallies import tallies
-from celery_poison.pipeline.tables.task_daily import task_daily
-from celery_poison.pipeline.tables.usual import usual
 
 __all__ = [
     "attempts",
-    "incidents",
-    "messages",
-    "fingerprints",
-    "task_daily",
+    "plain",
+    "ends",
+    "troubled",
+    "repeated",
+    "united",
     "noted",
+    "company",
+    "messages",
+    "grouped",
+    "every_message",
+    "incidents",
+    "fingerprints",
     "kin",
     "tallies",
+    "daily",
+    "task_daily",
     "usual",
 ]

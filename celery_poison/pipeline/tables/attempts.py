@@ -11,17 +11,15 @@ LONGEST_MS = 7 * 24 * 3600 * 1000
 #: A longer run, over a thousand years, is taken for one of so long: beyond are no timestamps and no sums.
 FARTHEST_MS = 2**45
 _BUCKET_MS = 60_000
+_KNOWN = "token is not null and at is not null"
 
 
 def noted(journal: DataFrame) -> DataFrame:
-    """Return every entry that is not about a run that ended alive: a few in a thousand.
-
-    Keep it (``persist``) and give it to the functions that ask for it: finding it is a pass over the journal.
-    """
-    return journal.where(~F.coalesce(_is_alive(), F.lit(False)))
+    """Return every entry that is not of a run that ended alive: a few in a hundred."""
+    return journal.where(~F.col("healthy"))
 
 
-def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
+def attempts(journal: DataFrame) -> DataFrame:
     """Return one row per start that has ended (``token``), with its end, its cost and its company.
 
     A start of which the journal tells two ends (its worker was taken for dead and came back) has one row: the
@@ -30,20 +28,61 @@ def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
 
     Args:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
-        rest: what :func:`noted` found in it, where that is kept already.
     """
-    known = F.col("token").isNotNull() & F.col("at").isNotNull()
-    alive = journal.where(_is_alive() & known)
-    rest = noted(journal).persist() if rest is None else rest
-    other = _last_told(rest.where(F.col("event").isin(*ENDS) & known))
-    # Troubles are few, healthy runs are many: whatever needs a join is done on the troubles.
-    revived = alive.join(F.broadcast(other.select("token")), "token", "left_semi").select("token")
-    other = other.join(F.broadcast(revived), "token", "left_anti").persist()
-    other = _with_proof(other, rest)
-    other = _with_neighbours(other, alive)
-    nobody = F.lit(None).cast("array<string>")
-    told = _once(alive).withColumns({"proof": F.lit(None).cast("string"), "neighbours": nobody})
-    return (told.select(*other.columns).unionByName(other)).select(
+    runs = journal.where("healthy")
+    return united(runs, repeated(runs), troubled(ends(noted(journal), runs), noted(journal), runs))
+
+
+def united(runs: DataFrame, again: DataFrame, exceptions: DataFrame) -> DataFrame:
+    """Return all attempts: the runs that ended alive, as they stand in the journal, and the exceptions.
+
+    Args:
+        again: what :func:`repeated` found.
+        exceptions: what :func:`troubled` made.
+    """
+    return plain(runs.join(again.select("entry"), "entry", "left_anti")).unionByName(exceptions)
+
+
+def plain(runs: DataFrame) -> DataFrame:
+    """Return runs that ended alive as attempts: each needs nothing but its own entry."""
+    return _as_attempts(
+        runs.where(_KNOWN).withColumns(
+            {"proof": F.lit(None).cast("string"), "neighbours": F.lit(None).cast("array<string>")}
+        )
+    )
+
+
+def ends(rest: DataFrame, runs: DataFrame) -> DataFrame:
+    """Return the entries that tell the end of a start which did not simply end alive, one for each.
+
+    Args:
+        rest: what :func:`noted` found.
+        runs: the runs that ended alive; those that :func:`company` picked are enough.
+    """
+    other = _last_told(rest.where(F.col("event").isin(*ENDS)).where(_KNOWN))
+    return other.join(runs.where(_KNOWN).select("token"), "token", "left_anti")
+
+
+def troubled(other: DataFrame, rest: DataFrame, runs: DataFrame) -> DataFrame:
+    """Return the attempts that did not simply end alive: died, cut short, put back, lost.
+
+    Args:
+        other: what :func:`ends` found; better kept (``persist``), since it is asked for several times.
+        rest, runs: as of :func:`ends`.
+    """
+    return _as_attempts(_with_neighbours(_with_proof(other, rest), runs.where(_KNOWN)))
+
+
+def repeated(runs: DataFrame) -> DataFrame:
+    """Return ``entry, date, later`` of runs whose end is told once more, later: only the last counts."""
+    newest = Window.partitionBy("token").orderBy(F.desc("at"), F.desc("seq"))
+    told = runs.where(_KNOWN).select("entry", "token", "at", "seq", "date")
+    ranked = told.withColumns({"n": F.row_number().over(newest), "later": F.max("at").over(newest)})
+    return ranked.where("n > 1").select("entry", "date", "later")
+
+
+def _as_attempts(ends: DataFrame) -> DataFrame:
+    return ends.select(
         "token",
         "id",
         "mid",
@@ -61,7 +100,7 @@ def attempts(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
         "cause",
         F.when(_is_death(), F.col("outcome")).alias("blame"),
         "proof",
-        F.when(_is_death(), F.coalesce(_common_death(), F.col("token"))).alias("death"),
+        F.when(_is_death(), F.coalesce(common_death(), F.col("token"))).alias("death"),
         "incident",
         "neighbours",
         "deliveries",
@@ -92,16 +131,12 @@ def ended_alive(end: Column, outcome: Column) -> Column:
     return finished | (end == "rolled_back")
 
 
-def _is_alive() -> Column:
-    return (F.col("event") == "finished") & F.coalesce(F.col("outcome") != "lost", F.lit(True))
-
-
 def _is_death() -> Column:
     return F.col("event") == "crashed"
 
 
-def _common_death() -> Column:
-    """The death in which others may have died too: that of a worker, or of the cell of a group on trial."""
+def common_death() -> Column:
+    """Return the death in which others may have died too: of a worker, or of the cell of a group on trial."""
     cell = F.concat("worker", F.lit("/"), F.col("pid").cast("string"))
     return F.coalesce("incident", F.when(_is_death() & (F.col("outcome") == "shared"), cell))
 
@@ -114,13 +149,6 @@ def ran_ms() -> Column:
 def started() -> Column:
     """Return when the run began that an entry ends; of what is no end, when it happened."""
     return F.timestamp_millis(F.unix_millis("at") - ran_ms())
-
-
-def _once(alive: DataFrame) -> DataFrame:
-    """Hardly any token comes twice, and only of these the last is looked for."""
-    several = F.broadcast(alive.groupBy("token").count().where("count > 1").select("token"))
-    last = _last_told(alive.join(several, "token", "left_semi"))
-    return alive.join(several, "token", "left_anti").unionByName(last)
 
 
 def _last_told(ends: DataFrame) -> DataFrame:
@@ -162,7 +190,7 @@ def _with_neighbours(other: DataFrame, alive: DataFrame) -> DataFrame:
 
 
 def _in_its_death(other: DataFrame) -> DataFrame:
-    members = other.withColumn("death", _common_death()).where("death is not null")
+    members = other.withColumn("death", common_death()).where("death is not null")
     members = members.select("death", "token", "event")
     left, right = members.where(_is_death()).alias("l"), members.alias("r")
     same = (F.col("l.death") == F.col("r.death")) & (F.col("l.token") != F.col("r.token"))
@@ -170,21 +198,35 @@ def _in_its_death(other: DataFrame) -> DataFrame:
 
 
 def _at_that_moment(other: DataFrame, alive: DataFrame) -> DataFrame:
+    columns = ["token", "worker", "at", "runtime_ms"]
+    runs = alive.select(*columns).unionAll(other.select(*columns))
+    return beside(lone_deaths(other), runs).select("token", F.col("run").alias("neighbour"))
+
+
+def lone_deaths(ends: DataFrame) -> DataFrame:
+    """Return the deaths of single processes."""
+    return ends.where(_is_death() & common_death().isNull())
+
+
+def beside(deaths: DataFrame, runs: DataFrame, named: str = "token") -> DataFrame:
+    """Return ``token, run``: of each death, and of each run that its worker ran at that moment.
+
+    Args:
+        named: the column of the runs that names them; by ``token`` a death is not beside itself.
+    """
     until = F.unix_millis("at")
-    ran = F.least(ran_ms(), F.lit(LONGEST_MS))
-    columns = ["token", "worker", until.alias("until"), (until - ran).alias("since")]
+    since = until - F.least(ran_ms(), F.lit(LONGEST_MS))
+    ran = runs.select(F.col(named).alias("run"), "worker", until.alias("until"), since.alias("since"))
     minutes = F.sequence(F.floor(F.col("since") / _BUCKET_MS), F.floor(F.col("until") / _BUCKET_MS))
-    runs = alive.select(columns).unionAll(other.select(columns))
-    runs = runs.select("token", "worker", "since", "until", F.explode(minutes).alias("minute")).alias("r")
-    alone = other.where(_is_death() & _common_death().isNull())
-    died = alone.select(
+    ran = ran.withColumn("minute", F.explode(minutes)).alias("r")
+    died = deaths.select(
         "token", "worker", until.alias("died"), F.floor(until / _BUCKET_MS).alias("minute")
     ).alias("d")
     together = (
         (F.col("d.worker") == F.col("r.worker"))
         & (F.col("d.minute") == F.col("r.minute"))
-        & (F.col("d.token") != F.col("r.token"))
+        & (F.col("d.token") != F.col("r.run"))
         & (F.col("r.since") <= F.col("d.died"))
         & (F.col("d.died") < F.col("r.until"))
     )
-    return runs.join(F.broadcast(died), together).select("d.token", F.col("r.token").alias("neighbour"))
+    return ran.join(died, together).select("d.token", "r.run")

@@ -18,7 +18,7 @@ def fingerprints(attempts: DataFrame) -> DataFrame:
     died = attempts.where(death & F.col("fingerprint").isNotNull()).select("fingerprint").distinct()
     # By message first: counting different ones beside all else would take each row twice.
     messages = (
-        attempts.join(F.broadcast(died), "fingerprint", "left_semi")
+        attempts.join(died, "fingerprint", "left_semi")
         .groupBy("fingerprint", "id")
         .agg(
             F.max("task").alias("task"),
@@ -28,6 +28,8 @@ def fingerprints(attempts: DataFrame) -> DataFrame:
             F.count(F.lit(1)).alias("attempts"),
             _count(death).alias("deaths"),
             _count(F.col("proof") == "proven").alias("proven"),
+            # Alone, and a candidate already: that was its trial.
+            _count((F.col("blame") == "exact") & (F.col("crashes") > 1)).alias("tried"),
             _count(F.col("proof") == "cleared").alias("cleared"),
             _count(alive).alias("alive"),
         )
@@ -41,7 +43,7 @@ def fingerprints(attempts: DataFrame) -> DataFrame:
         F.sum("attempts").alias("attempts"),
         F.sum("deaths").alias("deaths"),
         F.sum("proven").alias("proven"),
-        F.count(F.when(F.col("proven") > 0, F.col("id"))).alias("guilty_messages"),
+        F.count(F.when(F.col("tried") > 0, F.col("id"))).alias("guilty_messages"),
         F.sum("cleared").alias("cleared"),
         F.sum("alive").alias("alive"),
     )

@@ -5,25 +5,30 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline.tables.attempts import ran_ms, started
+from celery_poison.pipeline.tables.attempts import noted, ran_ms, started
+from celery_poison.pipeline.tables.kin import company
+
+_KNOWN = "mid is not null and at is not null"
 
 
-def messages(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
+def messages(journal: DataFrame) -> DataFrame:
     """Return one row per message (``mid``): how often it ran and died, what that cost, and its last state.
 
     Args:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
-        rest: what :func:`noted` found in it, where that is kept already.
     """
-    known = F.col("mid").isNotNull() & F.col("at").isNotNull()
-    about = journal.where(known)
-    # Nearly every message is a single healthy run and needs no grouping: only the others are grouped.
-    single = F.col("event") == "finished"
-    among = about if rest is None else rest.where(known)
-    several = about.where(single).groupBy("mid").count().where("count > 1").select("mid")
-    troubled = F.broadcast(among.where(~single).select("mid").union(several).distinct())
-    calm = about.where(single).join(troubled, "mid", "left_anti")
-    told = about.join(troubled, "mid", "left_semi")
+    runs, rest = journal.where("healthy"), noted(journal)
+    return every_message(runs, grouped(rest.unionByName(company(runs, rest))))
+
+
+def every_message(runs: DataFrame, exceptions: DataFrame) -> DataFrame:
+    """Return all messages: those that are a single run that ended alive, and the exceptions.
+
+    Args:
+        runs: that ended alive.
+        exceptions: what :func:`grouped` made of the rest of the journal and its company.
+    """
+    calm = runs.where(_KNOWN).join(exceptions.select("mid"), "mid", "left_anti")
     none = F.lit(0).cast("long")
     one = calm.select(
         "mid",
@@ -42,30 +47,35 @@ def messages(journal: DataFrame, rest: DataFrame | None = None) -> DataFrame:
         F.lit(None).cast("string").alias("cause"),
         F.lit(None).cast("string").alias("reason"),
     )
-    return one.unionByName(_grouped(told))
+    return one.unionByName(exceptions)
 
 
-def _grouped(told: DataFrame) -> DataFrame:
+def grouped(told: DataFrame) -> DataFrame:
+    """Return the messages that are told in more than one entry, or in one of a trouble."""
     end = F.col("event").isin("finished", "crashed", "interrupted", "rolled_back")
     died, kept = F.col("event") == "crashed", F.col("event") == "quarantined"
     ran = F.when(end, ran_ms())
-    return told.groupBy("mid").agg(
-        _last("id"),
-        _last("task"),
-        _last("queue"),
-        F.min(started()).alias("first_at"),
-        F.max("at").alias("last_at"),
-        F.count_distinct(F.when(end, F.col("token"))).alias("starts"),
-        F.count_distinct(F.when(died, F.col("token"))).alias("deaths"),
-        F.count(F.when(F.col("event").isin("interrupted", "rolled_back"), True)).alias("put_back"),
-        F.count(F.when(F.col("event") == "released", True)).alias("releases"),
-        F.coalesce(F.sum(ran), F.lit(0)).alias("runtime_ms"),
-        F.coalesce(F.sum(F.when(died, ran)), F.lit(0)).alias("lost_ms"),
-        F.max("payload_bytes").alias("payload_bytes"),
-        _last("fingerprint"),
-        _last("state"),
-        F.max_by(F.when(kept, F.col("cause")), _when(kept)).alias("cause"),
-        F.max_by(F.when(kept, F.col("note")), _when(kept)).alias("reason"),
+    return (
+        told.where(_KNOWN)
+        .groupBy("mid")
+        .agg(
+            _last("id"),
+            _last("task"),
+            _last("queue"),
+            F.min(started()).alias("first_at"),
+            F.max("at").alias("last_at"),
+            F.count_distinct(F.when(end, F.col("token"))).alias("starts"),
+            F.count_distinct(F.when(died, F.col("token"))).alias("deaths"),
+            F.count(F.when(F.col("event").isin("interrupted", "rolled_back"), True)).alias("put_back"),
+            F.count(F.when(F.col("event") == "released", True)).alias("releases"),
+            F.coalesce(F.sum(ran), F.lit(0)).alias("runtime_ms"),
+            F.coalesce(F.sum(F.when(died, ran)), F.lit(0)).alias("lost_ms"),
+            F.max("payload_bytes").alias("payload_bytes"),
+            _last("fingerprint"),
+            _last("state"),
+            F.max_by(F.when(kept, F.col("cause")), _when(kept)).alias("cause"),
+            F.max_by(F.when(kept, F.col("note")), _when(kept)).alias("reason"),
+        )
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from celery_poison.pipeline.tables.attempts import ran_ms
+
 #: What attempts of one row have in common. ``size`` is the number of its decade, see :func:`decade`.
-KEYS = ("end", "outcome", "proof", "task", "shape", "size", "host", "release")
+KEYS = ("date", "end", "outcome", "proof", "cause", "task", "queue", "shape", "size", "host", "release")
 
 
 def decade(size: Column) -> Column:
@@ -18,11 +20,11 @@ def decade(size: Column) -> Column:
 
 
 def tallies(attempts: DataFrame) -> DataFrame:
-    """Return how many attempts there are of each kind.
+    """Return how many attempts there are of each kind on each day.
 
     Returns:
-        :data:`KEYS`; ``n``, and how many of these have a ``fingerprint``; ``since`` and ``until``, the first
-        and the last end, and ``date``, that of the last.
+        :data:`KEYS`; ``n``, and how many of these have a ``fingerprint``; ``runtime_ms``, the sum of what is
+        known; ``since`` and ``until``, the first and the last end.
     """
     return (
         attempts.withColumn("size", decade(F.col("payload_bytes")))
@@ -30,8 +32,9 @@ def tallies(attempts: DataFrame) -> DataFrame:
         .agg(
             F.count(F.lit(1)).alias("n"),
             F.count("fingerprint").alias("fingerprints"),
+            # A sum of so many may not fit into 64 bits where somebody tells nonsense.
+            F.coalesce(F.try_sum(ran_ms()), F.lit(0)).cast("long").alias("runtime_ms"),
             F.min("ended_at").alias("since"),
             F.max("ended_at").alias("until"),
-            F.max("date").alias("date"),
         )
     )

@@ -1,0 +1,270 @@
+"""``celery poison outbox``: what waits to be sent, why, and what a person does about it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import click
+
+from celery_poison.cli.output import print_json, print_table, say
+from celery_poison.cli.session import (
+    REFUSED,
+    Refused,
+    app_of,
+    json_option,
+    open_quarantine,
+    verb,
+    who_options,
+)
+from celery_poison.errors import MessageNotFound
+from celery_poison.ledger.outbox import LaneRecord
+from celery_poison.plugin import plugin_of
+from celery_poison.producer.causes import Cause
+from celery_poison.producer.desk import OutboxDesk, Waiting
+from celery_poison.producer.relay import Relay
+from celery_poison.quarantine.error_transactions import for_failed_sends
+from celery_poison.quarantine.owner import default_actor
+from celery_poison.text import count_of, duration, short, span, when
+
+_SELECT = (
+    click.option("--queue", default="", help="Only of this queue."),
+    click.option("--task", default="", help="Only of this task."),
+    click.option(
+        "--failed", is_flag=True, help="Those that do not wait any more: `outbox retry` sends them."
+    ),
+)
+_NUMBERS = click.argument("numbers", nargs=-1, type=click.IntRange(1), metavar="[NUMBER]...")
+
+
+@click.group()
+def outbox() -> None:
+    """See and change what waits in the outbox: published, stored, and not sent yet.
+
+    A relay in every worker sends it. What cannot be sent waits, and is tried again.
+
+    \b
+    celery -A proj poison outbox status
+    celery -A proj poison outbox list --queue mail
+    celery -A proj poison outbox retry --queue mail
+    """
+
+
+def _desk(ctx: click.Context) -> OutboxDesk:
+    open_quarantine(ctx)  # refuses the ledger of another app
+    return OutboxDesk(plugin_of(app_of(ctx)))
+
+
+@verb(json_option, name="status", group=outbox)
+def status(ctx: click.Context, as_json: bool) -> None:
+    """Say for each destination how much waits, why, and when it is tried again.
+
+    \b
+    celery -A proj poison outbox status
+    celery -A proj poison outbox status --json | jq '.destinations[] | select(.blocked)'
+    """
+    desk = _desk(ctx)
+    lanes, failed = desk.lanes(), sum(1 for _ in desk.messages(failed=True))
+    if as_json:
+        print_json({"destinations": [lane.as_dict() for lane in lanes], "failed": failed})
+        return
+    if lanes:
+        print_table(["QUEUE", "TASK", "WAITING", "TRIES", "WHY", "NEXT"], map(_lane_row, lanes))
+    else:
+        click.echo("nothing waits to be sent", err=True)
+    if failed:
+        say(
+            f"{count_of(failed, 'message')} could not be sent and do not wait: `outbox list --failed`",
+            err=True,
+        )
+
+
+def _lane_row(lane: LaneRecord) -> list[object]:
+    task = lane.task or ("(tied)" if lane.tied else "any")
+    if lane.blocked:
+        by = lane.blocked.get("actor") or lane.blocked.get("cause")
+        note = lane.blocked.get("note")
+        since = when(lane.blocked.get("at_ms", 0) / 1000)
+        return [
+            lane.queue,
+            task,
+            lane.waiting,
+            lane.tries,
+            f"BLOCKED by {by} since {since}{note and f': {note}'}",
+            "-",
+        ]
+    soon = f"in {duration(lane.due_in)}" if lane.cause and lane.due_in else "now"
+    return [lane.queue, task, lane.waiting, lane.tries, _why(lane.cause), soon]
+
+
+def _why(cause: str) -> str:
+    known = cause in {each.value for each in Cause}
+    return f"{cause}: {Cause(cause).row.sentence}" if known else cause or "-"
+
+
+@verb(
+    *_SELECT,
+    click.option(
+        "-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many."
+    ),
+    json_option,
+    name="list",
+    group=outbox,
+)
+def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int, as_json: bool) -> None:
+    """List what waits, in the order in which it will be sent.
+
+    \b
+    celery -A proj poison outbox list
+    celery -A proj poison outbox list --queue mail --limit 5
+    celery -A proj poison outbox list --failed --json | jq '.[].seq'
+    """
+    found = [*islice(_desk(ctx).messages(queue, task, failed=failed), limit)]
+    if as_json:
+        print_json([each.as_dict() for each in found])
+    elif found:
+        print_table(["NUMBER", "ID", "TASK", "QUEUE", "AGE", "BYTES"], map(_row, found))
+    else:
+        click.echo("nothing", err=True)
+
+
+def _row(found: Waiting) -> list[object]:
+    message = found.message
+    if message is None:
+        return [found.seq, "not to be read", "-", found.lane.queue if found.lane else "-", "-", "-"]
+    age = span(max(0.0, time.time() - message.at))
+    return [found.seq, short(message.id), message.task, message.queue, age, len(message.body)]
+
+
+@verb(click.argument("number", type=click.IntRange(1)), json_option, name="show", group=outbox)
+def show(ctx: click.Context, number: int, as_json: bool) -> None:
+    """Show one message: where it goes, its headers and properties. Its body is not decoded.
+
+    \b
+    celery -A proj poison outbox show 17
+    celery -A proj poison outbox show 17 --json | jq .headers
+    """
+    told = _desk(ctx).find(number).details()
+    if as_json:
+        print_json(told)
+        return
+    for name, value in told.items():
+        say(f"{name:<16}{when(value) if name == 'at' else value}")
+
+
+@verb(_NUMBERS, *_SELECT[:2], *who_options, json_option, name="retry", group=outbox)
+def retry(
+    ctx: click.Context, numbers: tuple[int, ...], queue: str, task: str, note: str, actor: str, as_json: bool
+) -> None:
+    """Send again at once: these NUMBERs, or all that waits, or what waits for one queue or task.
+
+    What is blocked stays: unblock it. A failed message that does not wait any more is named by its number.
+
+    \b
+    celery -A proj poison outbox retry
+    celery -A proj poison outbox retry --queue mail
+    celery -A proj poison outbox retry 17 18 --note "the queue is back"
+    """
+    desk, who = _desk(ctx), actor or default_actor()
+    if numbers:
+        _each(ctx, numbers, lambda seq: desk.retry(seq, actor=who, note=note), "retried", as_json=as_json)
+        return
+    due = desk.resend(queue, task)
+    if as_json:
+        print_json({"destinations": due})
+    else:
+        say(f"{count_of(due, 'destination')} tried again now")
+
+
+@verb(
+    click.argument("numbers", nargs=-1, type=click.IntRange(1), required=True, metavar="NUMBER..."),
+    *who_options,
+    json_option,
+    name="drop",
+    group=outbox,
+)
+def drop(ctx: click.Context, numbers: tuple[int, ...], note: str, actor: str, as_json: bool) -> None:
+    """Delete messages that were not sent. Nobody is told, and nothing brings them back.
+
+    \b
+    celery -A proj poison outbox drop 17 --note "sent by hand"
+    """
+    desk, who = _desk(ctx), actor or default_actor()
+    _each(ctx, numbers, lambda seq: desk.drop(seq, actor=who, note=note), "dropped", as_json=as_json)
+
+
+def _each(
+    ctx: click.Context, numbers: tuple[int, ...], act: Callable[[int], None], done: str, *, as_json: bool
+) -> None:
+    outcomes: list[dict[str, Any]] = []
+    for seq in numbers:
+        try:
+            act(seq)
+            outcomes.append({"seq": seq, "done": True, "error": ""})
+        except MessageNotFound as error:
+            outcomes.append({"seq": seq, "done": False, "error": str(error)})
+    if as_json:
+        print_json(outcomes)
+    else:
+        for outcome in outcomes:
+            say(f"{done}  {outcome['seq']}" if outcome["done"] else outcome["error"], err=not outcome["done"])
+    if not all(outcome["done"] for outcome in outcomes):
+        ctx.exit(REFUSED)
+
+
+@verb(name="run", group=outbox)
+def run(ctx: click.Context) -> None:
+    """Send what waits, from a process of its own, until SIGTERM or Ctrl-C.
+
+    Every worker does so already: this is for where no worker can reach the broker, or none runs all the time.
+    Any number of them may run.
+
+    \b
+    celery -A proj poison outbox run
+    """
+    _desk(ctx)
+    plugin = plugin_of(app_of(ctx))
+    plugin.on_send_failed = for_failed_sends(plugin.app)
+    relay = Relay(plugin, lambda error: say(f"celery poison: {error}", err=True))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: relay.stop())
+    click.echo("celery poison: the relay sends what is in the outbox", err=True)
+    relay.run()
+    click.echo("celery poison: the relay has left", err=True)
+
+
+# --- block and unblock: called by the verbs of these names ---------------------------------------------
+
+
+def block_sending(
+    ctx: click.Context, queue: str, what: dict[str, Any], note: str, actor: str, *, as_json: bool
+) -> None:
+    """``block --queue``: nothing is sent to a queue any more, or nothing of one task to it."""
+    task = what.pop("task")
+    if any(what.values()):
+        raise click.UsageError("--queue goes with --task only; it holds until somebody unblocks it")
+    is_new = _desk(ctx).block(queue, task, actor=actor or default_actor(), note=note)
+    if as_json:
+        print_json({"kind": "queue", "queue": queue, "task": task, "new": is_new})
+        return
+    of = f" of task {task}" if task else ""
+    say(
+        f"blocked  sending{of} to queue {queue}, until somebody unblocks it" + ("" if is_new else " (it was)")
+    )
+
+
+def unblock_sending(
+    ctx: click.Context, queue: str, task: str, note: str, actor: str, *, as_json: bool
+) -> None:
+    """``unblock --queue``: what waits is sent at once."""
+    try:
+        due = _desk(ctx).unblock(queue, task, actor=actor or default_actor(), note=note)
+    except MessageNotFound as error:
+        raise Refused(str(error)) from error
+    if as_json:
+        print_json({"kind": "queue", "queue": queue, "task": task, "destinations": due})
+        return
+    say(f"unblocked  sending to queue {queue}; {count_of(due, 'destination')} tried now")

@@ -1,0 +1,139 @@
+"""Who is told without asking: a URL, a command or a function, each in a process of its own.
+
+So a receiver can always be ended, and whatever it does, to memory or to locks, it does not to a worker. For a
+URL or a function that process is this file, of the standard library alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from tempfile import TemporaryFile
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+#: Seconds that telling one receiver may take, and those of them that a server may take for each answer.
+LIMIT, PATIENCE = 10.0, 8.0
+
+
+class NotDelivered(Exception):
+    """A receiver was not told; the text says why, without secrets."""
+
+
+class Receiver:
+    """One receiver that is not in this process.
+
+    Args:
+        target: a URL, ``module:function``, or the words of a command.
+        limit: seconds that telling it may take.
+
+    Attributes:
+        name: for people, without secrets.
+        key: the same as long as the target is.
+    """
+
+    def __init__(self, target: str | Sequence[str], limit: float = LIMIT) -> None:
+        self._target = target
+        self._limit = limit
+        self._is_url = isinstance(target, str) and "://" in target
+        self.name = _name(target)
+        self.key = hashlib.sha256(json.dumps(target).encode()).hexdigest()[:8]
+
+    def tell(self, payload: Mapping[str, Any]) -> None:
+        """Hand over a notification.
+
+        Raises:
+            NotDelivered: it was not taken in time, or refused.
+        """
+        if isinstance(self._target, str):
+            words: Sequence[str] = [sys.executable, "-I", __file__]
+            told: Mapping[str, Any] = {"to": self._target, "path": [*map(str, sys.path)], "payload": payload}
+        else:
+            words, told = self._target, payload
+        try:
+            status, said = self._run(words, json.dumps(told).encode())
+        except (OSError, ValueError) as error:
+            raise NotDelivered(getattr(error, "strerror", None) or type(error).__name__) from None
+        if status:
+            raise NotDelivered(said.decode("utf-8", "replace").strip() or f"exit status {status}")
+
+    def _run(self, words: Sequence[str], told: bytes) -> tuple[int, bytes]:
+        from celery_poison.forking import no_fork  # not at the top: a receiver's process does without
+
+        # No pipes: a pool process that is forked meanwhile would hold their ends open.
+        with _file() as stdin, _file() as said:
+            stdin.write(told)
+            stdin.seek(0)
+            # This file says one line; what another receiver says goes where its worker's words go.
+            stderr = said if self._is_url else None
+            with no_fork():  # nor may it hold the pipe that tells whether the program could be started
+                process = subprocess.Popen(
+                    [*words], stdin=stdin, stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True
+                )
+            try:
+                status = process.wait(self._limit)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise NotDelivered(f"no answer within {self._limit:g} s") from None
+            said.seek(0)
+            return status, said.read()
+
+
+def _file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):  # there need not be a disk that can be written
+        return os.fdopen(os.memfd_create("poison"), "w+b", buffering=0)
+    return TemporaryFile(buffering=0)
+
+
+def _name(target: str | Sequence[str]) -> str:
+    if not isinstance(target, str):
+        return target[0]
+    parts = urlsplit(target)
+    return f"{parts.scheme}://{parts.hostname}" if "://" in target else target
+
+
+# --- in the process of its own ------------------------------------------------------------------------
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None  # it would be followed by a GET, without what is to be told
+
+
+def _post(url: str, payload: Any) -> None:
+    headers = {"Content-Type": "application/json", "User-Agent": "celery-poison"}
+    request = urllib.request.Request(url, json.dumps(payload).encode(), headers)
+    try:
+        urllib.request.build_opener(_NoRedirects).open(request, timeout=PATIENCE).close()
+    except urllib.error.HTTPError as error:
+        sys.exit(f"HTTP {error.code}")
+    except Exception as error:  # its text may hold the URL
+        reason = getattr(error, "reason", error)
+        sys.exit(getattr(reason, "strerror", None) or type(reason).__name__)
+
+
+def main() -> None:
+    """Tell a URL or a function what standard input says."""
+    told = json.load(sys.stdin)
+    to, payload = told["to"], told["payload"]
+    if "://" in to:
+        _post(to, payload)
+    else:
+        sys.path[:] = told["path"]
+        module, _, function = to.partition(":")
+        getattr(import_module(module), function)(payload)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""Transitions of messages that wait to be sent, and what is read of them (TP1-1 to TP1-7).
+
+A lane is a destination: the name of a queue. ``QUEUE\\tTASK`` holds the messages of one task that wait by
+themselves, ``QUEUE\\t\\ttied`` those that were tied to the success of a task. Everything here raises
+``LedgerUnavailable`` when Redis is away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from celery_poison.errors import MessageNotFound
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.scripts import Caller, Code
+
+#: Where a tied message lies that could not be sent.
+FAILED = ""
+#: Rows that are read at once.
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A destination of the outbox, or a part of one that waits by itself.
+
+    Attributes:
+        queue: name of the queue; ``EXCHANGE/KEY`` where a message was published to an exchange of no queue.
+        task: only messages of this task; empty: all others.
+        tied: of messages that were tied to the success of a task.
+    """
+
+    queue: str
+    task: str = ""
+    tied: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.queue}\t{self.task}\t{'tied' if self.tied else ''}".rstrip("\t")
+
+    @classmethod
+    def read(cls, name: str) -> Lane:
+        queue, task, tied = [*name.split("\t"), "", ""][:3]
+        return cls(queue, task, bool(tied))
+
+
+class Taken(NamedTuple):
+    """One message that a relay has taken.
+
+    Attributes:
+        note: 0: it was never sent; above: it may have been sent before, under this note; below: it certainly
+            has been, and needs only be forgotten.
+    """
+
+    seq: int
+    note: int
+    packed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a relay has taken of one lane.
+
+    Attributes:
+        fence: number of this lease; a later one voids it.
+        tries: how often the first message was tried and failed, since it last waited.
+        failed_seq: number of the message whose failure was told, or 0.
+    """
+
+    lane: Lane
+    fence: int
+    tries: int
+    failed_seq: int
+    messages: Sequence[Taken]
+
+
+class Copy(NamedTuple):
+    """What is put into the broker's Redis in the step that takes a message out of the outbox.
+
+    Attributes:
+        forget: mid of which nothing need be remembered, or the empty string.
+        list: name of the list, or the empty string where the broker has the message already.
+    """
+
+    seq: int
+    forget: str
+    list: str = ""
+    payload: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """How a sending ended that failed; see ``outbox_failed.lua``."""
+
+    verdict: str
+    wait_ms: int
+    seq: int = 0
+    single: int = 0
+    cause: str = ""
+    scope: str = "queue"
+    blocks: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneRecord:
+    """How one lane stands.
+
+    Attributes:
+        waiting: messages in it.
+        cause: why its first message could not be sent last time; empty: it could.
+        due_in: seconds until it is tried again; None: it is blocked.
+        blocked: why, or None.
+    """
+
+    queue: str
+    task: str
+    tied: bool
+    waiting: int
+    tries: int
+    cause: str
+    due_in: float | None
+    blocked: dict[str, Any] | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class OutboxTransitions(Caller):
+    """The ways of a message from its caller to the broker."""
+
+    def outbox_add(self, lane: str, packed: Iterable[bytes]) -> int:
+        """Store messages of one lane in their order; return the number of the last one."""
+        reply = self._call("outbox_add", {"lane": self.keys.lane(lane)}, name_of_lane=lane, rest=[*packed])
+        return int(reply[1])
+
+    def outbox_take(
+        self, lease_ms: int, most: int, *, trouble: bool, notes: bool
+    ) -> tuple[Lease | None, float | None]:
+        """Take what is due for ``lease_ms``; return it, or None and the seconds until something is due.
+
+        Args:
+            most: messages at once.
+            trouble: take of the lanes whose last sending failed, else of the others.
+            notes: note each message first, so that a second copy of it is recognised.
+        """
+        flags = {"trouble": int(trouble), "notes": int(notes)}
+        arguments: dict[str, Any] = {"lanes": self.keys.lane(""), "lease_ms": lease_ms, "most": most, **flags}
+        code, *rest = self._call("outbox_take", {}, **arguments)
+        if code is not Code.OK:
+            return None, None if rest[0] == b"" else int(rest[0]) / 1000
+        lane, fence, tries, failed_seq, *rows = rest
+        taken = [Taken(int(seq), int(note), packed) for seq, note, packed in _threes(rows)]
+        return Lease(Lane.read(lane.decode()), int(fence), int(tries), int(failed_seq), taken), None
+
+    def outbox_sent(self, lease: Lease, copies: Iterable[Copy]) -> bool:
+        """Note that the broker has these messages; False if another relay has the lane by now."""
+        lane = str(lease.lane)
+        words = [word for copy in copies for word in copy]
+        keys = {"lane": self.keys.lane(lane)}
+        reply = self._call("outbox_sent", keys, name_of_lane=lane, fence=lease.fence, rest=words)
+        return reply[0] is Code.OK
+
+    def outbox_failed(
+        self, lease: Lease, failure: Failure, errors: Iterable[tuple[str, bytes]] = ()
+    ) -> bool | None:
+        """Note that a sending failed; return whether that blocked something, None if the lease is void.
+
+        Args:
+            errors: lane and message of each error transaction; stored in the same step.
+        """
+        lane = str(lease.lane)
+        arguments: dict[str, Any] = {
+            "name_of_lane": lane,
+            "fence": lease.fence,
+            "wait_ms": failure.wait_ms,
+            "single": failure.single,
+            "verdict": failure.verdict,
+            "number": failure.seq,
+            "cause": failure.cause,
+            "scope": failure.scope,
+            "block": int(failure.blocks),
+            "lanes": self.keys.lane(""),
+            "note": failure.note,
+        }
+        words = [word for pair in errors for word in pair]
+        keys = {"lane": self.keys.lane(lane)}
+        code, *told = self._call("outbox_failed", keys, **arguments, errors="", rest=words)
+        return bool(told[0]) if code is Code.OK else None
+
+    def outbox_refused(
+        self,
+        queue: str,
+        task: str,
+        *,
+        id: str,
+        mid: str,
+        seq: int,
+        cause: str,
+        note: str,
+        errors: Iterable[tuple[str, bytes]] = (),
+    ) -> bool:
+        """Note that a message was sent to a worker that knows no such task; return whether that blocks it."""
+        arguments: dict[str, Any] = {"queue": queue, "task": task, "id": id, "mid": mid, "number": seq}
+        told = {"cause": cause, "note": note, "lanes": self.keys.lane(""), "errors": ""}
+        words = [word for pair in errors for word in pair]
+        return bool(self._call("outbox_refused", {}, **arguments, **told, rest=words)[1])
+
+    def outbox_block(self, queue: str, task: str, *, actor: str, note: str) -> bool:
+        """Send nothing more to a queue, or of one task to it; False if it was blocked already."""
+        reply = self._call("outbox_block", {}, queue=queue, task=task, actor=actor, note=note)
+        return reply[0] is Code.OK
+
+    def outbox_unblock(self, queue: str, task: str, *, actor: str, note: str) -> int:
+        """Send again, at once; return the number of lanes that waited for it.
+
+        Raises:
+            MessageNotFound: it is not blocked.
+        """
+        arguments: dict[str, Any] = {"queue": queue, "task": task, "actor": actor, "note": note}
+        reply = self._call("outbox_resend", {}, unblock=1, **arguments)
+        if reply[0] is Code.DONE:
+            raise MessageNotFound(f"sending to queue {queue}{task and f' of task {task}'} is not blocked")
+        return int(reply[1])
+
+    def outbox_resend(self, queue: str = "", task: str = "") -> int:
+        """Try at once what waits and is not blocked; return the number of lanes."""
+        reply = self._call("outbox_resend", {}, queue=queue, task=task, unblock=0, actor="", note="")
+        return int(reply[1])
+
+    def outbox_drop(self, where: str, seq: int, *, to: str = "", actor: str, note: str) -> None:
+        """Take a message out of the outbox; ``to`` is the lane at whose end it is put instead.
+
+        Args:
+            where: name of its lane, or ``FAILED``.
+
+        Raises:
+            MessageNotFound: it is not there any more.
+        """
+        key = self.keys.lane(where) if where else self.keys.outbox_failed
+        arguments: dict[str, Any] = {"number": seq, "to": to, "actor": actor, "note": note}
+        self._call("outbox_drop", {"lane": key}, name_of_lane=where, lanes=self.keys.lane(""), **arguments)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def outbox_lanes(self) -> list[LaneRecord]:
+        """Return how every lane stands in which something waits, or that is blocked."""
+        with clear_errors("reading the outbox"):
+            pipe = self.client.pipeline()
+            pipe.zrange(self.keys.outbox_due, 0, -1, withscores=True)
+            pipe.hgetall(self.keys.outbox_lanes)
+            pipe.hgetall(self.keys.outbox_blocked)
+            pipe.time()
+            due, states, blocked, (seconds, micros) = pipe.execute()
+            for name, _ in due:
+                pipe.zcard(self.keys.lane(name.decode()))
+            counts = pipe.execute()
+        reasons = {name.decode(): json.loads(text) for name, text in blocked.items()}
+        ends = {name.decode(): at / 1000 - seconds - micros / 1e6 for name, at in due}
+        waiting = {name.decode(): count for (name, _), count in zip(due, counts, strict=True)}
+        named = {name: json.loads(text) for name, text in states.items()}
+        return [
+            _record(
+                Lane.read(name), waiting.get(name, 0), named.get(name.encode(), {}), ends.get(name), reasons
+            )
+            for name in sorted({*ends, *reasons})
+        ]
+
+    def outbox_messages(self, where: str) -> Iterator[tuple[int, bytes]]:
+        """Yield number and message of a lane, or of ``FAILED``, in their order."""
+        key, last = self.keys.lane(where) if where else self.keys.outbox_failed, "-inf"
+        while True:
+            with clear_errors("reading the outbox"):
+                rows: Any = self.client.zrange(
+                    key, last, "+inf", byscore=True, offset=0, num=_PAGE, withscores=True
+                )
+            yield from ((int(seq), packed) for packed, seq in rows)
+            if len(rows) < _PAGE:
+                return
+            last = f"({int(rows[-1][1])}"
+
+    def outbox_has_trouble(self) -> bool:
+        """Whether anything waits in a lane that a relay has looked at."""
+        with clear_errors("reading the outbox"):
+            return bool(self.client.exists(self.keys.outbox_lanes))
+
+    def outbox_wait(self, seconds: float) -> None:
+        """Return when a message was stored that nobody looks at yet, at the latest after ``seconds``."""
+        with clear_errors("waiting for the outbox"):
+            self.client.blpop([self.keys.outbox_wake], timeout=seconds)
+
+
+def _threes(row: Sequence[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    return zip(row[::3], row[1::3], row[2::3], strict=True)
+
+
+def _record(
+    lane: Lane, waiting: int, state: dict[str, Any], due_in: float | None, reasons: dict[str, Any]
+) -> LaneRecord:
+    why = reasons.get(lane.queue) or reasons.get(str(Lane(lane.queue, lane.task)))
+    return LaneRecord(
+        queue=lane.queue,
+        task=lane.task,
+        tied=lane.tied,
+        waiting=waiting,
+        tries=int(state.get("tries", 0)),
+        cause=str(state.get("cause", "")),
+        due_in=None if why or due_in is None else max(0.0, due_in),
+        blocked=why,
+    )

@@ -1,0 +1,120 @@
+"""What keeps a lake small, quick and lawful, without Spark. Ingest and readers may go on meanwhile.
+
+Nothing that a reader may still be reading is deleted: files that were replaced stay until :func:`vacuum`
+finds them older than the longest reader takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from deltalake import CommitProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from celery_poison.pipeline.lake import Lake, LakeError, Position, Table, taken
+
+#: Hours for which replaced files stay: the longest reader, and the longest batch of an ingest.
+KEEP_HOURS = 24.0
+
+
+def compact(table: Table, quietly: bool = False) -> int:
+    """Put small files together, in one commit; return how many files became fewer.
+
+    Args:
+        quietly: where somebody else changes the same files, leave it for the next time.
+
+    Raises:
+        LakeTaken: somebody else changed the same files.
+    """
+    try:
+        with taken(table.uri):
+            told = table.delta.optimize.compact()
+    except LakeError:
+        if not quietly:
+            raise
+        return 0
+    finally:
+        table.refresh()
+    return int(told["numFilesRemoved"]) - int(told["numFilesAdded"])
+
+
+def vacuum(table: Table, keep_hours: float = KEEP_HOURS) -> int:
+    """Delete files that no version since so many hours needs, and what killed tasks left; return how many.
+
+    A reader that takes longer than ``keep_hours`` fails, and says which file it misses. Older versions cannot
+    be read or restored any more.
+    """
+    gone = table.delta.vacuum(
+        retention_hours=round(keep_hours), dry_run=False, enforce_retention_duration=False, full=True
+    )
+    table.refresh()
+    return len(gone)
+
+
+def keep_days(table: Table, days: int) -> int:
+    """Remove the rows of days that are over for longer than so many; return how many rows."""
+    if "date" not in table.schema.names:
+        return 0
+    oldest = (datetime.now(UTC) - timedelta(days=days)).date()
+    return _delete(table, f"date < CAST('{oldest.isoformat()}' AS DATE)")
+
+
+def forget(lake: Lake, tables: list[Table], ids: list[str]) -> int:
+    """Remove every row of some task ids; return how many entries of the journal went.
+
+    Counts that hold no id stay until the tables are made anew, which the next command that reads them does.
+    The rows are out of the files themselves only after a :func:`vacuum` with ``keep_hours=0``.
+    """
+    quoted = ", ".join("'" + each.replace("'", "''") + "'" for each in ids)
+    gone = [_delete(table, f"id IN ({quoted})") for table in tables if "id" in table.schema.names]
+    _anew(lake)
+    return gone[0] if gone else 0
+
+
+def _delete(table: Table, predicate: str) -> int:
+    with taken(table.uri):
+        told = table.delta.delete(predicate)
+    table.refresh()
+    return int(told.get("num_deleted_rows") or 0)
+
+
+def _anew(lake: Lake) -> None:
+    """Make it known that entries went: what is made of the journal must be made anew."""
+    for app in lake.apps():
+        position = lake.journal.position(app)
+        if position:
+            lake.journal.commit([], app, replace(position, epoch=position.epoch + 1))
+
+
+def restore(lake: Lake, version: int) -> None:
+    """Make the journal what it was at a version: ingest goes on from there, and tables are made anew.
+
+    Raises:
+        LakeError: there is no such version, or its files are gone.
+    """
+    now = {app: lake.journal.position(app) or Position() for app in lake.apps()}
+    try:
+        then = Table(None, lake.journal.uri, version=version)
+        carried: list[Transaction] = []
+        for app, position in now.items():
+            old = then.position(app) or Position()
+            carried += replace(old, epoch=position.epoch + 1).transactions(app)
+        lake.journal.delta.restore(version, commit_properties=CommitProperties(app_transactions=carried))
+    except (CommitFailedError, DeltaError) as error:
+        raise LakeError(f"version {version} of the journal cannot be restored: {error}") from error
+    lake.journal.refresh()
+
+
+def history(table: Table, limit: int = 20) -> list[dict[str, Any]]:
+    """Return the newest commits, the newest first: version, time, what was done."""
+    return [
+        {
+            "version": each["version"],
+            "at": datetime.fromtimestamp(each["timestamp"] / 1000, UTC).isoformat(" ", "seconds"),
+            "operation": each["operation"],
+            "told": each.get("celery_poison", ""),
+        }
+        for each in table.delta.history(limit)
+    ]

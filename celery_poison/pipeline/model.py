@@ -1,0 +1,323 @@
+"""One model of deaths over all dimensions together, so that a bad task does not colour its host (NEW-7).
+
+A Poisson regression with run time as exposure. Every task has a rate of its own, drawn towards that of the
+fleet; to these are added, one after another, the hosts, releases, queues, forms of arguments, sizes and
+fingerprints that had more deaths than the rest of the model leaves them. What is added first explains most;
+what is then left of the others is judged beside it. Nothing here knows Spark or where the counts come from.
+docs/pipeline-tables.md says what each figure means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+#: The share of false accusations among those of one dimension that is accepted.
+FALSE_SHARE = 0.05
+#: Each task starts as if so many deaths had been seen where as many were expected: no data, no effect.
+PRIOR = 0.5
+#: A single death accuses nobody.
+LEAST_DEATHS = 2.0
+_ROUNDS, _SWEEPS, _EXACT = 100, 500, 1e-7
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Runs that have everything in common, counted.
+
+    Attributes:
+        deaths, seconds: of each cell: deaths, and run time.
+        task: number of its task, or -1.
+        codes: dimension -> number of its element in that dimension, or -1.
+        seen: dimension -> how many elements there are, those without a death among them; by default as many
+            as have a number.
+        known: dimension -> elements whose deaths are their own, as trials have proved.
+        parts: dimensions of which each element belongs to one task. What such a one explains says nothing
+            about the rest of its task.
+    """
+
+    deaths: Floats
+    seconds: Floats
+    task: Codes
+    codes: Mapping[str, Codes]
+    seen: Mapping[str, int] = field(default_factory=dict)
+    known: Mapping[str, Collection[int]] = field(default_factory=dict)
+    parts: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the model says about one element.
+
+    Attributes:
+        deaths, expected: with the run time it had, in the company it had, were it like the others.
+        low, high: 95 % interval of ``deaths / expected``.
+        p: how often chance alone brings that many deaths; q: the same for everything at least as suspicious
+            together, as false discovery rate (Benjamini and Hochberg).
+        explains: whether the model needs it, beside the others, to explain the deaths.
+        elsewhere: of a task, further deaths, which one of its parts explains.
+    """
+
+    dimension: str
+    code: int
+    deaths: float
+    expected: float
+    low: float
+    high: float
+    p: float
+    q: float
+    explains: bool = False
+    elsewhere: float = 0.0
+
+
+class _Dimension:
+    """The elements of one dimension, and what those in the model multiply."""
+
+    def __init__(self, codes: Codes, deaths: Floats, known: Collection[int]) -> None:
+        self.size = int(codes.max(initial=-1)) + 1
+        #: How many elements there are: those of other windows have numbers, too.
+        self.seen = len(np.unique(codes[codes >= 0]))
+        # Rows without an element have one of their own, which is never in the model.
+        self.codes = np.where(codes < 0, self.size, codes)
+        self.deaths = _added(self.codes, deaths, self.size + 1)
+        self.times = np.ones(self.size + 1)
+        self.inside = np.zeros(self.size + 1, dtype=bool)
+        self.inside[[*known]] = True
+
+    def alone(self, mean: Floats) -> Floats:
+        """Return what is expected of each element without its own effect."""
+        told: Floats = np.maximum(_added(self.codes, mean, self.size + 1) / self.times, _NOTHING)
+        return told
+
+    def fit(self, mean: Floats) -> None:
+        """Let each element in the model explain its deaths; changes ``mean``."""
+        if self.inside.any():
+            self.change(
+                np.where(self.inside, np.maximum(self.deaths, _NOTHING) / self.alone(mean), 1.0), mean
+            )
+
+    def change(self, times: Floats, mean: Floats) -> None:
+        mean *= (times / self.times)[self.codes]
+        self.times = times
+
+
+def judge(cells: Cells) -> list[Judged]:
+    """Return every element that was in a death, tasks last; in no other order."""
+    model = _Model(cells)
+    model.grow()
+    return [*model.elements(), *model.tasks()]
+
+
+def q_values(p: Floats, seen: int) -> Floats:
+    """Return the false discovery rates (Benjamini and Hochberg) of ``p``.
+
+    Args:
+        seen: how many were looked at; those that are not in ``p`` had no death, and so a p of 1.
+    """
+    order = np.argsort(p)
+    ranked = p[order] * max(seen, len(p)) / np.arange(1, len(p) + 1)
+    found = np.empty_like(p)
+    found[order] = np.minimum(1.0, np.minimum.accumulate(ranked[::-1])[::-1])
+    return found
+
+
+def chance(deaths: Floats, expected: Floats) -> Floats:
+    """Return how likely at least ``deaths`` are, by Poisson's law; they need not be whole."""
+    told: Floats = np.where(deaths > 0, special.gammainc(np.maximum(deaths, _NOTHING), expected), 1.0)
+    return told
+
+
+def interval(deaths: Floats, expected: Floats) -> tuple[Floats, Floats]:
+    """Return the exact 95 % interval (Garwood) of ``deaths / expected``."""
+    low = np.where(deaths > 0, special.gammaincinv(np.maximum(deaths, _NOTHING), 0.025), 0.0)
+    return low / expected, special.gammaincinv(deaths + 1.0, 0.975) / expected
+
+
+class _Model:
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        # Runs of an unknown task are one more task.
+        task = np.where(cells.task < 0, cells.task.max(initial=-1) + 1, cells.task)
+        self._tasks = _Dimension(task, cells.deaths, ())
+        self.dimensions = {
+            name: _Dimension(codes, cells.deaths, cells.known.get(name, ()))
+            for name, codes in cells.codes.items()
+        }
+        self.mean = cells.seconds.copy()
+        self.fit()
+
+    def fit(self) -> None:
+        """Make the likelihood, with its prior, as large as it gets: one dimension after the other, in rounds.
+
+        Each step has a closed form, and none can overshoot; the sum of it all is concave.
+        """
+        died, mean = self._cells.deaths.sum(), self.mean
+        for _ in range(_SWEEPS):
+            before = mean.copy()
+            mean *= died / max(mean.sum(), _NOTHING)
+            tasks = self._tasks
+            tasks.change((tasks.deaths + PRIOR) / (tasks.alone(mean) + PRIOR), mean)
+            for dimension in self.dimensions.values():
+                dimension.fit(mean)
+            if np.abs(mean - before).sum() <= _EXACT * max(mean.sum(), _NOTHING):
+                break
+
+    def grow(self) -> None:
+        """Add what explains deaths until nothing suspicious is left, then drop what is not needed."""
+        for _ in range(_ROUNDS):
+            fresh = self._most_suspicious()
+            if not fresh:
+                break
+            for told in fresh:
+                self.dimensions[told.dimension].inside[told.code] = True
+            self.fit()
+        needless = [told for told in self.elements() if self._is_needless(told)]
+        for told in needless:
+            dimension = self.dimensions[told.dimension]
+            dimension.inside[told.code] = False
+        if needless:
+            for dimension in self.dimensions.values():
+                dimension.change(np.where(dimension.inside, dimension.times, 1.0), self.mean)
+            self.fit()
+
+    def _is_needless(self, told: Judged) -> bool:
+        given = told.code in self._cells.known.get(told.dimension, ())
+        return bool(self.dimensions[told.dimension].inside[told.code]) and not told.explains and not given
+
+    def _most_suspicious(self) -> list[Judged]:
+        """Return those whose excess is largest, none of which shares a death with another."""
+        found = [
+            told
+            for told in self.elements()
+            if told.q < FALSE_SHARE
+            and told.deaths >= LEAST_DEATHS
+            and not self.dimensions[told.dimension].inside[told.code]
+        ]
+        found.sort(key=_excess, reverse=True)
+        died = self._cells.deaths > 0
+        taken = np.zeros(len(died), dtype=bool)
+        fresh = []
+        for told in found:
+            mine = died & (self.dimensions[told.dimension].codes == told.code)
+            if not (taken & mine).any():
+                taken |= mine
+                fresh.append(told)
+        return fresh
+
+    def elements(self) -> list[Judged]:
+        """Return every element but the tasks: its deaths against those that the rest of the model expects."""
+        found = []
+        for name, dimension in self.dimensions.items():
+            codes = np.flatnonzero(dimension.deaths[: dimension.size] > 0)
+            deaths, expected = dimension.deaths[codes], dimension.alone(self.mean)[codes]
+            p, seen = chance(deaths, expected), self._cells.seen.get(name, dimension.seen)
+            told = _judged(name, codes, deaths, expected, interval(deaths, expected), p, q_values(p, seen))
+            inside = dimension.inside[codes]
+            found += [
+                replace(each, explains=bool(within) and each.q < FALSE_SHARE)
+                for each, within in zip(told, inside, strict=True)
+            ]
+        return found
+
+    def tasks(self) -> list[Judged]:
+        """Return every task: its deaths against those that the calmer tasks would have had in its place.
+
+        What the model explains otherwise is taken into account on both sides. The worst is taken out first,
+        so that the next is compared with those that are left.
+        """
+        rest = np.ones(len(self.mean), dtype=bool)
+        for name in self._cells.parts:
+            rest &= ~self.dimensions[name].inside[self.dimensions[name].codes]
+        size, task = self._tasks.size, self._tasks.codes[rest]
+        deaths = _added(task, self._cells.deaths[rest], size)
+        elsewhere = self._tasks.deaths[:size] - deaths
+        # What each task would expect at the rate of the fleet.
+        share = _added(task, self.mean[rest], size) / self._tasks.times[:size]
+        calm = np.ones(len(deaths), dtype=bool)
+        p, low, high, usual = _against(deaths, share, calm)
+        for _ in range(len(deaths)):
+            q = q_values(p, len(p))
+            worst = int(np.argmin(np.where(calm, p, 2.0)))
+            if not calm[worst] or q[worst] >= FALSE_SHARE or deaths[worst] < LEAST_DEATHS:
+                break
+            calm[worst] = False
+            p, low, high, usual = _against(deaths, share, calm)
+        found = _judged("task", np.arange(size), deaths, usual, (low, high), p, q_values(p, size))
+        known = int(self._cells.task.max(initial=-1)) + 1
+        return [
+            replace(told, explains=not calm[n], elsewhere=float(elsewhere[n]))
+            for n, told in enumerate(found[:known])
+            if deaths[n] + elsewhere[n] > 0
+        ]
+
+
+def _judged(
+    name: str,
+    codes: Codes,
+    deaths: Floats,
+    expected: Floats,
+    bounds: tuple[Floats, Floats],
+    p: Floats,
+    q: Floats,
+) -> list[Judged]:
+    figures = np.column_stack([deaths, expected, *bounds, p, q])
+    return [Judged(name, int(code), *row) for code, row in zip(codes, figures.tolist(), strict=True)]
+
+
+def _against(
+    deaths: Floats, share: Floats, calm: npt.NDArray[np.bool_]
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Compare each task with all other calm ones, given how many deaths both have together (exact, binomial).
+
+    Returns:
+        p; the 95 % interval (Clopper and Pearson) of the one rate by the other; deaths at the rate of the
+        others, who are taken to have had half a death at least.
+    """
+    others = deaths[calm].sum() - np.where(calm, deaths, 0.0)
+    room = np.maximum(share[calm].sum() - np.where(calm, share, 0.0), _NOTHING)
+    part = share / (share + room)
+    p = np.where(deaths > 0, special.betainc(np.maximum(deaths, _NOTHING), others + 1, part), 1.0)
+    low = np.where(deaths > 0, special.betaincinv(np.maximum(deaths, _NOTHING), others + 1, 0.025), 0.0)
+    high = np.where(others > 0, special.betaincinv(deaths + 1, np.maximum(others, _NOTHING), 0.975), 1.0)
+    odds = np.maximum(share, _NOTHING) / room
+    with np.errstate(divide="ignore"):
+        bounds = low / (1 - low) / odds, high / (1 - high) / odds
+    return p, *bounds, np.maximum(others, PRIOR) * odds
+
+
+def _excess(told: Judged) -> float:
+    """Return by how much its own effect would improve the likelihood; unlike p it never becomes zero."""
+    return told.deaths * float(np.log(told.deaths / told.expected)) - told.deaths + told.expected
+
+
+def _added(codes: Codes, values: Floats, size: int) -> Floats:
+    """Add up ``values`` by code."""
+    told: Floats = np.bincount(codes, values, size).astype(np.float64)
+    return told
+
+
+def grouped(codes: Codes) -> Sequence[Codes]:
+    """Return the rows of each code."""
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(codes[order], np.arange(codes.max(initial=-1) + 2))
+    return [order[start:end] for start, end in pairwise(bounds)]
+
+
+def chance_of_change(deaths: float, time: float, before: float, time_before: float) -> float | None:
+    """Return how likely at least ``deaths`` of all of them fall into ``time``, if nothing had changed.
+
+    None where one of the two spans has no run time: nothing can be compared.
+    """
+    if time <= 0 or time_before <= 0:
+        return None
+    part = time / (time + time_before)
+    return float(special.betainc(deaths, before + 1, part)) if deaths > 0 else 1.0

@@ -1,0 +1,271 @@
+"""Spark's tasks write Parquet files under their final names; a commit makes them part of a Delta table.
+
+A file counts when a commit names it. What a killed, repeated or forgotten task left behind is named by none:
+no reader sees it, and ``pipeline maintain`` removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+from pyspark.sql.types import StructType
+
+#: A row group is written out when it has so many rows or bytes; a file is closed when it has so many.
+_ROWS, _BYTES, _MOST_ROWS = 131_072, 64 << 20, 4_000_000
+#: Nearly every row has another value here, so that a dictionary of them would only cost.
+_UNIQUE = frozenset({"entry", "seq", "id", "mid", "token", "started_at", "ended_at", "first_at", "last_at"})
+_NOTHING = "__HIVE_DEFAULT_PARTITION__"
+_TOLD = "path string, size long, rows long, parts string"
+_KINDS: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "binary": pa.binary(),
+    "array<string>": pa.list_(pa.string()),
+}
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that a task wrote and closed.
+
+    Attributes:
+        path: below the table's directory.
+        size: in bytes.
+        parts: partition column -> its value as text, or None.
+    """
+
+    path: str
+    size: int
+    rows: int
+    parts: Mapping[str, str | None]
+
+    def action(self) -> Any:
+        """Return it as what a commit adds."""
+        from deltalake.transaction import AddAction
+
+        stats = json.dumps({"numRecords": self.rows})
+        return AddAction(self.path, self.size, self.parts, int(time.time() * 1000), True, stats)
+
+
+def is_local(uri: str) -> bool:
+    """Return whether a table lies in a directory, which every process must then see by the same path."""
+    return "://" not in uri or uri.startswith("file:")
+
+
+def filesystem(uri: str) -> fs.FileSystem:
+    """Return the directory of a table, or what is below its URL, as a file system.
+
+    Keys of object stores are taken from the environment, as ``deltalake`` does everywhere.
+    """
+    if is_local(uri):
+        return fs.SubTreeFileSystem(uri, fs.LocalFileSystem())
+    from deltalake.fs import DeltaStorageHandler
+
+    return fs.PyFileSystem(DeltaStorageHandler(uri))
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return a schema of Spark's as one of Arrow's."""
+    return pa.schema([pa.field(each.name, _KINDS[each.dataType.simpleString()]) for each in schema])
+
+
+def written(frame: Any, uri: str, partitions: Sequence[str]) -> list[Written]:
+    """Let tasks write a DataFrame below a table's URI; return the files, which do not count yet."""
+    schema = arrow_schema(frame.schema)
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return told(write((batch.cast(schema) for batch in batches), uri, partitions))
+
+    return gathered(frame.mapInArrow(task, _TOLD))
+
+
+def gathered(told: Any) -> list[Written]:
+    """Collect what tasks yielded of :func:`told`."""
+    return [
+        Written(row["path"], row["size"], row["rows"], json.loads(row["parts"])) for row in told.collect()
+    ]
+
+
+def told(files: Iterator[Written]) -> Iterator[pa.RecordBatch]:
+    """Yield files in the form in which they go from a task to the driver."""
+    for file in files:
+        row = {"path": file.path, "size": file.size, "rows": file.rows, "parts": json.dumps(dict(file.parts))}
+        yield pa.RecordBatch.from_pylist([row])
+
+
+def tell(rows: Any, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Written]:
+    """Run a task that yields :func:`told` over a DataFrame."""
+    return gathered(rows.mapInArrow(task, _TOLD))
+
+
+def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]) -> Iterator[Written]:
+    """Write rows into files, one or more for each combination of the partition columns' values."""
+    place = filesystem(uri)
+    open_files: dict[tuple[Any, ...], _File] = {}
+    for batch in batches:
+        for values, rows in _apart(batch, partitions):
+            file = open_files.get(values)
+            if file is None:
+                file = open_files[values] = _File(place, partitions, values, rows.schema)
+            file.add(rows)
+            if file.rows >= _MOST_ROWS:
+                yield open_files.pop(values).close()
+    for file in open_files.values():
+        yield file.close()
+
+
+def _apart(
+    batch: pa.RecordBatch, partitions: Sequence[str]
+) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
+    """Yield the rows of each combination of values, without these columns."""
+    if not batch.num_rows:
+        return
+    inner = [name for name in batch.schema.names if name not in partitions]
+    kinds = (
+        pa.table({name: batch.column(name) for name in partitions}).group_by(list(partitions)).aggregate([])
+    )
+    for kind in kinds.to_pylist() if partitions else [{}]:
+        rows = batch
+        if len(kinds) > 1:
+            for name, value in kind.items():
+                column = rows.column(name)
+                rows = rows.filter(pc.is_null(column) if value is None else pc.equal(column, value))
+        yield tuple(kind[name] for name in partitions), rows.select(inner)
+
+
+class _File:
+    def __init__(
+        self, place: Any, partitions: Sequence[str], values: tuple[Any, ...], schema: pa.Schema
+    ) -> None:
+        self._place, self.rows = place, 0
+        self._parts = {name: _text(value) for name, value in zip(partitions, values, strict=True)}
+        directory = "".join(f"{name}={value or _NOTHING}/" for name, value in self._parts.items())
+        self._path = f"{directory}part-{uuid.uuid4()}.zstd.parquet"
+        place.create_dir(directory or ".", recursive=True)
+        self._out = place.open_output_stream(self._path)
+        self._writer = pq.ParquetWriter(
+            self._out,
+            schema,
+            compression="zstd",
+            use_dictionary=[name for name in schema.names if name not in _UNIQUE],
+            write_page_checksum=True,
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        self._waiting_bytes += rows.nbytes
+        self.rows += rows.num_rows
+        if self._waiting_rows >= _ROWS or self._waiting_bytes >= _BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=self._waiting_rows)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def close(self) -> Written:
+        self._flush()
+        self._writer.close()
+        size = self._out.tell()
+        self._out.close()
+        return Written(self._path, size, self.rows, self._parts)
+
+
+def _text(value: Any) -> str | None:
+    """Return a partition's value as Delta writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else str(value)
+
+
+def read(session: Any, uri: str, delta: Any, paths: Sequence[str], schema: StructType) -> Any:
+    """Return a table of an object store as a DataFrame, read by tasks: Spark itself needs no connector."""
+    wanted = {unquote(urlsplit(path).path).strip("/") for path in paths}
+    root = unquote(urlsplit(uri).path).strip("/")
+    every = ((path, parts) for path, parts in _files(delta) if f"{root}/{unquote(path)}".strip("/") in wanted)
+    files = [(path, json.dumps(parts)) for path, parts in every]
+    rows = session.createDataFrame(files, "path string, parts string").repartition(
+        max(1, min(len(files), 64))
+    )
+    return rows.mapInArrow(partial(_read, uri=uri, schema=arrow_schema(schema)), schema)
+
+
+def _read(files: Iterator[pa.RecordBatch], uri: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    place = filesystem(uri)
+    for batch in files:
+        for file in batch.to_pylist():
+            parts = json.loads(file["parts"])
+            with pq.ParquetFile(place.open_input_file(unquote(file["path"]))) as opened:
+                for rows in opened.iter_batches(65_536):
+                    yield _completed(rows, parts, schema)
+
+
+def _files(delta: Any) -> Iterator[tuple[str, dict[str, str | None]]]:
+    """Yield the files of a table, and the values of their partition columns."""
+    for each in pa.table(delta.get_add_actions(flatten=True)).to_pylist():
+        start = "partition."
+        yield each["path"], {k.removeprefix(start): _text(v) for k, v in each.items() if k.startswith(start)}
+
+
+def _completed(rows: pa.RecordBatch, parts: Mapping[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
+    """Add the partition columns, and those that a newer release brought."""
+    columns = []
+    for field in schema:
+        if field.name in rows.schema.names:
+            columns.append(rows.column(field.name).cast(field.type))
+        else:
+            value = pa.scalar(parts.get(field.name), pa.string()).cast(field.type)
+            columns.append(pa.repeat(value, rows.num_rows))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def safe_name(app: str) -> str:
+    """Return an app's name as it stands in the names of directories."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", app)
+
+
+def check(session: Any, uri: str, delta: Any) -> list[tuple[str, int, str]]:
+    """Let tasks read every value of a table; return path, rows and what is wrong of each damaged file."""
+    actions = pa.table(delta.get_add_actions(flatten=True)).select(["path", "num_records"]).to_pylist()
+    if not actions:
+        return []
+    rows = session.createDataFrame(
+        [(each["path"], each["num_records"] or 0) for each in actions], "path string, rows long"
+    ).repartition(min(len(actions), 64))
+    found = rows.mapInArrow(partial(_check, uri=uri), "path string, rows long, why string").collect()
+    return [(row["path"], row["rows"], row["why"]) for row in found]
+
+
+def _check(files: Iterator[pa.RecordBatch], uri: str) -> Iterator[pa.RecordBatch]:
+    place = filesystem(uri)
+    for batch in files:
+        for file in batch.to_pylist():
+            try:
+                source = place.open_input_file(unquote(file["path"]))
+                with pq.ParquetFile(source, page_checksum_verification=True) as opened:
+                    rows = sum(each.num_rows for each in opened.iter_batches(65_536))
+                why = "" if rows == file["rows"] else f"it holds {rows} rows"
+            except (OSError, pa.ArrowException) as error:
+                why = str(error).splitlines()[0]
+            if why:
+                yield pa.RecordBatch.from_pylist([{**file, "why": why}])

@@ -1,0 +1,89 @@
+"""What each task took on each day: counts and sketches, which add up.
+
+A *sketch* (KLL) holds a distribution in a few kilobytes; two of them make the sketch of both, and a
+percentile read from it is right to about one part in a hundred of the rank.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from celery_poison.pipeline.tables.attempts import ended_alive
+
+MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms", "memory": "memory_kb"}
+_COUNTS = ("attempts", "failures", "retries", "deaths", "proven", "interrupted", "rolled_back")
+
+
+def daily(attempts: DataFrame) -> DataFrame:
+    """Return ``date, task, alive``, counts, and a sketch of each of :data:`MEASURES`. Rows may be split.
+
+    ``alive`` says whether the attempts of a row ended alive.
+    """
+    alive = ended_alive(F.col("end"), F.col("outcome")).alias("alive")
+    return attempts.groupBy("date", "task", alive).agg(
+        F.count(F.lit(1)).alias("attempts"),
+        _count(F.col("outcome") == "failure").alias("failures"),
+        _count(F.col("outcome") == "retry").alias("retries"),
+        _count(F.col("end") == "crashed").alias("deaths"),
+        _count(F.col("proof") == "proven").alias("proven"),
+        _count(F.col("end") == "interrupted").alias("interrupted"),
+        _count(F.col("end") == "rolled_back").alias("rolled_back"),
+        F.max("memory_kb").alias("memory_max_kb"),
+        *(F.kll_sketch_agg_bigint(column).alias(name) for name, column in MEASURES.items()),
+    )
+
+
+def task_daily(counted: DataFrame) -> DataFrame:
+    """Return how each task fared on each day (UTC): runs, deaths, time, memory and size.
+
+    Args:
+        counted: what :func:`daily` returns.
+    """
+    whole = counted.groupBy("date", "task").agg(
+        *(F.sum(name).alias(name) for name in _COUNTS),
+        F.sum(F.when(F.col("alive"), F.col("attempts")).otherwise(0)).alias("alive"),
+        F.max("memory_max_kb").alias("memory_max_kb"),
+        *(F.kll_merge_agg_bigint(name).alias(name) for name in MEASURES),
+    )
+    return whole.select(
+        "date",
+        "task",
+        "attempts",
+        "alive",
+        *_COUNTS[1:],
+        _quantile("duration", 0.5).alias("runtime_p50_ms"),
+        _quantile("duration", 0.95).alias("runtime_p95_ms"),
+        "memory_max_kb",
+        _quantile("payload", 0.95).alias("payload_p95_bytes"),
+    )
+
+
+def usual(counted: DataFrame) -> DataFrame:
+    """Return what runs that ended alive took, of each task and day: ``date, task, measure, value, n``.
+
+    ``value`` is the median of ``n`` runs.
+
+    Args:
+        counted: what :func:`daily` returns.
+    """
+    merged = (F.kll_merge_agg_bigint(name).alias(name) for name in MEASURES)
+    whole = counted.where("alive").groupBy("date", "task").agg(*merged)
+    each = (
+        F.struct(F.lit(name).alias("measure"), _quantile(name, 0.5).alias("value"), _n(name).alias("n"))
+        for name in MEASURES
+    )
+    told = whole.select("date", "task", F.explode(F.array(*each)).alias("m"))
+    return told.select("date", "task", "m.*").where("value is not null")
+
+
+def _count(condition: Column) -> Column:
+    return F.count(F.when(condition, True))
+
+
+def _n(sketch: str) -> Column:
+    return F.kll_sketch_get_n_bigint(sketch)
+
+
+def _quantile(sketch: str, rank: float) -> Column:
+    return F.when(_n(sketch) > 0, F.kll_sketch_get_quantile_bigint(F.col(sketch), F.lit(rank)))

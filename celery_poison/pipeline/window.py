@@ -1,0 +1,81 @@
+"""Which days are looked at, and which came before: ``--since`` and ``--until`` (NEW-7)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Any, Self
+
+import click
+
+from celery_poison.errors import ConfigurationError
+
+#: Options of every command that looks at a window.
+OPTIONS = (
+    click.Option(
+        ["--since"],
+        metavar="DAY|Nd",
+        help="Only from this day on (UTC), compared with all before: 2026-03-02, or 7d: the last seven days.",
+    ),
+    click.Option(["--until"], metavar="DAY", help="Only up to this day, which is not among them."),
+)
+_DAYS = re.compile(r"(\d{1,4})d")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Days, UTC: ``since`` is the first of them, ``until`` the first after them; None: no bound."""
+
+    since: date | None = None
+    until: date | None = None
+
+    @classmethod
+    def of(cls, since: str | None, until: str | None, last: date | None) -> Self:
+        """Return what the options say.
+
+        Args:
+            last: the newest day in the lake, from which ``Nd`` counts back; None for an empty lake.
+
+        Raises:
+            ConfigurationError: one of them is no day, or nothing lies between the two.
+        """
+        end = _day("--until", until) if until else None
+        newest = end or (last and last + timedelta(1))
+        days = _DAYS.fullmatch(since or "")
+        if days:
+            start = newest and newest - timedelta(int(days[1]))
+        else:
+            start = _day("--since", since) if since else None
+        if start and end and start >= end:
+            raise ConfigurationError(f"--since {start} --until {end}: no day lies between them")
+        return cls(start, end)
+
+    @property
+    def recent(self) -> str:
+        """SQL: whether a ``date`` is in the window and not before it."""
+        return f"date >= date '{self.since}'" if self.since else "true"
+
+    @property
+    def within(self) -> str:
+        """SQL: whether a ``date`` is in the window or before it."""
+        return f"date < date '{self.until}'" if self.until else "true"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"since": _text(self.since), "until": _text(self.until)}
+
+    def says(self) -> str:
+        """Return the window in words; empty where nothing bounds it."""
+        start = f"from {self.since} on" if self.since else ""
+        return " ".join(filter(None, (start, f"up to {self.until}, exclusively" if self.until else "")))
+
+
+def _day(option: str, text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"{option} {text}: a day is wanted, as 2026-03-02, or 7d") from None
+
+
+def _text(day: date | None) -> str | None:
+    return day.isoformat() if day else None

@@ -1,0 +1,158 @@
+"""Takes what Celery publishes, at the last step before the broker, in the caller's call (TP1-1).
+
+Every way to publish ends in ``app.amqp.send_task_message``: ``delay``, ``apply_async``, ``send_task``,
+canvas, retries, beat. It is given a producer that serialises as kombu does, and hands over the
+message instead of sending it. All signals of Celery are sent as ever; the relay sends ``task-sent``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from celery import Celery
+from kombu import Producer
+
+from celery_poison import hooks
+from celery_poison.headers import MARK
+from celery_poison.producer.message import Outgoing, identity
+
+#: Takes a message; False: it could not, and the message is to be sent directly.
+Sink = Callable[[Outgoing], bool]
+#: Says who takes a message of this task (None: nobody), given what ``apply_async(outbox=...)`` said.
+Choose = Callable[[str, bool | None], Sink | None]
+
+#: In this context everything that is published goes to this sink: what is tied to the success of a task.
+captured_by: ContextVar[Sink | None] = ContextVar("poison_captured_by", default=None)
+
+
+@contextmanager
+def captured(sink: Sink | None) -> Iterator[None]:
+    """Hand what is published in here to ``sink``."""
+    before = captured_by.set(sink)
+    try:
+        yield
+    finally:
+        captured_by.reset(before)
+
+
+def sent_at_once() -> AbstractContextManager[None]:
+    """What is published in here is tied to nothing."""
+    return captured(None)
+
+
+def capture(app: Celery, choose: Choose) -> None:
+    """Let ``choose`` say what of ``app`` is taken; as soon as the app is configured."""
+    if not hooks.fits(hooks.Part.OUTBOX):
+        return
+    if app.configured:
+        _wrap(app, choose)
+    else:
+        app.on_after_configure.connect(lambda sender, **_: _wrap(sender, choose), weak=False)
+
+
+def _wrap(app: Celery, choose: Choose) -> None:
+    amqp: Any = app.amqp
+    made = vars(amqp).get("send_task_message")
+    if getattr(made, "takes", False):  # configured anew
+        return
+    plain: list[Callable[..., Any]] = [made] if made else []
+
+    def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+        if not plain:
+            plain.append(amqp._create_task_sender())
+        asked = options.pop("outbox", None)
+        sink = captured_by.get() or choose(name, asked)
+        if sink is None:
+            return plain[0](producer, name, message, **options)
+        retry = options.pop("retry", None)
+        retry = app.conf.task_publish_retry if retry is None else retry
+        taker = _Taker(producer, name, message.sent_event, sink, retry=retry)
+        return plain[0](taker, name, message._replace(sent_event=None), **options, retry=False)
+
+    send_task_message.takes = True  # type: ignore[attr-defined]
+    amqp.send_task_message = send_task_message
+
+
+class _Taker(Producer):  # type: ignore[misc, unused-ignore]
+    """A producer without a broker: it hands over one message.
+
+    Args:
+        real: the producer that sends the message if nobody takes it.
+        retry: whether that one tries again.
+    """
+
+    def __init__(self, real: Any, task: str, event: Any, sink: Sink, *, retry: bool) -> None:
+        super().__init__(None)
+        self._real = real
+        self._task = task
+        self._event = event
+        self._sink = sink
+        self._retry = retry
+        self._policy: Any = None
+        self._id = self._mid = ""
+
+    def publish(self, body: Any, *args: Any, **options: Any) -> Any:
+        self._id, self._mid = identity(options.get("headers") or {}, body, self._task)
+        self._policy = options.get("retry_policy")
+        return super().publish(body, *args, **options)
+
+    def _publish(
+        self,
+        body: Any,
+        priority: int,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: dict[str, Any],
+        routing_key: str,
+        mandatory: bool,
+        immediate: bool,
+        exchange: str,
+        declare: list[Any],
+        *rest: Any,
+    ) -> None:
+        address: dict[str, Any] = {"exchange": exchange or "", "routing_key": routing_key or ""}
+        outgoing = Outgoing(
+            task=self._task,
+            id=self._id,
+            mid=self._mid,
+            **address,
+            declare=next((str(each.name) for each in declare if hasattr(each, "routing_key")), ""),
+            body=body if isinstance(body, bytes) else str(body).encode("utf-8", "surrogatepass"),
+            content_type=content_type,
+            content_encoding=content_encoding,
+            headers=headers,
+            properties={**_plain(properties), "priority": priority},
+            event=self._event and {**self._event, **address},
+        )
+        if not self._sink(outgoing):
+            self._send(outgoing, body, declare)
+
+    def _send(self, outgoing: Outgoing, body: Any, declare: list[Any]) -> None:
+        """Send it as without an outbox. It may be stored all the same: so it is looked up before it runs."""
+        properties = dict(outgoing.properties)
+        expiration = properties.pop("expiration", None)
+        self._real.publish(
+            body,
+            exchange=outgoing.exchange,
+            routing_key=outgoing.routing_key,
+            declare=declare,
+            content_type=outgoing.content_type,
+            content_encoding=outgoing.content_encoding,
+            headers={**outgoing.headers, MARK: 1},
+            expiration=None if expiration is None else int(expiration) / 1000,
+            retry=self._retry,
+            retry_policy=self._policy,
+            **properties,
+        )
+
+
+def _plain(properties: dict[str, Any]) -> dict[str, Any]:
+    """Return the properties as data; a queue that answers are sent to is told by its name."""
+    told = {name: value for name, value in properties.items() if value is not None}
+    if "reply_to" in told:
+        told["reply_to"] = str(getattr(told["reply_to"], "name", told["reply_to"]))
+    return told

@@ -1,0 +1,280 @@
+"""Sends what waits in the outbox: one relay in every worker, others standalone (TP1-1 to TP1-7)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from celery.utils.log import get_logger
+
+from celery_poison import hooks, signals
+from celery_poison.blocks import Kind, read_rules
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.forking import no_fork
+from celery_poison.ledger import Ledger, policies
+from celery_poison.ledger.outbox import Copy, Failure, Lease, Taken
+from celery_poison.producer.causes import Cause, NotSent, SendFailed
+from celery_poison.producer.handover import Handover
+from celery_poison.producer.message import Outgoing
+from celery_poison.producer.outbox import Host, error_transactions
+
+logger = get_logger("celery_poison")
+
+#: Seconds for which a relay may work on what it took; longer than connecting, declaring and confirming take.
+LEASE = 15.0
+#: Messages that are sent together at most.
+MOST = 100
+#: Seconds between two looks at a store that seems empty, and of who serves the lanes in trouble.
+PAUSE = 1.0
+TROUBLED_PAUSE = 0.1
+#: Seconds after which a connection is given up that nothing is sent on: what is between may have cut it.
+IDLE = 30.0
+
+
+class Relay:
+    """Takes what is due and brings it to the broker.
+
+    What it took and did not finish is due again after ``LEASE``.
+
+    Lanes whose last sending failed are served by a thread of their own: waiting for a broker that does not
+    answer for one queue keeps no other queue waiting.
+
+    Args:
+        complain: is told of every error of the ledger.
+    """
+
+    def __init__(self, plugin: Host, complain: Callable[[Exception], object] = lambda error: None) -> None:
+        self._plugin = plugin
+        self._complain = complain
+        self._stop = threading.Event()
+        self._rounds: list[Rounds] = []
+
+    def start(self) -> None:
+        """Send from now on, in the background. Safe to call again."""
+        if not self._rounds and hooks.fits(hooks.Part.OUTBOX):
+            self._begin(trouble=False)
+
+    def run(self) -> None:
+        """Send until :meth:`stop` is called from a signal handler or another thread."""
+        self._work(Rounds(self._plugin, trouble=False, in_trouble=lambda: self._begin(trouble=True)))
+
+    def stop(self) -> None:
+        """Take nothing more; called from a signal handler, too."""
+        self._stop.set()
+
+    def finish(self, patience: float) -> None:
+        """Stop, and wait at most so many seconds for what is being sent at this moment."""
+        self._stop.set()
+        until = time.monotonic() + patience
+        for rounds in self._rounds:
+            rounds.is_idle.wait(max(0.0, until - time.monotonic()))
+
+    def _begin(self, *, trouble: bool) -> None:
+        if len(self._rounds) > 1:
+            return
+        rounds = Rounds(self._plugin, trouble=trouble, in_trouble=lambda: self._begin(trouble=True))
+        name = "poison-relay-trouble" if trouble else "poison-relay"
+        self._rounds.append(rounds)
+        threading.Thread(target=self._work, args=[rounds], name=name, daemon=True).start()
+
+    def _work(self, rounds: Rounds) -> None:
+        while not self._stop.is_set():
+            rounds.is_idle.clear()
+            try:
+                with no_fork():
+                    pause = rounds.once()
+                rounds.is_idle.set()
+                if pause > 0:
+                    rounds.wait(pause, self._stop)
+            except LedgerUnavailable as error:
+                self._complain(error)
+                self._stop.wait(PAUSE)
+            except Exception:
+                logger.exception("celery_poison: the relay failed; it goes on with its next round")
+                self._stop.wait(PAUSE)
+        rounds.is_idle.set()
+        rounds.close()
+
+
+class Rounds:
+    """What one thread of a relay does.
+
+    Attributes:
+        is_idle: set while nothing is being sent.
+    """
+
+    def __init__(self, plugin: Host, *, trouble: bool, in_trouble: Callable[[], object]) -> None:
+        self._plugin = plugin
+        self._trouble = trouble
+        self._in_trouble = in_trouble
+        self._ledger: Ledger = plugin.open_ledger()
+        self._handover = Handover(plugin.app, self._ledger.client)
+        self._blocked = BlockedTasks(self._ledger)
+        self._sent_at = 0.0
+        self.is_idle = threading.Event()
+        self.is_idle.set()
+
+    def once(self) -> float:
+        """Send what is due in one lane; return for how many seconds there is nothing to do.
+
+        Raises:
+            LedgerUnavailable: Redis is away; what is due stays due.
+        """
+        self._blocked.refresh()
+        notes = not self._handover.is_atomic
+        lease, due = self._ledger.outbox_take(int(LEASE * 1000), MOST, trouble=self._trouble, notes=notes)
+        if lease is None:
+            if time.monotonic() - self._sent_at > IDLE:
+                self._handover.rest()
+            return max(0.02, min(PAUSE, PAUSE if due is None else due))
+        self._send(lease)
+        self._sent_at = time.monotonic()
+        return 0.0
+
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        """Wait for work, at most for ``seconds``."""
+        if self._trouble:
+            stop.wait(TROUBLED_PAUSE)
+            return
+        if self._ledger.outbox_has_trouble():
+            self._in_trouble()
+        self._ledger.outbox_wait(seconds)
+
+    def close(self) -> None:
+        self._handover.close()
+
+    def _send(self, lease: Lease) -> None:
+        over = [Copy(taken.seq, "") for taken in lease.messages if taken.note < 0]
+        sendable = [taken for taken in lease.messages if taken.note >= 0]
+        batch: list[tuple[int, int, Outgoing]] = []
+        try:
+            batch = self._readable(sendable)
+            copies = self._handover.send(batch) if batch else []
+        except NotSent as error:
+            self._failed(lease, sendable, error)
+            return
+        if self._ledger.outbox_sent(lease, [*over, *copies]):
+            self._handover.tell(message for _, _, message in batch)
+        else:
+            logger.debug("celery_poison: another relay has lane %s by now", lease.lane)
+
+    def _readable(self, taken: Sequence[Taken]) -> list[tuple[int, int, Outgoing]]:
+        """Return the messages up to the first that may not be sent.
+
+        Raises:
+            NotSent: that is the first one already.
+        """
+        found: list[tuple[int, int, Outgoing]] = []
+        for seq, note, packed in taken:
+            try:
+                message = Outgoing.unpack(packed)
+                self._blocked.check(message.task)
+            except (ValueError, TypeError) as error:
+                refusal = NotSent(Cause.BAD_MESSAGE, f"not to be read: {error}", reached=False)
+            except NotSent as error:
+                refusal = error
+            else:
+                found.append((seq, note, message))
+                continue
+            if not found:
+                raise refusal
+            break
+        return found
+
+    # --- what could not be sent --------------------------------------------------------------------
+
+    def _failed(self, lease: Lease, taken: Sequence[Taken], error: NotSent) -> None:
+        if error.confirmed:  # the rest is taken again at once: nothing has failed yet
+            self._ledger.outbox_sent(lease, error.confirmed)
+            return
+        cause, settings, lane = error.cause, self._plugin.settings, lease.lane
+        self._in_trouble()
+        head, last, note = taken[0], taken[-1].seq, error.detail
+        # What is wrong with one message, nobody knows of which: each is sent by itself (TP1-7).
+        if len(taken) > 1 and cause in (Cause.BAD_MESSAGE, Cause.DEFINITION):
+            self._ledger.outbox_failed(lease, Failure(verdict="again", wait_ms=0, single=last))
+            return
+        single = last if len(taken) > 1 and cause is not Cause.TASK_BLOCKED else 0
+        if cause.row.retried and lease.tries < settings.outbox_retries:
+            wait = int(settings.outbox_retry_interval * 1000)
+            retry = Failure(verdict="retry", wait_ms=wait, seq=head.seq, single=single, cause=cause.value)
+            self._ledger.outbox_failed(lease, retry)
+            return
+        blocks = cause.blocks(lane.queue, settings.outbox_auto_block)
+        is_told = lease.failed_seq == head.seq
+        report = None if is_told else self._report(lease, head, error, blocks=blocks)
+        failure = Failure(
+            verdict="failed",
+            wait_ms=int(settings.outbox_resend_interval * 1000),
+            seq=head.seq,
+            single=single,
+            cause=cause.value,
+            scope="task" if cause.row.by_task else "queue",
+            blocks=blocks,
+            note=note,
+        )
+        errors = error_transactions(self._plugin, report) if report else []
+        blocked = self._ledger.outbox_failed(lease, failure, errors)
+        if not is_told:
+            self._say(lease, head, error, blocked=blocked)
+
+    def _report(self, lease: Lease, head: Taken, error: NotSent, *, blocks: bool) -> SendFailed | None:
+        try:
+            message = Outgoing.unpack(head.packed)
+        except (ValueError, TypeError):
+            return None  # nobody can say what it was
+        return SendFailed(
+            queue=lease.lane.queue,
+            task=message.task,
+            cause=error.cause,
+            uncertain=error.cause.row.uncertain and error.reached,
+            blocked=blocks,
+            seq=head.seq,
+            outgoing=message,
+            tied=lease.lane.tied,
+            detail=error.detail,
+        )
+
+    def _say(self, lease: Lease, head: Taken, error: NotSent, *, blocked: bool | None) -> None:
+        lane, task = lease.lane, head.packed.partition(b"\t")[0].decode("utf-8", "replace")
+        if blocked is None:
+            return
+        logger.error(
+            "celery_poison: message %d of task %s to queue %s could not be sent (%s): %s",
+            head.seq,
+            task,
+            lane.queue,
+            error.cause.value,
+            error,
+        )
+        if blocked:
+            logger.error("celery_poison: sending to queue %s is blocked: `celery poison unblock`", lane.queue)
+            signals.queue_blocked.send(sender=None, queue=lane.queue, cause=error.cause.value)
+
+
+class BlockedTasks:
+    """The tasks whose messages would not be run where they arrive: they wait here instead (row 7)."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._version = -1
+        self._until: dict[str, float | None] = {}
+        self._tasks: frozenset[str] = frozenset()
+
+    def refresh(self) -> None:
+        """Look for changes; what was blocked and is not any more is due at once."""
+        version = policies.block_version(self._ledger)
+        if version == self._version and not any(self._until.values()):
+            return
+        self._version, raw, now = policies.read_blocks(self._ledger)
+        rules, _ = read_rules(raw, now)
+        tasks = {rule.name: rule.until for rule in rules.values() if rule.kind is Kind.TASK}
+        for task in self._tasks - set(tasks):
+            self._ledger.outbox_resend(task=task)
+        self._until, self._tasks = tasks, frozenset(tasks)
+
+    def check(self, task: str) -> None:
+        """Raise NotSent if messages of this task are blocked."""
+        if task in self._tasks:
+            raise NotSent(Cause.TASK_BLOCKED, f"task {task} is blocked", reached=False)

@@ -1,0 +1,237 @@
+"""Starts error transactions (TP1-3): signatures that are told what became of a message.
+
+First it is written down that one is owed, then the decision is recorded, then it is sent, then crossed off.
+Whoever dies in between leaves it to the active monitor. So each is sent at least once; its report has the
+same id every time. It may also tell of a decision that was made again, since its first maker died.
+
+Error transactions never start error transactions, nor does what they publish.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+from celery import Celery
+from celery.canvas import Signature
+from celery.utils.log import get_logger
+
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.model import MessageRecord, Start
+from celery_poison.plugin import plugin_of
+from celery_poison.policy import Policy
+from celery_poison.producer.capture import captured
+from celery_poison.producer.causes import SendFailed
+from celery_poison.producer.message import Outgoing
+from celery_poison.quarantine.stored import original, stored_message
+from celery_poison.reports import ROOT, Kind, Report, ReportedMessage
+
+logger = get_logger("celery_poison")
+
+#: Seconds after which the active monitor sends what is still owed, and tries again.
+PATIENCE = 10.0
+#: Of how many it reads at once.
+_AT_ONCE = 100
+
+
+def told_of(message: Any, *, mid: str, start: Start, opened: bool = True) -> ReportedMessage:
+    """Return what reports tell of a message that was received.
+
+    Args:
+        opened: its body may be read: nothing died of that.
+    """
+    kept = original(message)
+    told = ReportedMessage.of(
+        kept.headers,
+        kept.body if opened else b"",
+        kept.content_type,
+        mid=mid,
+        queue=start.queue,
+        id=start.id,
+        task=start.task,
+    )
+    return told if opened else replace(told, body=None, payload_bytes=len(kept.body))
+
+
+def signature_for(app: Celery, kind: Kind, task: str, queue: str) -> Signature | None:
+    """Return what is to be started: the task's own, else the app's for that queue, else the app's for all."""
+    policy = Policy.of(app.tasks.get(task), plugin_of(app).settings)
+    chosen = getattr(policy, kind.value)
+    if isinstance(chosen, Mapping) and not isinstance(chosen, Signature):
+        chosen = chosen.get(queue) or chosen.get("*")
+    if not chosen:
+        return None
+    return app.signature(chosen) if isinstance(chosen, str) else chosen.clone()
+
+
+def for_failed_sends(app: Celery) -> Callable[[SendFailed], list[Outgoing]]:
+    """Return what gives the outbox the error transactions of a message that it could not send (ERRTRNS)."""
+
+    def error_transactions(failed: SendFailed) -> list[Outgoing]:
+        told = reported(failed.outgoing)
+        signature = signature_for(app, Kind.SEND_FAILED, failed.task, failed.queue)
+        if signature is None or told.root_id.startswith(ROOT):
+            return []
+        report = Report(
+            kind=Kind.SEND_FAILED.value,
+            id=f"{Kind.SEND_FAILED.value}:{told.mid}:{failed.seq}",
+            queue=failed.queue,
+            task=failed.task,
+            cause=failed.cause.value,
+            reason=failed.detail,
+            queue_blocked=failed.blocked,
+            outbox_seq=failed.seq,
+            uncertain=failed.uncertain,
+            unsent=[told],
+        )
+        taken: list[Outgoing] = []
+
+        def take(outgoing: Outgoing) -> bool:
+            taken.append(outgoing)
+            return True
+
+        with captured(take):
+            signature.apply_async(args=(report.as_dict(),), root_id=ROOT + report.id)
+        return taken
+
+    return error_transactions
+
+
+def reported(outgoing: Outgoing) -> ReportedMessage:
+    """Return what reports tell of a message that has not left."""
+    return ReportedMessage.of(
+        outgoing.headers, outgoing.body, outgoing.content_type, mid=outgoing.mid, queue=outgoing.queue
+    )
+
+
+class ErrorTransactions:
+    """Starts the error transactions of one app; everything here waits for Redis and for the broker."""
+
+    def __init__(self, app: Celery, ledger: Ledger) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._next_look = 0.0
+        self._complained: set[str] = set()
+
+    def are_wanted(self, kind: Kind, task: str, queue: str, root_id: str = "") -> bool:
+        """Whether somebody wants to be told of a message of ``task`` from ``queue``."""
+        if root_id.startswith(ROOT) or plugin_of(self._app).settings.observe_only:
+            return False
+        return signature_for(self._app, kind, task, queue) is not None
+
+    @contextmanager
+    def owing(self, report: Report) -> Iterator[None]:
+        """Owe a report while its decision is being recorded, and send it as soon as it is.
+
+        Raises:
+            LedgerUnavailable: Redis is away. The report stays owed, since the decision may be on record.
+        """
+        about = report.input or ReportedMessage()
+        task, queue = about.task, about.queue
+        if not self.are_wanted(Kind(report.kind), task, queue, about.root_id):
+            yield
+            return
+        owed = json.dumps({"task": task, "queue": queue, "report": report.as_dict()}, default=str)
+        with clear_errors("writing down an error transaction"):
+            self._ledger.client.hset(self._ledger.keys.owed, report.id, owed)
+        try:
+            yield
+        except LedgerUnavailable:
+            raise
+        except BaseException:
+            self.cross_off(report.id)
+            raise
+        self._pay(report.id, report.as_dict(), task, queue)
+
+    @contextmanager
+    def discarding(
+        self, record: MessageRecord, kept: Callable[[str], Mapping[str, bytes]], reason: str
+    ) -> Iterator[None]:
+        """The same, while a message in quarantine is discarded; ``kept`` reads it by its mid."""
+        if not self.are_wanted(Kind.DISCARD, record.task, record.queue):
+            yield
+            return
+        stored = stored_message(kept(record.mid))
+        whose = {"mid": record.mid, "queue": record.queue, "id": record.id, "task": record.task}
+        told = ReportedMessage.of(stored.headers, stored.body, stored.content_type, **whose)
+        with self.owing(Report.about(Kind.DISCARD, told, record.cause, reason)):
+            yield
+
+    def tell(self, report: Report) -> None:
+        """Send a report of what is on record already."""
+        with self.owing(report):
+            pass
+
+    # --- what a start leaves for who hears of its failure ------------------------------------------
+
+    def rolled_back(self, mid: str, start: Start, cause: str, reason: str) -> None:
+        """Tell of a start whose worker has died, if it left something to tell of."""
+        if not self.are_wanted(Kind.ROLLBACK, start.task, start.queue):
+            return
+        input, unsent = self.attempt(start.token)
+        if input is not None:
+            told = replace(input, mid=mid, queue=start.queue, task=start.task)
+            self.tell(Report.about(Kind.ROLLBACK, told, cause, reason, token=start.token, unsent=unsent))
+            self.forget_attempt(start.token)
+
+    def attempt(self, token: str) -> tuple[ReportedMessage | None, list[ReportedMessage]]:
+        """Return the message of a start and what it would have sent, as its process has written them down."""
+        with clear_errors("reading an attempt"):
+            rows = cast(Any, self._ledger.client.lrange(self._ledger.keys.attempt(token), 0, -1))
+        told = [ReportedMessage(**json.loads(row)) for row in rows]
+        return (told[0], told[1:]) if told else (None, [])
+
+    def forget_attempt(self, token: str) -> None:
+        with clear_errors("forgetting an attempt"):
+            self._ledger.client.delete(self._ledger.keys.attempt(token))
+
+    # --- owed and paid ------------------------------------------------------------------------------
+
+    def cross_off(self, id: str) -> None:
+        """Nothing came of what was to be told."""
+        with clear_errors("crossing off an error transaction"):
+            self._ledger.client.hdel(self._ledger.keys.owed, id)
+
+    def pay_late(self) -> int:
+        """Send what has been owed for too long (in the active monitor); return how many were sent.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        if time.monotonic() < self._next_look:
+            return 0
+        self._next_look = time.monotonic() + PATIENCE / 2
+        with clear_errors("reading the error transactions that are owed"):
+            _, rows = cast(Any, self._ledger.client.hscan(self._ledger.keys.owed, count=_AT_ONCE))
+        sent = 0
+        for id, raw in rows.items():
+            owed = json.loads(raw)
+            if time.time() - owed["report"]["at"] > PATIENCE:
+                sent += self._pay(id.decode(), owed["report"], owed["task"], owed["queue"])
+        return sent
+
+    def _pay(self, id: str, report: Mapping[str, Any], task: str, queue: str) -> bool:
+        signature = signature_for(self._app, Kind(report["kind"]), task, queue)
+        if signature is not None:
+            try:
+                signature.apply_async(args=(report,), root_id=ROOT + id, retry=False)
+            except LedgerUnavailable:
+                raise
+            except Exception as error:  # the broker's, or the signature's own
+                self._complain(f"{report['kind']} of {task} cannot be sent yet: {error!r}")
+                return False
+            logger.info("celery_poison: sent %s of %s: %s", report["kind"], task, signature)
+        self.cross_off(id)
+        return True
+
+    def _complain(self, sentence: str) -> None:
+        """Say once that an error transaction waits; the active monitor tries again."""
+        if sentence not in self._complained:
+            self._complained.add(sentence)
+            logger.error("celery_poison: %s; the active monitor tries again", sentence)

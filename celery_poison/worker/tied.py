@@ -1,0 +1,124 @@
+"""Publishing tied to the success of a task (TP1-9, EMS-11), in the process that runs it.
+
+What is published is held back here. When the body has returned, and before a result is stored, it is kept in
+the ledger (``tie``), which refuses it if the message has a new owner. It moves to the outbox in one step with
+the end of the run, which only follows if the result could be stored. So it leaves if and only if the task
+succeeded, whoever dies in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from celery.app.task import Task
+from celery.utils.log import get_logger
+
+from celery_poison import hooks
+from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
+from celery_poison.headers import MARK
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.writer import command
+from celery_poison.model import Start
+from celery_poison.plugin import plugin_of
+from celery_poison.producer.capture import captured
+from celery_poison.producer.message import Outgoing
+from celery_poison.quarantine.error_transactions import reported
+from celery_poison.requests import StaleCompletion
+from celery_poison.worker.recorder import Recorder, Ticket
+
+logger = get_logger("celery_poison")
+
+
+class Tied:
+    """What one run has published that leaves with its success. False while that is nothing."""
+
+    def __init__(self, recorder: Recorder, ledger: Ledger, task: Task, ticket: Ticket, start: Start) -> None:
+        self._recorder = recorder
+        self._ledger = ledger
+        self._task = task
+        self._ticket = ticket
+        self._start = start
+        self._messages: list[Outgoing] = []
+        self._is_kept = False
+        self._commands = b""
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    @contextmanager
+    def publishing(self) -> Iterator[None]:
+        """Hold back what is published in here; drop it if this block raises."""
+        if not hooks.fits(hooks.Part.OUTBOX):
+            raise ConfigurationError(
+                "publishing() needs the outbox, which does not fit this version of Celery"
+            )
+        before = len(self._messages)
+        try:
+            with captured(self._take):
+                yield
+        except BaseException:
+            del self._messages[before:]
+            raise
+
+    def _take(self, outgoing: Outgoing) -> bool:
+        self._messages.append(outgoing.as_tied())
+        if self._recorder.policy(self._task.name).on_rollback is not None:
+            self._recorder.note_unsent(self._ticket, reported(outgoing))
+        return True
+
+    def tie(self) -> None:
+        """Keep what was published, now that the body has returned.
+
+        Raises:
+            StaleCompletion: the message has a new owner (EMS-11).
+            LedgerUnavailable: with ``poison_fail_open=False``: the task fails, and nothing leaves.
+        """
+        rows = [(str(message.lane), message.pack()) for message in self._messages]
+        try:
+            self._ledger.tie(self._ticket.mid, self._start, rows)
+        except StaleDelivery as error:
+            self._messages.clear()
+            raise StaleCompletion(str(error)) from None
+        except LedgerUnavailable as error:
+            if not plugin_of(self._task.app).settings.fail_open:
+                raise
+            logger.error("celery_poison: %s publishes before its success: %s", self._task.name, error)
+            self._send_directly()
+        else:
+            self._is_kept = True
+            known = {"tied": self._ledger.keys.tied(self._start.token)}
+            words = {"mid": self._ticket.mid, "token": self._start.token, "lanes": self._ledger.keys.lane("")}
+            self._commands = self._recorder.script_with_end("send_tied", known, words)
+
+    def keep(self, effect: str, window: float) -> None:
+        """Keep an idempotency key in the same step."""
+        words = {"token": self._start.token, "window_ms": int(window * 1000)}
+        self._commands += self._recorder.script_with_end("keep_effect", {"effect": effect}, words)
+
+    def at_the_end(self, *, succeeded: bool) -> bytes:
+        """Return the commands that belong to the end of the run."""
+        if succeeded:
+            return self._commands
+        # Its result could not be stored, say: what was kept must not leave with a later clean-up.
+        return command(b"DEL", self._ledger.keys.tied(self._start.token).encode()) if self._is_kept else b""
+
+    def _send_directly(self) -> None:
+        app = self._task.app
+        with app.producer_or_acquire() as producer:
+            while self._messages:
+                message = self._messages[0]
+                properties = dict(message.properties)
+                expiration = properties.pop("expiration", None)
+                producer.publish(
+                    message.body,
+                    exchange=message.exchange,
+                    routing_key=message.routing_key,
+                    declare=[app.amqp.queues[message.declare]] if message.declare in app.amqp.queues else [],
+                    content_type=message.content_type,
+                    content_encoding=message.content_encoding,
+                    headers={**message.headers, MARK: 1},
+                    expiration=None if expiration is None else int(expiration) / 1000,
+                    **properties,
+                )
+                del self._messages[0]

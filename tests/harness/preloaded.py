@@ -1,0 +1,180 @@
+"""Starts workers from a process that has imported Celery already: most of its start is that.
+
+The workers are processes of their own all the same: forked, in a session of their own, children of the test's
+process, which waits for them as for any other (``CLONE_PARENT``), and with an environment of their own in
+/proc. What only a fresh interpreter can do is left to one: pools that patch before anything is imported, and
+workers that start with Celery's defaults.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import importlib
+import json
+import os
+import platform
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, Any, NoReturn
+
+#: Everything that a worker imports whatever its app is; none of it looks at arguments or environment.
+MODULES = (
+    "celery.__main__",
+    "celery.bin.celery",
+    "celery.apps.worker",
+    "celery.backends.redis",
+    "celery.concurrency.prefork",
+    "celery.concurrency.solo",
+    "celery.concurrency.thread",
+    "celery.events.state",
+    "celery.worker.autoscale",
+    "celery.worker.consumer",
+    "celery.worker.control",
+    "kombu.transport.pyamqp",
+    "kombu.transport.redis",
+    "redis.sentinel",
+    "celery_poison.worker.bootsteps",
+    "celery_poison.broker.transport",
+    "celery_poison.sandbox.pool",
+)
+_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
+_CLONE_PARENT = 0x8000
+#: Its value is the room in which a worker's environment is shown, as /proc tells it.
+_ROOM = "ENVIRONMENT_OF_A_WORKER"
+_ROOM_SIZE = 100_000
+_ENVIRONMENT = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+
+
+class Child:
+    """A process of ours, with what a worker needs of :class:`subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+
+class Starter:
+    """Stands in for :class:`subprocess.Popen` where a worker is started."""
+
+    def __init__(self) -> None:
+        self._owner = 0
+        self._socket: socket.socket
+        self._process: subprocess.Popen[bytes]
+
+    def __call__(
+        self, command: Sequence[str], *, cwd: Any, env: Mapping[str, str], stdout: IO[bytes], **options: Any
+    ) -> Child | subprocess.Popen[bytes]:
+        if not _is_plain(command, env):
+            return subprocess.Popen(command, cwd=cwd, env=env, stdout=stdout, **options)
+        if self._owner != os.getpid():
+            self._open()
+        order = json.dumps({"argv": command[3:], "cwd": str(cwd), "env": dict(env)}).encode()
+        fds = array.array("i", [stdout.fileno()]).tobytes()
+        header = len(order).to_bytes(8, "big")
+        self._socket.sendmsg([header], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        self._socket.sendall(order)
+        answer = self._socket.recv(8, socket.MSG_WAITALL)
+        if len(answer) < 8:
+            raise RuntimeError("the process that starts workers has ended")
+        return Child(int.from_bytes(answer, "big"))
+
+    def _open(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            number = theirs.fileno()
+            command = [sys.executable, "-m", __name__, str(number)]
+            environment = {**os.environ, _ROOM: "-" * _ROOM_SIZE}
+            self._process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[number]
+            )
+        self._owner = os.getpid()
+
+
+def _is_plain(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    is_celery = list(command[:3]) == [sys.executable, "-m", "celery"]
+    forks = any(pool in command for pool in ("prefork", "threads", "solo"))
+    as_usual = all(
+        name in _ENVIRONMENT or env[name] == os.environ.get(name) for name in env if name.startswith("PYTHON")
+    )
+    return _CLONE is not None and is_celery and forks and "--without-mingle" in command and as_usual
+
+
+# --- in the process that starts them ----------------------------------------------------------------
+
+
+def _serve(number: int) -> None:
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    connection = socket.socket(fileno=number)
+    while header := _receive_header(connection):
+        length, output = header
+        order = json.loads(connection.recv(length, socket.MSG_WAITALL))
+        if _fork_sibling() == 0:
+            _become(order, output, connection)
+        os.close(output)
+
+
+def _receive_header(connection: socket.socket) -> tuple[int, int] | None:
+    data, ancillary, _, _ = connection.recvmsg(8, socket.CMSG_SPACE(4))
+    if len(data) < 8:
+        return None
+    (_, _, fds), *_ = ancillary
+    return int.from_bytes(data, "big"), array.array("i", fds)[0]
+
+
+def _fork_sibling() -> int:
+    """Fork a child of our own parent."""
+    python, libc = ctypes.pythonapi, ctypes.PyDLL(None)
+    python.PyOS_BeforeFork()
+    pid = int(libc.syscall(_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    return pid
+
+
+def _show(environment: Mapping[str, str]) -> None:
+    """Let /proc tell this environment: who looks for a fleet's processes looks there."""
+    find = ctypes.PyDLL(None).getenv
+    find.restype = ctypes.c_void_p
+    shown = "".join(f"\0{name}={value}" for name, value in environment.items()).encode()
+    ctypes.memmove(find(_ROOM.encode()), shown[:_ROOM_SIZE].ljust(_ROOM_SIZE, b"\0"), _ROOM_SIZE)
+
+
+def _become(order: dict[str, Any], output: int, connection: socket.socket) -> NoReturn:
+    """Run ``celery`` as ``python -m celery`` would; this process ends with it."""
+    os.setsid()
+    connection.sendall(os.getpid().to_bytes(8, "big"))  # from now on it is a group that can be killed
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    connection.detach()
+    os.closerange(3, 1024)
+    os.chdir(order["cwd"])
+    _show(order["env"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    paths = [path for path in order["env"].get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [order["cwd"], *paths, *(path for path in sys.path if path not in paths)]
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=True)  # type: ignore[union-attr]
+    sys.argv = [sys.argv[0], *order["argv"]]
+    runpy.run_module("celery", run_name="__main__", alter_sys=True)
+    sys.exit()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

@@ -1,0 +1,157 @@
+"""The tables of a lake: kept up to date by what is new, and the same as if they were made anew (NEW-7)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("deltalake")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from celery_poison.pipeline import sink, tables
+from celery_poison.pipeline.backtest import past
+from celery_poison.pipeline.backtest.grid import SIZES
+from celery_poison.pipeline.blame import blame
+from celery_poison.pipeline.derived import Derived
+from celery_poison.pipeline.lake import Lake, Position
+from celery_poison.pipeline.schema import JOURNAL, LAKE
+from celery_poison.pipeline.window import Window
+from examples.histories import World, write_lake
+from tests.pipeline import tallied
+
+
+def _rows(frame: Any) -> list[str]:
+    rows = frame.select(sorted(frame.columns)).collect()
+    return sorted(json.dumps(row.asDict(), default=str) for row in rows)
+
+
+def _add(lake: Lake, rows: pa.Table) -> None:
+    lake.journal.create(LAKE)
+    rows = rows.set_column(rows.column_names.index("app"), "app", pa.repeat(lake.app, len(rows)))
+    files = sink.write(iter(rows.combine_chunks().to_batches()), lake.journal.uri, lake.journal.partitions)
+    last = rows["at"][-1].cast(pa.int64()).as_py() // 1000
+    lake.journal.commit(list(files), lake.app, Position(last, rows["seq"][-1].as_py()))
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
+    """A small generated history, in the order of its entries."""
+    place = tmp_path_factory.mktemp("generated") / "lake"
+    write_lake(World(attempts=3_000, days=8, deploy_every_days=1), place)
+    rows = Lake(None, str(place)).journal.arrow().cast(sink.arrow_schema(LAKE))
+    return rows.sort_by([("at", "ascending"), ("seq", "ascending")])
+
+
+def test_tables_that_were_kept_up_to_date_are_what_the_whole_journal_gives(
+    spark: Any, entries: pa.Table, tmp_path: Path
+) -> None:
+    lake, third = Lake(spark, str(tmp_path), "x"), len(entries) // 3
+    # In the middle of a day: what died before is tried after it, and a day is counted twice.
+    for rows in (entries[: 2 * third], entries[2 * third :]):
+        _add(lake, rows)
+        Derived(spark, lake).make()
+    derived = Derived(spark, lake)
+    assert (derived.as_of.version, derived.as_of.gaps, derived.left_out) == (2, (), [])
+    assert lake.table("runs_daily").version == 2, "two commits, and none where nothing is new"
+    journal = lake.entries().persist()
+    attempts = tables.attempts(journal).persist()
+    expected = {
+        "attempts": attempts,
+        "messages": tables.messages(journal),
+        "tallies": tables.tallies(attempts),
+        "kin": tables.kin(attempts),
+    }
+    for name, frame in expected.items():
+        rows = _rows(frame)
+        assert rows and _rows(derived[name]) == rows, name
+    attempts.unpersist()
+    journal.unpersist()
+
+
+def _told(rows: list[dict[str, Any]], kind: Any) -> dict[tuple[str, str, str], Any]:
+    """Return the values of that kind, by element and column."""
+    return {
+        (row["dimension"], row["key"], name): value
+        for row in rows
+        for name, value in row.items()
+        if isinstance(value, kind)
+    }
+
+
+@pytest.mark.matrix
+def test_spark_reads_the_queries_of_blame_and_of_the_back_test_as_duckdb_does(
+    spark: Any, entries: pa.Table, tmp_path: Path
+) -> None:
+    lake = Lake(spark, str(tmp_path / "lake"), "x")
+    _add(lake, entries)
+    derived = Derived(spark, lake)
+    derived.make()
+    pq.write_table(entries, tmp_path / "journal.parquet")
+    ask = tallied.history(tmp_path / "journal.parquet")
+    for window in (Window(), Window.of("2026-01-10", None, None)):
+        told = derived.judge(window)
+        wanted = blame(ask, window)
+        assert _told(told.blame, str).keys() == _told(wanted, str).keys()
+        assert _told(told.blame, (int, float)) == pytest.approx(_told(wanted, (int, float)), rel=1e-6)
+        assert len(told.blame) > 100
+    derived.register("seen_")
+    assert spark.sql("select * from seen_blame").count() == len(blame(ask))
+    theirs, ours = past(ask, SIZES), past(derived.ask, SIZES)
+    assert (ours.days, ours.oversized) == (theirs.days, theirs.oversized)
+    assert sorted(ours.steps) == sorted(theirs.steps) != []
+
+
+@pytest.mark.matrix
+def test_an_empty_lake_gives_empty_tables(spark: Any, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path), "x")
+    derived = Derived(spark, lake)
+    assert [derived[name].count() for name in ("attempts", "messages", "tallies", "usual")] == [0] * 4
+    assert derived.as_of.upto == ""
+
+
+@pytest.mark.matrix
+def test_entries_that_went_make_the_tables_anew(spark: Any, entries: pa.Table, tmp_path: Path) -> None:
+    from celery_poison.pipeline import maintain
+
+    lake = Lake(spark, str(tmp_path), "x")
+    _add(lake, entries)
+    dead = next(row for row in entries.to_pylist() if row["event"] == "crashed")
+    before = Derived(spark, lake)["tallies"].groupBy().sum("n").collect()[0][0]
+    maintain.forget(lake, [lake.journal], [dead["id"]])
+    after = Derived(spark, lake)
+    runs = sum(row["id"] == dead["id"] and row["event"] in ENDS for row in entries.to_pylist())
+    assert after["tallies"].groupBy().sum("n").collect()[0][0] == before - runs
+    assert after["exceptions"].where(f"id = '{dead['id']}'").count() == 0
+
+
+ENDS = ("finished", "crashed", "interrupted", "rolled_back")
+
+
+@pytest.mark.matrix
+def test_a_message_that_ended_alive_twice_and_a_start_that_is_told_twice_are_one_row(
+    spark: Any, tmp_path: Path
+) -> None:
+    from tests.pipeline.entries import journal_of, ran
+
+    told = journal_of(
+        spark, ran("a", "a1", 1), ran("a", "a2", 2), ran("b", "b1", 3), ran("b", "b1", 4), ran("c", "c1", 5)
+    )
+    rows = pa.table(told.toArrow()).cast(sink.arrow_schema(JOURNAL))
+    rows = rows.append_column("rest", pa.nulls(len(rows), pa.string()))
+    lake = Lake(spark, str(tmp_path), "x")
+    _add(lake, rows.append_column("app", pa.repeat("x", len(rows))))
+    derived = Derived(spark, lake)
+    assert sorted((row.mid, row.starts) for row in derived["messages"].collect()) == [
+        ("a", 2),
+        ("b", 1),
+        ("c", 1),
+    ]
+    tokens = sorted((row.token, row.ended_at.second) for row in derived["attempts"].collect())
+    assert tokens == [("a1", 1), ("a2", 2), ("b1", 4), ("c1", 5)]
+    assert derived["tallies"].groupBy().sum("n").collect()[0][0] == 4

@@ -1,0 +1,100 @@
+"""A lake on an S3 API: the same commits, the same refusals, and Spark needs no connector (NEW-7)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import redis
+
+pytest.importorskip("pyspark")
+pytest.importorskip("deltalake")
+
+from celery_poison.pipeline import maintain
+from celery_poison.pipeline.derived import Derived
+from celery_poison.pipeline.ingest.ingest import Ingest
+from celery_poison.pipeline.lake import Lake, LakeTaken
+from celery_poison.testing import wait_until
+from celery_poison.testing.basics import free_ports
+from tests import PATIENCE
+from tests.pipeline.journals import COLUMNS, add, told
+
+pytestmark = pytest.mark.matrix
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a bucket that moto plays on this machine; a command that runs it: POISON_MOTO."""
+    command = os.environ.get("POISON_MOTO", "").split() or [sys.executable, "-m", "moto.server"]
+    if "POISON_MOTO" not in os.environ:
+        pytest.importorskip("moto")
+    (port,) = free_ports()
+    url = f"http://127.0.0.1:{port}"
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
+    for name, value in {**keys, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}.items():
+        monkeypatch.setenv(name, value)
+    nobody: Any = subprocess.DEVNULL
+    process = subprocess.Popen([*command, "-H", "127.0.0.1", "-p", str(port)], stdout=nobody, stderr=nobody)
+
+    def made() -> bool:
+        with suppress(OSError):
+            asked = urllib.request.Request(f"{url}/lakes", method="PUT")
+            return bool(urllib.request.urlopen(asked).status == 200)
+        return False
+
+    try:
+        wait_until(made)
+        yield "s3a://lakes/poison"
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+
+
+def _journal(lake: Lake) -> list[tuple[Any, ...]]:
+    lake.journal.refresh()
+    return sorted(tuple(row.values()) for row in lake.journal.arrow([*COLUMNS]).to_pylist())
+
+
+def test_ingest_tables_and_maintenance_work_on_an_object_store(
+    spark_of_store: Any, store: str, redis_url: str
+) -> None:
+    client = redis.Redis.from_url(redis_url)
+    add(client, 200)
+    add(client, 20, start=200, event="crashed", outcome="exact", token="t", worker="a@b/c")
+    sleeper = Ingest(Lake(spark_of_store, store), {"url": redis_url})
+    goal = sleeper._open()
+    assert sleeper.lake.journal.position(sleeper.lake.app) is None
+    ingest = Ingest(Lake(spark_of_store, store), {"url": redis_url})
+    assert ingest.once().rows == 220
+    with pytest.raises(LakeTaken):
+        sleeper._round(goal)
+    add(client, 30, start=220)
+    assert Ingest(Lake(spark_of_store, store), {"url": redis_url}).once().rows == 30
+    lake = Lake(spark_of_store, store)
+    assert _journal(lake) == sorted(told(client))
+    assert lake.entries(healthy=True).count() == 230
+    reader = lake.entries()
+    assert maintain.compact(lake.journal) > 0 and maintain.vacuum(lake.journal) == 0
+    assert reader.count() == 250
+    derived = Derived(spark_of_store, lake)
+    assert derived["messages"].count() == 250
+    assert maintain.forget(lake, [lake.journal], ["id-3"]) == 1
+    assert pa.table(lake.journal.delta.scan(["id"])).num_rows == 249
+
+
+@pytest.fixture
+def spark_of_store(store: str, spark: Any) -> Iterator[Any]:
+    """The session, whose Python workers are told of the store, too."""
+    environment = spark.sparkContext.environment
+    told = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    environment.update(told)
+    yield spark
+    for name in told:
+        del environment[name]

@@ -1,0 +1,118 @@
+"""A shop: an app, its outbox, its broker's queues, and a relay whose rounds a test makes itself."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+from celery import Celery
+from kombu import Queue
+
+from celery_poison import guarded, install
+from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
+from celery_poison.plugin import plugin_of
+from celery_poison.producer.causes import SendFailed
+from celery_poison.producer.message import Outgoing
+from celery_poison.producer.relay import Rounds
+
+
+def build_app(broker_url: str, ledger_url: str, **settings: Any) -> Celery:
+    app = Celery("shop", broker=broker_url, set_as_current=False)
+    app.conf.update(
+        poison_redis_url=ledger_url,
+        poison_outbox=True,
+        # A busy machine is not what these tests are about.
+        poison_outbox_timeout=60.0,
+        poison_outbox_retry_interval=0.0,
+        poison_outbox_resend_interval=600.0,
+    )
+    app.conf.update(settings)
+    install(app)
+
+    @guarded
+    @app.task(shared=False, name="shop.charge")
+    def charge(order: int, **options: Any) -> int:
+        return order
+
+    @guarded
+    @app.task(shared=False, name="shop.pack")
+    def pack(order: int) -> int:
+        return order
+
+    @guarded(outbox=False)
+    @app.task(shared=False, name="shop.direct")
+    def direct(order: int) -> int:
+        return order
+
+    @app.task(shared=False, name="shop.plain")
+    def plain(order: int) -> int:
+        return order
+
+    return app
+
+
+class Shop:
+    """One app, and the pieces of its outbox."""
+
+    def __init__(self, broker_url: str, ledger_url: str, **settings: Any) -> None:
+        self.app = build_app(broker_url, ledger_url, **settings)
+        self.plugin = plugin_of(self.app)
+        self.ledger = self.plugin.open_ledger()
+        #: What was told to whoever makes error transactions.
+        self.reports: list[SendFailed] = []
+        self.plugin.on_send_failed = self._told
+        self.healthy = Rounds(self.plugin, trouble=False, in_trouble=lambda: None)
+        self.troubled = Rounds(self.plugin, trouble=True, in_trouble=lambda: None)
+
+    def close(self) -> None:
+        for rounds in (self.healthy, self.troubled):
+            rounds.close()
+            rounds._ledger.client.close()
+        self.ledger.client.close()
+        self.app.close()
+
+    def _told(self, report: SendFailed) -> list[Outgoing]:
+        self.reports.append(report)
+        return []
+
+    def task(self, name: str) -> Any:
+        return self.app.tasks[f"shop.{name}"]
+
+    def charge(self, *orders: int, **options: Any) -> None:
+        for order in orders:
+            self.task("charge").apply_async([order], **options)
+
+    def relay(self) -> None:
+        """Let a relay do all that is due now."""
+        while self.healthy.once() == 0.0 or self.troubled.once() == 0.0:
+            pass
+
+    def queued(self, queue: str = "celery") -> list[Any]:
+        """First argument of every message in a queue of the broker, oldest first; they are taken out."""
+        found = []
+        with self.app.connection_for_read() as connection:
+            bound = Queue(queue)(connection.default_channel)
+            with suppress(*connection.channel_errors):  # there is no such queue
+                while message := bound.get(no_ack=True):
+                    found.append(message.payload[0][0])
+        return found
+
+    def waiting(self, lane: str | Lane = "celery") -> list[int]:
+        """First argument of every message that waits in a lane, in order."""
+        return [_order(Outgoing.unpack(packed)) for _, packed in self.ledger.outbox_messages(str(lane))]
+
+    def failed(self) -> list[int]:
+        return [_order(Outgoing.unpack(packed)) for _, packed in self.ledger.outbox_messages(FAILED)]
+
+    def lanes(self) -> dict[str, LaneRecord]:
+        return {str(Lane(each.queue, each.task, each.tied)): each for each in self.ledger.outbox_lanes()}
+
+    def events(self) -> list[str]:
+        """Names of what was journalled."""
+        rows: Any = self.ledger.client.xrange(self.ledger.keys.journal)
+        return [row[b"event"].decode() for _, row in rows]
+
+
+def _order(message: Outgoing) -> int:
+    return int(json.loads(message.body)[0][0])
