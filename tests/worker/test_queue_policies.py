@@ -30,7 +30,10 @@ def test_WAS_3_a_queue_has_limits_of_its_own_and_a_rolled_back_message_is_the_fi
         assert rolled_back.get(timeout=PATIENCE)[2] == 1, "it was put back once"
         assert [len(each.get(timeout=PATIENCE)) for each in behind] == [6, 6, 6]
         order = [mark.n for mark in crew.marks.all("asks", "start")]
-        assert order == ["rollback-once", "rollback-once", "behind 0", "behind 1", "behind 2"]
+        others = [n for n in order if n != "rollback-once"]
+        assert order[0] == "rollback-once" and others == ["behind 0", "behind 1", "behind 2"]
+        # RabbitMQ makes room for the next message before it puts one back, if it is busy.
+        assert order.index("rollback-once", 1) <= (1 if broker_url.startswith("redis") else 2)
 
         in_slow, elsewhere = crew.send("kill_child", queue="slow"), crew.send("kill_child")
         assert (_kept(crew, in_slow.id).crashes, _kept(crew, elsewhere.id).crashes) == (1, 2)
