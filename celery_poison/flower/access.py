@@ -15,6 +15,7 @@ from tornado.web import HTTPError, RequestHandler
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.fleet import GateRecord
 from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen
+from celery_poison.flower.held import KINDS, let_go
 from celery_poison.flower.jobs import Job
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.quarantine.search import BadFilter
@@ -129,6 +130,20 @@ class Guarded(RequestHandler):
         """Lift the fleet gate; MessageNotFound: it is not closed."""
         lift = partial(self.ledger.quarantine.lift_gate, actor=self.actor, note=note)
         return await self.ledger.change(lift)
+
+    async def let_go(self, kind: str, name: str, of: str, note: str) -> None:
+        """End a pause, a suspension or a blockade.
+
+        Raises:
+            MessageNotFound: it is over.
+            HTTPError: 400: there is no such kind.
+        """
+        if kind not in KINDS or not name:
+            raise HTTPError(400, f"kind must be one of {', '.join(KINDS)}, and name must be given")
+        app, quarantine = self.application.capp, self.ledger.quarantine
+        await self.ledger.change(
+            partial(let_go, app, quarantine, kind, name, of, actor=self.actor, note=note)
+        )
 
     async def decide(self, verb: str, version: object, note: str, *, rules_only: bool) -> dict[str, Any]:
         """Apply or dismiss the pipeline's proposal of that version, and return what was done.

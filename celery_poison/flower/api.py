@@ -17,6 +17,7 @@ from tornado.web import HTTPError, authenticated
 from celery_poison.errors import PoisonError
 from celery_poison.flower.access import CLIENT_HEADER, Guarded, status_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
+from celery_poison.flower.held import held
 from celery_poison.flower.message import PATIENCE
 from celery_poison.flower.pages import find
 from celery_poison.quarantine.body import decoded
@@ -183,6 +184,18 @@ async def lift_gate(api: Api) -> Any:
     return (await api.lift_gate(str(api.wanted().get("note") or ""))).as_dict()
 
 
+async def held_back(api: Api) -> Any:
+    """Return what is paused, suspended, or not sent."""
+    return [each.as_dict() for each in held(await api.overview())]
+
+
+async def resume(api: Api) -> Any:
+    """Let ``{"kind": "queue", "name": "mail", "of": "", "note": ""}`` go on; 404 if it is not held back."""
+    wanted = {name: str(api.wanted().get(name) or "") for name in ("kind", "name", "of", "note")}
+    await api.let_go(**wanted)
+    return wanted
+
+
 async def proposal(api: Api) -> Any:
     """Return what the pipeline proposes; null if nothing waits."""
     waiting = (await api.overview()).proposal
@@ -208,6 +221,8 @@ ROUTES: dict[str, dict[str, Question]] = {
     r"act/(\w+)": {"post": act},
     r"job/(\w+)": {"get": job_state, "post": stop_job},
     r"gate/lift": {"post": lift_gate},
+    r"held": {"get": held_back},
+    r"held/resume": {"post": resume},
     r"proposal": {"get": proposal},
     r"proposal/(apply|dismiss)": {"post": decide_proposal},
 }

@@ -72,6 +72,7 @@ def handlers() -> list[Any]:
         url(r"/poison/act/(\w+)", pages.Act, name="poison-act"),
         url(r"/poison/job/(\w+)", pages.JobPage, name="poison-job"),
         url(r"/poison/gate/lift", pages.LiftGate, name="poison-gate"),
+        url(r"/poison/held/resume", pages.LetGo, name="poison-resume"),
         url(r"/poison/proposal/(apply|dismiss)", pages.DecideProposal, name="poison-proposal"),
         url(r"/poison/static/(.*)", StaticFileHandler, {"path": str(STATIC)}, name="poison-static"),
         *(url(f"/api/poison/{address}", api.Api, answers) for address, answers in api.ROUTES.items()),

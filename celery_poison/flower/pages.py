@@ -14,6 +14,7 @@ from celery_poison.errors import MessageNotFound, PoisonError, ProposalRefused
 from celery_poison.flower import incidents, words
 from celery_poison.flower.access import Guarded, status_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing, offered
+from celery_poison.flower.held import held
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
 from celery_poison.model import MessageRecord
@@ -138,6 +139,7 @@ class ListPage(Page):
             proposed=DECIDED.get(self.asked("proposal"), ""),
             link=self.link,
             Listing=Listing,
+            held=held(self.ledger.snapshot.overview) if self.ledger.snapshot.overview else [],
         )
 
 
@@ -284,6 +286,21 @@ class LiftGate(Page):
     async def post(self) -> None:
         try:
             await self.lift_gate(self.get_body_argument("note", ""))
+        except MessageNotFound:
+            pass  # somebody was quicker, or its time was over
+        except PoisonError as trouble:
+            raise HTTPError(status_of(trouble), str(trouble)) from None
+        self.redirect(self.reverse_url("poison"), status=303)
+
+
+class LetGo(Page):
+    """Ends a pause, a suspension or a blockade."""
+
+    @authenticated
+    async def post(self) -> None:
+        field = partial(self.get_body_argument, default="")
+        try:
+            await self.let_go(field("kind"), field("name"), field("of"), field("note"))
         except MessageNotFound:
             pass  # somebody was quicker, or its time was over
         except PoisonError as trouble:

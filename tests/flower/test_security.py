@@ -26,6 +26,7 @@ API = (
     "/api/poison/body/{mid}",
     "/api/poison/incidents",
     "/api/poison/actions",
+    "/api/poison/held",
     "/api/poison/proposal",
 )
 ACTS = (
@@ -33,6 +34,7 @@ ACTS = (
     "/poison/act/discard",
     "/poison/job/1",
     "/poison/gate/lift",
+    "/poison/held/resume",
     "/poison/proposal/apply",
     "/poison/proposal/dismiss",
 )
@@ -40,6 +42,7 @@ API_ACTS = (
     "/api/poison/act/discard",
     "/api/poison/job/1",
     "/api/poison/gate/lift",
+    "/api/poison/held/resume",
     "/api/poison/proposal/apply",
     "/api/poison/proposal/dismiss",
 )
