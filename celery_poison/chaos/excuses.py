@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,6 +14,8 @@ SLACK = 1.0
 CUT_SHORT = 2.0
 #: Seconds between two heartbeats of a worker, on a busy machine.
 HEARTBEAT = 4.0
+#: Seconds without a heartbeat after which a worker is taken for dead: the default of the setting.
+ACTIVATION = 10.0
 #: Seconds until a client tries again whose server was away.
 RECONNECT = 5.0
 #: Seconds until a prefork worker does, which tells of no end before: Celery waits longer each time.
@@ -91,6 +93,19 @@ def settled(run: Run, blows: Iterable[Blow]) -> float:
         if struck and blow.began <= at and blow.ended >= end - BACK_AT_WORK:
             at = max(at, blow.ended + BACK_AT_WORK)
     return at
+
+
+def silences(blows: Iterable[Blow]) -> Iterator[Blow]:
+    """Yield where short outages, each begun before the last was over, kept a worker silent for too long."""
+    short = sorted((blow for blow in blows if blow.name in SHORT), key=lambda blow: blow.began)
+    for life in sorted({life for blow in short for life in blow.lives}):
+        mine = [blow for blow in short if not blow.lives or life in blow.lives]
+        began, reached = 0.0, float("-inf")
+        for blow in mine:
+            follows = blow.began <= reached + SLACK
+            began, reached = began if follows else blow.began, max(reached, blow.ended)
+            if follows and reached - began > ACTIVATION - HEARTBEAT:
+                yield Blow(SILENCE, began, reached, (life,))
 
 
 def _was_sent_before(case: Case, blow: Blow) -> bool:
@@ -248,7 +263,9 @@ GATE = "fleet-gate"
 OF_WORKERS = ("kill-main", "kill-group", "kill-container")
 OF_CELLS = ("kill-cell", "kill-watcher")
 LEAVES = ("warm", "cold", "deploy")
-SILENCES = ("stop-15", "net-freeze-15", "net-cut-5", "net-cut-15")
+#: What comes of several short ones, as :func:`silences` tells.
+SILENCE = "silence"
+SILENCES = ("stop-15", "net-freeze-15", "net-cut-5", "net-cut-15", SILENCE)
 SWITCHES = ("redis-failover", "redis-switch")
 
 OF_CONNECTIONS = (
@@ -257,6 +274,16 @@ OF_CONNECTIONS = (
 )  # fmt: skip
 #: What keeps a ledger from answering that is not the broker.
 OF_THE_LEDGER = ("redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "disk-full")
+#: What keeps the heartbeats of a worker, or of all, from Redis for less than it takes to be taken for dead.
+SHORT = (
+    "redis-pause",
+    "redis-kill",
+    "redis-down",
+    "redis-lost-second",
+    "redis-full",
+    "net-freeze-4",
+    "stop-4",
+)
 #: What keeps an acknowledgement from getting out.
 OUTAGES = (
     *SWITCHES, "redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "rabbit-kill",

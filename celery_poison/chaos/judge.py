@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from celery_poison.chaos.excuses import DEATH, ITS_END, NOTICE, REMEMBERED, Case, Wrong, find_excuse, settled
+from celery_poison.chaos.excuses import (
+    DEATH,
+    ITS_END,
+    NOTICE,
+    REMEMBERED,
+    Case,
+    Wrong,
+    find_excuse,
+    settled,
+    silences,
+)
 from celery_poison.chaos.plan import Fault
 from celery_poison.chaos.runs import Blow, Facts, Run
 
@@ -48,7 +58,8 @@ def judge(facts: Facts) -> list[Finding]:
     """Return everything that is not as it should be."""
     cases = [*_lost(facts), *_twice(facts), *_overlapping(facts), *_free(facts)]
     cases += [*_convicted(facts), *_ended(facts), *_left(facts)]
-    found = [Finding(case, find_excuse(case, facts.blows, facts.broker)) for case in cases]
+    blows = [*facts.blows, *silences(facts.blows)]
+    found = [Finding(case, find_excuse(case, blows, facts.broker)) for case in cases]
     return [*found, *_killed_too_often(facts, facts.blows)]
 
 

@@ -77,6 +77,16 @@ def test_what_a_dead_worker_could_not_acknowledge_may_be_done_twice(died: float,
     assert [bool(finding.excuse) for finding in twice] == [excuses]
 
 
+def test_short_outages_in_a_row_excuse_as_a_long_one_does_and_only_for_whom_they_kept_silent() -> None:
+    runs = run("a", 0, 2), run("a", 13, 14, "w2/1")
+    row = [Blow("redis-down", 1, 6), Blow("net-freeze-4", 5, 9, ("w1/1",)), Blow("stop-4", 8, 12, ("w1/1",))]
+    assert excused(facts(*runs, blows=row)) == [Wrong.TWICE]
+    assert found(facts(*runs, blows=row[:1])), "one alone is too short"
+    assert found(facts(*runs, blows=[row[0], replace(row[2], began=8.0)])), "a gap lets a heartbeat through"
+    others = [row[0], *(replace(blow, lives=("w3/1",)) for blow in row[1:])]
+    assert found(facts(*runs, blows=others))
+
+
 def test_the_death_of_another_worker_excuses_nothing() -> None:
     given = facts(
         run("a", 0, 2),
