@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from celery import Celery
@@ -129,6 +130,16 @@ class Handover:
         for name in {message.declare for _, _, message in messages if message.declare}:
             if name in known:
                 maybe_declare(known[name], channel)
+            elif known.create_missing:
+                maybe_declare(self._unlisted[name], channel)
+
+    @cached_property
+    def _unlisted(self) -> Any:
+        """Make the queues that are in the list of whoever published to them, and in none of this process.
+
+        They are not added to the app's own: a worker that was started without -Q consumes what is there.
+        """
+        return self._app.amqp.Queues(None)
 
     def _publish(self, channel: Any, seq: int, note: int, message: Outgoing) -> None:
         parts = _parts(seq, note, message, only_copy=False)

@@ -32,6 +32,17 @@ def test_TP1_1_a_publish_is_stored_first_and_then_sent_in_order(shop: Shop) -> N
     assert not shop.ledger.client.hlen(shop.ledger.keys.parked), "nothing is remembered of what arrived once"
 
 
+@BROKERS
+def test_TP1_1_a_queue_that_only_the_publisher_knows_is_declared_and_consumed_by_nobody_for_that(
+    shop: Shop,
+) -> None:
+    shop.charge(1, queue="seasonal")
+    del shop.app.amqp.queues["seasonal"]  # as in the process of a relay that never published to it
+    shop.relay()
+    assert "seasonal" not in shop.app.amqp.queues
+    assert shop.queued("seasonal") == [1] and shop.lanes() == {}
+
+
 def test_TP1_1_beside_another_redis_as_broker_the_message_is_noted_sent_and_forgotten(
     new_shop: Callable[..., Shop], redis_url: str
 ) -> None:
