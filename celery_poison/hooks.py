@@ -101,7 +101,7 @@ HOOKS: Mapping[Part, _Table] = {
         "celery._state": ("_get_active_apps()", "connect_on_app_finalize(callback)"),
         "celery.local:Proxy": ("_get_current_object()",),
         # Publishing a stored original again (broker/publish.py).
-        "kombu.transport.virtual:Channel": ("_next_delivery_tag()", "_put(queue, message)"),
+        "kombu.transport.virtual:Channel": ("_next_delivery_tag()", "_put(queue, message)", "_size(queue)"),
         "celery.backends.base:KeyValueStoreBackend": ("_get_task_meta_for(task_id)",),
     },
     Part.REDIS: {

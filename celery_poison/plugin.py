@@ -20,6 +20,7 @@ from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
 from celery_poison.producer.causes import SendFailed
+from celery_poison.producer.limits import Limits
 from celery_poison.producer.message import Outgoing
 from celery_poison.producer.outbox import Outbox
 from celery_poison.settings import PREFIX, Settings
@@ -48,6 +49,7 @@ class Plugin:
         self.request_needs: Any = None
         #: Takes what is wrong at run time; the worker counts it.
         self.complain: Callable[[Exception], object] = _warn
+        self.limits = Limits(self)
         self.outbox = Outbox(self)
         #: Hears of what could not be sent; what it returns is stored in the same step (TP1-3).
         self.on_send_failed: Callable[[SendFailed], Sequence[Outgoing]] = lambda report: ()

@@ -18,7 +18,7 @@ from celery_poison.decide import Failing, failing
 from celery_poison.destinations import SYSTEM, Destination
 from celery_poison.errors import ConfigurationError
 from celery_poison.failures import kinds_of, name_of
-from celery_poison.settings import PREFIX, Settings, did_you_mean
+from celery_poison.settings import LIMIT_OPTIONS, PREFIX, Settings, did_you_mean
 
 #: Options that can be overridden at run time: those that are plain data.
 OVERRIDABLE = ("max_crashes", "max_failures", "max_payload_bytes", "block_fingerprint_after")
@@ -123,7 +123,11 @@ def policy_of(task: object, name: str, settings: Settings, overrides: Overrides)
     Raises:
         ConfigurationError: a task attribute has an impossible value.
     """
-    in_code = settings.queues or _NONE
+    told = (settings.queues or _NONE).items()
+    in_code = {
+        queue: {name: value for name, value in options.items() if name not in LIMIT_OPTIONS}
+        for queue, options in told
+    }
     by_queue = {
         queue: Policy.of(task, settings, overrides.of(name, queue), in_code.get(queue, _NONE))
         for queue in {*in_code, *overrides.by_queue}

@@ -25,13 +25,16 @@ QUEUE_OPTIONS = (
     *("max_crashes", "max_failures", "max_payload_bytes", "block_fingerprint_after"),
     *("keep_failures", "ignore", "convict_at_once", "exception_destination", "blocked_retry_timeout"),
 )
+#: Options that only queues have.
+LIMIT_OPTIONS = ("max_messages", "max_messages_behavior")
 
 
 def _queues(value: Any) -> str | None:
+    known = (*QUEUE_OPTIONS, *LIMIT_OPTIONS)
     try:
         for queue, options in (value or {}).items():
-            for name in {*options} - {*QUEUE_OPTIONS}:
-                return f"queue {queue!r} has no option {name!r}{did_you_mean(str(name), QUEUE_OPTIONS)}"
+            for name in {*options} - {*known}:
+                return f"queue {queue!r} has no option {name!r}{did_you_mean(str(name), known)}"
             Settings.from_conf({PREFIX + name: given for name, given in options.items()})
     except (AttributeError, TypeError):
         return "use a mapping of queues to mappings of options"
@@ -40,9 +43,8 @@ def _queues(value: Any) -> str | None:
     return None
 
 
-def _setting(default: Any, check: Check, doc: str, *, unit: str = "", acts: bool = True) -> Any:
-    metadata = {"check": check, "doc": doc, "unit": unit, "acts": acts}
-    return field(default=default, metadata=metadata)
+def _setting(default: Any, check: Check, doc: str, *, unit: str = "") -> Any:
+    return field(default=default, metadata={"check": check, "doc": doc, "unit": unit})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,12 +204,15 @@ class Settings:
     max_messages: int | None = _setting(
         None,
         values.number(1, integer=True, optional=True),
-        "Limit per queue. None: no limit.",
+        "Messages that may wait in a queue, and in the quarantine; poison_queues has limits of single queues."
+        " None: no limit.",
         unit="messages",
-        acts=False,
     )
     max_messages_behavior: Literal["reject_new", "discard_old"] = _setting(
-        "reject_new", values.one_of("reject_new", "discard_old"), "What happens at max_messages.", acts=False
+        "reject_new",
+        values.one_of("reject_new", "discard_old"),
+        "At the limit: 'reject_new', publishing raises QueueFull; 'discard_old', the oldest messages make"
+        " room, and are kept as given up.",
     )
     outbox: bool = _setting(
         False,
@@ -361,11 +366,6 @@ class Settings:
     def has_trials(self) -> bool:
         """Whether suspects are tried alone."""
         return self.trial != "off" and not self.observe_only
-
-    def inactive(self) -> list[str]:
-        """Return the names of settings that were changed but that this version does not act on yet."""
-        changed = (f for f in fields(self) if getattr(self, f.name) != f.default)
-        return [PREFIX + f.name for f in changed if not f.metadata["acts"]]
 
 
 def _check(name: str, value: Any, known: Mapping[str, Field[Any]]) -> None:

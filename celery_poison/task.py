@@ -12,7 +12,7 @@ from celery.app.task import Context, Task
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import ConfigurationError
-from celery_poison.producer.capture import sent_at_once
+from celery_poison.producer.capture import in_body, sent_at_once
 from celery_poison.requests import (
     DiscardRequested,
     MemoryExhausted,
@@ -165,7 +165,8 @@ class PoisonTask(Task):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return PoisonTask._once(self, super().__call__, args, kwargs)
+            with in_body():
+                return PoisonTask._once(self, super().__call__, args, kwargs)
         except MemoryError as error:
             if PoisonTask._observed or self.request.id not in attempts:
                 raise  # called directly or eagerly: the caller's own business

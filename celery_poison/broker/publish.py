@@ -159,6 +159,8 @@ class Publisher:
 
 def depth(connection: Any, queue: str) -> int:
     """Return how many messages wait in a queue of Redis or RabbitMQ; 0 where there is none."""
+    if isinstance(channel := connection.default_channel, virtual.Channel):
+        return int(channel._size(queue))  # one round trip
     # RabbitMQ closes a channel on which it was asked for a queue that it does not have.
     with connection.channel() as channel:
         try:

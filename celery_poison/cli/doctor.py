@@ -145,10 +145,6 @@ def _check_settings(plugin: Plugin) -> Finding:
     Raises:
         ConfigurationError: one is unknown or impossible.
     """
-    inactive = plugin.settings.inactive()
-    if inactive:
-        said = f"set, but without effect in this version: {', '.join(inactive)}"
-        return Finding("settings", "warn", said, "remove them, or wait for the version that acts on them")
     return Finding("settings", "ok", f"namespace {plugin.settings.namespace}")
 
 

@@ -7,8 +7,8 @@ message instead of sending it. All signals of Celery are sent as ever; the relay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -24,6 +24,12 @@ Sink = Callable[[Outgoing], bool]
 #: Says who takes a message of this task (None: nobody), given what ``apply_async(outbox=...)`` said.
 Choose = Callable[[str, bool | None], Sink | None]
 
+#: Called with producer, message and options of what is about to be sent; raises to have it not sent.
+Admit = Callable[[Any, Any, Mapping[str, Any]], object]
+
+#: Whether limits hold in this context; None: as for everybody who publishes.
+_limited: ContextVar[bool | None] = ContextVar("poison_limited", default=None)
+
 #: In this context everything that is published goes to this sink: what is tied to the success of a task.
 captured_by: ContextVar[Sink | None] = ContextVar("poison_captured_by", default=None)
 
@@ -38,22 +44,59 @@ def captured(sink: Sink | None) -> Iterator[None]:
         captured_by.reset(before)
 
 
-def sent_at_once() -> AbstractContextManager[None]:
-    """What is published in here is tied to nothing."""
-    return captured(None)
+@contextmanager
+def exempt() -> Iterator[None]:
+    """What is published in here is sent whatever waits in its queue."""
+    before = _limited.set(False)
+    try:
+        yield
+    finally:
+        _limited.reset(before)
 
 
-def capture(app: Celery, choose: Choose) -> None:
-    """Let ``choose`` say what of ``app`` is taken; as soon as the app is configured."""
+@contextmanager
+def in_body() -> Iterator[None]:
+    """What a task publishes in here is its own doing: limits hold, as for everybody else."""
+    before = _limited.set(True)
+    try:
+        yield
+    finally:
+        _limited.reset(before)
+
+
+def is_exempt(app: Celery, message: Any) -> bool:
+    """Whether a message takes the place of one that was accepted: it never fails for a limit (MSG-3).
+
+    That is a retry, and what a worker sends after a task's end: the next of its chain, its callbacks, the
+    body of its chord. Of an unguarded task nobody can tell that from what its body sends.
+    """
+    limited = _limited.get()
+    if limited is None:
+        limited = app.current_worker_task is None
+    body = message.body
+    return not limited or bool(
+        message.headers.get("retries") or (isinstance(body, dict) and body.get("retries"))
+    )
+
+
+@contextmanager
+def sent_at_once() -> Iterator[None]:
+    """What is published in here is tied to nothing, and stands for a message that was accepted."""
+    with captured(None), exempt():
+        yield
+
+
+def capture(app: Celery, choose: Choose, admit: Admit) -> None:
+    """Let ``choose`` say what of ``app`` is taken, ``admit`` what is sent; once the app is configured."""
     if not hooks.fits(hooks.Part.OUTBOX):
         return
     if app.configured:
-        _wrap(app, choose)
+        _wrap(app, choose, admit)
     else:
-        app.on_after_configure.connect(lambda sender, **_: _wrap(sender, choose), weak=False)
+        app.on_after_configure.connect(lambda sender, **_: _wrap(sender, choose, admit), weak=False)
 
 
-def _wrap(app: Celery, choose: Choose) -> None:
+def _wrap(app: Celery, choose: Choose, admit: Admit) -> None:
     amqp: Any = app.amqp
     made = vars(amqp).get("send_task_message")
     if getattr(made, "takes", False):  # configured anew
@@ -66,6 +109,7 @@ def _wrap(app: Celery, choose: Choose) -> None:
         asked = options.pop("outbox", None)
         sink = captured_by.get() or choose(name, asked)
         if sink is None:
+            admit(producer, message, options)
             return plain[0](producer, name, message, **options)
         retry = options.pop("retry", None)
         retry = app.conf.task_publish_retry if retry is None else retry

@@ -17,6 +17,7 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.producer.capture import Sink, capture
 from celery_poison.producer.causes import Cause, SendFailed
+from celery_poison.producer.limits import Limits
 from celery_poison.producer.message import Outgoing
 from celery_poison.settings import Settings
 
@@ -32,6 +33,7 @@ class Host(Protocol):
     """
 
     app: Celery
+    limits: Limits
     on_send_failed: Callable[[SendFailed], Sequence[Outgoing]]
 
     @property
@@ -58,7 +60,7 @@ class Outbox:
 
     def install(self) -> None:
         """Take what this app publishes, from now on."""
-        capture(self._plugin.app, self._choose)
+        capture(self._plugin.app, self._choose, self._plugin.limits.admit)
 
     def _choose(self, task: str, asked: bool | None) -> Sink | None:
         wanted = self._wants(task) if asked is None else asked

@@ -67,7 +67,6 @@ class Overview:
         deaf: workers that live and consume nothing, while messages wait for them.
         outbox: where messages wait to be sent, or sending is blocked.
         unsent: messages tied to the success of a task that could not be sent, and wait for a person.
-        inactive_settings: set, and without effect in this version.
         faults: what is broken, in sentences, the gravest first.
         warnings: these, and what is merely doubtful.
     """
@@ -94,7 +93,6 @@ class Overview:
     open_incidents: dict[str, str]
     stranded: Stranded
     deaf: list[Deaf]
-    inactive_settings: list[str]
     outbox: list[LaneRecord]
     unsent: int
     faults: list[str] = field(default_factory=list)
@@ -232,7 +230,6 @@ def overview(app: Celery) -> Overview:
         open_incidents=queries.open_incidents(),
         stranded=find_stranded(app),
         deaf=deaf,
-        inactive_settings=settings.inactive(),
         outbox=ledger.outbox_lanes(),
         unsent=sum(1 for _ in ledger.outbox_messages(FAILED)),
     )
@@ -316,7 +313,6 @@ def _doubts(seen: Overview) -> Iterator[str]:
         yield f"worker {dead} died and its messages are still being put back (incident {incident})"
     if seen.stranded.unread:
         yield seen.stranded.unread
-    yield from (f"{name} is set, but this version does not act on it yet" for name in seen.inactive_settings)
 
 
 def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] | None:

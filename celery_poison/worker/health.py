@@ -46,8 +46,6 @@ class Health:
             ConfigurationError: it is unfit, or another app's.
             LedgerUnavailable: only with ``poison_fail_open=False``.
         """
-        for name in self._settings.inactive():
-            logger.warning("celery_poison: %s is checked, but this version does not act on it yet", name)
         try:
             for warning in connection.check_server(ledger.client):
                 logger.warning("celery_poison: %s", warning)

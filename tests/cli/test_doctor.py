@@ -252,11 +252,6 @@ def test_a_wrong_setting_is_found_with_its_name_value_and_the_right_one(
     assert found["said"] == "unknown setting poison_max_crash=3: did you mean poison_max_crashes?"
 
 
-def test_a_setting_without_effect_is_a_warning(new_fleet: Build, redis_url: str) -> None:
-    console = Console(new_fleet(redis_url, poison_max_messages=3).app)
-    assert "poison_max_messages" in finding(console, "settings")["said"]
-
-
 def test_EMS_10_what_Redis_cannot_promise_fails_with_sync_and_is_only_told_without(
     new_fleet: Build, new_server: NewServer
 ) -> None:

@@ -13,24 +13,14 @@ BEGIN, END = "<!-- table begins -->\n", "<!-- table ends -->\n"
 
 
 def table() -> str:
-    """The settings that this version acts on, and a sentence that names the others."""
+    """Every setting."""
     head = "| setting | default | unit | meaning |\n|---|---|---|---|\n"
-    acting = [field for field in fields(Settings) if field.metadata["acts"]]
-    return head + "".join(map(_row, acting)) + _others()
+    return head + "".join(map(_row, fields(Settings)))
 
 
 def _row(field: Field[Any]) -> str:
     meaning = field.metadata["doc"].replace("|", "\\|")
     return f"| `{PREFIX}{field.name}` | `{field.default!r}` | {field.metadata['unit']} | {meaning} |\n"
-
-
-def _others() -> str:
-    names = [f"`{PREFIX}{field.name}`" for field in fields(Settings) if not field.metadata["acts"]]
-    return (
-        "\n".join(["", "Taken and checked, and not acted on yet:", ",\n".join(names) + ".", ""])
-        if names
-        else ""
-    )
 
 
 def parts(page: str) -> tuple[str, str, str]:

@@ -104,9 +104,12 @@ def test_overrides_win_over_the_configuration_and_are_checked_too() -> None:
         Settings.from_conf({}, {"poison_max_crashes": 0})
 
 
-def test_settings_that_this_version_does_not_act_on_are_named_when_somebody_sets_them() -> None:
-    assert Settings.from_conf({}).inactive() == []
-    assert Settings.from_conf({"poison_max_messages": 10}).inactive() == ["poison_max_messages"]
+def test_MSG_1_a_queue_may_have_a_limit_and_a_behaviour_of_its_own() -> None:
+    Settings.from_conf(
+        {"poison_queues": {"mail": {"max_messages": 5, "max_messages_behavior": "discard_old"}}}
+    )
+    with pytest.raises(ConfigurationError, match=r"queue 'mail'.*max_messages=0"):
+        Settings.from_conf({"poison_queues": {"mail": {"max_messages": 0}}})
 
 
 def test_suspects_may_be_tried_in_a_queue_of_their_own_whose_name_can_be_chosen() -> None:

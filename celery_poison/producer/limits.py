@@ -1,0 +1,187 @@
+"""Keeps queues below their limits, as far as one process that publishes can know (MSG-1, MSG-2).
+
+While there is much room, the broker is not asked at each publish: after a count, a process publishes a tenth
+of the room that it found, for at most a second, before it counts again. At the limit it always counts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol
+
+from celery import Celery
+from celery.utils.log import get_logger
+from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
+
+from celery_poison.broker.publish import depth
+from celery_poison.errors import ConfigurationError, QueueFull
+from celery_poison.producer.capture import is_exempt
+from celery_poison.settings import Settings
+
+logger = get_logger("celery_poison")
+
+#: Part of the room that a process may use up before it counts again, and for how many seconds.
+TENTH, FRESH = 10, 1.0
+#: Share of a limit from which on people are warned (MSG-7).
+WARN_AT = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many messages may wait in a queue, and whether the oldest ones make room for new ones."""
+
+    most: int
+    discards_old: bool
+
+    def is_near(self, waiting: int) -> bool:
+        """Whether so many are enough for a warning (MSG-7)."""
+        return waiting >= WARN_AT * self.most
+
+
+def limit_of(settings: Settings, queue: str) -> Limit | None:
+    """Return the limit of a queue, or of the quarantine by its name; None where it has none (MSG-1)."""
+    own = (settings.queues or {}).get(queue, {})
+    most = own.get("max_messages", settings.max_messages)
+    behavior = own.get("max_messages_behavior", settings.max_messages_behavior)
+    return None if most is None else Limit(most, behavior == "discard_old")
+
+
+class Host(Protocol):
+    """What limits need of the plugin of an app."""
+
+    app: Celery
+
+    @property
+    def settings(self) -> Settings: ...
+
+
+@dataclass(slots=True)
+class _Room:
+    """What may be published to a queue before its messages are counted again."""
+
+    left: int = 0
+    until: float = 0.0
+
+
+class Limits:
+    """The limits of the queues of one app, in one process; any thread may ask."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._settings: Settings | None = None
+        self._any = False
+        self._known: dict[str, Limit | None] = {}
+        self._rooms: dict[str, _Room] = {}
+        self._lock = Lock()
+
+    def admit(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
+        """Let one message of Celery's be published, given what ``send_task_message`` is given.
+
+        Raises:
+            QueueFull: a queue that it would go to is full (MSG-2).
+        """
+        if not self._are_set() or is_exempt(self._host.app, message):
+            return
+        queues = self.queues_of(options)
+        if any(self.limit(queue) for queue in queues):
+            self.take(producer.connection, dict.fromkeys(queues, 1), lambda: _flush(producer))
+
+    def take(
+        self, connection: Any, wanted: Mapping[str, int], flush: Callable[[], object] = lambda: None
+    ) -> None:
+        """Let so many messages into each queue, or none into any.
+
+        Args:
+            flush: has the broker take what was published before, so that it is counted.
+
+        Raises:
+            QueueFull: one has not so much room.
+        """
+        for queue, number in wanted.items():
+            limit = self.limit(queue)
+            if limit is not None and not self._has_room(queue, number):
+                self._rooms[queue] = self._counted(connection, queue, limit, number, flush)
+        with self._lock:
+            for queue, number in wanted.items():
+                if room := self._rooms.get(queue):
+                    room.left -= number
+
+    def limit(self, queue: str) -> Limit | None:
+        """Return the limit of a queue; None where it has none."""
+        if not self._are_set():
+            return None
+        if queue not in self._known:
+            self._known[queue] = limit_of(self._host.settings, queue)
+        return self._known[queue]
+
+    def queues_of(self, options: Mapping[str, Any]) -> Sequence[str]:
+        """Return the queues that a message goes to, by what this app knows of its queues.
+
+        Args:
+            options: of ``send_task_message``; ``exchange``, ``routing_key`` and ``queue`` count.
+        """
+        amqp, queue = self._host.app.amqp, options.get("queue")
+        exchange, key = options.get("exchange"), options.get("routing_key")
+        if queue is None and exchange is None:
+            queue = amqp.default_queue
+        name = queue if isinstance(queue, str) or queue is None else queue.name
+        if isinstance(queue, str):
+            queue = amqp.queues.get(queue)
+        own = getattr(queue, "exchange", None)
+        kind = options.get("exchange_type") or getattr(own, "type", None) or "direct"
+        if kind == "direct" and not (exchange and key):
+            return [name] if name else []
+        exchange = exchange or own
+        key = key or getattr(queue, "routing_key", "") or ""
+        return self._bound(str(getattr(exchange, "name", exchange) or ""), key)
+
+    def _bound(self, exchange: str, key: str) -> Sequence[str]:
+        if not exchange:
+            return [key]
+        queues = [each for each in self._host.app.amqp.queues.values() if each.exchange.name == exchange]
+        kind = STANDARD_EXCHANGE_TYPES.get(queues[0].exchange.type) if queues else None
+        if kind is None:
+            return []
+        matcher = kind(None)
+        table = [matcher.prepare_bind(each.name, exchange, each.routing_key, {}) for each in queues]
+        return sorted({name for name in matcher.lookup(table, exchange, key, None) if name})
+
+    def _are_set(self) -> bool:
+        try:
+            settings = self._host.settings
+        except ConfigurationError:  # stops workers, not those who only publish
+            return False
+        if settings is not self._settings:
+            options = (settings.queues or {}).values()
+            self._any = settings.max_messages is not None or any("max_messages" in each for each in options)
+            self._known, self._settings = {}, settings
+        return self._any
+
+    def _has_room(self, queue: str, number: int) -> bool:
+        room = self._rooms.get(queue)
+        return room is not None and room.left >= number and time.monotonic() < room.until
+
+    def _counted(
+        self, connection: Any, queue: str, limit: Limit, number: int, flush: Callable[[], object]
+    ) -> _Room:
+        until = time.monotonic() + FRESH
+        try:
+            flush()
+            waiting = depth(connection, queue)
+        except Exception as error:  # each transport has errors of its own; publishing meets them, too
+            logger.debug("celery_poison: the messages in queue %s cannot be counted: %s", queue, error)
+            return _Room(sys.maxsize, until)
+        room = limit.most - waiting
+        if room < number:
+            raise QueueFull(queue, waiting, limit.most)
+        return _Room(max(number, room // TENTH), until)
+
+
+def _flush(producer: Any) -> None:
+    """Have RabbitMQ take what was published on this channel before another one counts it."""
+    if producer.connection.transport.driver_type == "amqp":
+        producer.channel.exchange_declare("amq.direct", "direct", passive=True)

@@ -1,0 +1,156 @@
+"""Limits on how much may wait: what a caller is told, and what a limit never stops."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Task
+from kombu import Exchange, Queue
+
+from celery_poison.errors import QueueFull
+from celery_poison.producer import limits
+from tests.producer.kit import Shop
+
+BROKERS = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+
+
+@pytest.fixture
+def limited(new_shop: Callable[..., Shop], broker_url: str) -> Callable[..., Shop]:
+    """A function that makes a shop without an outbox, with limits."""
+    broker = "" if broker_url.startswith("redis://") else broker_url
+    return lambda **settings: new_shop(broker, poison_outbox=False, **settings)
+
+
+@BROKERS
+def test_MSG_2_a_publish_to_a_full_queue_raises_and_nothing_is_sent(limited: Callable[..., Shop]) -> None:
+    shop = limited(poison_max_messages=3)
+    shop.charge(1, 2, 3)
+    with pytest.raises(QueueFull) as caught:
+        shop.task("charge").delay(4)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.queue, error.depth, error.limit) == ("celery", 3, 3)
+    shop.charge(5, queue="other")
+    assert shop.queued() == [1, 2, 3] and shop.queued("other") == [5]
+    shop.charge(6)
+    assert shop.queued() == [6], "there is room again"
+
+
+def test_MSG_2_messages_of_every_priority_count(limited: Callable[..., Shop]) -> None:
+    shop = limited(poison_max_messages=2)
+    shop.charge(1, priority=0)
+    shop.charge(2, priority=9)
+    with pytest.raises(QueueFull):
+        shop.charge(3, priority=5)
+
+
+def test_MSG_1_a_queue_has_a_limit_of_its_own(limited: Callable[..., Shop]) -> None:
+    shop = limited(
+        poison_max_messages=1, poison_queues={"mail": {"max_messages": 2}, "logs": {"max_messages": None}}
+    )
+    shop.charge(1, 2, queue="mail")
+    shop.charge(*range(5), queue="logs")
+    shop.charge(1)
+    for queue in ("mail", "celery"):
+        with pytest.raises(QueueFull, match=repr(queue)):
+            shop.charge(3, queue=queue)
+
+
+@BROKERS
+@pytest.mark.parametrize("kind", ["direct", "topic", "fanout"])
+def test_MSG_2_one_full_queue_of_an_exchange_refuses_the_whole_publish(
+    limited: Callable[..., Shop], kind: str
+) -> None:
+    exchange = Exchange(f"orders.{kind}", kind)
+    key = "order.#" if kind == "topic" else "order.new"
+    queues = [Queue(name, exchange, routing_key=key) for name in ("a", "b")] + [Queue("celery")]
+    shop = limited(poison_queues={"b": {"max_messages": 1}}, task_queues=queues)
+    with shop.app.connection_for_write() as connection:
+        for queue in queues:
+            queue(connection.default_channel).declare()
+    where = {
+        "exchange": exchange.name,
+        "exchange_type": kind,
+        "routing_key": "order.new",
+        "declare": queues[:2],
+    }
+    assert shop.plugin.limits.queues_of(where) == ["a", "b"]
+    if kind == "fanout" and shop.app.conf.broker_url.startswith("redis"):
+        return  # kombu sends these to whoever listens, and keeps none
+    shop.charge(1, **where)
+    with pytest.raises(QueueFull, match="'b'"):
+        shop.charge(2, **where)
+    assert (shop.queued("a"), shop.queued("b")) == ([1], [1])
+
+
+def test_MSG_2_far_from_the_limit_a_publish_does_not_ask_the_broker(
+    limited: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    count = limits.depth
+
+    def depth(connection: Any, queue: str) -> int:
+        counts.append(count(connection, queue))
+        return counts[-1]
+
+    monkeypatch.setattr(limits, "depth", depth)
+    monkeypatch.setattr(limits, "FRESH", 3600.0)
+    shop = limited(poison_max_messages=1000)
+    shop.charge(*range(100))
+    assert counts == [0]
+    shop.charge(*range(899))
+    assert len(counts) < 70 and counts == sorted(counts)
+    shop.charge(999)
+    with pytest.raises(QueueFull):
+        shop.charge(1000)
+    assert counts[-2:] == [999, 1000], "near the limit each publish is counted"
+
+
+def test_MSG_2_after_a_second_it_is_counted_again(
+    limited: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FRESH", 0.0)
+    shop = limited(poison_max_messages=100)
+    shop.charge(1)
+    with shop.app.connection_for_write() as connection:  # another publisher
+        for _ in range(99):
+            connection.default_channel.client.lpush("celery", "{}")
+    with pytest.raises(QueueFull):
+        shop.charge(2)
+
+
+def test_MSG_3_a_retry_and_what_stands_for_a_task_are_sent_whatever_waits(
+    limited: Callable[..., Shop],
+) -> None:
+    shop = limited(poison_max_messages=1, task_always_eager=False)
+    shop.charge(1)
+    for name in ("charge", "plain"):
+        task: Task[Any, Any] = shop.task(name)
+        task.push_request(id="x", args=[2], kwargs={}, called_directly=False, is_eager=False, retries=0)
+        with pytest.raises(Exception, match="Retry"):
+            task.retry(countdown=0)
+        task.pop_request()
+    with pytest.raises(QueueFull):
+        shop.charge(3)
+    assert shop.queued() == [1, 2, 2]
+
+
+def test_with_a_wrong_setting_publishing_goes_on(limited: Callable[..., Shop]) -> None:
+    shop = limited(poison_max_messages=1)
+    shop.plugin.override({"poison_max_messages": -1})
+    shop.charge(1, 2)
+    assert shop.queued() == [1, 2]
+
+
+def test_a_broker_that_cannot_be_counted_keeps_nobody_from_publishing(
+    limited: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def depth(connection: Any, queue: str) -> int:
+        raise OSError("no")
+
+    monkeypatch.setattr(limits, "depth", depth)
+    shop = limited(poison_max_messages=1)
+    shop.charge(1, 2)
+    assert shop.queued() == [1, 2]
