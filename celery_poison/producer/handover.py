@@ -18,9 +18,11 @@ from kombu.utils import json as kombu_json
 from redis import Redis, RedisError
 
 from celery_poison.broker.publish import bounded_options
+from celery_poison.errors import QueueFull
 from celery_poison.headers import MARK, OUTBOX, PARK
 from celery_poison.ledger.outbox import Copy
 from celery_poison.producer.causes import Cause, NotSent, cause_of
+from celery_poison.producer.limits import Limits
 from celery_poison.producer.message import Outgoing
 
 logger = get_logger("celery_poison")
@@ -45,9 +47,10 @@ class Handover:
             and the step that takes a message out of the outbox puts it into its queue.
     """
 
-    def __init__(self, app: Celery, ledger: Redis) -> None:
+    def __init__(self, app: Celery, ledger: Redis, limits: Limits) -> None:
         self._app = app
         self._ledger = ledger
+        self._limits = limits
         self._connection: Any = None
         self._confirms: _Confirms | None = None
         #: Whether the broker is known to be the ledger's database. Where it is not, a message can be in the
@@ -58,10 +61,10 @@ class Handover:
         """Send messages of one lane, given as (number, note, message), in their order.
 
         Returns:
-            what takes each of them out of the outbox.
+            what takes each of them out of the outbox. Where their queue has no room for all, the first ones.
 
         Raises:
-            NotSent: it is not certain that the broker has all of them.
+            NotSent: it is not certain that the broker has all of them; or their queue is full (MSG-4).
         """
         try:
             channel = self._open()
@@ -72,6 +75,7 @@ class Handover:
             raise NotSent(cause_of(error), _said(error), reached=False) from error
         confirms = self._confirms
         try:
+            messages = self._with_room(messages)
             self._declare(channel, messages)
             if isinstance(channel, kombu_redis.Channel):
                 return self._to_redis(channel, messages)
@@ -124,6 +128,27 @@ class Handover:
                 self._confirms = _Confirms(connection, connection.default_channel)
             self.is_atomic = _is_one_database(connection.default_channel, self._ledger)
         return self._connection.default_channel
+
+    def _with_room(
+        self, messages: Sequence[tuple[int, int, Outgoing]]
+    ) -> Sequence[tuple[int, int, Outgoing]]:
+        """Return the first messages of a lane, as many as their queue has room for.
+
+        What is tied to the success of a task is sent in any case: that task has succeeded.
+
+        Raises:
+            NotSent: it has none.
+        """
+        _, _, head = messages[0]
+        queues = [] if head.tied else self._limits.queues_of_address(head.exchange, head.routing_key)
+        try:
+            self._limits.take(self._connection, dict.fromkeys(queues, len(messages)))
+        except QueueFull as full:
+            room = full.limit - full.depth
+            if room <= 0:
+                raise NotSent(Cause.RESOURCES, str(full), reached=False) from None
+            return messages[:room]
+        return messages
 
     def _declare(self, channel: Any, messages: Sequence[tuple[int, int, Outgoing]]) -> None:
         known = self._app.amqp.queues

@@ -137,9 +137,10 @@ class Limits:
             return [name] if name else []
         exchange = exchange or own
         key = key or getattr(queue, "routing_key", "") or ""
-        return self._bound(str(getattr(exchange, "name", exchange) or ""), key)
+        return self.queues_of_address(str(getattr(exchange, "name", exchange) or ""), key)
 
-    def _bound(self, exchange: str, key: str) -> Sequence[str]:
+    def queues_of_address(self, exchange: str, key: str) -> Sequence[str]:
+        """Return the queues of this app that an exchange and a routing key lead to."""
         if not exchange:
             return [key]
         queues = [each for each in self._host.app.amqp.queues.values() if each.exchange.name == exchange]

@@ -109,7 +109,7 @@ class Rounds:
         self._trouble = trouble
         self._in_trouble = in_trouble
         self._ledger: Ledger = plugin.open_ledger()
-        self._handover = Handover(plugin.app, self._ledger.client)
+        self._handover = Handover(plugin.app, self._ledger.client, plugin.limits)
         self._blocked = BlockedTasks(self._ledger)
         self._sent_at = 0.0
         self.is_idle = threading.Event()
@@ -155,7 +155,8 @@ class Rounds:
             self._failed(lease, sendable, error)
             return
         if self._ledger.outbox_sent(lease, [*over, *copies]):
-            self._handover.tell(message for _, _, message in batch)
+            sent = {copy.seq for copy in copies}
+            self._handover.tell(message for seq, _, message in batch if seq in sent)
         else:
             logger.debug("celery_poison: another relay has lane %s by now", lease.lane)
 

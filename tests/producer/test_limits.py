@@ -12,6 +12,8 @@ from kombu import Exchange, Queue
 
 from celery_poison.errors import QueueFull
 from celery_poison.producer import limits
+from celery_poison.producer.capture import captured
+from celery_poison.producer.message import Outgoing
 from tests.producer.kit import Shop
 
 BROKERS = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
@@ -135,6 +137,40 @@ def test_MSG_3_a_retry_and_what_stands_for_a_task_are_sent_whatever_waits(
     with pytest.raises(QueueFull):
         shop.charge(3)
     assert shop.queued() == [1, 2, 2]
+
+
+@BROKERS
+def test_MSG_4_what_a_full_queue_does_not_take_stays_in_the_outbox_and_blocks_nobody_else(
+    new_shop: Callable[..., Shop], broker_url: str
+) -> None:
+    limit: dict[str, Any] = {
+        "poison_queues": {"celery": {"max_messages": 2}},
+        "poison_outbox_auto_block": True,
+    }
+    shop = new_shop("" if broker_url.startswith("redis://") else broker_url, **limit)
+    shop.charge(1, 2, 3, 4, 5)
+    shop.charge(*range(5), queue="other")
+    shop.relay()
+    assert (shop.queued("other"), shop.waiting("other")) == ([*range(5)], [])
+    assert shop.waiting() == [3, 4, 5]
+    assert (shop.lanes()["celery"].cause, shop.lanes()["celery"].blocked) == ("resources", None)
+    assert [report.detail for report in shop.reports] == ["queue 'celery' holds 2 messages, its limit is 2"]
+    assert shop.queued() == [1, 2]
+    shop.ledger.outbox_resend()
+    shop.relay()
+    assert (shop.queued(), shop.waiting()) == ([3, 4], [5])
+
+
+def test_MSG_3_what_is_tied_to_the_success_of_a_task_is_sent_whatever_waits(
+    new_shop: Callable[..., Shop],
+) -> None:
+    shop = new_shop(poison_max_messages=1)
+    taken: list[Outgoing] = []
+    with captured(lambda message: not taken.append(message.as_tied())):
+        shop.charge(1, 2)
+    shop.ledger.outbox_add(str(taken[0].lane), [message.pack() for message in taken])
+    shop.relay()
+    assert shop.queued() == [1, 2]
 
 
 def test_with_a_wrong_setting_publishing_goes_on(limited: Callable[..., Shop]) -> None:
