@@ -35,7 +35,7 @@ class GivenUp(PoisonError):
 
 
 class QuarantineFull(PoisonError):
-    """A message that no task could take was not kept: see ``poison_keep_unprocessable`` (NEW-5)."""
+    """A message that plain Celery drops was not kept: the quarantine is full (NEW-5, MSG-1)."""
 
 
 class DecisionPending(PoisonError):

@@ -282,9 +282,14 @@ class Messages(Reader):
 
     def oldest(self) -> MessageRecord | None:
         """Return the record of what has been in quarantine for longest."""
+        mids = self.longest_kept(1)
+        return self.record(mids[0]) if mids else None
+
+    def longest_kept(self, limit: int) -> list[str]:
+        """Return the mids of what has been in quarantine for longest."""
         with clear_errors("reading an index"):
-            mids: Any = self._client.zrange(self._keys.quarantine, 0, 0)
-        return self.record(mids[0].decode()) if mids else None
+            mids: Any = self._client.zrange(self._keys.quarantine, 0, limit - 1)
+        return [mid.decode() for mid in mids]
 
     def message(self, mid: str) -> dict[str, bytes]:
         """Return the whole ``message`` hash of one mid, the original message included; {} if unknown."""

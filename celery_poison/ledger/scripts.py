@@ -46,7 +46,7 @@ _SENTENCES: Mapping[Code, tuple[type[Exception], str]] = {
     Code.FENCED: (Fenced, "another monitor took over"),
     Code.MISSING: (MessageNotFound, "no such message in quarantine"),
     Code.ILLEGAL: (IllegalTransition, "the message is in state {0}, which does not allow this"),
-    Code.FULL: (QuarantineFull, "quarantine holds as many messages as poison_keep_unprocessable allows"),
+    Code.FULL: (QuarantineFull, "quarantine is full: see poison_max_messages and poison_keep_unprocessable"),
     Code.BUSY: (DecisionPending, "{0} is deciding about this message at this moment; try again"),
 }
 

@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 from celery_poison import causes
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.destinations import Route, route
-from celery_poison.errors import IllegalTransition, LedgerUnavailable, StaleDelivery
+from celery_poison.errors import IllegalTransition, LedgerUnavailable, QuarantineFull, StaleDelivery
 from celery_poison.failures import Failure, KeptFailure
 from celery_poison.headers import FAILURES, RELEASE, VERDICT
 from celery_poison.ledger import Ledger
@@ -24,6 +24,7 @@ from celery_poison.policy import Policy
 from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.error_transactions import ErrorTransactions, told_of
 from celery_poison.quarantine.fingerprint import fingerprint_of, fingerprint_of_failure
+from celery_poison.quarantine.room import Room
 from celery_poison.quarantine.spool import Spooled, open_spool
 from celery_poison.quarantine.stored import Identity, original, stored_fields
 from celery_poison.reports import Kind, Report
@@ -74,6 +75,7 @@ class QuarantineWriter:
         self._announce = announce
         self._errors = errors
         self._loop = loop
+        self._room = Room(settings, ledger, errors)
         self._spool = open_spool(settings.spool_directory)
 
     def write(
@@ -101,15 +103,18 @@ class QuarantineWriter:
         }
         try:
             with self._errors.owing(self._report(message, mid, start, cause, reason)):
-                new = self._ledger.quarantine(mid, start, **words)
+                new = self._ledger.quarantine(mid, start, **words, limit=self._room.most(cause))
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
+        except QuarantineFull as error:
+            logger.warning("celery_poison: Task %s[%s] is not kept: %s", start.task, start.id, error)
+            return
         except LedgerUnavailable as error:
             if not self._spools(Spooled(mid, start, words), error):
                 raise
             return
         if new:
-            self._tell(mid)
+            self._added(mid)
         if block_after:
             self._refresher.blocks()  # here at once, elsewhere within a heartbeat
 
@@ -149,7 +154,7 @@ class QuarantineWriter:
         if self._spool is not None:
             for mid in self._spool.bring_to(self._ledger):
                 logger.warning("celery_poison: message %s is in quarantine now, from the spool", mid)
-                self._tell(mid)
+                self._added(mid)
             raise Retry(SPOOL_PAUSE)
 
     def _fields(
@@ -188,7 +193,7 @@ class QuarantineWriter:
             cause=cause,
             reason=reason,
             fields={**fields, "unprocessable": start.token},
-            limit=limit,
+            limit=self._room.most(cause, limit),
             known=self._known_of(message, start.task),
         )
         if isinstance(release, int):  # its operator may not have said yet that it was published
@@ -204,7 +209,7 @@ class QuarantineWriter:
             mid = f"{mid}-{start.token}"  # no copy, but another message of the same name
             new = store(mid, start._replace(id=mid) if identity.by_content else start)
         if new:
-            self._tell(mid)
+            self._added(mid)
 
     def would_keep(self, message: Any, start: Start, identity: Identity, cause: str, reason: str) -> None:
         """Note that such a message would be kept, with ``poison_observe_only``."""
@@ -218,6 +223,11 @@ class QuarantineWriter:
     def _was_kept_by(self, start: Start, mid: str) -> bool:
         """Whether it is this delivery that is kept: the answer was lost, and we try again."""
         return Queries(self._ledger).message(mid).get("unprocessable") == start.token.encode()
+
+    def _added(self, mid: str) -> None:
+        self._tell(mid)
+        with suppress(LedgerUnavailable):  # it is kept
+            self._room.make()
 
     def _tell(self, mid: str) -> None:
         if record := Queries(self._ledger).record(mid):

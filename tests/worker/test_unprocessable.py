@@ -175,7 +175,7 @@ def test_NEW_5_a_full_quarantine_takes_no_more_of_them(new_crew: Callable[..., C
             lambda: crew.log_text().count("Received unregistered task") == 5, "Celery is not asked"
         )
     assert len(_kept(crew)) == 2
-    assert "quarantine holds as many messages as poison_keep_unprocessable allows" in crew.log_text()
+    assert "quarantine is full: see poison_max_messages and poison_keep_unprocessable" in crew.log_text()
 
 
 # --- without a worker ------------------------------------------------------------------------------
