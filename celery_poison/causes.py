@@ -31,6 +31,7 @@ UNKNOWN_TASK: Final = "unknown_task"
 UNDECODABLE: Final = "undecodable"
 MALFORMED: Final = "malformed"
 NOT_A_TASK: Final = "not_a_task"
+QUEUE_FULL: Final = "queue_full"
 
 _SENTENCES: Final = {
     OOM: "was killed for using too much memory",
@@ -53,6 +54,7 @@ _SENTENCES: Final = {
     UNDECODABLE: "could not be decoded, or is of a content type that its worker does not accept",
     MALFORMED: "asks for a task with headers or arguments that Celery cannot read",
     NOT_A_TASK: "is not a task's message",
+    QUEUE_FULL: "was the oldest in a full queue, and made room",
 }
 #: Deaths of whole workers that nobody on board is to blame for.
 NOBODYS_FAULT: Final = frozenset({SHUTDOWN, EVICTION, FROZEN})

@@ -84,4 +84,5 @@ TRANSITIONS: dict[str, tuple[frozenset[State], State, Event | None, str]] = {
     "i": (frozenset({State.NDLV}), State.FAIL, Event.DISCARDED, "give_up"),
     "j": (frozenset({State.NDLV}), State.FAIL, Event.EDITED, "edit"),
     "k": (frozenset({State.FAIL}), State.NDLV, Event.RESTORED, "restore"),
+    "l": (frozenset({State.TBDL}), State.FAIL, Event.DISCARDED, "discard_old"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from celery_poison.errors import IllegalTransition
 from celery_poison.ledger.scripts import Caller, Code
@@ -21,6 +22,35 @@ WHY_FORCE = {
 
 class GivenUpTransitions(Caller):
     """What a person does about messages that were given up, and the edit that gives one up."""
+
+    def discard_old(
+        self,
+        mid: str,
+        *,
+        id: str,
+        task: str,
+        queue: str,
+        cause: str,
+        reason: str,
+        actor: str,
+        size: int,
+        list: str,
+        payload: str | bytes,
+        fields: Mapping[str, str | bytes | int],
+    ) -> bool:
+        """Put a message that waits in its queue on record as given up (FAIL); False: not this one.
+
+        Args:
+            size: bytes of its body.
+            list: of the broker, from which it is taken in the same step; empty where that is elsewhere.
+            payload: as it lies there.
+            fields: of the original message.
+        """
+        told: dict[str, Any] = {"id": id, "task": task, "queue": queue, "cause": cause, "reason": reason}
+        told |= {"actor": actor, "size": size, "list": list, "payload": payload}
+        rest = [word for pair in fields.items() for word in pair]
+        reply = self._call("discard_old", {"message": self.keys.message(mid)}, rest=rest, mid=mid, **told)
+        return reply[0] is Code.OK
 
     def restore(self, mid: str, actor: str, note: str, *, force: bool = False) -> None:
         """Bring what was discarded back into quarantine (NDLV), with its history, causes and counts.

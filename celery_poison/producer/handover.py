@@ -126,7 +126,7 @@ class Handover:
             self._connection = connection
             if connection.transport.driver_type == "amqp" and hasattr(connection.connection, "on_blocked"):
                 self._confirms = _Confirms(connection, connection.default_channel)
-            self.is_atomic = _is_one_database(connection.default_channel, self._ledger)
+            self.is_atomic = is_one_database(connection.default_channel, self._ledger)
         return self._connection.default_channel
 
     def _with_room(
@@ -248,7 +248,8 @@ def _forgotten(seq: int, note: int, message: Outgoing) -> Copy:
     return Copy(seq, "" if note else message.mid)
 
 
-def _is_one_database(channel: Any, ledger: Redis) -> bool:
+def is_one_database(channel: Any, ledger: Redis) -> bool:
+    """Whether the queues of a channel are in the ledger's Redis database."""
     if not isinstance(channel, kombu_redis.Channel):
         return False
     broker = Redis(connection_pool=channel.pool)

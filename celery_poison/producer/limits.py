@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from threading import Lock
 from typing import Any, Protocol
 
 from celery import Celery
+from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
@@ -26,6 +28,8 @@ logger = get_logger("celery_poison")
 
 #: Part of the room that a process may use up before it counts again, and for how many seconds.
 TENTH, FRESH = 10, 1.0
+#: Messages that are discarded at once, at most, beyond what must go.
+MOST = 100
 #: Share of a limit from which on people are warned (MSG-7).
 WARN_AT = 0.8
 
@@ -162,6 +166,13 @@ class Limits:
             self._known, self._settings = {}, settings
         return self._any
 
+    @cached_property
+    def _discard(self) -> Callable[[Any, str, int], int]:
+        # It reads messages as the quarantine does, which stands above all that publishes.
+        found: type = symbol_by_name("celery_poison.quarantine.discarding:Discarder")
+        discard: Callable[[Any, str, int], int] = found(self._host.app)
+        return discard
+
     def _has_room(self, queue: str, number: int) -> bool:
         room = self._rooms.get(queue)
         return room is not None and room.left >= number and time.monotonic() < room.until
@@ -177,6 +188,10 @@ class Limits:
             logger.debug("celery_poison: the messages in queue %s cannot be counted: %s", queue, error)
             return _Room(sys.maxsize, until)
         room = limit.most - waiting
+        if room < number and limit.discards_old:
+            some = max(number - room, min(limit.most // 100, MOST))
+            room += self._discard(connection, queue, min(some, waiting))
+            room = max(room, number)  # what could not go stays: the newest are not refused for it
         if room < number:
             raise QueueFull(queue, waiting, limit.most)
         return _Room(max(number, room // TENTH), until)

@@ -10,6 +10,7 @@ import pytest
 from celery import Task
 from kombu import Exchange, Queue
 
+from celery_poison import Quarantine
 from celery_poison.errors import QueueFull
 from celery_poison.producer import limits
 from celery_poison.producer.capture import captured
@@ -159,6 +160,47 @@ def test_MSG_4_what_a_full_queue_does_not_take_stays_in_the_outbox_and_blocks_no
     shop.ledger.outbox_resend()
     shop.relay()
     assert (shop.queued(), shop.waiting()) == ([3, 4], [5])
+
+
+@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["", "another-redis"])
+def test_MSG_5_the_oldest_make_room_and_come_back_byte_for_byte(
+    new_shop: Callable[..., Shop], broker_url: str, elsewhere: bool
+) -> None:
+    is_redis = broker_url.startswith("redis")
+    if elsewhere and not is_redis:
+        return
+    limit: dict[str, Any] = {"poison_max_messages": 3, "poison_max_messages_behavior": "discard_old"}
+    broker = broker_url if elsewhere or not is_redis else ""
+    shop = new_shop(broker, poison_outbox=False, task_create_missing_queues=True, **limit)
+    shop.charge(1, compression="gzip", headers={"x-tenant": "acme"})
+    shop.charge(2, 3, 4, 5)
+    assert shop.queued() == [3, 4, 5]
+    desk = Quarantine(shop.app)
+    found = {record.mid: record for record in desk.list(state="FAIL")}
+    assert {(r.cause, r.resolution, r.actor) for r in found.values()} == {
+        ("queue_full", "discarded", "poison_max_messages")
+    }
+    assert sorted(record.arguments for record in found.values()) == ["1", "2"]
+    assert shop.events() == ["discarded", "discarded"]
+    assert all(outcome.done for outcome in desk.restore(found))
+    assert all(outcome.done for outcome in desk.release(sorted(found, key=lambda mid: found[mid].arguments)))
+    with shop.app.connection_for_read() as connection:
+        queue = connection.SimpleQueue("celery", no_ack=True)
+        first, second = queue.get(timeout=5), queue.get(timeout=5)
+        queue.close()
+    assert first.headers["x-tenant"] == "acme"
+    assert (first.payload[0], second.payload[0]) == ([1], [2])
+
+
+def test_MSG_5_while_the_ledger_is_away_nothing_is_discarded_and_publishing_goes_on(
+    new_shop: Callable[..., Shop], redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit = {"poison_max_messages": 1, "poison_max_messages_behavior": "discard_old"}
+    shop = new_shop(redis_url, poison_outbox=False, poison_redis_url="redis://127.0.0.1:1/0", **limit)
+    shop.charge(1, 2)
+    assert shop.queued() == [1, 2]
+    assert "queue celery grows beyond its limit" in caplog.text
 
 
 def test_MSG_3_what_is_tied_to_the_success_of_a_task_is_sent_whatever_waits(
