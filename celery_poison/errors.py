@@ -65,13 +65,16 @@ class QueueFull(PoisonError):
         queue: name of the full queue.
         depth: messages in it, as counted before the refused publish.
         limit: the configured limit.
+        wanted: messages that were to be added, of a group or a chord all of them (MSG-6).
     """
 
-    def __init__(self, queue: str, depth: int, limit: int) -> None:
-        super().__init__(f"queue {queue!r} holds {depth} messages, its limit is {limit}")
+    def __init__(self, queue: str, depth: int, limit: int, wanted: int = 1) -> None:
+        more = f"; {wanted} more were to be added" if wanted > 1 else ""
+        super().__init__(f"queue {queue!r} holds {depth} messages, its limit is {limit}{more}")
         self.queue = queue
         self.depth = depth
         self.limit = limit
+        self.wanted = wanted
 
-    def __reduce__(self) -> tuple[type[QueueFull], tuple[str, int, int]]:
-        return type(self), (self.queue, self.depth, self.limit)
+    def __reduce__(self) -> tuple[type[QueueFull], tuple[str, int, int, int]]:
+        return type(self), (self.queue, self.depth, self.limit, self.wanted)

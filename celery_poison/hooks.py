@@ -154,7 +154,11 @@ HOOKS: Mapping[Part, _Table] = {
     },
     Part.OUTBOX: {  # producer/capture.py, handover.py
         "celery.app.amqp:AMQP": ("_create_task_sender()", "_event_dispatcher", "send_task_message"),
-        "celery.app.base:Celery": ("on_after_configure", "configured"),
+        "celery.app.base:Celery": ("on_after_configure", "configured", "_tasks"),
+        "celery.app.task:Task": ("_get_exec_options()",),
+        "celery.canvas": ("_chain", "_chord"),
+        "celery.canvas:group": ("apply_async()",),
+        "celery.canvas:_chord": ("run(header, body, partial_args)",),
         "kombu:Producer": (
             "_publish(body, priority, content_type, content_encoding, headers, properties, routing_key,"
             " mandatory, immediate, exchange, declare)",

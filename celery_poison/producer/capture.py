@@ -70,13 +70,16 @@ def is_exempt(app: Celery, message: Any) -> bool:
     That is a retry, and what a worker sends after a task's end: the next of its chain, its callbacks, the
     body of its chord. Of an unguarded task nobody can tell that from what its body sends.
     """
-    limited = _limited.get()
-    if limited is None:
-        limited = app.current_worker_task is None
     body = message.body
-    return not limited or bool(
+    return is_exempt_here(app) or bool(
         message.headers.get("retries") or (isinstance(body, dict) and body.get("retries"))
     )
+
+
+def is_exempt_here(app: Celery) -> bool:
+    """Whether everything that is published at this moment is exempt."""
+    limited = _limited.get()
+    return not limited if limited is not None else app.current_worker_task is not None
 
 
 @contextmanager

@@ -88,11 +88,11 @@ class Limits:
         Raises:
             QueueFull: a queue that it would go to is full (MSG-2).
         """
-        if not self._are_set() or is_exempt(self._host.app, message):
+        if not self.are_set() or is_exempt(self._host.app, message):
             return
         queues = self.queues_of(options)
         if any(self.limit(queue) for queue in queues):
-            self.take(producer.connection, dict.fromkeys(queues, 1), lambda: _flush(producer))
+            self.take(producer.connection, dict.fromkeys(queues, 1), lambda: flush(producer))
 
     def take(
         self, connection: Any, wanted: Mapping[str, int], flush: Callable[[], object] = lambda: None
@@ -116,7 +116,7 @@ class Limits:
 
     def limit(self, queue: str) -> Limit | None:
         """Return the limit of a queue; None where it has none."""
-        if not self._are_set():
+        if not self.are_set():
             return None
         if queue not in self._known:
             self._known[queue] = limit_of(self._host.settings, queue)
@@ -155,7 +155,8 @@ class Limits:
         table = [matcher.prepare_bind(each.name, exchange, each.routing_key, {}) for each in queues]
         return sorted({name for name in matcher.lookup(table, exchange, key, None) if name})
 
-    def _are_set(self) -> bool:
+    def are_set(self) -> bool:
+        """Whether any queue may have a limit."""
         try:
             settings = self._host.settings
         except ConfigurationError:  # stops workers, not those who only publish
@@ -193,11 +194,11 @@ class Limits:
             room += self._discard(connection, queue, min(some, waiting))
             room = max(room, number)  # what could not go stays: the newest are not refused for it
         if room < number:
-            raise QueueFull(queue, waiting, limit.most)
+            raise QueueFull(queue, waiting, limit.most, number)
         return _Room(max(number, room // TENTH), until)
 
 
-def _flush(producer: Any) -> None:
+def flush(producer: Any) -> None:
     """Have RabbitMQ take what was published on this channel before another one counts it."""
     if producer.connection.transport.driver_type == "amqp":
         producer.channel.exchange_declare("amq.direct", "direct", passive=True)

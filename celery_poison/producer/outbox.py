@@ -62,9 +62,12 @@ class Outbox:
         """Take what this app publishes, from now on."""
         capture(self._plugin.app, self._choose, self._plugin.limits.admit)
 
+    def takes(self, task: str, asked: bool | None) -> bool:
+        """Whether messages of this task are stored, given what ``apply_async(outbox=...)`` said."""
+        return self._wants(task) if asked is None else asked
+
     def _choose(self, task: str, asked: bool | None) -> Sink | None:
-        wanted = self._wants(task) if asked is None else asked
-        return self.store if wanted else None
+        return self.store if self.takes(task, asked) else None
 
     def _wants(self, task: str) -> bool:
         if not self._plugin.guards(task):

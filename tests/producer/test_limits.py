@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Task
+from celery import Task, chain, chord, group
 from kombu import Exchange, Queue
 
 from celery_poison import Quarantine
@@ -138,6 +138,55 @@ def test_MSG_3_a_retry_and_what_stands_for_a_task_are_sent_whatever_waits(
     with pytest.raises(QueueFull):
         shop.charge(3)
     assert shop.queued() == [1, 2, 2]
+
+
+def _batches(shop: Shop) -> dict[str, Any]:
+    """Canvas of three messages that go at once, two of them to `celery`."""
+    one, mail = shop.task("charge").si(1), shop.task("pack").si(2).set(queue="mail")
+    last = shop.task("pack").si(3)
+    return {
+        "a group": group(one, mail, one),
+        "a chord": chord([one, mail, one], last),
+        "a group of chains and a chord": group(chain(one, last, last), chord([one, mail], last)),
+        "a chain that begins with a group": chain(group(one, mail, one), last),
+        "a generator": group(each for each in (one, mail, one)),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a group",
+        "a chord",
+        "a group of chains and a chord",
+        "a chain that begins with a group",
+        "a generator",
+    ],
+)
+def test_MSG_6_a_batch_is_published_as_a_whole_or_not_at_all(
+    limited: Callable[..., Shop], redis_url: str, name: str
+) -> None:
+    shop = limited(poison_queues={"celery": {"max_messages": 3}}, result_backend=redis_url)
+    shop.charge(0, 0)
+    with pytest.raises(QueueFull) as caught:
+        _batches(shop)[name].apply_async()
+    assert (caught.value.queue, caught.value.depth, caught.value.wanted) == ("celery", 2, 2)
+    assert shop.queued("mail") == [] and shop.queued() == [0, 0]
+    _batches(shop)[name].apply_async()
+    assert (shop.queued("mail"), shop.queued()) == ([2], [1, 1])
+
+
+def test_MSG_6_a_chord_whose_backend_polls_sends_no_poll_either(limited: Callable[..., Shop]) -> None:
+    shop = limited(poison_queues={"celery": {"max_messages": 1}}, result_backend="cache+memory://")
+    with pytest.raises(QueueFull, match="2 more were to be added"):
+        _batches(shop)["a chord"].apply_async()
+    assert shop.queued() == shop.queued("mail") == []
+
+
+def test_MSG_6_what_goes_to_the_outbox_needs_no_room(new_shop: Callable[..., Shop]) -> None:
+    shop = new_shop(poison_max_messages=1)
+    _batches(shop)["a group"].apply_async()
+    assert (shop.waiting(), shop.waiting("mail")) == ([1, 1], [2])
 
 
 @BROKERS
