@@ -18,7 +18,7 @@ from celery_poison.values import Check, Receiver
 PREFIX = "poison_"
 
 #: Settings whose values may hold a password.
-_SECRET = ("redis_url", "notify")
+_SECRET = ("redis_url", "notify", "outbox_database")
 
 #: Options of a task that a queue has, too; not what is a function of one task's arguments.
 QUEUE_OPTIONS = (
@@ -218,6 +218,12 @@ class Settings:
         False,
         values.flag,
         "Store what is published for a guarded task in the ledger first; a relay in the workers sends it.",
+    )
+    outbox_database: str | None = _setting(
+        None,
+        values.database,
+        "Your own database, in whose transactions messages are stored: 'django', 'django:ALIAS', or a URL of"
+        " SQLAlchemy. A relay moves them from there into the ledger.",
     )
     outbox_timeout: float = _setting(
         3.0,

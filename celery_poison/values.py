@@ -57,6 +57,11 @@ def url(value: Any) -> str | None:
     return None if good else f"use a URL that begins with one of {', '.join(REDIS_SCHEMES)}"
 
 
+def database(value: Any) -> str | None:
+    good = value is None or (isinstance(value, str) and (value.split(":")[0] == "django" or "://" in value))
+    return None if good else "use 'django', 'django:ALIAS', a database URL of SQLAlchemy, or None"
+
+
 def destination(value: Any) -> str | None:
     if isinstance(value, Mapping) and (wrong := [key for key in value if not is_cause(key)]):
         return f"{wrong[0]!r} is no cause: use the words of docs/journal.md, or '*' for every other one"

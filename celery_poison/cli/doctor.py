@@ -27,6 +27,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin, plugin_of
+from celery_poison.producer.database import waiting_rows
 from celery_poison.quarantine.overview import untried
 from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.spool import spooled_here
@@ -118,6 +119,9 @@ def examine(app: Celery) -> Iterator[Finding]:
     yield from _around(plugin)
     if directory := plugin.settings.spool_directory:
         yield _check_spool(directory)
+    if rows := waiting_rows(plugin.settings.outbox_database):
+        cure = "create its table, start the database, or correct poison_outbox_database; see docs/outbox.md"
+        yield Finding("outbox", "ok" if not rows.error else "FAIL", str(rows), cure if rows.error else "")
 
 
 def _ledger(app: Celery, ledger: Ledger, durability: str) -> Iterator[Finding]:

@@ -68,13 +68,17 @@ def status(ctx: click.Context, as_json: bool) -> None:
     """
     desk = _desk(ctx)
     lanes, failed = desk.lanes(), sum(1 for _ in desk.messages(failed=True))
+    rows = desk.in_database()
     if as_json:
-        print_json({"destinations": [lane.as_dict() for lane in lanes], "failed": failed})
+        told = {"destinations": [lane.as_dict() for lane in lanes], "failed": failed}
+        print_json({**told, "database": rows and rows._asdict()})
         return
     if lanes:
         print_table(["QUEUE", "TASK", "WAITING", "TRIES", "WHY", "NEXT"], map(_lane_row, lanes))
     else:
         click.echo("nothing waits to be sent", err=True)
+    if rows:
+        say(str(rows), err=True)
     if failed:
         say(
             f"{count_of(failed, 'message')} could not be sent and do not wait: `outbox list --failed`",

@@ -16,6 +16,7 @@ from celery_poison.cli.session import REFUSED, Refused, app_of, json_option, ope
 from celery_poison.fleet import Incident, WorkerRecord
 from celery_poison.pauses import Pause
 from celery_poison.plugin import plugin_of
+from celery_poison.producer.database import Waiting, waiting_rows
 from celery_poison.quarantine.deaf import find_deaf
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
 from celery_poison.quarantine.stranded import Stranded
@@ -35,10 +36,11 @@ def status(ctx: click.Context, check: bool, as_json: bool) -> None:
     celery -A proj poison status --json | jq .verdict
     """
     seen = overview(app_of(ctx))
+    rows = waiting_rows(plugin_of(app_of(ctx)).settings.outbox_database)
     if as_json:
-        print_json(seen.as_dict())
+        print_json({**seen.as_dict(), "outbox_database": rows and rows._asdict()})
     else:
-        _tell(ctx.obj, seen)
+        _tell(ctx.obj, seen, rows)
     if check:
         ctx.exit([*Level].index(seen.level))
 
@@ -46,19 +48,19 @@ def status(ctx: click.Context, check: bool, as_json: bool) -> None:
 _COLOURS = {Level.WELL: "green", Level.DECIDE: "yellow", Level.BROKEN: "red"}
 
 
-def _tell(console: Any, seen: Overview) -> None:
+def _tell(console: Any, seen: Overview, rows: Waiting | None) -> None:
     for sentence in seen.verdict:
         console.echo(console.style(clean(sentence), fg=_COLOURS[seen.level], bold=True))
     for typed in seen.next:
         console.echo(f"  {clean(typed)}")
     console.echo("")
-    for name, value in _lines(seen):
+    for name, value in _lines(seen, rows):
         console.echo(f"{name:<12}{clean(value)}")
     for warning in seen.warnings:
         console.echo(console.style("WARNING", fg="red", bold=True) + f"  {clean(warning)}")
 
 
-def _lines(seen: Overview) -> list[tuple[str, str]]:
+def _lines(seen: Overview, rows: Waiting | None) -> list[tuple[str, str]]:
     workers = f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
     errors = (
         f"{count_of(seen.unguarded, 'task')} ran unguarded, {count_of(seen.ledger_errors, 'ledger error')}"
@@ -74,7 +76,7 @@ def _lines(seen: Overview) -> list[tuple[str, str]]:
         ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
         *([("stuck", _stuck_line(seen.stranded))] if seen.stranded.total else []),
         ("blocked", count_of(seen.blocked, "rule")),
-        *([("outbox", _outbox_line(seen))] if seen.outbox else []),
+        *([("outbox", _outbox_line(seen, rows))] if seen.outbox or rows else []),
         *([("paused", "; ".join(_paused_line(pause) for pause in seen.paused))] if seen.paused else []),
         *([("proposal", _proposal_line(seen.proposal))] if seen.proposal else []),
         ("gate", gate_line(seen.gate)),
@@ -104,10 +106,11 @@ def _paused_line(pause: Pause) -> str:
     return f"{pause.scope} {pause.name} since {when(pause.since)} by {pause.actor}{note}"
 
 
-def _outbox_line(seen: Overview) -> str:
+def _outbox_line(seen: Overview, rows: Waiting | None) -> str:
     waiting = count_of(sum(lane.waiting for lane in seen.outbox), "message")
     troubled = {lane.queue for lane in seen.outbox if lane.cause or lane.blocked}
-    return f"{waiting} wait to be sent" + (f"; trouble with {some_of(sorted(troubled))}" if troubled else "")
+    trouble = f"; trouble with {some_of(sorted(troubled))}" if troubled else ""
+    return f"{waiting} wait to be sent{trouble}" + (f"; {rows}" if rows else "")
 
 
 def _proposal_line(proposal: Proposal) -> str:

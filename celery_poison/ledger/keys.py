@@ -52,6 +52,9 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:outbox_blocked`` | hash | what is blocked for sending -> why | unblocked |
 | ``{ns}:outbox_failed`` | zset | tied messages that could not be sent | a person's decision |
 | ``{ns}:outbox_wake`` | list | one token while a relay should look | taken |
+| ``{ns}:outbox_mover`` | string | who moves rows of the user's database | 15 s |
+| ``{ns}:outbox_moved`` | set | uids of rows that are in the outbox | the row is deleted |
+| ``{ns}:outbox_rows`` | list | one token after the commit of rows | taken |
 """
 
 from __future__ import annotations
@@ -116,6 +119,9 @@ class Keys:
         self.outbox_blocked = self.prefix + "outbox_blocked"
         self.outbox_failed = self.prefix + "outbox_failed"
         self.outbox_wake = self.prefix + "outbox_wake"
+        self.outbox_mover = self.prefix + "outbox_mover"
+        self.outbox_moved = self.prefix + "outbox_moved"
+        self.outbox_rows = self.prefix + "outbox_rows"
 
     def convictions(self, fingerprint: str) -> str:
         return f"{self.prefix}convictions:{fingerprint}"

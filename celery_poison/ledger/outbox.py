@@ -242,6 +242,42 @@ class OutboxTransitions(Caller):
         arguments: dict[str, Any] = {"number": seq, "to": to, "actor": actor, "note": note}
         self._call("outbox_drop", {"lane": key}, name_of_lane=where, lanes=self.keys.lane(""), **arguments)
 
+    # --- rows of the user's own database ---------------------------------------------------------
+
+    def outbox_lease_rows(self, mover: str, lease_ms: int, gone: Iterable[str] = ()) -> list[str] | None:
+        """Be the one who moves rows, for ``lease_ms`` (0: no more); None if somebody else is.
+
+        Args:
+            mover: names one process.
+            gone: uids of rows that are deleted.
+
+        Returns:
+            uids that are marked as moved, where the lease is new.
+        """
+        code, *marked = self._call(
+            "outbox_lease_rows", {}, mover=mover, lease_ms=lease_ms, gone="", rest=[*gone]
+        )
+        return [uid.decode() for uid in marked] if code is Code.OK else None
+
+    def outbox_put_rows(self, mover: str, lease_ms: int, rows: Iterable[tuple[str, str, bytes]]) -> bool:
+        """Store rows (uid, lane, message) in their order, each once; False if somebody else moves them."""
+        words = [word for row in rows for word in row]
+        arguments = {"mover": mover, "lease_ms": lease_ms, "lanes": self.keys.lane(""), "rows": ""}
+        return self._call("outbox_put_rows", {}, **arguments, rest=words)[0] is Code.OK
+
+    def outbox_tell_rows(self) -> None:
+        """Say that rows were committed."""
+        with clear_errors("waking the outbox"):
+            pipe = self.client.pipeline()
+            pipe.lpush(self.keys.outbox_rows, "1")
+            pipe.ltrim(self.keys.outbox_rows, 0, 0)
+            pipe.execute()
+
+    def outbox_await_rows(self, seconds: float) -> None:
+        """Return when rows were committed, at the latest after ``seconds``."""
+        with clear_errors("waiting for the outbox"):
+            self.client.blpop([self.keys.outbox_rows], timeout=seconds)
+
     # --- reading ----------------------------------------------------------------------------------
 
     def outbox_lanes(self) -> list[LaneRecord]:

@@ -32,6 +32,8 @@ _limited: ContextVar[bool | None] = ContextVar("poison_limited", default=None)
 
 #: In this context everything that is published goes to this sink: what is tied to the success of a task.
 captured_by: ContextVar[Sink | None] = ContextVar("poison_captured_by", default=None)
+#: In this context nothing is tied to a transaction of the user's database either.
+at_once: ContextVar[bool] = ContextVar("poison_at_once", default=False)
 
 
 @contextmanager
@@ -85,8 +87,12 @@ def is_exempt_here(app: Celery) -> bool:
 @contextmanager
 def sent_at_once() -> Iterator[None]:
     """What is published in here is tied to nothing, and stands for a message that was accepted."""
-    with captured(None), exempt():
-        yield
+    before = at_once.set(True)
+    try:
+        with captured(None), exempt():
+            yield
+    finally:
+        at_once.reset(before)
 
 
 def capture(app: Celery, choose: Choose, admit: Admit) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from celery_poison import signals
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
+from celery_poison.producer import database
 from celery_poison.producer.message import Outgoing
 from celery_poison.producer.outbox import Host
 
@@ -45,7 +46,12 @@ class OutboxDesk:
     """The outbox of one app. Every method raises ``LedgerUnavailable`` when Redis is away."""
 
     def __init__(self, host: Host) -> None:
+        self._host = host
         self._ledger = host.open_ledger()
+
+    def in_database(self) -> database.Waiting | None:
+        """Return what waits in the user's own database, or None where there is none."""
+        return database.waiting_rows(self._host.settings.outbox_database)
 
     def lanes(self) -> list[LaneRecord]:
         """Return how every destination stands in which something waits, or that is blocked."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import redis
@@ -15,8 +16,9 @@ from redis.retry import Retry
 from celery_poison import signals
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.producer.capture import Sink, capture
+from celery_poison.producer.capture import Sink, at_once, capture
 from celery_poison.producer.causes import Cause, SendFailed
+from celery_poison.producer.database import DjangoRows, is_own_successor
 from celery_poison.producer.limits import Limits
 from celery_poison.producer.message import Outgoing
 from celery_poison.settings import Settings
@@ -54,6 +56,7 @@ class Outbox:
     def __init__(self, plugin: Host) -> None:
         self._plugin = plugin
         self._ledger: Ledger | None = None
+        self._rows: DjangoRows | None = None
         self._away_until = 0.0
         self._is_away = False
         self.sent_directly = 0
@@ -83,7 +86,10 @@ class Outbox:
 
         Raises:
             LedgerUnavailable: with ``poison_fail_open=False``; nothing was sent.
+            Exception: what the database raises in whose transaction it is stored.
         """
+        if self._stored_in_transaction(outgoing):
+            return True
         if time.monotonic() < self._away_until:
             self.sent_directly += 1
             return False
@@ -95,6 +101,23 @@ class Outbox:
             self._is_away = False
             logger.warning("celery_poison: the outbox takes messages again")
         return True
+
+    def _stored_in_transaction(self, outgoing: Outgoing) -> bool:
+        database = self._plugin.settings.outbox_database
+        if not database or "://" in database or at_once.get() or is_own_successor(outgoing):
+            return False
+        rows = self._rows = self._rows or DjangoRows(database)
+        if not rows.is_in_transaction():
+            return False
+        rows.add(outgoing)
+        rows.after_commit(self.tell_rows)
+        return True
+
+    def tell_rows(self) -> None:
+        """Wake who moves rows of the user's database; without that it looks within a second."""
+        if time.monotonic() >= self._away_until:
+            with suppress(LedgerUnavailable):
+                self.ledger.outbox_tell_rows()
 
     def refused(self, outgoing: Outgoing, queue: str, seq: int, detail: str) -> None:
         """Note that a worker received a message of a task that it does not know (row 9).

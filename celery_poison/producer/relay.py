@@ -17,6 +17,7 @@ from celery_poison.ledger.outbox import Copy, Failure, Lease, Taken
 from celery_poison.producer.causes import Cause, NotSent, SendFailed
 from celery_poison.producer.handover import Handover
 from celery_poison.producer.message import Outgoing
+from celery_poison.producer.mover import Mover
 from celery_poison.producer.outbox import Host, error_transactions
 
 logger = get_logger("celery_poison")
@@ -48,16 +49,20 @@ class Relay:
         self._plugin = plugin
         self._complain = complain
         self._stop = threading.Event()
-        self._rounds: list[Rounds] = []
+        #: Name of its thread -> what that does.
+        self._rounds: dict[str, Rounds | Mover] = {}
 
     def start(self) -> None:
         """Send from now on, in the background. Safe to call again."""
         if not self._rounds and hooks.fits(hooks.Part.OUTBOX):
-            self._begin(trouble=False)
+            self._begin("poison-relay", lambda: self._make(trouble=False))
+            self._begin_moving()
 
     def run(self) -> None:
         """Send until :meth:`stop` is called from a signal handler or another thread."""
-        self._work(Rounds(self._plugin, trouble=False, in_trouble=lambda: self._begin(trouble=True)))
+        self._begin_moving()
+        self._work(self._make(trouble=False))
+        self.finish(PAUSE)
 
     def stop(self) -> None:
         """Take nothing more; called from a signal handler, too."""
@@ -67,18 +72,28 @@ class Relay:
         """Stop, and wait at most so many seconds for what is being sent at this moment."""
         self._stop.set()
         until = time.monotonic() + patience
-        for rounds in self._rounds:
+        for rounds in self._rounds.values():
             rounds.is_idle.wait(max(0.0, until - time.monotonic()))
+            if isinstance(rounds, Mover):
+                rounds.leave()
 
-    def _begin(self, *, trouble: bool) -> None:
-        if len(self._rounds) > 1:
+    def _make(self, *, trouble: bool) -> Rounds:
+        return Rounds(self._plugin, trouble=trouble, in_trouble=self._begin_trouble)
+
+    def _begin_trouble(self) -> None:
+        self._begin("poison-relay-trouble", lambda: self._make(trouble=True))
+
+    def _begin_moving(self) -> None:
+        if database := self._plugin.settings.outbox_database:
+            self._begin("poison-relay-rows", lambda: Mover(self._plugin, database))
+
+    def _begin(self, name: str, make: Callable[[], Rounds | Mover]) -> None:
+        if name in self._rounds:
             return
-        rounds = Rounds(self._plugin, trouble=trouble, in_trouble=lambda: self._begin(trouble=True))
-        name = "poison-relay-trouble" if trouble else "poison-relay"
-        self._rounds.append(rounds)
+        rounds = self._rounds[name] = make()
         threading.Thread(target=self._work, args=[rounds], name=name, daemon=True).start()
 
-    def _work(self, rounds: Rounds) -> None:
+    def _work(self, rounds: Rounds | Mover) -> None:
         while not self._stop.is_set():
             rounds.is_idle.clear()
             try:

@@ -14,6 +14,7 @@ from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.causes import SendFailed
 from celery_poison.producer.message import Outgoing
+from celery_poison.producer.mover import Mover
 from celery_poison.producer.relay import Rounds
 
 
@@ -87,6 +88,14 @@ class Shop:
         """Let a relay do all that is due now."""
         while self.healthy.once() == 0.0 or self.troubled.once() == 0.0:
             pass
+
+    def move(self) -> None:
+        """Move all rows of the user's database."""
+        mover = Mover(self.plugin, str(self.plugin.settings.outbox_database))
+        while mover.once() == 0.0:
+            pass
+        mover.leave()
+        mover._ledger.client.close()
 
     def queued(self, queue: str = "celery") -> list[Any]:
         """First argument of every message in a queue of the broker, oldest first; they are taken out."""

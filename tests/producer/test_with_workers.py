@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from celery import chord
@@ -14,6 +15,7 @@ from celery_poison.producer import relay
 from celery_poison.producer.desk import OutboxDesk
 from celery_poison.testing.basics import wait_until
 from tests import PATIENCE
+from tests.producer.orders import SqlOrders, rows
 from tests.services import need
 from tests.worker.conftest import Crew
 
@@ -46,6 +48,21 @@ def test_TP1_4_row_9_a_task_that_no_worker_knows_is_blocked_and_everything_else_
         )
         assert [each.cause for each in crew.quarantine.list()] == ["unknown_task"]
         assert len(crew.events("send_failed")) == len(crew.events("queue_blocked")) == 1
+
+
+def test_TP1_1_a_workers_relay_moves_what_was_committed_in_the_users_database(
+    assemble: Callable[..., Crew], redis_url: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    orders = SqlOrders(f"sqlite:///{tmp_path}/orders.db", with_session=True)
+    crew = assemble(Crew, redis_url, poison_outbox_database=orders.setting, **QUICK)
+    with crew.worker():
+        with orders.transaction(crew.app):
+            results = [crew.send("healthy", n) for n in range(3)]
+        assert [each.get(timeout=PATIENCE) for each in results] == [0, 1, 2]
+        wait_until(lambda: not rows(orders), what="the rows are deleted")
+    assert crew.marks.count("healthy", "start") == dict.fromkeys(range(3), 1)
+    orders.close()
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["as sent", "the other way round"])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from celery_poison.marks import mark_django, mark_sqlalchemy, sqlalchemy_marks
+from tests.django_once import configured
 
 
 @pytest.fixture(params=["session", "connection", "savepoints"])
@@ -82,14 +83,7 @@ class _Blind:
 @pytest.fixture(scope="module")
 def mark() -> Any:
     """A Django model, in a database in memory."""
-    django = pytest.importorskip("django")
-    from django.conf import settings
-
-    if settings.configured:
-        pytest.skip("another test has configured Django in this process")
-    memory = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-    settings.configure(DATABASES={"default": memory}, DEFAULT_AUTO_FIELD="django.db.models.AutoField")
-    django.setup()
+    configured()
     from django.db import connection, models
 
     class Mark(models.Model):

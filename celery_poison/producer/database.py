@@ -1,0 +1,220 @@
+"""The user's own database as the first hop: one table, written in the caller's transaction (TP1-1).
+
+Neither Django nor SQLAlchemy is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol
+from uuid import uuid4
+
+from celery import current_task
+
+from celery_poison.producer.message import Outgoing
+from celery_poison.text import count_of
+
+#: Name of the table, whoever creates it.
+TABLE = "celery_poison_outbox"
+
+
+class Row(NamedTuple):
+    """One committed message.
+
+    Attributes:
+        id: in the order in which the database handed them out.
+        uid: of this row, and of no other ever.
+    """
+
+    id: int
+    uid: str
+    lane: str
+    packed: bytes
+
+
+class Rows(Protocol):
+    """The table, as one thread reads it. Every method raises what the database raises."""
+
+    def first(self, most: int) -> Sequence[Row]:
+        """Return the first committed rows."""
+
+    def existing(self, uids: Collection[str]) -> set[str]:
+        """Return which of these are there."""
+
+    def delete(self, rows: Sequence[Row]) -> None:
+        """Delete rows, and commit that."""
+
+    def count(self) -> int:
+        """Return how many there are."""
+
+    def close(self) -> None:
+        """Give the connection up; the next call opens another."""
+
+
+def open_rows(database: str) -> Rows:
+    """Return the table in the database that ``poison_outbox_database`` names; nothing is connected yet.
+
+    Raises:
+        ImportError: Django, SQLAlchemy or the driver is not installed.
+    """
+    return SqlRows(database) if "://" in database else DjangoRows(database)
+
+
+def is_own_successor(outgoing: Outgoing) -> bool:
+    """Whether a task publishes what comes in its own place: a retry, or what it is replaced by.
+
+    It ends by an exception then, which rolls its transaction back: that message must not go with it.
+    """
+    task = current_task
+    return bool(task) and bool(outgoing.id) and task.request.id == outgoing.id
+
+
+class Waiting(NamedTuple):
+    """What waits in the user's database.
+
+    Attributes:
+        rows: None: it cannot be read, and ``error`` says why.
+    """
+
+    rows: int | None
+    error: str = ""
+
+    def __str__(self) -> str:
+        if self.rows is None:
+            return f"the database of the outbox cannot be read: {self.error}"
+        return f"{count_of(self.rows, 'message')} in the database"
+
+
+def waiting_rows(database: str | None) -> Waiting | None:
+    """Count what waits in the user's database; None where there is none (``poison_outbox_database``)."""
+    if not database:
+        return None
+    try:
+        rows = open_rows(database)
+        try:
+            return Waiting(rows.count())
+        finally:
+            rows.close()
+    except Exception as error:  # whatever its driver raises
+        return Waiting(None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+
+
+class DjangoRows:
+    """The table of ``celery_poison.contrib.django``.
+
+    Args:
+        database: ``django`` or ``django:ALIAS``.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._alias = database.partition(":")[2] or "default"
+
+    def is_in_transaction(self) -> bool:
+        """Whether this thread is inside ``transaction.atomic()`` of this database."""
+        return bool(self._connection.in_atomic_block)
+
+    def add(self, outgoing: Outgoing) -> None:
+        """Store a message in the present transaction."""
+        self._objects.create(**values_of(outgoing))
+
+    def after_commit(self, call: Any) -> None:
+        """Let ``call`` be called once when the present transaction is committed."""
+        from django.db import transaction
+
+        if all(each[1] != call for each in self._connection.run_on_commit):
+            transaction.on_commit(call, using=self._alias, robust=True)
+
+    def first(self, most: int) -> Sequence[Row]:
+        found = self._objects.order_by("id").values_list("id", "uid", "lane", "packed")[:most]
+        return [Row(id, uid, lane, bytes(packed)) for id, uid, lane, packed in found]
+
+    def existing(self, uids: Collection[str]) -> set[str]:
+        return {*self._objects.filter(uid__in=uids).values_list("uid", flat=True)}
+
+    def delete(self, rows: Sequence[Row]) -> None:
+        self._objects.filter(id__in=[row.id for row in rows]).delete()
+
+    def count(self) -> int:
+        return int(self._objects.count())
+
+    def close(self) -> None:
+        self._connection.close()
+
+    @property
+    def _connection(self) -> Any:
+        from django.db import connections
+
+        return connections[self._alias]
+
+    @property
+    def _objects(self) -> Any:
+        from celery_poison.contrib.django.models import OutboxRow
+
+        return OutboxRow._default_manager.using(self._alias)
+
+
+class SqlRows:
+    """The table of ``celery_poison.outbox.outbox_table``.
+
+    Args:
+        database: its URL.
+    """
+
+    def __init__(self, database: str) -> None:
+        from sqlalchemy import create_engine
+        from sqlalchemy.pool import NullPool
+
+        # A message has no place in the log: no parameters in the texts of errors.
+        self._engine = create_engine(
+            database, poolclass=NullPool, isolation_level="AUTOCOMMIT", hide_parameters=True
+        )
+        self._open: Any = None
+        self._table = light_table()
+
+    def first(self, most: int) -> Sequence[Row]:
+        c = self._table.c
+        wanted = self._table.select().order_by(c.id).limit(most)
+        return [Row(*row) for row in self._connection.execute(wanted)]
+
+    def existing(self, uids: Collection[str]) -> set[str]:
+        from sqlalchemy import select
+
+        uid = self._table.c.uid
+        return {*self._connection.execute(select(uid).where(uid.in_(uids))).scalars()}
+
+    def delete(self, rows: Sequence[Row]) -> None:
+        from sqlalchemy import delete
+
+        ids = [row.id for row in rows]
+        self._connection.execute(delete(self._table).where(self._table.c.id.in_(ids)))
+
+    def count(self) -> int:
+        from sqlalchemy import func, select
+
+        return int(self._connection.execute(select(func.count()).select_from(self._table)).scalar_one())
+
+    def close(self) -> None:
+        connection, self._open = self._open, None
+        if connection is not None:
+            with suppress(Exception):  # it may be broken
+                connection.close()
+
+    @property
+    def _connection(self) -> Any:
+        if self._open is None:
+            self._open = self._engine.connect()
+        return self._open
+
+
+def light_table() -> Any:
+    """Return the table as statements of SQLAlchemy need it; it is part of no metadata."""
+    from sqlalchemy import BigInteger, LargeBinary, String, Text, column, table
+
+    kinds = {"id": BigInteger, "uid": String, "lane": Text, "packed": LargeBinary}
+    return table(TABLE, *(column(name, kind) for name, kind in kinds.items()))
+
+
+def values_of(outgoing: Outgoing) -> dict[str, Any]:
+    """Return the columns of a new row."""
+    return {"uid": uuid4().hex, "lane": str(outgoing.lane), "packed": outgoing.pack()}

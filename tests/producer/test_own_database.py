@@ -1,0 +1,220 @@
+"""The user's own database as the first hop: work and messages are committed together (TP1-1, TP1-9)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from celery._state import _task_stack
+from celery.exceptions import Retry
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.outbox import outbox_table, publishing_in
+from celery_poison.producer import mover
+from celery_poison.producer.database import open_rows
+from celery_poison.producer.mover import Mover
+from tests.cli.conftest import Console
+from tests.failover.forked import DIED, Forked
+from tests.producer.kit import Shop
+from tests.producer.orders import Orders, close_connections, rows
+
+
+@pytest.fixture
+def shop(new_shop: Callable[..., Shop], orders: Orders) -> Shop:
+    return new_shop(poison_outbox_database=orders.setting)
+
+
+def _place(shop: Shop, orders: Orders, *numbers: int) -> None:
+    """Place orders and publish their messages, in one transaction."""
+    with orders.transaction(shop.app) as place:
+        for number in numbers:
+            place(number)
+            shop.charge(number)
+
+
+def _marked(shop: Shop) -> int:
+    return int(shop.ledger.client.scard(shop.ledger.keys.outbox_moved))
+
+
+def test_TP1_9_an_order_and_its_message_are_committed_together_or_neither_is(
+    shop: Shop, orders: Orders
+) -> None:
+    with orders.transaction(shop.app) as place:
+        place(1)
+        shop.charge(1)
+        shop.task("charge").signature([2]).delay()
+        assert shop.waiting() == [] == shop.queued(), "nothing leaves before the commit"
+    with pytest.raises(LookupError), orders.transaction(shop.app) as place:
+        place(3)
+        shop.charge(3)
+        raise LookupError
+    assert orders.placed() == [1] and len(rows(orders)) == 2 and shop.waiting() == []
+    shop.move()
+    assert shop.waiting() == [1, 2] and rows(orders) == []
+    shop.relay()
+    assert shop.queued() == [1, 2]
+    shop.move()
+    assert not _marked(shop), "nothing is remembered of what the database does not have any more"
+
+
+def test_TP1_6_messages_keep_the_order_of_their_commits(shop: Shop, orders: Orders) -> None:
+    _place(shop, orders, *range(130))
+    for number in range(130, 135):
+        _place(shop, orders, number)
+    shop.move()
+    assert shop.waiting() == [*range(135)]
+
+
+def test_what_is_published_outside_of_a_transaction_is_stored_in_the_ledger_as_ever(
+    shop: Shop, orders: Orders
+) -> None:
+    shop.charge(1)
+    assert shop.waiting() == [1] and rows(orders) == []
+
+
+def test_NEW_8_a_retry_does_not_go_with_the_transaction_that_it_rolls_back(
+    shop: Shop, orders: Orders
+) -> None:
+    charge = shop.task("charge")
+    charge.push_request(id="the-task", args=[7], kwargs={}, called_directly=False, retries=0)
+    _task_stack.push(charge)
+    try:
+        with pytest.raises(Retry), orders.transaction(shop.app):
+            charge.retry(countdown=0)
+    finally:
+        _task_stack.pop()
+        charge.pop_request()
+    assert shop.waiting() == [7]
+
+
+# --- whoever moves them dies, or stops, between any two steps --------------------------------------------
+
+
+def test_TP1_1_a_mover_killed_at_any_command_moves_each_row_once_in_its_order(
+    new_shop: Callable[..., Shop], orders: Orders
+) -> None:
+    for number in count(1):
+        shop = new_shop(poison_outbox_database=orders.setting)
+        _place(shop, orders, 1, 2, 3)
+        close_connections()
+        victim = Forked(shop.move, number)
+        victim.wait()
+        _move_all(shop, orders)
+        assert shop.waiting() == [1, 2, 3], f"killed before command {number}"
+        assert not _marked(shop)
+        if victim.status != DIED:
+            break
+    assert number > 2, "it was killed at every command"
+
+
+@pytest.mark.parametrize("step", ["first", "delete", "close"])
+def test_TP1_1_a_mover_killed_before_it_asks_the_database_moves_each_row_once(
+    step: str, shop: Shop, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _place(shop, orders, 1, 2, 3)
+    close_connections()
+
+    def dying() -> None:
+        monkeypatch.setattr(type(open_rows(orders.setting)), step, lambda *_: os._exit(DIED))
+        shop.move()
+
+    victim = Forked(dying)
+    victim.wait()
+    assert victim.status == DIED
+    assert _marked(shop) == (0 if step == "first" else 3)
+    _move_all(shop, orders)
+    assert shop.waiting() == [1, 2, 3] and not _marked(shop)
+
+
+def _move_all(shop: Shop, orders: Orders) -> None:
+    """Move the rows as soon as the lease of whoever did so before is over."""
+    shop.ledger.client.delete(shop.ledger.keys.outbox_mover)
+    while rows(orders) or _marked(shop):
+        shop.move()
+
+
+def test_TP1_1_a_mover_that_stood_still_stores_nothing_that_another_has_moved(
+    shop: Shop, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = Mover(shop.plugin, orders.setting)
+    put = frozen._ledger.outbox_put_rows
+
+    def put_late(*args: Any) -> bool:
+        _move_all(shop, orders)
+        return put(*args)
+
+    monkeypatch.setattr(frozen._ledger, "outbox_put_rows", put_late)
+    _place(shop, orders, 1, 2)
+    frozen.once()
+    assert shop.waiting() == [1, 2]
+
+
+def test_only_one_process_looks_into_the_database_at_a_time_until_it_leaves(
+    shop: Shop, orders: Orders
+) -> None:
+    first, second = (Mover(shop.plugin, orders.setting) for _ in range(2))
+    assert (first.once(), second.once()) == (mover.PAUSE, mover.STANDBY)
+    first.leave()
+    assert (second.once(), first.once()) == (mover.PAUSE, mover.STANDBY)
+    second.leave()
+
+
+# --- what a person sees, and what goes wrong -------------------------------------------------------------
+
+
+def test_the_rows_that_wait_are_told_by_status_outbox_status_and_doctor(shop: Shop, orders: Orders) -> None:
+    _place(shop, orders, 1, 2)
+    console = Console(shop.app)
+    assert console.json("outbox", "status")["database"] == {"rows": 2, "error": ""}
+    assert console.json("status")["outbox_database"] == {"rows": 2, "error": ""}
+    assert "0 messages wait to be sent; 2 messages in the database" in console.out("status")
+    doctor = console.run("doctor", "--json")
+    assert '"2 messages in the database"' in doctor.output
+
+
+def test_a_database_that_is_away_is_said_once_and_tried_again(
+    new_shop: Callable[..., Shop], caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("sqlalchemy")
+    shop = new_shop(poison_outbox_database="sqlite:////nowhere/at/all?secret=hunter2")
+    away = Mover(shop.plugin, str(shop.plugin.settings.outbox_database))
+    assert [away.once(), away.once()] == [mover.STANDBY, mover.STANDBY]
+    assert len(caplog.messages) == 1 and "hunter2" not in caplog.text
+    assert Console(shop.app).json("outbox", "status")["database"]["rows"] is None
+
+
+def test_publishing_in_refuses_what_nobody_would_send(new_shop: Callable[..., Shop]) -> None:
+    shop = new_shop()
+    with pytest.raises(ConfigurationError, match="poison_outbox_database"), publishing_in(object(), shop.app):
+        pass
+    asynchronous = type("AsyncSession", (), {"run_sync": None})()
+    with pytest.raises(TypeError, match="run_sync"), publishing_in(asynchronous, shop.app):
+        pass
+
+
+def test_the_table_is_the_same_in_django_and_sqlalchemy_and_has_its_migration() -> None:
+    sqlalchemy = pytest.importorskip("sqlalchemy")
+    from tests.django_once import configured
+
+    configured()
+    from django.core.management import call_command
+
+    from celery_poison.contrib.django.models import OutboxRow
+
+    call_command("makemigrations", "celery_poison", check=True, dry_run=True, verbosity=0)
+    table = outbox_table(sqlalchemy.MetaData())
+    meta = OutboxRow._meta
+    assert (table.name, [*table.c.keys()]) == (meta.db_table, [each.column for each in meta.fields])
+
+
+def test_neither_django_nor_sqlalchemy_is_imported_unless_it_is_used() -> None:
+    code = (
+        "import sys, celery_poison.outbox, celery_poison.producer.relay, celery_poison.cli.status;"
+        "assert not {'django.db', 'sqlalchemy'} & {*sys.modules}"  # kombu looks for Django by itself
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
