@@ -32,3 +32,4 @@ endpoint_suspended: Any = Signal(name="endpoint_suspended", providing_args={"wor
 endpoint_resumed: Any = Signal(name="endpoint_resumed", providing_args={"worker", "queue"})
 queue_blocked: Any = Signal(name="queue_blocked", providing_args={"queue", "cause"})
 queue_unblocked: Any = Signal(name="queue_unblocked", providing_args={"queue"})
+queue_filling: Any = Signal(name="queue_filling", providing_args={"queue", "waiting", "limit"})

@@ -69,6 +69,7 @@ class Event(StrEnum):
     SEND_DROPPED = "send_dropped"
     QUEUE_BLOCKED = "queue_blocked"
     QUEUE_UNBLOCKED = "queue_unblocked"
+    QUEUE_FILLING = "queue_filling"
 
 
 #: letter on the drawing in docs/states.md -> (prior states, next state, journal event, ledger script)

@@ -55,6 +55,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:outbox_mover`` | string | who moves rows of the user's database | 15 s |
 | ``{ns}:outbox_moved`` | set | uids of rows that are in the outbox | the row is deleted |
 | ``{ns}:outbox_rows`` | list | one token after the commit of rows | taken |
+| ``{ns}:filling`` | hash | queue -> when a warning said that it fills up (ms) | a day after the last |
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ class Keys:
         self.notified = self.prefix + "notified"
         self.would = self.prefix + "would"
         self.tally = self.prefix + "tally"
+        self.filling = self.prefix + "filling"
         self._name_outbox()
 
     def _name_outbox(self) -> None:

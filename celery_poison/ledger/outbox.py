@@ -278,6 +278,10 @@ class OutboxTransitions(Caller):
         with clear_errors("waiting for the outbox"):
             self.client.blpop([self.keys.outbox_rows], timeout=seconds)
 
+    def queue_filling(self, queue: str, note: str, quiet_ms: int) -> bool:
+        """Journal that a queue comes near its limit; False if that was done less than ``quiet_ms`` ago."""
+        return self._call("queue_filling", {}, queue=queue, note=note, quiet_ms=quiet_ms)[0] is Code.OK
+
     # --- reading ----------------------------------------------------------------------------------
 
     def outbox_lanes(self) -> list[LaneRecord]:

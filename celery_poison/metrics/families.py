@@ -86,6 +86,12 @@ def _recoveries(snapshot: Snapshot) -> Rows:
     return [*buckets, (("sum",), snapshot.counts.get("recovered_ms", 0) / 1000)]
 
 
+def _in_queues(overview: Overview) -> Rows:
+    for each in overview.queues:
+        numbers = {"waiting": each.waiting, "parked": each.parked, "candidates": each.candidates}
+        yield from (((each.queue, where), n) for where, n in numbers.items() if n is not None)
+
+
 FAMILIES = (
     Family(
         "quarantine_messages",
@@ -187,6 +193,20 @@ FAMILIES = (
         "From a worker's last sign of life until everything of it was put back",
         (),
         lambda s, o: _recoveries(s),
+    ),
+    Family(
+        "queue_messages",
+        Kind.GAUGE,
+        "Messages of a queue: waiting at the broker, parked in the ledger, candidates (wherever they are)",
+        ("queue", "where"),
+        lambda s, o: _in_queues(o),
+    ),
+    _by(
+        Kind.GAUGE,
+        "queue_limit_messages",
+        "Messages that may wait in a queue, of those that have a limit",
+        "queue",
+        lambda s, o: [((each.queue,), each.limit) for each in o.queues if each.limit is not None],
     ),
     _gauge("journal_entries", "Entries of the journal", lambda s, o: o.journal),
     _gauge(

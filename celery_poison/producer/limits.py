@@ -21,7 +21,9 @@ from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
 from celery_poison.broker.publish import depth
 from celery_poison.errors import ConfigurationError, QueueFull
+from celery_poison.ledger import Ledger
 from celery_poison.producer.capture import is_exempt
+from celery_poison.producer.filling import Filling
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -54,10 +56,20 @@ def limit_of(settings: Settings, queue: str) -> Limit | None:
     return None if most is None else Limit(most, behavior == "discard_old")
 
 
+class HasLedger(Protocol):
+    """Has a ledger on which nobody waits for long."""
+
+    @property
+    def ledger(self) -> Ledger: ...
+
+
 class Host(Protocol):
     """What limits need of the plugin of an app."""
 
     app: Celery
+
+    @property
+    def outbox(self) -> HasLedger: ...
 
     @property
     def settings(self) -> Settings: ...
@@ -81,6 +93,7 @@ class Limits:
         self._known: dict[str, Limit | None] = {}
         self._rooms: dict[str, _Room] = {}
         self._lock = Lock()
+        self._filling = Filling(lambda: host.outbox.ledger)
 
     def admit(self, producer: Any, message: Any, options: Mapping[str, Any]) -> None:
         """Let one message of Celery's be published, given what ``send_task_message`` is given.
@@ -188,6 +201,8 @@ class Limits:
         except Exception as error:  # each transport has errors of its own; publishing meets them, too
             logger.debug("celery_poison: the messages in queue %s cannot be counted: %s", queue, error)
             return _Room(sys.maxsize, until)
+        if limit.is_near(waiting + number):
+            self._filling(queue, waiting, limit.most)
         room = limit.most - waiting
         if room < number and limit.discards_old:
             some = max(number - room, min(limit.most // 100, MOST))

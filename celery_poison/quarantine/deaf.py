@@ -10,7 +10,7 @@ for it all the while.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -135,7 +135,15 @@ def _waiting(app: Celery, workers: Iterable[WorkerRecord]) -> dict[str, int]:
     Raises:
         Unread: it does not tell.
     """
-    queues = {queue for worker in workers for queue in _queues(worker) if not _is_for_one(app, queue)}
+    return waiting_in(app, {q for worker in workers for q in _queues(worker) if not _is_for_one(app, q)})
+
+
+def waiting_in(app: Celery, queues: Collection[str]) -> dict[str, int]:
+    """Return how many messages wait in these queues, on Redis and RabbitMQ; {} on other brokers.
+
+    Raises:
+        Unread: the broker does not tell.
+    """
     if not queues:
         return {}
     try:

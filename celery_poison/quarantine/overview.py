@@ -21,6 +21,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.pauses import Pause
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.backlog import Backlog, read_backlogs
 from celery_poison.quarantine.deaf import Deaf, find_deaf
 from celery_poison.quarantine.owner import check_owner, without_secrets
 from celery_poison.quarantine.spool import spooled_here
@@ -66,6 +67,7 @@ class Overview:
         stranded: messages that nobody works on.
         deaf: workers that live and consume nothing, while messages wait for them.
         outbox: where messages wait to be sent, or sending is blocked.
+        queues: what each queue has in store; empty where nobody asked, and nothing has a limit.
         unsent: messages tied to the success of a task that could not be sent, and wait for a person.
         faults: what is broken, in sentences, the gravest first.
         warnings: these, and what is merely doubtful.
@@ -95,6 +97,7 @@ class Overview:
     deaf: list[Deaf]
     outbox: list[LaneRecord]
     unsent: int
+    queues: list[Backlog]
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -198,8 +201,11 @@ class Overview:
         }
 
 
-def overview(app: Celery) -> Overview:
+def overview(app: Celery, *, queues: bool = False) -> Overview:
     """Look at the ledger of ``app``.
+
+    Args:
+        queues: count what waits in its queues, even where nothing has a limit.
 
     Raises:
         ConfigurationError: a setting is wrong, so that nobody knows where to look.
@@ -212,6 +218,8 @@ def overview(app: Celery) -> Overview:
     workers = queries.workers(int(settings.activation_interval * 1000))
     deaf, unheard = find_deaf(app, queries, workers)
     _, raw, now = policies.read_blocks(ledger)
+    is_counted = queues or plugin.limits.are_set()
+    backlogs, uncounted = read_backlogs(app, queries, workers, totals["quarantined"] if is_counted else None)
     seen = Overview(
         at=now,
         ledger=without_secrets(plugin.ledger_url),
@@ -231,11 +239,12 @@ def overview(app: Celery) -> Overview:
         stranded=find_stranded(app),
         deaf=deaf,
         outbox=ledger.outbox_lanes(),
+        queues=backlogs,
         unsent=sum(1 for _ in ledger.outbox_messages(FAILED)),
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
-    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *doubts])
+    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *uncounted, *doubts])
 
 
 def process_deaths(counts: Mapping[str, int]) -> dict[str, int]:
@@ -313,6 +322,7 @@ def _doubts(seen: Overview) -> Iterator[str]:
         yield f"worker {dead} died and its messages are still being put back (incident {incident})"
     if seen.stranded.unread:
         yield seen.stranded.unread
+    yield from filter(None, (each.warning for each in seen.queues))
 
 
 def untried(settings: Settings, workers: list[WorkerRecord]) -> tuple[str, str] | None:

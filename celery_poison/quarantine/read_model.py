@@ -184,7 +184,7 @@ class ReadModel:
     def look(self, shown: Callable[[Snapshot], object] = lambda snapshot: None) -> Snapshot:
         """Look again; raises, and ``shown``, as :meth:`Kept.refresh`."""
         begun = time.monotonic()
-        seen, trials = overview(self._app), _trials(self._queries)
+        seen, trials = overview(self._app, queues=True), _trials(self._queries)
         counts, journal_age = self._queries.counts(), self._queries.journal_age()
 
         def show(view: View) -> None:

@@ -10,6 +10,7 @@ from celery_poison import causes
 from celery_poison.errors import DecisionPending, IllegalTransition, MessageNotFound, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
+from celery_poison.producer.filling import Filling
 from celery_poison.producer.limits import limit_of
 from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.settings import Settings
@@ -28,6 +29,8 @@ class Room:
 
     def __init__(self, settings: Settings, ledger: Ledger, errors: ErrorTransactions) -> None:
         self._limit = limit_of(settings, settings.quarantine_queue)
+        self._name = settings.quarantine_queue
+        self._filling = Filling(lambda: ledger)
         self._ledger = ledger
         self._queries = Queries(ledger)
         self._errors = errors
@@ -43,17 +46,21 @@ class Room:
         return self._limit.most if most is None else min(most, self._limit.most)
 
     def make(self) -> None:
-        """Give up what has been in quarantine for longest, as far as there is too much; it can be restored.
+        """Give up what has been in quarantine for longest, as far as there is too much; warn in time (MSG-7).
 
-        What a person is deciding about stays, and what leaves by itself for a destination or its own queue.
+        It can be restored. What a person is deciding about stays, and what leaves by itself for a destination
+        or its own queue.
 
         Raises:
             LedgerUnavailable: Redis is away; the next one makes room.
         """
-        if self._limit is None or not self._limit.discards_old:
+        if self._limit is None:
             return
-        over = self._queries.totals()["quarantined"] - self._limit.most
-        if over <= 0:
+        there = self._queries.totals()["quarantined"]
+        if self._limit.is_near(there):
+            self._filling(self._name, there, self._limit.most)
+        over = there - self._limit.most
+        if over <= 0 or not self._limit.discards_old:
             return
         for mid in self._queries.longest_kept(min(over, MOST)):
             with suppress(MessageNotFound, IllegalTransition, DecisionPending, StaleDelivery):

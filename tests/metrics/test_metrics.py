@@ -102,6 +102,25 @@ def test_workers_what_they_missed_and_recoveries_from_their_deaths(scraper: Scra
     assert 0 < seen["recovery_seconds_sum", ()] <= above[0], "it is in its bucket"
 
 
+def test_MSG_7_what_each_queue_has_in_store_is_counted_for_who_adds_workers(
+    new_fleet: Callable[..., Fleet], redis_url: str
+) -> None:
+    fleet = new_fleet(redis_url, poison_queues={"celery.quarantine": {"max_messages": 9}})
+    keeper, scraper = Keeper(fleet.app), Scraper(fleet)
+    keeper.ledger.beat("w1@h/b", {"node": "w1@h", "queues": "celery,mail"}, first=True)
+    fleet.send("healthy", 1, priority=0)
+    fleet.send("healthy", 2, priority=9)
+    start = Start("R", "b.1", "w1@h/b", 7, 1, 1, 0, "i", "t", "mail", 2, 5, 1, 1)
+    keeper.ledger.crash("m", start, cause="worker_lost", shared=True)
+    keeper.ledger.park("p", b"", start._replace(id="p"), number=0, parcel=b"x")
+    seen = scraper.await_that("queue_messages", "mail", "parked", is_=1)
+    found = {labels: number for (name, labels), number in seen.items() if name == "queue_messages"}
+    assert (found["celery", "waiting"], found["mail", "waiting"], found["mail", "candidates"]) == (2, 0, 1)
+    assert seen["queue_limit_messages", ("celery.quarantine",)] == 9
+    scraper.exporter.close()
+    keeper.close()
+
+
 def test_NEW_1_the_fleet_gate_is_a_gauge(scraper: Scraper, keeper: Keeper) -> None:
     assert scraper.await_that("up", is_=1)["fleet_gate_closed", ()] == 0
     keeper.ledger.client.hset(keeper.ledger.keys.gate, "until", 10**15)
@@ -136,7 +155,8 @@ def test_every_family_is_exported_under_its_name(scraper: Scraper, keeper: Keepe
     keeper.send_and_keep("fleet.healthy", 1, cause="payload")
     scraper.await_that("quarantine_messages", "payload", "celery", "fleet.healthy", is_=1)
     names = {name.removesuffix("_count") for name, _ in scraper.now()}
-    assert {family.name for family in (*FAMILIES, *HEALTH)} <= names
+    of_queues = {"queue_messages", "queue_limit_messages"}  # nobody consumes or limits one here
+    assert {family.name for family in (*FAMILIES, *HEALTH)} - of_queues <= names
 
 
 # --- nobody waits for Redis --------------------------------------------------------------------------

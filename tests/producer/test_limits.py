@@ -10,11 +10,14 @@ import pytest
 from celery import Task, chain, chord, group
 from kombu import Exchange, Queue
 
-from celery_poison import Quarantine
+from celery_poison import Quarantine, signals
 from celery_poison.errors import QueueFull
 from celery_poison.producer import limits
-from celery_poison.producer.capture import captured
+from celery_poison.producer.capture import captured, exempt
+from celery_poison.producer.limits import Limits
 from celery_poison.producer.message import Outgoing
+from celery_poison.quarantine.overview import overview
+from celery_poison.testing import wait_until
 from tests.producer.kit import Shop
 
 BROKERS = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
@@ -262,6 +265,42 @@ def test_MSG_3_what_is_tied_to_the_success_of_a_task_is_sent_whatever_waits(
     shop.ledger.outbox_add(str(taken[0].lane), [message.pack() for message in taken])
     shop.relay()
     assert shop.queued() == [1, 2]
+
+
+def test_MSG_7_at_80_percent_of_a_limit_somebody_is_warned_once(
+    limited: Callable[..., Shop], caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[dict[str, Any]] = []
+
+    def hear(**told: Any) -> None:
+        heard.append({name: told[name] for name in ("queue", "waiting", "limit")})
+
+    signals.queue_filling.connect(hear)
+    shop = limited(poison_queues={"celery": {"max_messages": 10}})
+    shop.charge(*range(7))
+    assert not heard
+    shop.charge(7, 8)
+    other = Limits(shop.plugin)  # another process
+    with shop.app.connection_for_write() as connection:
+        other.take(connection, {"celery": 1})
+    signals.queue_filling.disconnect(hear)
+    assert heard == [{"queue": "celery", "waiting": 7, "limit": 10}]
+    assert shop.events() == ["queue_filling"]
+    assert caplog.text.count("queue celery fills up: 7 messages wait, its limit is 10") == 1
+    assert "queue celery holds 9 messages, 90 % of its limit of 10" in overview(shop.app).warnings
+    desk = overview(shop.app).as_dict()["queues"]
+    assert desk[0] == {"queue": "celery", "waiting": 9, "parked": 0, "candidates": 0, "limit": 10}
+
+
+@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+def test_MSG_3_what_is_above_a_limit_is_reported(limited: Callable[..., Shop]) -> None:
+    shop = limited(poison_queues={"celery": {"max_messages": 2}})
+    with exempt():
+        shop.charge(1, 2, 3)
+    wait_until(
+        lambda: "queue celery holds 3 messages, 1 above its limit of 2" in overview(shop.app).warnings,
+        what=lambda: str(overview(shop.app).warnings),
+    )
 
 
 def test_with_a_wrong_setting_publishing_goes_on(limited: Callable[..., Shop]) -> None:
