@@ -29,6 +29,9 @@ MOST = 100
 #: Seconds between two looks at a store that seems empty, and of who serves the lanes in trouble.
 PAUSE = 1.0
 TROUBLED_PAUSE = 0.1
+#: While nothing waits at all, each pause is twice as long as the last, up to this. A message that comes ends
+#: it at once, unless the relay dies that was woken.
+QUIET = 4.0
 #: Seconds after which a connection is given up that nothing is sent on: what is between may have cut it.
 IDLE = 30.0
 
@@ -127,6 +130,7 @@ class Rounds:
         self._handover = Handover(plugin.app, self._ledger.client, plugin.limits)
         self._blocked = BlockedTasks(self._ledger)
         self._sent_at = 0.0
+        self._quiet = PAUSE
         self.is_idle = threading.Event()
         self.is_idle.set()
 
@@ -142,15 +146,25 @@ class Rounds:
         if lease is None:
             if time.monotonic() - self._sent_at > IDLE:
                 self._handover.rest()
-            return max(0.02, min(PAUSE, PAUSE if due is None else due))
+            return self._pause(due)
+        self._quiet = PAUSE
         self._send(lease)
         self._sent_at = time.monotonic()
         return 0.0
 
+    def _pause(self, due: float | None) -> float:
+        if self._trouble:  # nobody wakes this one
+            return max(TROUBLED_PAUSE, min(PAUSE, PAUSE if due is None else due))
+        if due is not None:
+            self._quiet = PAUSE
+            return max(0.02, min(PAUSE, due))
+        pause, self._quiet = self._quiet, min(QUIET, 2 * self._quiet)
+        return pause
+
     def wait(self, seconds: float, stop: threading.Event) -> None:
         """Wait for work, at most for ``seconds``."""
         if self._trouble:
-            stop.wait(TROUBLED_PAUSE)
+            stop.wait(seconds)
             return
         if self._ledger.outbox_has_trouble():
             self._in_trouble()

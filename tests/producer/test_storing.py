@@ -77,6 +77,13 @@ def test_TP1_1_only_one_relay_has_a_lane_at_a_time_and_a_later_one_fences_it(sho
     assert shop.waiting() == [1, 2] and shop.queued() == []
 
 
+def test_a_relay_with_nothing_to_do_asks_ever_less_often_until_there_is_something(shop: Shop) -> None:
+    assert [shop.healthy.once() for _ in range(4)] == [1.0, 2.0, 4.0, 4.0]
+    shop.charge(1)
+    assert [shop.healthy.once() for _ in range(3)] == [0.0, 1.0, 2.0]
+    assert [shop.troubled.once() for _ in range(2)] == [1.0, 1.0], "nobody wakes that one"
+
+
 def test_which_tasks_are_stored_says_the_call_else_the_task_else_the_app(shop: Shop) -> None:
     for name in ("charge", "direct", "plain"):
         shop.task(name).delay(1)
