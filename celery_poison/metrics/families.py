@@ -80,6 +80,13 @@ def _quarantined(snapshot: Snapshot, *, convicted: bool) -> Rows:
     return [row for row in rows if (row[0][0] not in causes.NO_CONVICTIONS) is convicted]
 
 
+def _waiting(overview: Overview) -> Rows:
+    waiting = Counter[str]()
+    for lane in overview.outbox:
+        waiting[lane.queue] += lane.waiting
+    return [((queue,), number) for queue, number in sorted(waiting.items())]
+
+
 def _recoveries(snapshot: Snapshot) -> Rows:
     bounds = [*map(str, RECOVERY_BOUNDS), "inf"]
     buckets = [((bound,), float(snapshot.counts.get(f"recovered:{bound}", 0))) for bound in bounds]
@@ -124,6 +131,23 @@ FAMILIES = (
         "Messages that nobody works on, and that should have gone on by now; of each kind at most 1000",
         "kind",
         lambda s, o: [((kind,), number) for kind, number in o.stranded.counts.items()],
+    ),
+    _by(
+        Kind.GAUGE,
+        "outbox_messages",
+        "Messages that wait in the outbox, by the queue that they go to",
+        "queue",
+        lambda s, o: _waiting(o),
+    ),
+    _gauge(
+        "outbox_blocked",
+        "Queues to which sending from the outbox is blocked, or that of a task",
+        lambda s, o: len({lane.queue for lane in o.outbox if lane.blocked}),
+    ),
+    _gauge(
+        "outbox_unsent",
+        "Messages tied to the success of a task that could not be sent, and wait for a person",
+        lambda s, o: o.unsent,
     ),
     _by(Kind.GAUGE, "workers", "Workers that guard messages, by state", "state", lambda s, o: _workers(o)),
     _gauge(
