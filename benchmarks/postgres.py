@@ -24,7 +24,10 @@ def find_binaries() -> Path | None:
 
 
 class PostgresServer(Running):
-    """One server; `url` is SQLAlchemy's, `django` the entry in Django's DATABASES."""
+    """One server, which does not wait for its disk.
+
+    `url` is SQLAlchemy's, `django` the entry in Django's DATABASES.
+    """
 
     def __init__(self) -> None:
         binaries = find_binaries()
@@ -60,7 +63,7 @@ class PostgresServer(Running):
             options = ["--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C"]
             self._run("initdb", "-D", str(data), *options)
         place = ["-p", str(self.port), "-k", str(self.directory)]
-        command = [str(self._binaries / "postgres"), "-D", str(data), "-h", "127.0.0.1", *place]
+        command = [str(self._binaries / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-F", *place]
         self._process = subprocess.Popen(
             command,
             user=self._user,
