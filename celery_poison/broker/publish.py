@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from time import monotonic
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import amqp.exceptions
 import redis
 from celery import Celery
 from kombu.exceptions import KombuError
+from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
 
 from celery_poison.errors import PoisonError
@@ -21,6 +24,9 @@ from celery_poison.model import StoredMessage
 #: the time after which another operator may take a decision over.
 CONNECT_TIMEOUT = 4.0
 ANSWER_TIMEOUT = 10.0
+
+#: Seconds after which no further message of a batch is begun: with the last one's it stays below that time.
+BATCH_TIME = 10.0
 
 #: Time limits and few attempts, in the words of each transport; the app's own options win.
 _BOUNDS: dict[str, Any] = {
@@ -58,6 +64,14 @@ class NoSuchQueue(NotPublished):
 
 class NoAnswer(NotPublished):
     """The broker did not answer in time. It may have the message all the same."""
+
+
+class Parcel(NamedTuple):
+    """A message that is to be published, the queue, and the headers in place of its own."""
+
+    stored: StoredMessage
+    queue: str
+    headers: Mapping[str, Any]
 
 
 class Publisher:
@@ -103,12 +117,64 @@ class Publisher:
         Raises:
             NotPublished: the queue does not exist, or the broker is away or refuses.
         """
-        clean = {name: value for name, value in headers.items() if name not in _BROKERS_NOTES}
+        (error,) = self.publish_each([Parcel(stored, queue, headers)])
+        if error is not None:
+            raise error
+
+    def publish_each(self, parcels: Sequence[Parcel]) -> list[Exception | None]:
+        """Publish messages in their order: to Redis in one round trip, elsewhere each is waited for.
+
+        Returns for each None, or why it was not published: ``NotPublished``, or what is wrong with itself.
+        Fewer than there are parcels: the last ones were not tried, since the others took long.
+        """
+        clean = [parcel._replace(headers=_without_notes(parcel.headers)) for parcel in parcels]
         try:
-            with self._clear_errors(queue):
+            with self._clear_errors(""):
+                channel = self._connection.default_channel
+                if isinstance(channel, redis_transport.Channel):
+                    return self._pushed(channel, clean)
+        except NotPublished as error:
+            self._connection.collect()
+            return [error] * len(clean)
+        return self._one_by_one(clean)
+
+    def _pushed(self, channel: Any, parcels: Sequence[Parcel]) -> list[Exception | None]:
+        refused: list[Exception | None] = []
+        with channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
+            # What kombu does for one message, written into one pipeline for all.
+            channel.conn_or_acquire = lambda client=None: nullcontext(client or pipe)
+            try:
+                for parcel in parcels:
+                    refused.append(_attempted(partial(self._put, channel, parcel)))
+            finally:
+                del channel.conn_or_acquire
+            replies = pipe.execute(raise_on_error=False)
+        # None of a message that could not be packed, nor where kombu itself waits for the reply.
+        pushed = [n for n, error in enumerate(refused) if error is None]
+        for number, reply in zip(pushed, replies, strict=False):
+            if isinstance(reply, Exception):
+                refused[number] = NotPublished(f"the broker did not take the message: {reply}")
+        return refused
+
+    def _one_by_one(self, parcels: Sequence[Parcel]) -> list[Exception | None]:
+        refused: list[Exception | None] = []
+        over = monotonic() + BATCH_TIME
+        for parcel in parcels:
+            if refused and monotonic() > over:
+                break
+            error = _attempted(partial(self._published, parcel))
+            refused.append(error)
+            if isinstance(error, NotPublished) and not isinstance(error, NoSuchQueue):
+                # The broker is away: each of the others would wait for it as long.
+                return refused + [error] * (len(parcels) - len(refused))
+        return refused
+
+    def _published(self, parcel: Parcel) -> None:
+        try:
+            with self._clear_errors(parcel.queue):
                 channel = self._connection.default_channel
                 put = self._put if isinstance(channel, virtual.Channel) else self._send
-                put(channel, stored, clean, queue)
+                put(channel, parcel)
         except NotPublished:
             # A late confirmation on the old channel must not be taken for that of the next message.
             self._connection.collect()
@@ -126,7 +192,8 @@ class Publisher:
         except (*self._connection.connection_errors, *self._connection.channel_errors, KombuError) as error:
             raise NotPublished(f"the broker did not take the message: {error}") from error
 
-    def _put(self, channel: Any, stored: StoredMessage, headers: dict[str, Any], queue: str) -> None:
+    def _put(self, channel: Any, parcel: Parcel) -> None:
+        stored, queue, headers = parcel
         properties = dict(stored.properties)
         properties["delivery_tag"] = channel._next_delivery_tag()
         info = {**properties.get("delivery_info", {})}
@@ -143,7 +210,8 @@ class Publisher:
         }
         channel._put(queue, message)
 
-    def _send(self, channel: Any, stored: StoredMessage, headers: dict[str, Any], queue: str) -> None:
+    def _send(self, channel: Any, parcel: Parcel) -> None:
+        stored, queue, headers = parcel
         channel.queue_declare(queue, passive=True)
         properties = dict(stored.properties)
         message = channel.prepare_message(
@@ -155,6 +223,18 @@ class Publisher:
             priority=properties.pop("priority", None),
         )
         channel.basic_publish(message, exchange="", routing_key=queue, confirm_timeout=ANSWER_TIMEOUT)
+
+
+def _attempted(deed: Callable[[], None]) -> Exception | None:
+    try:
+        deed()
+    except Exception as error:
+        return error
+    return None
+
+
+def _without_notes(headers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in headers.items() if name not in _BROKERS_NOTES}
 
 
 def depth(connection: Any, queue: str) -> int:

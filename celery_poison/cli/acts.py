@@ -18,8 +18,8 @@ from celery_poison.cli.session import REFUSED, json_option, open_quarantine, ver
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine.acting import Outcome
 from celery_poison.quarantine.search import Filter, Lookup
-from celery_poison.quarantine.service import Outcome
 from celery_poison.states import State
 from celery_poison.text import count_of
 
@@ -132,7 +132,7 @@ def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
     quarantine = open_quarantine(ctx)
     if order.dry_run:
         ctx.exit(_rehearse(quarantine, verb, order))
-    ids = _chosen(quarantine, verb, order)
+    ids = chosen(quarantine, verb, order)
     outcomes: list[Outcome] = []
     try:
         # Lines and a bar would write over each other.
@@ -151,7 +151,7 @@ def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
         ctx.exit(REFUSED)
 
 
-def _chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
+def chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
     """Return whom the act is for; more than a person has named one by one must be confirmed."""
     if order.ids:
         lookup = Lookup(quarantine.queries)

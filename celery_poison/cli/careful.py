@@ -11,8 +11,8 @@ import click
 from celery_poison.cli.output import say
 from celery_poison.cli.session import Option, seconds
 from celery_poison.quarantine import Care
+from celery_poison.quarantine.acting import Outcome
 from celery_poison.quarantine.careful import SOAK
-from celery_poison.quarantine.service import Outcome
 from celery_poison.text import count_of
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m)")

@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.service import Outcome
+from celery_poison.quarantine.acting import Outcome
 
 logger = get_logger(__name__)
 

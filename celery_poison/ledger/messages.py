@@ -1,7 +1,4 @@
-"""Transitions of messages that workers receive, run, finish, die with, put aside and put into quarantine.
-
-Out of that they come by what a person decides.
-"""
+"""Transitions of messages that workers receive, run, finish, die with and put aside."""
 
 from __future__ import annotations
 
@@ -10,11 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_poison.destinations import SYSTEM_ROUTE, Route
-from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller, Code, fence_of, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
-from celery_poison.states import Event, State
+from celery_poison.states import State
 
 #: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
 Known = Mapping[str, str]
@@ -273,119 +268,3 @@ def _recorded(reply: list[Any]) -> RecordedEnd:
     if reply[0] is Code.DONE:
         return RecordedEnd(History(), finished=True)
     return RecordedEnd(history_of(pairs(reply[1])), gate_closed=len(reply) > 2 and bool(reply[2]))
-
-
-#: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
-REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
-#: After this long an operator's unfinished decision counts as abandoned.
-DECISION_PATIENCE_MS = 30_000
-
-
-class QuarantineTransitions(Caller):
-    """What workers put into quarantine, and operators take out of it."""
-
-    def quarantine(
-        self,
-        mid: str,
-        start: Start,
-        *,
-        cause: str,
-        reason: str,
-        fields: Mapping[str, str | bytes | int],
-        block_after: int | None = None,
-        limit: int | None = None,
-        route: Route = SYSTEM_ROUTE,
-        known: Known = NOTHING_KNOWN,
-    ) -> bool:
-        """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
-
-        Args:
-            block_after: convictions of a fingerprint that block it (NEW-3), 0 for never; None: this is none.
-            limit: messages in quarantine beyond which it is not kept; None: kept in any case.
-            route: where it goes from there by itself.
-
-        Raises:
-            IllegalTransition: a person gave the message up.
-            QuarantineFull: ``limit`` is reached.
-            StaleDelivery: it runs elsewhere.
-        """
-        fingerprint = str(fields.get("fingerprint", ""))
-        words: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
-        optional = {"block_after": block_after, "limit": limit, "retry_ms": route.retry_ms}
-        words |= {name: "" if value is None else value for name, value in optional.items()}
-        reply = self._call(
-            "quarantine",
-            {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
-            rest=[word for pair in fields.items() for word in pair],
-            fingerprint=fingerprint,
-            remember_ms=REMEMBER_CONVICTIONS_MS,
-            destination=route.queue,
-            known=packed(known),
-            **words,
-        )
-        return bool(reply[0] is Code.OK)
-
-    def would_quarantine(
-        self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
-    ) -> None:
-        """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
-        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
-        arguments["known"] = packed(known)
-        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **arguments)
-
-    # --- what a person decides ----------------------------------------------------------------
-
-    def decide(self, mid: str, verb: str, actor: str, note: str = "") -> int:
-        """Reserve a message in quarantine for one operator; return the number of the decision.
-
-        Raises:
-            MessageNotFound, IllegalTransition: it is not in quarantine.
-            DecisionPending: another operator is at it.
-        """
-        arguments: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
-        arguments["patience_ms"] = DECISION_PATIENCE_MS
-        return int(self._call("decide", {"message": self.keys.message(mid)}, mid=mid, **arguments)[1])
-
-    def undecide(self, mid: str, number: int) -> None:
-        """Give a reserved message back after a failed attempt, unless somebody took it over."""
-        self._call("undecide", {"message": self.keys.message(mid)}, number=number)
-
-    def postpone(self, mid: str, seconds: float) -> None:
-        """Let a message that leaves quarantine by itself wait once more, unless it has left."""
-        with clear_errors("postponing"):
-            now: Any = self.client.time()
-            self.client.zadd(self.keys.outgoing, {mid: int((now[0] + seconds) * 1000)}, xx=True)
-
-    def sent(self, mid: str, number: int, actor: str, canvas: str) -> None:
-        """Note that the destination of a message has confirmed it; the body is there alone from now on.
-
-        Args:
-            number: of the decision.
-            canvas: who waits beside its caller, as JSON; empty where nobody knows, or it is on record.
-
-        Raises:
-            MessageNotFound, IllegalTransition, StaleDelivery: somebody was faster.
-        """
-        arguments: dict[str, Any] = {"mid": mid, "number": number, "actor": actor, "canvas": canvas}
-        self._call("sent", {"message": self.keys.message(mid)}, **arguments)
-
-    def released(
-        self, mid: str, id: str, release: int, actor: str = "", note: str = "", queue: str = ""
-    ) -> None:
-        """Complete a release whose message was published (TBDL, on probation). Idempotent.
-
-        Args:
-            queue: where it was published, if not to its own queue.
-        """
-        arguments: dict[str, Any] = {"mid": mid, "release": release, "actor": actor, "note": note}
-        arguments["queue"] = queue
-        self._call("released", self._of(mid, id), **arguments)
-
-    def give_up(self, mid: str, event: Event, actor: str, note: str, number: int = 0) -> None:
-        """Complete a ``failed`` or ``discarded`` decision (FAIL).
-
-        Raises:
-            StaleDelivery: somebody else took the decision over.
-        """
-        arguments: dict[str, Any] = {"mid": mid, "event": event.value, "actor": actor, "note": note}
-        self._call("give_up", {"message": self.keys.message(mid)}, **arguments, number=number)

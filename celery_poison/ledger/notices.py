@@ -1,13 +1,14 @@
 """What became of a task while no worker was at hand to say so; the next one that is heard tells Flower.
 
 Only a live worker may send an event: in any other name it would make a worker appear in Flower that does not
-exist. Nobody decides by it, and what is not true any more when somebody takes it is dropped. Both functions
+exist. Nobody decides by it, and what is not true any more when somebody takes it is dropped. All functions
 raise ``LedgerUnavailable`` when Redis is away.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -44,9 +45,15 @@ class Notice:
 
 def leave_notice(ledger: Caller, notice: Notice) -> None:
     """Leave a notice for a worker that sends events; too many are forgotten."""
-    text = json.dumps([notice.fact, notice.mid, notice.story])
-    arguments = {"id": notice.id, "notice": text, "most": MAX_NOTICES, "lifetime_ms": LIFETIME * 1000}
-    Runner(ledger.client)("leave_notice", {"untold": ledger.keys.untold}, arguments)
+    leave_notices(ledger, [notice])
+
+
+def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
+    """Leave notices in one round trip."""
+    common = {"most": MAX_NOTICES, "lifetime_ms": LIFETIME * 1000}
+    texts = ((notice.id, json.dumps([notice.fact, notice.mid, notice.story])) for notice in notices)
+    calls = (({"untold": ledger.keys.untold}, {"id": id, "notice": text, **common}) for id, text in texts)
+    Runner(ledger.client).many("leave_notice", calls)
 
 
 def take(ledger: Caller) -> list[Notice]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from sys import intern
-from typing import Any, Protocol, TypeVar
-
-import redis
+from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.keys import Keys
+from celery_poison.ledger.rows import INDEX_PAGE, PAGE, Index, Reader, Row, as_text, batches
 from celery_poison.model import (
     Brief,
     Ended,
@@ -24,57 +21,6 @@ from celery_poison.model import (
 )
 from celery_poison.states import State
 
-_T = TypeVar("_T")
-
-#: Entries that are read in one exchange with Redis.
-PAGE = 500
-
-
-class Readable(Protocol):
-    """What is read: a :class:`~celery_poison.ledger.Ledger`."""
-
-    client: redis.Redis
-    keys: Keys
-
-
-class Reader:
-    """Reads one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
-
-    def __init__(self, ledger: Readable) -> None:
-        self._client = ledger.client
-        self._keys = ledger.keys
-
-    def now_ms(self) -> int:
-        """Return Redis' clock, the only one that the plugin believes."""
-        with clear_errors("reading the clock"):
-            answer: Any = self._client.time()
-            seconds, micros = answer
-        return int(seconds) * 1000 + int(micros) // 1000
-
-    def _pages(self, index: str, newest_first: bool) -> Iterator[list[str]]:
-        position = 0
-        while True:
-            with clear_errors("reading an index"):
-                page: Any = self._client.zrange(index, position, position + PAGE - 1, desc=newest_first)
-            if not page:
-                return
-            yield [word.decode() for word in page]
-            position += len(page)
-
-
-def batches(items: Iterator[_T]) -> Iterator[list[_T]]:
-    while batch := list(islice(items, PAGE)):
-        yield batch
-
-
-def as_text(row: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {key.decode(): value.decode("utf-8", "replace") for key, value in row.items()}
-
-
-def seconds(text: str | None) -> float | None:
-    return int(text) / 1000 if text else None
-
-
 #: Everything of a ``message`` hash but the original message itself.
 _RECORD_FIELDS = (
     *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
@@ -84,8 +30,11 @@ _RECORD_FIELDS = (
 )
 
 _BRIEF_FIELDS = Brief._fields[1:]
-#: Entries of an index that are read in one exchange with Redis.
-_INDEX_PAGE = 10_000
+#: What is published of a message again.
+_ORIGINAL_FIELDS = (
+    *("body", "content_type", "content_encoding", "headers", "properties", "failure", "sent_at"),
+    "destination",
+)
 _BEHIND = "parked until its earlier start ends, or its task is resumed"
 
 
@@ -187,48 +136,40 @@ class Messages(Reader):
 
     # --- the records of messages -------------------------------------------------------------------
 
-    def kept(self, state: State) -> Iterator[MessageRecord]:
-        """Yield the records of messages in quarantine (NDLV) or given up (FAIL), newest first."""
-        for mids in self._pages(self._index_of(state), newest_first=True):
-            yield from filter(None, self.records(mids))
+    def kept(self, state: State, since: float = 0.0, until: float | None = None) -> Iterator[MessageRecord]:
+        """Yield the records of messages in quarantine (NDLV) or given up (FAIL), newest first.
 
-    def kept_index(self, state: State, limit: int = 0) -> list[tuple[str, float]]:
+        Args:
+            since, until: seconds between which they came there; None: now.
+        """
+        mids = (mid for mid, _ in self.index(state, since, until))
+        # Somebody may have let one go since.
+        return (record for record in self.records(mids) if record and record.state == state)
+
+    def index(
+        self, state: State, since: float = 0.0, until: float | None = None
+    ) -> Iterator[tuple[str, float]]:
+        """Yield (mid, since when, in ms) of what is in quarantine or given up, as :meth:`kept` does."""
+        for page in self._index(self._index_of(state), since, until):
+            yield from page
+
+    def kept_index(self, state: State, limit: int = 0) -> Index:
         """Return (mid, since when, in ms) of what is in quarantine or given up, newest first; 0: all."""
-        index: dict[
-            tuple[str, float], None
-        ] = {}  # what comes while this is read moves entries to the next page
-        position = 0
-        while True:
-            end = position + (limit or _INDEX_PAGE) - 1
-            with clear_errors("reading an index"):
-                page: Any = self._client.zrange(
-                    self._index_of(state), position, end, desc=True, withscores=True
-                )
-            index.update(dict.fromkeys((mid.decode(), score) for mid, score in page))
-            if limit or len(page) < _INDEX_PAGE:
-                return [*index]
-            position += len(page)
+        if limit:
+            return next(self._index(self._index_of(state), size=limit), [])
+        return [*dict.fromkeys(self.index(state))]
 
     def kept_ids(self, state: State) -> Iterator[tuple[str, str]]:
         """Yield (mid, task id) of what is in quarantine (NDLV) or given up, newest first."""
-        for mids in self._pages(self._index_of(state), newest_first=True):
-            with clear_errors("reading task ids"):
-                pipe = self._client.pipeline(transaction=False)
-                for mid in mids:
-                    pipe.hget(self._keys.message(mid), "id")
-                ids: list[Any] = pipe.execute()
-            yield from ((mid, id.decode("utf-8", "replace")) for mid, id in zip(mids, ids, strict=True) if id)
+        for mid, (id,) in self._rows((mid for mid, _ in self.index(state)), ("id",)):
+            if id:
+                yield mid, id
 
     def records(self, mids: Iterable[str]) -> Iterator[MessageRecord | None]:
         """Yield the record of each of these messages, None where nothing is kept of it any more."""
-        for page in batches(iter(mids)):
-            with clear_errors("reading messages"):
-                pipe = self._client.pipeline(transaction=False)
-                for mid in page:
-                    pipe.hmget(self._keys.message(mid), _RECORD_FIELDS)
-                rows = pipe.execute()
-            for raw in map(_named, rows):
-                yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+        for _, row in self._rows(mids, _RECORD_FIELDS):
+            raw = _named(row)
+            yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
 
     def outgoing(self, limit: int) -> list[str]:
         """Return the mids of what leaves quarantine by itself and is due, the longest due first."""
@@ -245,14 +186,10 @@ class Messages(Reader):
 
         Who left since the index was read is left out.
         """
-        entries = self.kept_index(State.NDLV) if index is None else index
-        for page in batches(mid for mid, _ in entries):
-            with clear_errors("reading what is in quarantine"):
-                pipe = self._client.pipeline(transaction=False)
-                for mid in page:
-                    pipe.hmget(self._keys.message(mid), _BRIEF_FIELDS)
-                rows = pipe.execute()
-            yield from (_brief(mid, row) for mid, row in zip(page, rows, strict=True) if row[0] is not None)
+        entries = self.index(State.NDLV) if index is None else index
+        for mid, row in self._rows((mid for mid, _ in entries), _BRIEF_FIELDS):
+            if row[0] is not False:
+                yield _brief(mid, row)
 
     def arrivals(self, after_ms: int) -> Iterator[list[Brief]]:
         """Yield, in pages, the few words of what came to quarantine after a moment, the oldest first."""
@@ -265,20 +202,17 @@ class Messages(Reader):
                     "+inf",
                     byscore=True,
                     offset=position,
-                    num=_INDEX_PAGE,
+                    num=INDEX_PAGE,
                 )
             for mids in batches(mid.decode() for mid in page):
                 yield [*self.briefs((mid, 0.0) for mid in mids)]
-            if len(page) < _INDEX_PAGE:
+            if len(page) < INDEX_PAGE:
                 return
             position += len(page)
 
     def record(self, mid: str) -> MessageRecord | None:
         """Return the record of a message that is kept, by its mid, without its body."""
-        with clear_errors("reading a message"):
-            row: Any = self._client.hmget(self._keys.message(mid), _RECORD_FIELDS)
-        raw = _named(row)
-        return MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+        return next(self.records([mid]))
 
     def oldest(self) -> MessageRecord | None:
         """Return the record of what has been in quarantine for longest."""
@@ -296,6 +230,19 @@ class Messages(Reader):
         with clear_errors("reading a message"):
             raw: Any = self._client.hgetall(self._keys.message(mid))
         return {k.decode(): v for k, v in raw.items()}
+
+    def originals(self, mids: Iterable[str]) -> list[dict[str, bytes]]:
+        """Return what is published again of each of these messages, in one round trip; {} of an unknown one.
+
+        For few at a time: bodies may be large.
+        """
+        with clear_errors("reading messages"):
+            pipe = self._client.pipeline(transaction=False)
+            for mid in mids:
+                pipe.hmget(self._keys.message(mid), _ORIGINAL_FIELDS)
+            rows: list[Any] = pipe.execute()
+        found = (zip(_ORIGINAL_FIELDS, row, strict=True) for row in rows)
+        return [{name: value for name, value in row if value is not None} for row in found]
 
     def candidate_ids(self) -> set[str]:
         """Return the task ids of the messages flagged as candidates."""
@@ -369,15 +316,14 @@ def described(mid: str, start: Start, lineage: dict[str, str]) -> dict[str, str]
     return {**lineage, **fields, **{name: str(number) for name, number in numbers.items()}}
 
 
-def _named(row: list[bytes | None]) -> dict[str, str]:
-    found = zip(_RECORD_FIELDS, row, strict=True)
-    raw = {name: value.decode("utf-8", "replace") for name, value in found if value is not None}
+def _named(row: Row) -> dict[str, str]:
+    raw = {name: value for name, value in zip(_RECORD_FIELDS, row, strict=True) if value is not False}
     return raw if raw.get("state") else {}
 
 
-def _brief(mid: str, row: list[bytes | None]) -> Brief:
+def _brief(mid: str, row: Row) -> Brief:
     # Many share the same few words: each is kept in memory once.
-    task, queue, cause, fingerprint = (intern((word or b"").decode("utf-8", "replace")) for word in row[:4])
+    task, queue, cause, fingerprint = (intern(word or "") for word in row[:4])
     releases, first_seen, quarantined_at = (int(number or 0) for number in row[4:])
     return Brief(mid, task, queue, cause, fingerprint, releases, first_seen / 1000, quarantined_at / 1000)
 

@@ -17,6 +17,7 @@ from celery_poison.errors import (
     Fenced,
     IllegalTransition,
     MessageNotFound,
+    PoisonError,
     QuarantineFull,
     StaleDelivery,
 )
@@ -134,6 +135,22 @@ class Runner:
 
         Raises: as a single call; the other calls may have been carried out.
         """
+        replies = self._replies(name, calls)
+        return [_checked(reply) for reply in replies]
+
+    def each(
+        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
+    ) -> list[list[Any] | PoisonError]:
+        """Run ``name`` as :meth:`many` does; in place of a reply stands what a single call would raise.
+
+        Raises:
+            LedgerUnavailable: Redis is away or refuses; some calls may have been carried out.
+        """
+        return [_settled(reply) for reply in self._replies(name, calls)]
+
+    def _replies(
+        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
+    ) -> list[list[Any]]:
         wanted = script(name)
         with clear_errors(name):
             sha = self._registered(wanted).sha
@@ -145,7 +162,7 @@ class Runner:
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
-        return [_checked(reply) for reply in replies]
+        return replies
 
     def _registered(self, wanted: Script) -> Any:
         found = self._scripts.get(wanted.name)
@@ -168,6 +185,13 @@ def _checked(reply: list[Any]) -> list[Any]:
         kind, sentence = error
         raise kind(sentence.format(*[_text(part) for part in reply[1:]]))
     return [code, *reply[1:]]
+
+
+def _settled(reply: list[Any]) -> list[Any] | PoisonError:
+    try:
+        return _checked(reply)
+    except PoisonError as error:
+        return error
 
 
 def _text(value: Any) -> str:
@@ -196,6 +220,14 @@ class Caller:
 
     def _call_many(self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]) -> Any:
         return self._run.many(name, (({**self._fixed, **keys}, arguments) for keys, arguments in calls))
+
+    def _call_each(
+        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
+    ) -> list[list[Any] | PoisonError]:
+        fixed = {"maxlen": self._maxlen}
+        return self._run.each(
+            name, (({**self._fixed, **keys}, {**fixed, **arguments}) for keys, arguments in calls)
+        )
 
     def _of(self, mid: str, id: str) -> dict[str, str]:
         return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}

@@ -7,7 +7,6 @@ process dies, what it had not released yet is still in quarantine.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,8 @@ from celery_poison.text import clean, span
 LOOK = 0.5
 #: Seconds between two lines that say how far it is.
 SAY = 5.0
+#: Messages that are released at a time where nothing is waited for; after a death none but these follow.
+BATCH = 100
 #: The default of ``Care.soak``, in seconds.
 SOAK = 60.0
 
@@ -168,7 +169,7 @@ class Watch:
 
 
 class Pace:
-    """Lets the messages of one release go, one after the other; who stops it says why.
+    """Lets the messages of one release go, some at a time; who stops it says why.
 
     Args:
         feed: what the journal has got since it was asked last.
@@ -205,17 +206,25 @@ class Pace:
         self._due = self._next_look = clock()
         self._next_line = self._due + SAY
 
-    def let_go(self, ids: Sequence[str]) -> Iterator[str]:
-        """Yield each id when its message may be released."""
-        rest, self._total = deque(ids), len(ids)
-        while rest:
-            self._wait_for_turn(rest[0])
+    def let_go(self, ids: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Yield ids whose messages may be released now: one, where something is waited for, else a batch."""
+        self._total = len(ids)
+        begin = 0
+        while begin < len(ids):
+            self._wait_for_turn(ids[begin])
             if self.stopped_by:
-                self.held_back = [*rest]
+                self.held_back = [*ids[begin:]]
                 return
-            yield rest.popleft()
+            batch = ids[begin : begin + (1 if self._is_slow else BATCH)]
+            yield batch
+            begin += len(batch)
             if self._canary:
-                self._wait_for_canary(len(rest))
+                self._wait_for_canary(len(ids) - begin)
+
+    @property
+    def _is_slow(self) -> bool:
+        care = self.care
+        return bool(care.rate or care.max_waiting or (care.canary and not self._released))
 
     @property
     def why_held_back(self) -> str:
@@ -233,7 +242,7 @@ class Pace:
         return heard
 
     def released(self, id: str) -> None:
-        """Hear that the message in hand, of this task id, was released."""
+        """Hear that a message in hand, of this task id, was released."""
         self._watch.released(id)
         self._released += 1
         if self._queue:

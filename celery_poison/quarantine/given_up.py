@@ -12,6 +12,7 @@ from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.ledger.given_up import WHY_FORCE
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.policy import Policy
+from celery_poison.quarantine.acting import Case, Listener, Outcome, Outcomes
 from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.careful import refuse_unless_consumed
 from celery_poison.quarantine.editing import (
@@ -25,7 +26,7 @@ from celery_poison.quarantine.editing import (
     is_same,
 )
 from celery_poison.quarantine.search import Lookup
-from celery_poison.quarantine.service import Case, Listener, Outcome, Outcomes, Service
+from celery_poison.quarantine.service import Service
 from celery_poison.quarantine.stored import fields_of, sent_to, stored_message
 from celery_poison.quarantine.story import Detail
 from celery_poison.states import State

@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -183,6 +183,18 @@ class Filter:
         """The conditions that a :class:`Brief` can answer, so that few whole records need be read."""
         return type(self)(tuple(c for c in self.conditions if c.field in (*Brief._fields, AGE, GROUP)))
 
+    def period(self) -> tuple[float, float | None]:
+        """Return between which times, in seconds, what matches came to quarantine; None: now."""
+        now, since, until = time.time(), 0.0, math.inf
+        for condition in self.conditions:
+            if condition.field == AGE:
+                moment = now - condition._number()
+                if condition.operator in ("<", "<="):
+                    since = max(since, moment)
+                elif condition.operator in (">", ">="):
+                    until = min(until, moment)
+        return since, None if until == math.inf else until
+
     def choose(self, messages: Iterable[Message]) -> Iterable[Message]:
         """Yield those that match, one after the other."""
         now = time.time()
@@ -319,6 +331,16 @@ class Lookup:
         if found is None:
             raise MessageNotFound(f"no message {id!r}: neither in quarantine, nor given up, nor a candidate")
         return found
+
+    def find_each(self, ids: Sequence[str]) -> list[MessageRecord | PoisonError]:
+        """Return what :meth:`find` finds by whole ids, or raises; mids are read in one round trip."""
+        return [record or self._found(id) for id, record in zip(ids, self._queries.records(ids), strict=True)]
+
+    def _found(self, id: str) -> MessageRecord | PoisonError:
+        try:
+            return self.find(id, whole=True)
+        except (MessageNotFound, AmbiguousId) as error:
+            return error
 
     def _named(self, id: str) -> MessageRecord | None:
         """Return the message with this task id, or what waits or runs with this mid."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from kombu.utils import json as kombu_json
 
-from celery_poison.broker.publish import NoAnswer, NotPublished, Publisher
+from celery_poison.broker.publish import NoAnswer, NotPublished, Parcel, Publisher
 from celery_poison.broker.sealed import ITEM
 from celery_poison.errors import PoisonError
 from celery_poison.failures import KeptFailure, carried_by_release
@@ -183,6 +183,30 @@ def as_released(raw: Mapping[str, bytes], record: MessageRecord) -> StoredMessag
     return replace(stored, headers=headers)
 
 
+def parcel_of(
+    stored: StoredMessage, queue: str, release: int, told: Mapping[str, Any] = MappingProxyType({})
+) -> Parcel:
+    """Return the original with the headers of others as they were, ``told``, and the number of its release.
+
+    Raises:
+        PublishRefused: it is no message at all.
+    """
+    if stored.content_type == ITEM:
+        raise PublishRefused("no worker can read this: look at it with `show --raw`, and discard it")
+    foreign = {name: value for name, value in stored.headers.items() if name not in (MARK, PARK, TRIAL)}
+    return Parcel(stored, queue, {**foreign, **told, RELEASE: release})
+
+
+def refusal_of(error: Exception) -> Exception:
+    """Return what a person is told of what :meth:`Publisher.publish_each` returns."""
+    if not isinstance(error, NotPublished):
+        return error
+    late = ". If it has the message all the same, the first worker that receives it completes this release"
+    refused = PublishRefused(f"{error}{late if isinstance(error, NoAnswer) else ''}")
+    refused.__cause__ = error
+    return refused
+
+
 def publish_release(
     publisher: Publisher,
     stored: StoredMessage,
@@ -190,20 +214,12 @@ def publish_release(
     release: int,
     told: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Publish the original with the headers of others as they were, ``told``, and the number of its release.
+    """Publish one message as :func:`parcel_of` makes it.
 
     Raises:
         PublishRefused: the queue does not exist, the broker is away or refuses, or it is no message at all.
     """
-    if stored.content_type == ITEM:
-        raise PublishRefused("no worker can read this: look at it with `show --raw`, and discard it")
-    foreign = {name: value for name, value in stored.headers.items() if name not in (MARK, PARK, TRIAL)}
     try:
-        publisher.publish(stored, queue, {**foreign, **told, RELEASE: release})
-    except NoAnswer as error:
-        raise PublishRefused(
-            f"{error}. If it has the message all the same, the first worker that receives it completes this"
-            " release"
-        ) from error
+        publisher.publish(*parcel_of(stored, queue, release, told))
     except NotPublished as error:
-        raise PublishRefused(str(error)) from error
+        raise refusal_of(error) from error

@@ -10,8 +10,8 @@ import pytest
 
 from celery_poison.cli.celery_command import VERBS, poison
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.acting import Outcome
 from celery_poison.quarantine.search import AGE, GROUP, NUMBER_FIELDS, TEXT_FIELDS, Group
-from celery_poison.quarantine.service import Outcome
 from tests.docs.pages import rows, section, text, words
 
 #: Verbs that share a section of the page.

@@ -12,7 +12,7 @@ from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.errors import MessageNotFound
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.messages import REMEMBER_CONVICTIONS_MS
+from celery_poison.ledger.quarantine import REMEMBER_CONVICTIONS_MS
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 

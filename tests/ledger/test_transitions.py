@@ -544,10 +544,10 @@ def test_SAP_7_an_operator_whose_decision_was_taken_over_changes_nothing_any_mor
     slow, quick = ledgers[:2]
     slow.quarantine("m1", start_of("m1", "t1"), cause="x", reason="x", fields={"body": b"x"})
     first = slow.decide("m1", "release", "ann")
-    monkeypatch.setattr("celery_poison.ledger.messages.DECISION_PATIENCE_MS", 0)
+    monkeypatch.setattr("celery_poison.ledger.quarantine.DECISION_PATIENCE_MS", 0)
     second = quick.decide("m1", "discard", "bob")
     slow.undecide("m1", first)
-    monkeypatch.setattr("celery_poison.ledger.messages.DECISION_PATIENCE_MS", 30_000)
+    monkeypatch.setattr("celery_poison.ledger.quarantine.DECISION_PATIENCE_MS", 30_000)
     with pytest.raises(PoisonError, match="bob is deciding"):
         slow.decide("m1", "release", "ann")
     with pytest.raises(StaleDelivery):

@@ -12,8 +12,9 @@ import pytest
 from celery_poison import Quarantine
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, SchemaMismatch
+from celery_poison.quarantine import careful
+from celery_poison.quarantine.acting import Outcome
 from celery_poison.quarantine.search import AmbiguousId
-from celery_poison.quarantine.service import Outcome
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE
 from tests.apps.harness import Fleet
@@ -37,14 +38,14 @@ def test_SAP_7_of_two_operators_at_one_message_one_wins_and_the_other_hears_who(
 ) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1)
     at_it, go_on = threading.Event(), threading.Event()
-    publish = Publisher.publish
+    publish = Publisher.publish_each
 
-    def slowly(*args: Any) -> None:
+    def slowly(*args: Any) -> Any:
         at_it.set()
         assert go_on.wait(PATIENCE)
-        publish(*args)
+        return publish(*args)
 
-    monkeypatch.setattr(Publisher, "publish", slowly)
+    monkeypatch.setattr(Publisher, "publish_each", slowly)
     won: list[Outcome] = []
     winner = threading.Thread(target=lambda: won.extend(fleet.quarantine.release([mid], actor="ann")))
     winner.start()
@@ -90,7 +91,7 @@ def test_a_decision_that_could_not_be_carried_out_leaves_the_message_open_to_eve
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Publisher, "publish", interrupted)
+        patch.setattr(Publisher, "publish_each", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fleet.quarantine.release([mid], actor="ann")
     assert fleet.quarantine.discard([mid], actor="bob")[0].done
@@ -222,8 +223,13 @@ def test_outcomes_are_told_at_once_so_that_none_is_forgotten_when_the_ledger_goe
 
 @pytest.mark.parametrize("fault", ["away", "silent", "full"])
 def test_a_broker_that_does_not_take_the_message_leaves_it_in_quarantine(
-    fault: str, new_fleet: Build, new_server: Callable[..., RedisServer], redis_url: str
+    fault: str,
+    new_fleet: Build,
+    new_server: Callable[..., RedisServer],
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(careful, "BATCH", 1)
     broker = new_server()
     options = {"socket_timeout": 0.5, "socket_connect_timeout": 0.5}
     fleet = new_fleet(broker.url(), poison_redis_url=redis_url, broker_transport_options=options)

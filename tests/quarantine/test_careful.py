@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ class Stage:
         self.pace = Pace(care, self, lambda id: "q", self._depth, self.told.append, self._clock, self._sleep)
 
     def run(self, ids: list[str] = IDS) -> Stage:
-        for id in self.pace.let_go(ids):
+        for id in chain.from_iterable(self.pace.let_go(ids)):
             if id not in self._refused:
                 self.released[id] = self.now - 1000
                 self.pace.released(id)
@@ -187,6 +188,7 @@ def test_NEW_6_what_the_journal_tells_of_a_released_message_stops_the_release(
     fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(careful, "LOOK", 0.0)
+    monkeypatch.setattr(careful, "BATCH", 2)
     mids = [keeper.send_and_keep("fleet.healthy", n) for n in range(4)]
     heard = []
 

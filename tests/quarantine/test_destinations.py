@@ -13,7 +13,7 @@ from celery_poison.destinations import TOLD, Route
 from celery_poison.errors import IllegalTransition
 from celery_poison.failover.outgoing import Outgoing
 from celery_poison.headers import MID, RELEASE, VERDICT
-from celery_poison.ledger import messages
+from celery_poison.ledger import quarantine
 from celery_poison.model import MessageRecord
 from celery_poison.testing import wait_until
 from tests import sampled
@@ -222,7 +222,7 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
         assert b"body" in row or copies, f"lost at {number}"
         with monkeypatch.context() as patch:
             # Its successor goes on, once what the dead one reserved is abandoned.
-            patch.setattr(messages, "DECISION_PATIENCE_MS", 0)
+            patch.setattr(quarantine, "DECISION_PATIENCE_MS", 0)
             outgoing(fleet, keeper).round()
         recorded = ledger.look(mid, id, 1000)
         copies = [raw["headers"][RELEASE] for raw in keeper.raw_on_redis(queue)]

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from celery_poison import Quarantine
-from celery_poison.ledger import messages
+from celery_poison.ledger import quarantine
 from celery_poison.quarantine import Care
 from celery_poison.testing import wait_until
 from tests import PATIENCE
@@ -26,13 +26,15 @@ def test_NEW_6_a_release_that_is_killed_at_any_command_loses_nothing_and_nothing
 ) -> None:
     sent = count()
     for to, care in CASES:
+        # Commands of one batch that are sent together: once, each of them.
+        inside = not to and not care.canary
         for number in count(1):
             mids = [keeper.send_and_keep("fleet.healthy", next(sent), 0.0) for _ in range(2)]
 
             def release(mids: list[str] = mids, to: str = to, care: Care = care) -> None:
                 Quarantine(build_app(fleet.environ())).release(mids, to=to, force=True, care=care)
 
-            operator = Forked(release, number)
+            operator = Forked(release, number, inside=inside)
             operator.wait()
             raws = (*keeper.raw_on_redis(), *keeper.raw_on_redis("bigmem"))
             waiting = Counter(raw["headers"]["poison_mid"] for raw in raws)
@@ -41,14 +43,14 @@ def test_NEW_6_a_release_that_is_killed_at_any_command_loses_nothing_and_nothing
             assert all(waiting[mid] <= 1 for mid in mids), f"{to} {care}: doubled at {number}"
             with monkeypatch.context() as patch:
                 # Somebody types the same command again, once the decision of the dead one is abandoned.
-                patch.setattr(messages, "DECISION_PATIENCE_MS", 0)
+                patch.setattr(quarantine, "DECISION_PATIENCE_MS", 0)
                 fleet.quarantine.release(mids, to=to, force=True)
             # Out of the way of those that are sent next.
             while keeper.ledger.client.lmove("celery", "later", "RIGHT", "LEFT"):
                 pass
             if operator.status != DIED:
                 break
-        assert number > 5, "it was killed at every command"
+        assert number > (15 if inside else 5), "it was killed at every command"
     expected = set(range(next(sent)))
     with fleet.worker(queues=("later", "bigmem")) as worker:
         wait_until(lambda: set(fleet.marks.count("healthy", "end")) == expected, PATIENCE, worker.log_text)

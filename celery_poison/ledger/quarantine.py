@@ -1,0 +1,170 @@
+"""Transitions into quarantine, and out of it by what a person decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from celery_poison.destinations import SYSTEM_ROUTE, Route
+from celery_poison.errors import PoisonError
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.messages import NOTHING_KNOWN, Known, packed
+from celery_poison.ledger.scripts import Caller, Code
+from celery_poison.model import Start
+from celery_poison.states import Event
+
+#: How long convictions of a fingerprint count, and how long it stays blocked when there were enough.
+REMEMBER_CONVICTIONS_MS = 30 * 86_400_000
+#: How long it is known what was imported, so that the same file does it once.
+REMEMBER_IMPORTS_MS = 30 * 86_400_000
+#: After this long an operator's unfinished decision counts as abandoned.
+DECISION_PATIENCE_MS = 30_000
+
+
+class QuarantineTransitions(Caller):
+    """What workers put into quarantine, and operators take out of it."""
+
+    def quarantine(
+        self,
+        mid: str,
+        start: Start,
+        *,
+        cause: str,
+        reason: str,
+        fields: Mapping[str, str | bytes | int],
+        block_after: int | None = None,
+        limit: int | None = None,
+        route: Route = SYSTEM_ROUTE,
+        known: Known = NOTHING_KNOWN,
+    ) -> bool:
+        """Store the original message (NDLV); False when it was stored before. Acknowledge it only then.
+
+        Args:
+            block_after: convictions of a fingerprint that block it (NEW-3), 0 for never; None: this is none.
+            limit: messages in quarantine beyond which it is not kept; None: kept in any case.
+            route: where it goes from there by itself.
+
+        Raises:
+            IllegalTransition: a person gave the message up.
+            QuarantineFull: ``limit`` is reached.
+            StaleDelivery: it runs elsewhere.
+        """
+        fingerprint = str(fields.get("fingerprint", ""))
+        words: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        optional = {"block_after": block_after, "limit": limit, "retry_ms": route.retry_ms}
+        words |= {name: "" if value is None else value for name, value in optional.items()}
+        reply = self._call(
+            "quarantine",
+            {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
+            rest=[word for pair in fields.items() for word in pair],
+            fingerprint=fingerprint,
+            remember_ms=REMEMBER_CONVICTIONS_MS,
+            destination=route.queue,
+            known=packed(known),
+            **words,
+        )
+        return bool(reply[0] is Code.OK)
+
+    def import_message(
+        self, mid: str, id: str, fields: Mapping[str, str | bytes | int], *, actor: str, note: str
+    ) -> bool:
+        """Store a message of another ledger (NDLV); False if it is here, or was imported lately."""
+        flat = [word for pair in fields.items() for word in pair]
+        words: dict[str, Any] = {"mid": mid, "actor": actor, "note": note, "remember_ms": REMEMBER_IMPORTS_MS}
+        return bool(self._call("import", self._of(mid, id), rest=flat, **words)[0] is Code.OK)
+
+    def would_quarantine(
+        self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
+    ) -> None:
+        """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
+        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
+        arguments["known"] = packed(known)
+        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **arguments)
+
+    # --- what a person decides ----------------------------------------------------------------
+
+    def decide(self, mid: str, verb: str, actor: str, note: str = "") -> int:
+        """Reserve a message in quarantine for one operator; return the number of the decision.
+
+        Raises:
+            MessageNotFound, IllegalTransition: it is not in quarantine.
+            DecisionPending: another operator is at it.
+        """
+        (number,) = self.decide_each([mid], verb, actor, note)
+        if isinstance(number, PoisonError):
+            raise number
+        return number
+
+    def decide_each(
+        self, mids: Sequence[str], verb: str, actor: str, note: str = ""
+    ) -> list[int | PoisonError]:
+        """Reserve messages, each for itself, in one round trip.
+
+        Returns their numbers; in place of a number what :meth:`decide` would raise.
+        """
+        arguments: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
+        arguments["patience_ms"] = DECISION_PATIENCE_MS
+        calls = (({"message": self.keys.message(mid)}, {"mid": mid, **arguments}) for mid in mids)
+        replies = self._call_each("decide", calls)
+        return [reply if isinstance(reply, PoisonError) else int(reply[1]) for reply in replies]
+
+    def undecide(self, mid: str, number: int) -> None:
+        """Give a reserved message back after a failed attempt, unless somebody took it over."""
+        self.undecide_each([(mid, number)])
+
+    def undecide_each(self, decisions: Iterable[tuple[str, int]]) -> None:
+        """Give reserved messages back, given as (mid, number), in one round trip."""
+        self._call_each(
+            "undecide", (({"message": self.keys.message(mid)}, {"number": n}) for mid, n in decisions)
+        )
+
+    def postpone(self, mid: str, seconds: float) -> None:
+        """Let a message that leaves quarantine by itself wait once more, unless it has left."""
+        with clear_errors("postponing"):
+            now: Any = self.client.time()
+            self.client.zadd(self.keys.outgoing, {mid: int((now[0] + seconds) * 1000)}, xx=True)
+
+    def sent(self, mid: str, number: int, actor: str, canvas: str) -> None:
+        """Note that the destination of a message has confirmed it; the body is there alone from now on.
+
+        Args:
+            number: of the decision.
+            canvas: who waits beside its caller, as JSON; empty where nobody knows, or it is on record.
+
+        Raises:
+            MessageNotFound, IllegalTransition, StaleDelivery: somebody was faster.
+        """
+        arguments: dict[str, Any] = {"mid": mid, "number": number, "actor": actor, "canvas": canvas}
+        self._call("sent", {"message": self.keys.message(mid)}, **arguments)
+
+    def released(
+        self, mid: str, id: str, release: int, actor: str = "", note: str = "", queue: str = ""
+    ) -> None:
+        """Complete a release whose message was published (TBDL, on probation). Idempotent.
+
+        Args:
+            queue: where it was published, if not to its own queue.
+        """
+        (error,) = self.released_each([(mid, id, release)], actor, note, queue)
+        if error is not None:
+            raise error
+
+    def released_each(
+        self, releases: Iterable[tuple[str, str, int]], actor: str = "", note: str = "", queue: str = ""
+    ) -> list[PoisonError | None]:
+        """Complete releases, given as (mid, task id, number), at once; return why each is refused."""
+        common: dict[str, Any] = {"actor": actor, "note": note, "queue": queue}
+        calls = (
+            (self._of(mid, id), {"mid": mid, "release": number, **common}) for mid, id, number in releases
+        )
+        replies = self._call_each("released", calls)
+        return [reply if isinstance(reply, PoisonError) else None for reply in replies]
+
+    def give_up(self, mid: str, event: Event, actor: str, note: str, number: int = 0) -> None:
+        """Complete a ``failed`` or ``discarded`` decision (FAIL).
+
+        Raises:
+            StaleDelivery: somebody else took the decision over.
+        """
+        arguments: dict[str, Any] = {"mid": mid, "event": event.value, "actor": actor, "note": note}
+        self._call("give_up", {"message": self.keys.message(mid)}, **arguments, number=number)

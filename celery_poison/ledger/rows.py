@@ -1,0 +1,114 @@
+"""How the ledger is read: some fields of many messages at once.
+
+Ten thousand replies cost this process far more than they cost Redis. So a script puts the fields of a page of
+messages into one text, which Python's reader of JSON takes apart in C. It only reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+from itertools import islice
+from typing import Any, Literal, Protocol, TypeVar
+
+import redis
+
+from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.keys import Keys
+
+_T = TypeVar("_T")
+
+#: Values of one message, False where a field is not there.
+Row = Sequence[str | Literal[False]]
+#: (mid, ms) of a page of messages.
+Index = list[tuple[str, float]]
+
+#: Entries that are read in one exchange with Redis: of messages at most, at first, and of an index.
+PAGE, _FIRST, INDEX_PAGE = 500, 64, 10_000
+
+
+class Readable(Protocol):
+    """What is read: a :class:`~celery_poison.ledger.Ledger`."""
+
+    client: redis.Redis
+    keys: Keys
+
+
+class Reader:
+    """Reads one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
+
+    def __init__(self, ledger: Readable) -> None:
+        self._client = ledger.client
+        self._keys = ledger.keys
+        self._rows_of = self._client.register_script(_text("rows"))
+        self._index_page = self._client.register_script(_text("index"))
+
+    def now_ms(self) -> int:
+        """Return Redis' clock, the only one that the plugin believes."""
+        with clear_errors("reading the clock"):
+            answer: Any = self._client.time()
+            seconds, micros = answer
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def _rows(self, mids: Iterable[str], fields: Sequence[str]) -> Iterator[tuple[str, Row]]:
+        """Yield each mid with these fields of its message."""
+        prefix = self._keys.message("")
+        for page in batches(iter(mids)):
+            with clear_errors("reading messages"):
+                words: list[str | int] = [prefix, len(fields), *fields, *page]
+                reply: Any = self._rows_of([self._keys.quarantine], words)
+            yield from zip(page, json.loads(reply[1].decode("utf-8", "replace")), strict=True)
+
+    def _index(
+        self, key: str, since: float = 0.0, until: float | None = None, size: int = INDEX_PAGE
+    ) -> Iterator[Index]:
+        """Yield a sorted set of mids in pages, highest score (ms) first; no page is empty.
+
+        What is added or removed meanwhile moves nothing: a page begins where the last one ended.
+        """
+        below, skip = "+inf" if until is None else repr(until * 1000), 0
+        while True:
+            with clear_errors("reading an index"):
+                reply: Any = self._index_page([key], [below, repr(since * 1000), skip, size])
+            flat = json.loads(reply[1].decode("utf-8", "replace"))
+            if not flat:
+                return
+            scores = flat[1::2]
+            yield [(mid, float(score)) for mid, score in zip(flat[::2], scores, strict=True)]
+            skip = scores.count(scores[-1]) + (skip if scores[-1] == below else 0)
+            below = scores[-1]
+            if len(scores) < size:
+                return
+
+    def _pages(self, index: str, newest_first: bool) -> Iterator[list[str]]:
+        position = 0
+        while True:
+            with clear_errors("reading an index"):
+                page: Any = self._client.zrange(index, position, position + PAGE - 1, desc=newest_first)
+            if not page:
+                return
+            yield [word.decode() for word in page]
+            position += len(page)
+
+
+@cache
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+
+
+def batches(items: Iterator[_T]) -> Iterator[list[_T]]:
+    """Yield a few at first, since who wants one page reads no more than that, and then more at a time."""
+    size = _FIRST
+    while batch := list(islice(items, size)):
+        yield batch
+        size = min(2 * size, PAGE)
+
+
+def as_text(row: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {key.decode(): value.decode("utf-8", "replace") for key, value in row.items()}
+
+
+def seconds(text: str | None) -> float | None:
+    return int(text) / 1000 if text else None

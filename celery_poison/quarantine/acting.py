@@ -1,0 +1,159 @@
+"""What a person decides about one message: the order of its steps, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from celery.utils.log import get_logger
+
+from celery_poison.destinations import where_sent
+from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.ledger.notices import Fact, Notice, leave_notices
+from celery_poison.model import MessageRecord
+from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
+from celery_poison.quarantine.pauses import Pauses
+from celery_poison.quarantine.search import Lookup
+
+logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one message: done, or refused for a reason.
+
+    ``mid`` is empty if it was not found. Of what a release held back, both ids are the one that was given.
+    """
+
+    mid: str
+    id: str
+    task: str
+    done: bool
+    error: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One message that is reserved for one person's decision.
+
+    Attributes:
+        number: of the decision; a released copy bears it.
+    """
+
+    record: MessageRecord
+    number: int
+    actor: str
+    note: str
+
+    def announce(self, signal: Any) -> None:
+        """Send one of our signals about it."""
+        if not signal.receivers:
+            return
+        signal.send(sender=None, message=self.record.as_dict(), actor=self.actor, note=self.note)
+
+
+#: Hears of each outcome at once, so that nothing is forgotten when Redis goes away in the middle.
+Listener = Callable[[Outcome], object]
+Outcomes = list[Outcome]
+
+
+def reason_of(error: Exception) -> str:
+    """Return why an act was refused."""
+    return str(error) if isinstance(error, PoisonError) else f"{type(error).__name__}: {error}"
+
+
+def whole(raw: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the hash of a message as it is; IllegalTransition if its body is at its named destination."""
+    if "sent_at" in raw:
+        raise IllegalTransition(where_sent(raw["destination"].decode()))
+    return raw
+
+
+#: Acts of one atomic step, for which nothing is reserved; and those of which a worker tells Flower.
+_AT_ONCE, _NOTICED = ("restore", "purge"), frozenset(Fact)
+
+
+class Acting(Pauses):
+    """Decides about messages, one after the other; what :class:`Service` acts with."""
+
+    def _each(
+        self,
+        ids: Iterable[str],
+        verb: str,
+        actor: str,
+        note: str,
+        act: Callable[[Case], None],
+        on_outcome: Listener | None,
+    ) -> Outcomes:
+        self.check_owner()
+        outcomes, lookup, actor = [], Lookup(self.queries), actor or default_actor()
+        for id in ids:
+            outcome = self._decide(lookup, id, verb, actor, note, act)
+            outcomes.append(outcome)
+            if on_outcome is not None:
+                on_outcome(outcome)
+        return outcomes
+
+    def _decide(
+        self, lookup: Lookup, id: str, verb: str, actor: str, note: str, act: Callable[[Case], None]
+    ) -> Outcome:
+        """Act on one message; every trouble but a lost Redis is an outcome."""
+        found = {"mid": "", "id": id, "task": ""}
+        try:
+            record = lookup.find(id, whole=True)
+            found = {"mid": record.mid, "id": record.id, "task": record.task}
+            if verb in _AT_ONCE:
+                act(Case(record, 0, actor, note))
+            else:
+                self._reserved(record, verb, actor, note, act)
+        except LedgerUnavailable:
+            raise
+        except Exception as error:
+            return Outcome(**found, done=False, error=reason_of(error))
+        if verb in _NOTICED:
+            self._leave_notices(verb, [record])
+        return Outcome(**found, done=True)
+
+    def _reserved(
+        self, record: MessageRecord, verb: str, actor: str, note: str, act: Callable[[Case], None]
+    ) -> None:
+        """Act on a message in quarantine while nobody else can."""
+        refuse_unless_kept(record, verb)
+        number = self._ledger.decide(record.mid, verb, actor, note)
+        try:
+            act(Case(record, number, actor, note))
+        except BaseException:
+            self._ledger.undecide(record.mid, number)  # open to everybody again
+            raise
+
+    def _leave_notices(self, verb: str, records: Iterable[MessageRecord]) -> None:
+        """Let a live worker send the events for it; the decision stands whether that works or not."""
+        notices = (Notice(each.id, Fact(verb), each.story, each.mid) for each in records)
+        try:
+            leave_notices(self._ledger, notices)
+        except LedgerUnavailable as error:
+            logger.debug("celery_poison: nobody will announce %s: %s", verb, error)
+
+    def _kept(self, mid: str) -> dict[str, bytes]:
+        return whole(self._row(mid))
+
+    def _row(self, mid: str) -> dict[str, bytes]:
+        """Return the whole hash of a message; its body is empty if it is at its named destination."""
+        raw = self.queries.message(mid)
+        if not raw:
+            raise MessageNotFound(f"no message {mid!r} in quarantine")
+        return {"body": b"", **raw}
+
+    def _is_registered(self, task: str) -> bool:
+        return task in self._app.tasks or task in self._all_tasks
+
+    @cached_property
+    def _all_tasks(self) -> frozenset[str]:
+        # What a worker would load at its start: this process may not have needed those modules so far.
+        self._app.loader.import_default_modules()
+        return frozenset(self._app.tasks)

@@ -1,0 +1,212 @@
+"""Releasing messages, a batch at a time: each step is one round trip for all of them (SAP-7, NEW-6).
+
+The steps and their order are those of every decision: reserve, publish, complete. Whoever dies between two of
+them leaves messages that are in quarantine, or there and in their queue: the worker that receives such a copy
+completes its release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from celery_poison import signals
+from celery_poison.broker.publish import Parcel, Publisher
+from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.model import MessageRecord
+from celery_poison.quarantine.acting import Acting, Case, Listener, Outcome, Outcomes, reason_of, whole
+from celery_poison.quarantine.careful import Care, Feed, Pace, queue_of, refuse_unless_consumed
+from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
+from celery_poison.quarantine.search import Lookup
+from celery_poison.quarantine.stored import as_released, parcel_of, refusal_of, sent_to
+
+#: Bytes of bodies that are read at a time; one message may have more.
+MOST_BYTES = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One release as somebody asked for it."""
+
+    publisher: Publisher
+    lookup: Lookup
+    force: bool
+    to: str
+    actor: str
+    note: str
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One message of a batch, and how far its release has come.
+
+    Attributes:
+        number: of the decision; 0: it is not reserved.
+        error: why it goes no further.
+        done: it is released.
+    """
+
+    record: MessageRecord
+    error: Exception | None = None
+    number: int = 0
+    done: bool = False
+
+    @classmethod
+    def of(cls, id: str, found: MessageRecord | PoisonError) -> Attempt:
+        if isinstance(found, MessageRecord):
+            return cls(found)
+        return cls(MessageRecord(id=id, mid="", task="", queue="", state=""), found)
+
+    @property
+    def outcome(self) -> Outcome:
+        error = reason_of(self.error) if self.error else ""
+        record = self.record
+        return Outcome(mid=record.mid, id=record.id, task=record.task, done=self.done, error=error)
+
+
+class Releasing(Acting):
+    """Releasing messages."""
+
+    def release(
+        self,
+        ids: Iterable[str],
+        *,
+        actor: str = "",
+        note: str = "",
+        force: bool = False,
+        to: str = "",
+        care: Care | None = None,
+        on_outcome: Listener | None = None,
+        on_progress: Callable[[str], object] | None = None,
+    ) -> Outcomes:
+        """Publish the stored originals to their own queues; they run alone, on probation (TBDL).
+
+        Once one of them has died again or come back, the others are refused, with that as the reason (NEW-6).
+        What never reached a task runs as if it had just been sent: it is suspected of nothing.
+
+        Args:
+            force: even if this app has no such task, or nobody knows the queue ``to``.
+            to: this queue instead of their own. They stay there: put back, retried, or released once more.
+            care: how careful; default: ``Care()``.
+            on_progress: is told, in sentences, what the release waits for and how far it is.
+
+        Raises:
+            IllegalTransition: nobody knows the queue ``to``.
+            NotPublished: with ``care.max_waiting``: the broker was away when it was asked what waits.
+        """
+        if to and not force:
+            refuse_unless_consumed(to, self._app, self.queries)
+        feed, find_queue = Feed(self._ledger), partial(queue_of, self.queries, to)
+        self.check_owner()
+        outcomes: Outcomes = []
+        with Publisher(self._app) as publisher:
+            order = Order(publisher, Lookup(self.queries), force, to, actor or default_actor(), note)
+            pace = Pace(care or Care(), feed, find_queue, publisher.depth, on_progress)
+            listener = pace.listener(on_outcome)
+            for batch in pace.let_go([*ids]):
+                for outcome in self._let_go(order, batch):
+                    outcomes.append(outcome)
+                    listener(outcome)
+        for id in pace.held_back:
+            outcomes.append(Outcome(mid=id, id=id, task="", done=False, error=pace.why_held_back))
+            listener(outcomes[-1])
+        return outcomes
+
+    def _let_go(self, order: Order, ids: Sequence[str]) -> Iterator[Outcome]:
+        while ids:
+            attempts = self._attempt(order, ids)
+            yield from (attempt.outcome for attempt in attempts)
+            ids = ids[len(attempts) :]
+
+    def _attempt(self, order: Order, ids: Sequence[str]) -> list[Attempt]:
+        """Release the first of these messages, at least one; return what became of those that were tried."""
+        attempts = _together(map(Attempt.of, ids, order.lookup.find_each(ids)))
+        try:
+            self._reserve(order, attempts)
+            tried = self._publish(order, attempts)
+            self._complete(order, attempts[:tried])
+        finally:
+            # Open to everybody again; also after Ctrl-C or a lost Redis, as far as it hears of that.
+            left = [(each.record.mid, each.number) for each in attempts if each.number and not each.done]
+            if left:
+                with suppress(LedgerUnavailable):
+                    self._ledger.undecide_each(left)
+        released = [each for each in attempts if each.done]
+        for each in released:
+            Case(each.record, each.number, order.actor, order.note).announce(signals.message_released)
+        self._leave_notices("release", [each.record for each in released])
+        return attempts[:tried]
+
+    def _reserve(self, order: Order, attempts: Sequence[Attempt]) -> None:
+        for each in attempts:
+            if each.error is None:
+                each.error = self._why_not(order, each.record)
+        allowed = [each for each in attempts if each.error is None]
+        mids = [each.record.mid for each in allowed]
+        decided = self._ledger.decide_each(mids, "release", order.actor, order.note)
+        for each, number in zip(allowed, decided, strict=True):
+            if isinstance(number, int):
+                each.number = number
+            else:
+                each.error = number
+
+    def _why_not(self, order: Order, record: MessageRecord) -> PoisonError | None:
+        try:
+            refuse_unless_kept(record, "release")
+        except IllegalTransition as error:
+            return error
+        if not record.task or order.force or self._is_registered(record.task):
+            return None
+        return IllegalTransition(
+            f"no task {record.task!r} is registered in this app, so no worker could run the message:"
+            " load the module that defines it, or use force"
+        )
+
+    def _publish(self, order: Order, attempts: Sequence[Attempt]) -> int:
+        """Publish what is reserved; return how many attempts were dealt with, the first ones."""
+        reserved = [each for each in attempts if each.number]
+        parcels: list[Parcel] = []
+        for each, raw in zip(reserved, self.queries.originals(a.record.mid for a in reserved), strict=True):
+            try:
+                parcels.append(_parcel(order, each, raw))
+            except Exception as error:
+                each.error = error
+        ready = [each for each in reserved if each.error is None]
+        refusals = order.publisher.publish_each(parcels) if parcels else []
+        for each, refusal in zip(ready, refusals, strict=False):
+            each.error = refusal_of(refusal) if refusal else None
+        untried = ready[len(refusals) :]
+        return attempts.index(untried[0]) if untried else len(attempts)
+
+    def _complete(self, order: Order, attempts: Sequence[Attempt]) -> None:
+        published = [each for each in attempts if each.number and each.error is None]
+        releases = [(each.record.mid, each.record.id, each.number) for each in published]
+        errors = self._ledger.released_each(releases, order.actor, order.note, order.to)
+        for each, error in zip(published, errors, strict=True):
+            each.error, each.done = error, error is None
+
+
+def _parcel(order: Order, attempt: Attempt, raw: dict[str, bytes]) -> Parcel:
+    record = attempt.record
+    if not raw:
+        raise MessageNotFound(f"no message {record.mid!r} in quarantine")
+    stored = as_released(whole({"body": b"", **raw}), record)
+    return parcel_of(
+        sent_to(stored, order.to) if order.to else stored, order.to or record.queue, attempt.number
+    )
+
+
+def _together(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Return the first of them: as many as memory is to hold, and no message twice."""
+    taken: list[Attempt] = []
+    seen, room = set[str](), MOST_BYTES
+    for each in attempts:
+        record = each.record
+        room -= record.payload_bytes
+        if taken and (room < 0 or (record.mid and record.mid in seen)):
+            break
+        seen.add(record.mid)
+        taken.append(each)
+    return taken
