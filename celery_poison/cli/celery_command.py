@@ -22,6 +22,8 @@ VERBS = {
     "edit": "celery_poison.cli.edit:edit",
     "restore": "celery_poison.cli.given_up:restore",
     "purge": "celery_poison.cli.given_up:purge",
+    "export": "celery_poison.cli.transfer:export",
+    "import": "celery_poison.cli.transfer:import_",
     "workers": "celery_poison.cli.status:workers",
     "incidents": "celery_poison.cli.status:incidents",
     "policy": "celery_poison.cli.rules:policy",

@@ -20,6 +20,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:message:MID`` | hash | the original message and its record | release; given up: purge |
 | ``{ns}:quarantine:NAME`` | zset | mids in quarantine (NDLV), by time | a person's decision |
 | ``{ns}:outgoing`` | zset | mids in quarantine that leave it by themselves, by when (ms) | they have left |
+| ``{ns}:imported`` | zset | mids that were imported, by time (ms) | 30 days |
 | ``{ns}:failed`` | zset | mids given up (FAIL), by time | purge |
 | ``{ns}:leases`` | zset | worker incarnations, by last heartbeat (ms) | retirement or death |
 | ``{ns}:presence`` | hash | incarnation -> run id of the Redis it is subscribed at | retirement or death |
@@ -86,6 +87,7 @@ class Keys:
         self.candidates = self.prefix + "candidates"
         self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
         self.outgoing = self.prefix + "outgoing"
+        self.imported = self.prefix + "imported"
         self.failed = self.prefix + "failed"
         self.leases = self.prefix + "leases"
         self.presence = self.prefix + "presence"

@@ -26,9 +26,9 @@ from celery_poison.quarantine.editing import (
     is_same,
 )
 from celery_poison.quarantine.search import Lookup
-from celery_poison.quarantine.service import Service
 from celery_poison.quarantine.stored import fields_of, sent_to, stored_message
 from celery_poison.quarantine.story import Detail
+from celery_poison.quarantine.transfer import Transfer
 from celery_poison.states import State
 
 
@@ -52,7 +52,7 @@ class Draft(NamedTuple):
     queue: str
 
 
-class Quarantine(Service):
+class Quarantine(Transfer):
     """Messages in quarantine, those given up, and what a person can do about both (SAP-7).
 
     Acts on messages take whole ids (mids or task ids) and ``on_outcome``, which hears of each message at
