@@ -234,7 +234,7 @@ def test_MSG_5_the_oldest_make_room_and_come_back_byte_for_byte(
         ("queue_full", "discarded", "poison_max_messages")
     }
     assert sorted(record.arguments for record in found.values()) == ["1", "2"]
-    assert shop.events() == ["discarded", "discarded"]
+    assert shop.events() == ["queue_filling", "discarded", "discarded"]
     assert all(outcome.done for outcome in desk.restore(found))
     assert all(outcome.done for outcome in desk.release(sorted(found, key=lambda mid: found[mid].arguments)))
     with shop.app.connection_for_read() as connection:

@@ -263,11 +263,11 @@ def test_a_copy_that_the_broker_does_not_take_waits_in_quarantine_and_is_named(
 
     mid = keeper.send_and_keep("fleet.healthy", 1)
 
-    def refuse(*args: Any) -> None:
-        raise NotPublished("the broker did not take the message")
+    def refuse(self: Publisher, parcels: list[Any]) -> list[Exception]:
+        return [NotPublished("the broker did not take the message")] * len(parcels)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Publisher, "publish", refuse)
+        patch.setattr(Publisher, "publish_each", refuse)
         outcome = fleet.quarantine.edit(mid, args=[2])
     assert not outcome.done and "not released: the broker did not take" in outcome.error
     assert [record.mid for record in fleet.quarantine.list()] == [outcome.copy]

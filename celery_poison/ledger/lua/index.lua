@@ -1,5 +1,5 @@
 -- index: a page of what is in quarantine or was given up, newest first, as one text; changes nothing.
--- KEYS[1] index zset; quarantine or failed
+-- KEYS[1] quarantine zset; or failed
 -- ARGV[1] below  score of the newest
 -- ARGV[2] above  score of the oldest
 -- ARGV[3] skip   so many first
