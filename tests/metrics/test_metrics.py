@@ -108,6 +108,7 @@ def test_MSG_7_what_each_queue_has_in_store_is_counted_for_who_adds_workers(
     fleet = new_fleet(redis_url, poison_queues={"celery.quarantine": {"max_messages": 9}})
     keeper, scraper = Keeper(fleet.app), Scraper(fleet)
     keeper.ledger.beat("w1@h/b", {"node": "w1@h", "queues": "celery,mail"}, first=True)
+    keeper.ledger.client.zadd(keeper.ledger.keys.leases, {"w1@h/b": 10**15})  # heard just now, for long
     fleet.send("healthy", 1, priority=0)
     fleet.send("healthy", 2, priority=9)
     start = Start("R", "b.1", "w1@h/b", 7, 1, 1, 0, "i", "t", "mail", 2, 5, 1, 1)
