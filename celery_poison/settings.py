@@ -150,6 +150,16 @@ class Settings:
         "Error transaction: a message was discarded, by its task or by a person.",
     )
     quarantine_queue: str = _setting("celery.quarantine", values.name, "Name of the quarantine.")
+    quarantine_keep: float | None = _setting(
+        None,
+        values.number(1, optional=True),
+        "How long messages are kept in quarantine, and as long again what was given up, before they are"
+        " exported and deleted. None: for ever.",
+        unit="seconds",
+    )
+    quarantine_export: str | None = _setting(
+        None, values.directory, "Directory that what was kept too long is written to before it is deleted."
+    )
     keep_unprocessable: int = _setting(
         10_000,
         values.number(0, integer=True),
@@ -362,6 +372,10 @@ class Settings:
         return settings
 
     def _check_intervals(self) -> None:
+        if self.quarantine_keep is not None and not self.quarantine_export:
+            raise ConfigurationError(
+                "poison_quarantine_keep deletes nothing without a copy: set poison_quarantine_export"
+            )
         if self.activation_interval < 2 * self.heartbeat_interval:
             raise ConfigurationError(
                 f"poison_activation_interval={self.activation_interval} must be at least twice"

@@ -21,6 +21,7 @@ from celery_poison.failover.notifier import Notifier
 from celery_poison.failover.outgoing import Outgoing
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
+from celery_poison.failover.retention import Retention
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
@@ -74,6 +75,7 @@ class Monitor:
         self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
         self._outgoing = Outgoing(app, ledger)
+        self._retention = Retention(ledger, settings)
         self._notifier = Notifier(app, ledger, settings, self._tell)
         self._errors = ErrorTransactions(app, ledger)
         self._took_over = took_over
@@ -140,6 +142,7 @@ class Monitor:
             self._recover(worker, incident, fence)
         self._parking.round()
         self._outgoing.soon()
+        self._retention.soon()
         self._notifier.soon(fence)
         self._errors.pay_late()
         if now >= self._next_sweep and self._listened(now):
