@@ -100,15 +100,17 @@ class Releasing(Acting):
             refuse_unless_consumed(to, self._app, self.queries)
         feed, find_queue = Feed(self._ledger), partial(queue_of, self.queries, to)
         self.check_owner()
-        outcomes: Outcomes = []
         with Publisher(self._app) as publisher:
             order = Order(publisher, Lookup(self.queries), force, to, actor or default_actor(), note)
             pace = Pace(care or Care(), feed, find_queue, publisher.depth, on_progress)
-            listener = pace.listener(on_outcome)
-            for batch in pace.let_go([*ids]):
-                for outcome in self._let_go(order, batch):
-                    outcomes.append(outcome)
-                    listener(outcome)
+            return self._all(order, pace, [*ids], pace.listener(on_outcome))
+
+    def _all(self, order: Order, pace: Pace, ids: Sequence[str], listener: Listener) -> Outcomes:
+        outcomes: Outcomes = []
+        for batch in pace.let_go(ids):
+            for outcome in self._let_go(order, batch):
+                outcomes.append(outcome)
+                listener(outcome)
         for id in pace.held_back:
             outcomes.append(Outcome(mid=id, id=id, task="", done=False, error=pace.why_held_back))
             listener(outcomes[-1])

@@ -71,12 +71,14 @@ def test_half_a_line_of_a_dead_monitor_spoils_no_other_and_a_missing_directory_d
     with pytest.raises(OSError, match="No such file"):
         Retention(keeper.ledger, _settings(tmp_path / "missing")).round()
     assert fleet.quarantine.get(mid).state == "NDLV"
-    retention = Retention(keeper.ledger, _settings(tmp_path))
+    directory = tmp_path / "files"
+    directory.mkdir()
+    retention = Retention(keeper.ledger, _settings(directory))
     retention._write(["half"])
-    (file,) = tmp_path.iterdir()
+    (file,) = directory.iterdir()
     file.write_text('{"v": 1, "mi')
     assert retention.round() == 1
-    torn, whole = _written(tmp_path)
+    torn, whole = _written(directory)
     assert (torn, json.loads(whole)["mid"]) == ('{"v": 1, "mi', mid)
     assert file.stat().st_mode & 0o777 == 0o600
 
