@@ -239,8 +239,8 @@ def _without_notes(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 def depth(connection: Any, queue: str) -> int:
     """Return how many messages wait in a queue of Redis or RabbitMQ; 0 where there is none."""
-    if isinstance(channel := connection.default_channel, virtual.Channel):
-        return int(channel._size(queue))  # one round trip
+    if isinstance(connection.transport, virtual.Transport):
+        return int(connection.default_channel._size(queue))  # one round trip
     # RabbitMQ closes a channel on which it was asked for a queue that it does not have.
     with connection.channel() as channel:
         try:
