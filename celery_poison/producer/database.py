@@ -57,8 +57,16 @@ def open_rows(database: str) -> Rows:
 
     Raises:
         ImportError: Django, SQLAlchemy or the driver is not installed.
+        Exception: Django is not configured.
     """
-    return SqlRows(database) if "://" in database else DjangoRows(database)
+    if "://" in database:
+        return SqlRows(database)
+    import django
+    from django.apps import apps
+
+    if not apps.ready:  # Celery sets Django up in workers, and not for its other commands
+        django.setup()
+    return DjangoRows(database)
 
 
 def is_own_successor(outgoing: Outgoing) -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +211,17 @@ def test_the_table_is_the_same_in_django_and_sqlalchemy_and_has_its_migration() 
     table = outbox_table(sqlalchemy.MetaData())
     meta = OutboxRow._meta
     assert (table.name, [*table.c.keys()]) == (meta.db_table, [each.column for each in meta.fields])
+
+
+def test_a_command_of_celery_sets_django_up_before_it_counts_the_rows(tmp_path: Path) -> None:
+    pytest.importorskip("django")
+    code = (
+        "from django.conf import settings; from celery_poison.producer.database import waiting_rows;"
+        "settings.configure(INSTALLED_APPS=['celery_poison.contrib.django'], DATABASES={'default':"
+        f" {{'ENGINE': 'django.db.backends.sqlite3', 'NAME': '{tmp_path}/orders.db'}}}});"
+        "assert 'no such table' in waiting_rows('django').error"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_neither_django_nor_sqlalchemy_is_imported_unless_it_is_used() -> None:
