@@ -83,6 +83,7 @@ def test_EMS_5_every_signal_that_is_said_to_be_sent_reaches_a_handler_with_its_a
         poison_notify="event",
         poison_suspend_after_failures=2,
         poison_suspend_for=0.1,
+        poison_queues={"mails": {"max_messages": 5}},
     )
     ledger = plugin_of(crew.app).open_ledger()
     with crew.worker() as worker:
@@ -100,6 +101,8 @@ def test_EMS_5_every_signal_that_is_said_to_be_sent_reaches_a_handler_with_its_a
         outbox = OutboxDesk(plugin_of(crew.app))
         outbox.block("mails", actor="ann")
         outbox.unblock("mails", actor="ann")
+        for number in range(5):
+            crew.send("healthy", number, queue="mails")
         crew.await_that(lambda: len(heard(crew.marks, "failover_finished")) == 2, "both are recovered")
         assert poisons[1].get(timeout=PATIENCE) == "repaired"
     told = {name: heard(crew.marks, name) or here(name) for name in SIGNALS}

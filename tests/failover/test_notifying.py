@@ -248,7 +248,7 @@ def test_a_fleet_gate_that_closed_is_told_once_each_time(
 def test_what_is_in_quarantine_is_counted_right_whatever_comes_and_goes(
     fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_poison.ledger.reading._INDEX_PAGE", 2)
+    monkeypatch.setattr("celery_poison.ledger.reading.INDEX_PAGE", 2)
     counts = module.GroupCounts(Queries(keeper.ledger))
 
     def seen() -> dict[str, int]:
