@@ -15,6 +15,7 @@ from celery.exceptions import Reject
 from kombu import compression
 
 from celery_poison import guarded
+from celery_poison.errors import QueueFull
 from tests.apps.factory import build_app
 from tests.apps.marks import Marks, marks
 
@@ -230,6 +231,15 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
 
     @app.task(shared=False, name="fleet.ship")
     def ship(box: str) -> None: ...
+
+    @guarded
+    @app.task(shared=False, name="fleet.ships")
+    def ships(box: str) -> str:
+        try:
+            ship.apply_async((box,), queue="ships")
+        except QueueFull as full:
+            return str(full)
+        return "shipped"
 
     @guarded(max_failures=3)
     @app.task(bind=True, shared=False, name="fleet.packs", max_retries=1)
