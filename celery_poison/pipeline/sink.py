@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -137,17 +137,19 @@ def _apart(
     """Yield the rows of each combination of values, without these columns."""
     if not batch.num_rows:
         return
-    inner = [name for name in batch.schema.names if name not in partitions]
+    inner = batch.select([name for name in batch.schema.names if name not in partitions])
+    keys = pa.table({name: batch.column(name) for name in partitions})
+    # No threads: there are a few thousand rows, and another task has the other processor.
     kinds = (
-        pa.table({name: batch.column(name) for name in partitions}).group_by(list(partitions)).aggregate([])
+        keys.group_by(list(partitions), use_threads=False).aggregate([]).to_pylist() if partitions else [{}]
     )
-    for kind in kinds.to_pylist() if partitions else [{}]:
-        rows = batch
+    for kind in kinds:
+        rows = inner
         if len(kinds) > 1:
-            for name, value in kind.items():
-                column = rows.column(name)
-                rows = rows.filter(pc.is_null(column) if value is None else pc.equal(column, value))
-        yield tuple(kind[name] for name in partitions), rows.select(inner)
+            same = [pc.equal(batch.column(name), v) for name, v in kind.items() if v is not None]
+            same += [pc.is_null(batch.column(name)) for name, v in kind.items() if v is None]
+            rows = inner.filter(reduce(pc.and_, same))
+        yield tuple(kind[name] for name in partitions), rows
 
 
 class _File:
