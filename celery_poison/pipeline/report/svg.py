@@ -156,21 +156,16 @@ def tradeoff(title: str, rows: Sequence[Mapping[str, Any]], best: str, now: str)
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in map(place, _front(rows)))
     parts.append(f'<polyline points="{path}" class="curve front"/>')
     for row in rows:
-        x, y = place(row)
-        kind = (
-            "best"
-            if row["says"] == best
-            else ("untried" if not row["policy"].get("trial", True) else "tried")
-        )
-        told = (
-            f"{row['says']}: {row['deaths']} deaths, {row['innocents']} innocents, {row['waiting']} waiting"
-        )
-        parts.append(dot(x, y, 8 if kind == "best" else 5, kind, told))
-        if row["says"] in (best, now):
-            parts.append(
-                text(x, y - 12, row["says"] if row["says"] == now else "recommended", "named", "middle")
-            )
+        parts += _policy(row, *place(row), best, now)
     return picture(title, high + 40, *parts)
+
+
+def _policy(row: Mapping[str, Any], x: float, y: float, best: str, now: str) -> list[str]:
+    says = row["says"]
+    kind = "best" if says == best else "tried" if row["policy"].get("trial", True) else "untried"
+    told = f"{says}: {row['deaths']} deaths, {row['innocents']} innocents, {row['waiting']} waiting"
+    named = [text(x, y - 12, says if says == now else "recommended", "named", "middle")]
+    return [dot(x, y, 8 if kind == "best" else 5, kind, told), *(named if says in (best, now) else [])]
 
 
 def _front(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
