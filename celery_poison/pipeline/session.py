@@ -12,7 +12,7 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,15 @@ _PROCESS = {
     "spark.log.structuredLogging.enabled": "false",
 }
 
+#: For few rows: plans that are changed as they run, and Java code made for each, cost more than they save.
+_FEW = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+_FEW_ROWS = 10_000
+
 
 class SparkAbsent(PoisonError):
     """PySpark or Java is missing; the text says what to do."""
@@ -100,6 +109,18 @@ def open_session(master: str = "local[*]", memory: str = "1g", conf: Mapping[str
 
     session.dataSource.register(JournalSource)
     return session
+
+
+def suit(session: Any, rows: int, said: Collection[str] = ()) -> None:
+    """Set a session of our own up for the journal that it is to read, if that is small.
+
+    Args:
+        rows: of the journal.
+        said: names of settings that somebody chose, which stay.
+    """
+    for name, value in _FEW.items() if rows <= _FEW_ROWS else ():
+        if name not in said:
+            session.conf.set(name, value)
 
 
 def _classic(master: str, conf: Mapping[str, str]) -> Any:

@@ -10,6 +10,7 @@ import click
 
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
+from celery_poison.pipeline.session import suit
 from celery_poison.pipeline.stages import run_ingest, run_report
 from celery_poison.pipeline.stages.run_backtest import replayed
 from celery_poison.pipeline.together import together
@@ -26,6 +27,7 @@ def run(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
     """Run every stage; what the lake could not read is told on stderr, and in the report."""
     done = run_ingest.ingest(session, lake, options)
     click.echo(run_ingest.summary(done), err=bool(options.get("as_json")))  # the report's is all the JSON
+    suit(session, lake.journal.delta.count(), [text.partition("=")[0] for text in options.get("conf") or ()])
     derived = Derived(session, lake, lambda words: click.echo(words, err=True))
     return learn(derived, options)
 

@@ -8,6 +8,8 @@ from pyspark.sql import functions as F
 from celery_poison.pipeline.tables.attempts import host_of
 
 _PUT_BACK = r"^flagged (\d+), put back (\d+)"
+_COUNTS = ("suspects", "interrupted", "proven", "cleared", "open")
+_LISTS = ("tasks", "culprit_tasks", "culprit_fingerprints")
 
 
 def incidents(journal: DataFrame, attempts: DataFrame) -> DataFrame:
@@ -17,29 +19,9 @@ def incidents(journal: DataFrame, attempts: DataFrame) -> DataFrame:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``.
         attempts: what :func:`attempts` made of the same journal.
     """
-    found = _of_workers(journal).unionByName(_of_processes(attempts))
-    members = attempts.where(F.col("end").isin("crashed", "interrupted")).withColumn(
-        "death", F.coalesce("death", "incident")
-    )
-    told = (
-        members.where(F.col("death").isNotNull())
-        .groupBy("death")
-        .agg(
-            _count(F.col("end") == "crashed").alias("suspects"),
-            _count(F.col("end") == "interrupted").alias("interrupted"),
-            _count(F.col("proof") == "proven").alias("proven"),
-            _count(F.col("proof") == "cleared").alias("cleared"),
-            _count(F.col("proof") == "open").alias("open"),
-            _names(F.when(F.col("end") == "crashed", F.col("task"))).alias("tasks"),
-            _names(F.when(F.col("proof") == "proven", F.col("task"))).alias("culprit_tasks"),
-            _names(F.when(F.col("proof") == "proven", F.col("fingerprint"))).alias("culprit_fingerprints"),
-            F.max("runtime_ms").alias("longest_ms"),
-        )
-    )
     none, nobody = F.lit(0).cast("long"), F.array().cast("array<string>")
-    counts = ("suspects", "interrupted", "proven", "cleared", "open")
-    lists = ("tasks", "culprit_tasks", "culprit_fingerprints")
-    return found.join(told, "death", "left").select(
+    found = _of_workers(journal).unionByName(_of_processes(attempts))
+    return found.join(_of_members(attempts), "death", "left").select(
         "death",
         "kind",
         "worker",
@@ -52,9 +34,28 @@ def incidents(journal: DataFrame, attempts: DataFrame) -> DataFrame:
         (F.unix_millis("recovered_at") - F.unix_millis("at")).alias("recovery_ms"),
         "flagged",
         "put_back",
-        *(F.coalesce(name, none).alias(name) for name in counts),
-        *(F.coalesce(name, nobody).alias(name) for name in lists),
+        *(F.coalesce(name, none).alias(name) for name in _COUNTS),
+        *(F.coalesce(name, nobody).alias(name) for name in _LISTS),
         "longest_ms",
+    )
+
+
+def _of_members(attempts: DataFrame) -> DataFrame:
+    """What the attempts tell that ended in a death."""
+    ended, proof = F.col("end"), F.col("proof")
+    members = attempts.withColumn("death", F.coalesce("death", "incident"))
+    return (
+        members.where(ended.isin("crashed", "interrupted") & F.col("death").isNotNull())
+        .groupBy("death")
+        .agg(
+            _count(ended == "crashed").alias("suspects"),
+            _count(ended == "interrupted").alias("interrupted"),
+            *(_count(proof == name).alias(name) for name in ("proven", "cleared", "open")),
+            _names(F.when(ended == "crashed", F.col("task"))).alias("tasks"),
+            _names(F.when(proof == "proven", F.col("task"))).alias("culprit_tasks"),
+            _names(F.when(proof == "proven", F.col("fingerprint"))).alias("culprit_fingerprints"),
+            F.max("runtime_ms").alias("longest_ms"),
+        )
     )
 
 
