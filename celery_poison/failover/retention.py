@@ -115,13 +115,14 @@ class Retention:
         day = datetime.now(UTC).date().isoformat()
         path = os.path.join(self._directory or "", f"{self._name}-{day}.jsonl")
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with open(number, "r+b", buffering=0) as file:
+        with open(number, "r+b") as file:
             size = file.seek(0, os.SEEK_END)
             if size:
                 file.seek(size - 1)
             # Whoever was killed while it wrote has left half a line.
             torn = b"\n" if size and file.read(1) != b"\n" else b""
-            os.write(number, torn + "".join(line + "\n" for line in lines).encode("ascii"))
+            file.write(torn + "".join(line + "\n" for line in lines).encode("ascii"))
+            file.flush()  # all of it, or an error: a full disk takes a part of what a single write offers
             os.fsync(number)
         directory = os.open(os.path.dirname(path), os.O_RDONLY)
         try:

@@ -159,7 +159,7 @@ class DjangoRows:
     def _objects(self) -> Any:
         from celery_poison.contrib.django.models import OutboxRow
 
-        return OutboxRow._default_manager.using(self._alias)
+        return OutboxRow.objects.using(self._alias)
 
 
 class SqlRows:

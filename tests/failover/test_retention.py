@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from itertools import count
 from pathlib import Path
 
@@ -81,6 +82,26 @@ def test_half_a_line_of_a_dead_monitor_spoils_no_other_and_a_missing_directory_d
     torn, whole = _written(directory)
     assert (torn, json.loads(whole)["mid"]) == ('{"v": 1, "mi', mid)
     assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_disk_that_takes_only_a_part_of_it_deletes_nothing(
+    fleet: Fleet, keeper: Keeper, tmp_path: Path
+) -> None:
+    mid = keeper.send_and_keep("fleet.healthy", "x" * 1000)
+    _age(keeper, mid)
+    directory = tmp_path / "files"
+    directory.mkdir()
+    retention = Retention(keeper.ledger, _settings(directory))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))  # what is beyond is not written
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            retention.round()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [record.mid for record in fleet.quarantine.list()] == [mid]
+    assert retention.round() == 1
+    assert json.loads(_written(directory)[-1])["mid"] == mid
 
 
 def test_what_is_deleted_must_go_somewhere_first() -> None:
