@@ -33,7 +33,7 @@ class Receiver:
     """One worker's receiving side, on a connection of ours or (``boot_id=""``) of plain kombu."""
 
     def __init__(self, site: Site, boot_id: str, queues: list[str], **kwargs: Any) -> None:
-        self.boot_id = boot_id
+        self.site, self.boot_id = site, boot_id
         owner_is_alive, holdings = kwargs.pop("owner_is_alive", None), kwargs.pop("holdings", None)
         named = lambda: self.boot_id  # noqa: E731
         asked: tuple[Any, ...] = (named, owner_is_alive) if owner_is_alive else (named,)
@@ -58,7 +58,10 @@ class Receiver:
                 self.connection.drain_events(timeout=0.05)
             except TimeoutError:
                 continue
-        raise AssertionError(f"not so after {rounds} rounds; received {self.names()}")
+        lists = {key: self.site.raw.llen(key) for key in self.site.raw.scan_iter(_type="list")}
+        held, asked = self.site.raw.hlen(self.site.unacked), self.site.raw.client_list()
+        told = f"lists {lists}, {held} unacked, clients {[(each['cmd'], each['db']) for each in asked]}"
+        raise AssertionError(f"not so after {rounds} rounds; received {self.names()}; {told}")
 
     def receive(self, count: int) -> list[Any]:
         self.drain(lambda: len(self.messages) >= count)

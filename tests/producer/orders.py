@@ -10,6 +10,7 @@ from celery import Celery
 
 from celery_poison.outbox import outbox_table, publishing_in
 from celery_poison.producer.database import Row, Rows, open_rows
+from tests.django_once import configured
 
 #: Django's name of the database.
 ALIAS = "orders"
@@ -94,6 +95,7 @@ class SqlOrders:
 
 def close_connections() -> None:
     """Close what a fork of this process would share with it."""
+    configured()
     from django.db import connections
 
     for each in connections.all(initialized_only=True):
