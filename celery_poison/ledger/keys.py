@@ -82,7 +82,6 @@ class Keys:
         self.parked = self.prefix + "parked"
         self.parcels = self.prefix + "parcels"
         self.awaited = self.prefix + "awaited"
-        self.tied_lately = self.prefix + "tied_lately"
         self.owed = self.prefix + "owed"
         self.candidates = self.prefix + "candidates"
         self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
@@ -117,6 +116,7 @@ class Keys:
         self._name_outbox()
 
     def _name_outbox(self) -> None:
+        self.tied_lately = self.prefix + "tied_lately"
         self.outbox_seq = self.prefix + "outbox_seq"
         self.outbox_due = self.prefix + "outbox_due"
         self.outbox_lanes = self.prefix + "outbox_lanes"

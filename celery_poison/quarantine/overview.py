@@ -202,10 +202,7 @@ class Overview:
 
 
 def overview(app: Celery, *, queues: bool = False) -> Overview:
-    """Look at the ledger of ``app``.
-
-    Args:
-        queues: count what waits in its queues, even where nothing has a limit.
+    """Look at the ledger of ``app``; with ``queues`` at what waits in each, even where nothing has a limit.
 
     Raises:
         ConfigurationError: a setting is wrong, so that nobody knows where to look.
