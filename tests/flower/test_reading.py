@@ -150,9 +150,9 @@ def test_an_edited_message_is_given_up_and_leads_to_its_copy_and_back(
     shown = cells(flower, "/poison?state=FAIL")
     assert "edited" in shown and "ann" in shown and "two was meant" in shown
     for one, other, said in ((mid, copy, "edited to"), (copy, mid, "copied from")):
-        page = flower.get(f"/poison/message/{one}").text
-        assert f'<a href="/poison/message/{other}">' in page
-        assert f"{said} {other} by ann: two was meant" in page
+        path, sentence = f"/poison/message/{one}", f"{said} {other} by ann: two was meant"
+        wait_until(lambda: sentence in flower.get(path).text, what=sentence)  # noqa: B023
+        assert f'<a href="/poison/message/{other}">' in flower.get(path).text
 
 
 def test_what_died_again_after_its_release_is_counted_where_the_release_is_told(
