@@ -78,3 +78,7 @@ class QueueFull(PoisonError):
 
     def __reduce__(self) -> tuple[type[QueueFull], tuple[str, int, int, int]]:
         return type(self), (self.queue, self.depth, self.limit, self.wanted)
+
+
+#: What a step on a quarantined message raises where somebody was faster, or decides at this moment.
+OVERTAKEN = (DecisionPending, IllegalTransition, MessageNotFound, StaleDelivery)

@@ -18,13 +18,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
 from celery_poison.destinations import ACTOR, verdict_header
-from celery_poison.errors import (
-    DecisionPending,
-    IllegalTransition,
-    LedgerUnavailable,
-    MessageNotFound,
-    StaleDelivery,
-)
+from celery_poison.errors import OVERTAKEN, DecisionPending, LedgerUnavailable, MessageNotFound
 from celery_poison.forking import no_fork
 from celery_poison.headers import VERDICT
 from celery_poison.ledger import Ledger
@@ -40,9 +34,6 @@ logger = get_logger("celery_poison")
 BATCH = 100
 #: Seconds before a destination that refused is tried again.
 PAUSE = 5.0
-
-#: Somebody was faster, or decides at this moment.
-_OVERTAKEN = (DecisionPending, IllegalTransition, MessageNotFound, StaleDelivery)
 
 
 class Outgoing:
@@ -107,7 +98,7 @@ class Outgoing:
                 raise
         except DecisionPending:
             self._ledger.postpone(mid, PAUSE)
-        except _OVERTAKEN:
+        except OVERTAKEN:
             pass
         except PublishRefused as error:
             self._refused[queue] = time.monotonic() + PAUSE

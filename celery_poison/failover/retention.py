@@ -17,13 +17,7 @@ from itertools import islice
 
 from celery.utils.log import get_logger
 
-from celery_poison.errors import (
-    DecisionPending,
-    IllegalTransition,
-    LedgerUnavailable,
-    MessageNotFound,
-    StaleDelivery,
-)
+from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
@@ -37,9 +31,6 @@ logger = get_logger("celery_poison")
 PAUSE, MOST, BATCH = 60.0, 10_000, 50
 #: Who gave them up, in the journal.
 ACTOR = "retention"
-
-#: Somebody was faster, or decides at this moment.
-_OVERTAKEN = (DecisionPending, IllegalTransition, MessageNotFound, StaleDelivery)
 
 
 class Retention:
@@ -102,7 +93,7 @@ class Retention:
             self._write([line_of({"body": b"", **row}) for row in old.values()])
         deleted = 0
         for mid in old:
-            with suppress(*_OVERTAKEN):
+            with suppress(*OVERTAKEN):
                 if state is State.NDLV:
                     number = self._ledger.decide(mid, "discard", ACTOR, self._note)
                     self._ledger.give_up(mid, Event.DISCARDED, ACTOR, self._note, number)
