@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,11 +82,20 @@ def in_duckdb(root: Path, threads: int) -> dict[str, float]:
     return told
 
 
-def by_days(session: Any, root: Path, place: Path) -> list[tuple[int, float]]:
-    """Bring a generated lake's days into another, one after the other; entries and seconds of the tables."""
+@dataclass(frozen=True)
+class Day:
+    """Entries of one day; seconds that the tables took, on the clock and of processors."""
+
+    rows: int
+    seconds: float
+    cpu: float
+
+
+def by_days(session: Any, root: Path, place: Path, cpu: Callable[[], float]) -> Iterator[Day]:
+    """Bring a generated lake's days into another, one after the other; yield what each cost."""
     from deltalake import DeltaTable
 
-    lake, known, told = Lake(session, str(place), "history"), set[str](), []
+    lake, known = Lake(session, str(place), "history"), set[str]()
     lake.journal.create(LAKE)
     for version in range(1, DeltaTable(str(root / "journal")).version() + 1):
         source = Table(session, str(root / "journal"), version=version)
@@ -103,10 +112,9 @@ def by_days(session: Any, root: Path, place: Path) -> list[tuple[int, float]]:
         position = source.position("history")
         assert position is not None
         lake.journal.commit(files, "history", position)
-        began = time.perf_counter()
+        began, spent = time.perf_counter(), cpu()
         Derived(session, lake).make()
-        told.append((sum(file.rows for file in files), time.perf_counter() - began))
-    return told
+        yield Day(sum(file.rows for file in files), time.perf_counter() - began, cpu() - spent)
 
 
 def show(attempts: int, whole: Whole, duckdb: dict[str, float], peak_mb: float, target: float) -> None:

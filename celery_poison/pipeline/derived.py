@@ -34,6 +34,7 @@ from pyspark.sql import functions as F
 from celery_poison.pipeline import anomalies, blame, tables
 from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
+from celery_poison.pipeline.session import FEW_ROWS
 from celery_poison.pipeline.tables.tallies import KEYS
 from celery_poison.pipeline.telling import sentences
 from celery_poison.pipeline.together import together
@@ -113,7 +114,7 @@ class Derived:
         known = lake.journal.position(lake.app) or Position()
         self._goal = replace(known, journal=max(0, lake.journal.version))
         self._made, self._as_of = True, None
-        self._update("company", self._company)
+        self._make_company()
         together(self._make_of_troubles, self._make_of_days)
 
     def _make_of_troubles(self) -> None:
@@ -163,14 +164,30 @@ class Derived:
             self._goal.epoch,
         )
 
-    def _company(self, since: Position | None) -> Any:
+    def _make_company(self) -> None:
+        kept = list[Any]()
+
+        def small(few: Any) -> Any:
+            journal = self._lake.journal
+            if journal.exists and journal.delta.count() > FEW_ROWS:
+                kept.append(few.persist())
+                few.count()
+            return few
+
+        try:
+            self._update("company", lambda since: self._company(since, small))
+        finally:
+            for each in kept:
+                each.unpersist()
+
+    def _company(self, since: Position | None, small: Callable[[Any], Any]) -> Any:
         lake, rest = self._lake, self["noted"]
-        found = tables.company(lake.entries(since, healthy=True), rest)
+        found = tables.company(lake.entries(since, healthy=True), rest, small)
         if since is None:
             return found
         back = replace(since, ms=max(0, since.ms - LOOK_BACK_MS))
         earlier = lake.entries(back, healthy=True).where(f"not ({after(since)})")
-        concerned = tables.company(earlier, lake.entries(since, healthy=False))
+        concerned = tables.company(earlier, lake.entries(since, healthy=False), small)
         known = self._table("company").frame().select("entry")
         return found.unionByName(concerned.join(known, "entry", "left_anti")), None
 

@@ -76,7 +76,8 @@ _FEW = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-_FEW_ROWS = 10_000
+#: A journal of no more is small.
+FEW_ROWS = 10_000
 
 
 class SparkAbsent(PoisonError):
@@ -118,7 +119,7 @@ def suit(session: Any, rows: int, said: Collection[str] = ()) -> None:
         rows: of the journal.
         said: names of settings that somebody chose, which stay.
     """
-    for name, value in _FEW.items() if rows <= _FEW_ROWS else ():
+    for name, value in _FEW.items() if rows <= FEW_ROWS else ():
         if name not in said:
             session.conf.set(name, value)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -35,7 +37,9 @@ KIN = (
 )
 
 
-def company(runs: DataFrame, rest: DataFrame) -> DataFrame:
+def company(
+    runs: DataFrame, rest: DataFrame, small: Callable[[DataFrame], DataFrame] = lambda frame: frame
+) -> DataFrame:
     """Return the runs that ended alive and that some trouble concerns.
 
     Those of a task id or a message that was ever in trouble; that bear a fingerprint which was in a death;
@@ -44,19 +48,30 @@ def company(runs: DataFrame, rest: DataFrame) -> DataFrame:
 
     Args:
         runs, rest: entries of runs that ended alive, and all others.
+        small: is given what has few rows, to compute it before it is joined: Spark takes it to be as large as
+            ``runs``, and would sort all of them.
     """
     died = rest.where("event = 'crashed'")
-    twice = runs.where("mid is not null").groupBy(F.xxhash64("mid").alias("hash")).count().where("count > 1")
-    near = beside(lone_deaths(died), runs, named="entry").select(F.col("run").alias("entry"))
-    marked = runs.withColumn("hash", F.xxhash64("mid"))
-    for names, key in ((rest, "id"), (rest, "mid"), (died, "fingerprint"), (twice, "hash"), (near, "entry")):
-        keys = names.where(F.col(key).isNotNull()).select(key).distinct()
-        marked = marked.join(keys.withColumn(f"_{key}", F.lit(True)), key, "left")
-    marks = [F.col(f"_{key}").isNotNull() for key in ("id", "mid", "fingerprint", "hash", "entry")]
-    concerned = F.col("payload_bytes") > LARGE
-    for mark in marks:
-        concerned = mark | F.coalesce(concerned, F.lit(False))
+    hashes = runs.where("mid is not null").groupBy(F.xxhash64("mid").alias("hash"))
+    twice = small(hashes.count().where("count > 1").select("hash"))
+    near = small(beside(lone_deaths(died), runs, named="entry").select(F.col("run").alias("entry")))
+    concerned, marked = F.coalesce(F.col("payload_bytes") > LARGE, F.lit(False)), runs
+    for keys, key in (
+        (_hashes(rest, "id"), "id"),
+        (_hashes(rest, "mid"), "mid"),
+        (_hashes(died, "fingerprint"), "fingerprint"),
+        (twice, "mid"),
+        (_hashes(near, "entry"), "entry"),
+    ):
+        # Numbers are found several times faster than text. A run that only looks the same changes nothing.
+        mark = f"_{len(marked.columns)}"
+        marked = marked.join(keys.toDF(mark), F.xxhash64(key) == F.col(mark), "left")
+        concerned |= F.col(mark).isNotNull()
     return marked.where(concerned).select(*runs.columns)
+
+
+def _hashes(frame: DataFrame, key: str) -> DataFrame:
+    return frame.where(F.col(key).isNotNull()).select(F.xxhash64(key).alias("hash")).distinct()
 
 
 def kin(attempts: DataFrame) -> DataFrame:
