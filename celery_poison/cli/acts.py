@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import click
 
-from celery_poison.cli.careful import care_of, careful_options, say_refusals
+from celery_poison.cli.careful import care_of, careful_options, say_refusals, schedule_of
 from celery_poison.cli.output import print_json, print_records, progress, say
 from celery_poison.cli.reading import filter_option
 from celery_poison.cli.session import REFUSED, json_option, open_quarantine, verb, who_options
@@ -25,6 +25,8 @@ from celery_poison.text import count_of
 
 PAST = {
     "release": "released",
+    "schedule": "scheduled",
+    "unschedule": "unscheduled",
     "fail": "failed",
     "discard": "discarded",
     "restore": "restored",
@@ -81,7 +83,7 @@ class Order:
         help="Even if this app has no such task, or nobody knows the queue of --to.",
     ),
 )
-def release(ctx: click.Context, force: bool, to: str, **options: Any) -> None:
+def release(ctx: click.Context, **options: Any) -> None:
     """Put messages back into their own queues, byte for byte as they were sent.
 
     A released message runs alone and on probation: one more death brings it straight back. Then no more are
@@ -91,10 +93,15 @@ def release(ctx: click.Context, force: bool, to: str, **options: Any) -> None:
     celery -A proj poison release ID --note "fixed in 1.2.3"
     celery -A proj poison release --filter 'task=shop.render age<2h' --dry-run
     celery -A proj poison release --group GROUP --canary --soak 5m --rate 10/s --yes
+    celery -A proj poison release --group GROUP --after 1h --times 3 --note "their API is down"
     """
+    act, more = schedule_of(options)
     care = care_of(options)
-    on_progress = partial(say, err=True) if care.takes_time else None
-    carry_out(ctx, "release", Order(**options), force=force, to=to, care=care, on_progress=on_progress)
+    to = options.pop("to")
+    if act == "release":
+        on_progress = partial(say, err=True) if care.takes_time else None
+        more = {"force": options.pop("force"), "to": to, "care": care, "on_progress": on_progress}
+    carry_out(ctx, act, Order(**options), **more)
 
 
 @verb(

@@ -70,7 +70,7 @@ def list_(
 
     Text may use * and ?, numbers and ages (s, m, h, d) may be compared. Fields: id, mid, task, queue, group,
     cause, arguments, fingerprint, worker, incident, reason, deliveries, deaths (crashes), strikes, failures,
-    payload_bytes, age.
+    payload_bytes, releases_left, age.
 
     \b
     celery -A proj poison list
@@ -282,6 +282,7 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("destination", record.destination),
         ("sent there", when(record.sent_at)),
         ("goes back", when(record.retry_at)),
+        ("releases left", record.releases_left or ""),
         ("cause", record.cause),
         ("last death", died if record.pid else ""),
         ("counts", f"{counted} {record.failures} failures, {record.releases} releases"),
