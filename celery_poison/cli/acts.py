@@ -13,8 +13,7 @@ import click
 
 from celery_poison.cli.careful import care_of, careful_options, say_refusals, schedule_of
 from celery_poison.cli.output import print_json, print_records, progress, say
-from celery_poison.cli.reading import filter_option
-from celery_poison.cli.session import REFUSED, json_option, open_quarantine, verb, who_options
+from celery_poison.cli.session import REFUSED, filter_options, json_option, open_quarantine, verb, who_options
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
@@ -35,7 +34,7 @@ PAST = {
 
 _OPTIONS = (
     click.argument("ids", nargs=-1, metavar="[ID]..."),
-    filter_option,
+    *filter_options,
     click.option("--group", metavar="GROUP", default="", help="Every message of one group; see groups."),
     click.option("--all", "everything", is_flag=True, help="Everything in quarantine."),
     click.option("--dry-run", is_flag=True, help="Only show which messages this would touch."),
@@ -63,7 +62,9 @@ class Order:
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.ids, self.filters, self.group, self.everything))) != 1:
-            raise click.UsageError("say which messages: their ids, or --filter, or --group, or --all")
+            raise click.UsageError(
+                "say which messages: their ids, or --filter or --since, or --group, or --all"
+            )
 
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
         """Return what matches, where no ids were typed."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from datetime import time as clock
 from functools import wraps
 from typing import IO, Any
 
@@ -40,6 +42,73 @@ def seconds(ctx: click.Context, parameter: click.Parameter, typed: str | None) -
     if number.isdecimal() and unit in _UNITS and int(number):
         return float(int(number) * _UNITS[unit])
     raise click.BadParameter(f"{typed!r}: write a number with s, m, h or d, for example 12h")
+
+
+def _age(typed: str) -> float:
+    """Return how many seconds ago ``2h``, ``14:30`` or ``2026-11-23T14:30`` was, in local time."""
+    number, unit = typed[:-1], typed[-1:]
+    if number.isdecimal() and unit in _UNITS:
+        return float(int(number) * _UNITS[unit])
+    now = datetime.now().astimezone()
+    try:
+        if ":" in typed[:3]:
+            moment = datetime.combine(now.date(), clock.fromisoformat(typed))
+        else:
+            moment = datetime.fromisoformat(typed)
+    except ValueError:
+        raise click.BadParameter(f"{typed!r}: write 2h (ago), 14:30, or 2026-11-23T14:30") from None
+    age = (now - moment.astimezone()).total_seconds()
+    if age < 0:
+        raise click.BadParameter(f"{typed!r} is in the future")
+    return age
+
+
+_PERIOD = f"{__name__}.period"
+
+
+def _in_period(ctx: click.Context, parameter: click.Parameter, typed: Sequence[str] | str | None) -> None:
+    """Keep ``--since`` and ``--between`` as conditions, for ``--filter``."""
+    if typed is None:
+        return
+    ages = [_age(each) for each in ([typed] if isinstance(typed, str) else typed)]
+    if ages[0] < ages[-1]:
+        raise click.BadParameter(f"{' '.join(typed)}: the first is to be the earlier one")
+    conditions = [f"age{how}{age:f}s" for how, age in zip(("<=", ">="), ages, strict=False)]
+    ctx.meta[_PERIOD] = [*ctx.meta.get(_PERIOD, []), *conditions]
+
+
+def _and_period(ctx: click.Context, parameter: click.Parameter, typed: Sequence[str]) -> Sequence[str]:
+    return [*typed, *ctx.meta.get(_PERIOD, [])]
+
+
+#: Of every verb that chooses among messages. The times are a spelling of ``age``, and filters like it.
+filter_options = (
+    click.option(
+        "--filter",
+        "filters",
+        multiple=True,
+        metavar="CONDITIONS",
+        callback=_and_period,
+        help="Only messages for which all conditions hold, e.g. 'task=shop.* cause=sigkill age>2h'.",
+    ),
+    click.option(
+        "--since",
+        metavar="TIME",
+        callback=_in_period,
+        is_eager=True,
+        expose_value=False,
+        help="Only what came to quarantine since: 2h (ago), 14:30, 2026-11-23T14:30.",
+    ),
+    click.option(
+        "--between",
+        nargs=2,
+        metavar="TIME TIME",
+        callback=_in_period,
+        is_eager=True,
+        expose_value=False,
+        help="Only what came to quarantine between these two.",
+    ),
+)
 
 
 class Refused(click.ClickException):
