@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from datetime import time as clock
@@ -24,9 +25,31 @@ Option = Callable[..., Any]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")
 force_option = click.option("--force", is_flag=True, help="Even if this app guards no task of that name.")
+_TICKET = re.compile(r"\w[\w.#/-]{0,63}")
+
+
+def _ticket(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> None:
+    if typed is not None and not _TICKET.fullmatch(typed):
+        raise click.BadParameter(f"{typed!r}: write a name without blanks, for example INC-412")
+    ctx.meta[f"{__name__}.ticket"] = typed
+
+
+def _with_ticket(ctx: click.Context, parameter: click.Parameter, note: str) -> str:
+    """Put the ticket before the note: so it is wherever the note is, and one search finds all acts of it."""
+    return ": ".join(filter(None, (ctx.meta.get(f"{__name__}.ticket"), note)))
+
+
 #: Of every verb that changes something.
 who_options = (
-    click.option("--note", default="", help="Why; is journalled and shown."),
+    click.option("--note", default="", callback=_with_ticket, help="Why; is journalled and shown."),
+    click.option(
+        "--ticket",
+        metavar="NAME",
+        callback=_ticket,
+        is_eager=True,
+        expose_value=False,
+        help="Whose act this is part of, as INC-412; stands before the note.",
+    ),
     click.option("--actor", default="", help="Who does it; default: your login name and host."),
 )
 
