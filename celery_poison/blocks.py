@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -117,7 +118,13 @@ def _number(value: Any) -> float:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(value)
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError("too large") from None
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
 
 
 # --- proposals ------------------------------------------------------------------------------------
@@ -197,7 +204,7 @@ class Proposal:
                 policy=dict(told["policy"]),
                 reasons=[str(each) for each in told["reasons"]],
             )
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return None
 
 

@@ -215,6 +215,7 @@ class MessageRecord:
         destination: the queue that it goes to from quarantine by itself, or went to: then
         sent_at: when that was, and its body is there alone.
         retry_at: when it goes back to its own queue by itself.
+        releases_left: how often at most, where a person has scheduled it: ``actor``, with ``note``.
     """
 
     id: str
@@ -250,6 +251,7 @@ class MessageRecord:
     destination: str = ""
     sent_at: float | None = None
     retry_at: float | None = None
+    releases_left: int = 0
 
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
@@ -287,7 +289,17 @@ _TEXTS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
     *("resolution", "actor", "note", "arguments", "edited_from", "edited_to", "destination"),
 )
-_COUNTS = ("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms")
+_COUNTS = (
+    "deliveries",
+    "crashes",
+    "strikes",
+    "failures",
+    "payload_bytes",
+    "releases",
+    "pid",
+    "runtime_ms",
+    "releases_left",
+)
 _FLAGS = ("candidate", "probation")
 _TIMES = ("first_seen", "last_seen", "quarantined_at", "sent_at", "retry_at")
 

@@ -5,6 +5,7 @@ A pause keeps messages in place. Nothing here knows Redis or Celery.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -68,6 +69,8 @@ class Pause:
         """
         scope, name, told = parts_of(field, text)
         since, until = (float(told.get(word) or 0) / 1000 for word in ("since_ms", "until_ms"))
+        if not math.isfinite(since + until):
+            raise ValueError(text)
         words = {word: str(told.get(word) or "") for word in ("actor", "note")}
         worker, name = name.split(" ", 1) if scope == Scope.ENDPOINT else ("", name)
         return cls(scope=Scope(scope), name=name, worker=worker, since=since, until=until or None, **words)
@@ -86,7 +89,7 @@ def read_pauses(
     for field, text in raw.items():
         try:
             pauses.append(Pause.read(field, text))
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             complaints.append(ConfigurationError(f"pauses in Redis, {field} is ignored: it is no pause"))
     holds = (pause for pause in pauses if pause.until is None or pause.until > now)
     return {pause.field: pause for pause in sorted(holds, key=lambda pause: pause.since)}, complaints

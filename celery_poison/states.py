@@ -39,6 +39,8 @@ class Event(StrEnum):
     WOULD_QUARANTINE = "would_quarantine"
     SENT = "sent"
     RELEASED = "released"
+    RELEASE_SCHEDULED = "release_scheduled"
+    RELEASE_UNSCHEDULED = "release_unscheduled"
     FAILED = "failed"
     DISCARDED = "discarded"
     EDITED = "edited"

@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 
 import click
 
-from celery_poison.cli.careful import care_of, careful_options, say_refusals
+from celery_poison.cli.careful import care_of, careful_options, say_refusals, schedule_of
 from celery_poison.cli.output import print_json, print_records, progress, say
-from celery_poison.cli.reading import filter_option
-from celery_poison.cli.session import REFUSED, json_option, open_quarantine, verb, who_options
+from celery_poison.cli.session import REFUSED, filter_options, json_option, open_quarantine, verb, who_options
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
@@ -25,6 +24,8 @@ from celery_poison.text import count_of
 
 PAST = {
     "release": "released",
+    "schedule": "scheduled",
+    "unschedule": "unscheduled",
     "fail": "failed",
     "discard": "discarded",
     "restore": "restored",
@@ -33,7 +34,7 @@ PAST = {
 
 _OPTIONS = (
     click.argument("ids", nargs=-1, metavar="[ID]..."),
-    filter_option,
+    *filter_options,
     click.option("--group", metavar="GROUP", default="", help="Every message of one group; see groups."),
     click.option("--all", "everything", is_flag=True, help="Everything in quarantine."),
     click.option("--dry-run", is_flag=True, help="Only show which messages this would touch."),
@@ -61,7 +62,9 @@ class Order:
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.ids, self.filters, self.group, self.everything))) != 1:
-            raise click.UsageError("say which messages: their ids, or --filter, or --group, or --all")
+            raise click.UsageError(
+                "say which messages: their ids, or --filter or --since, or --group, or --all"
+            )
 
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
         """Return what matches, where no ids were typed."""
@@ -81,7 +84,7 @@ class Order:
         help="Even if this app has no such task, or nobody knows the queue of --to.",
     ),
 )
-def release(ctx: click.Context, force: bool, to: str, **options: Any) -> None:
+def release(ctx: click.Context, **options: Any) -> None:
     """Put messages back into their own queues, byte for byte as they were sent.
 
     A released message runs alone and on probation: one more death brings it straight back. Then no more are
@@ -91,10 +94,15 @@ def release(ctx: click.Context, force: bool, to: str, **options: Any) -> None:
     celery -A proj poison release ID --note "fixed in 1.2.3"
     celery -A proj poison release --filter 'task=shop.render age<2h' --dry-run
     celery -A proj poison release --group GROUP --canary --soak 5m --rate 10/s --yes
+    celery -A proj poison release --group GROUP --after 1h --times 3 --note "their API is down"
     """
+    act, more = schedule_of(options)
     care = care_of(options)
-    on_progress = partial(say, err=True) if care.takes_time else None
-    carry_out(ctx, "release", Order(**options), force=force, to=to, care=care, on_progress=on_progress)
+    to = options.pop("to")
+    if act == "release":
+        on_progress = partial(say, err=True) if care.takes_time else None
+        more = {"force": options.pop("force"), "to": to, "care": care, "on_progress": on_progress}
+    carry_out(ctx, act, Order(**options), **more)
 
 
 @verb(

@@ -31,6 +31,27 @@ def _per_second(ctx: click.Context, parameter: click.Parameter, typed: str | Non
     return float(found[1]) / _SECONDS[found[2]]
 
 
+#: What a release by the monitor cannot be.
+_BY_HAND = ("canary", "soak", "rate", "max_waiting", "keep_going", "to")
+
+
+def schedule_of(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Take --after, --times and --cancel out of ``options``; return the verb, and its arguments."""
+    after, times, cancel = (options.pop(name) for name in ("after", "times", "cancel"))
+    if not after and not cancel:
+        if times:
+            raise click.UsageError("--times says how often --after is repeated: add --after")
+        return "release", {}
+    without = [f"--{name.replace('_', '-')}" for name in _BY_HAND if options[name]]
+    if without or (after and cancel):
+        typed = "--cancel takes --after back" if cancel else "--after leaves the release to the monitor"
+        raise click.UsageError(f"{typed}: use it without {', '.join(without) or '--after'}")
+    if cancel:
+        del options["force"]
+        return "unschedule", {}
+    return "schedule", {"after": after, "times": times or 1, "force": options.pop("force")}
+
+
 careful_options: tuple[Option, ...] = (
     click.option(
         "--canary", is_flag=True, help="One first; the others only if it has ended well after --soak."
@@ -46,6 +67,11 @@ careful_options: tuple[Option, ...] = (
         help="No more while so many wait in the queue, or so many of the released ones have not ended.",
     ),
     click.option("--keep-going", is_flag=True, help="Go on though a released message has died again."),
+    click.option("--after", metavar="TIME", callback=seconds, help="By itself, after so long: 10m, 1h."),
+    click.option(
+        "--times", type=click.IntRange(1), metavar="N", help="For --after: and again when it comes back."
+    ),
+    click.option("--cancel", is_flag=True, help="Take --after back: it stays until somebody decides."),
     click.option("--to", metavar="QUEUE", default="", help="To this queue instead of their own."),
 )
 

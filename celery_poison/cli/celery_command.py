@@ -10,6 +10,8 @@ import click
 from celery.bin.base import handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
+from celery_poison import inspecting as inspecting  # `celery inspect` knows only what is registered
+
 VERBS = {
     "status": "celery_poison.cli.status:status",
     "ready": "celery_poison.cli.status:ready",

@@ -12,8 +12,8 @@ import click
 from kombu.utils.json import dumps
 
 from celery_poison.cli.acts import Order, carry_out
-from celery_poison.cli.reading import filter_option, whole
-from celery_poison.cli.session import json_option, seconds, verb, who_options
+from celery_poison.cli.reading import whole
+from celery_poison.cli.session import filter_options, json_option, seconds, verb, who_options
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.search import Filter
@@ -24,7 +24,7 @@ from celery_poison.states import State
 def _options(what: str) -> tuple[Callable[..., Any], ...]:
     return (
         click.argument("ids", nargs=-1, metavar="[ID]..."),
-        filter_option,
+        *filter_options,
         click.option("--group", metavar="GROUP", default="", help="Those of one group; see groups."),
         click.option("--all", "everything", is_flag=True, help=f"Everything that was {what}."),
         click.option("--dry-run", is_flag=True, help="Only show which messages this would touch."),

@@ -15,7 +15,7 @@ from kombu.utils.json import dumps
 
 from celery_poison import causes
 from celery_poison.cli.output import ROWS, print_json, print_records, print_rows, print_table, say
-from celery_poison.cli.session import app_of, json_option, open_quarantine, verb
+from celery_poison.cli.session import app_of, filter_options, json_option, open_quarantine, verb
 from celery_poison.ledger.journal import Extent
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
@@ -27,13 +27,6 @@ from celery_poison.quarantine.story import Detail
 from celery_poison.states import State
 from celery_poison.text import clean, command, duration, short, when
 
-filter_option = click.option(
-    "--filter",
-    "filters",
-    multiple=True,
-    metavar="CONDITIONS",
-    help="Only messages for which all conditions hold, e.g. 'task=shop.* cause=sigkill age>2h'.",
-)
 limit_option = click.option(
     "--limit", type=click.IntRange(1), help=f"At most so many; default {ROWS}, with --json all."
 )
@@ -51,7 +44,7 @@ limit_option = click.option(
         help="NDLV in quarantine (default), FAIL given up, DLNG running, TBDL waiting with a history.",
     ),
     click.option("--candidates", is_flag=True, help="Messages flagged as candidates instead."),
-    filter_option,
+    *filter_options,
     limit_option,
     click.option("--offset", type=click.IntRange(0), default=0, help="Skip so many first."),
     json_option,
@@ -70,7 +63,7 @@ def list_(
 
     Text may use * and ?, numbers and ages (s, m, h, d) may be compared. Fields: id, mid, task, queue, group,
     cause, arguments, fingerprint, worker, incident, reason, deliveries, deaths (crashes), strikes, failures,
-    payload_bytes, age.
+    payload_bytes, releases_left, age.
 
     \b
     celery -A proj poison list
@@ -114,7 +107,7 @@ def _nothing(quarantine: Quarantine, what: str, filters: Sequence[str]) -> str:
         show_default=True,
         help="cause: task and cause. fingerprint: task, cause and arguments.",
     ),
-    filter_option,
+    *filter_options,
     limit_option,
     json_option,
 )
@@ -282,6 +275,7 @@ def _facts(record: MessageRecord) -> list[tuple[str, object]]:
         ("destination", record.destination),
         ("sent there", when(record.sent_at)),
         ("goes back", when(record.retry_at)),
+        ("releases left", record.releases_left or ""),
         ("cause", record.cause),
         ("last death", died if record.pid else ""),
         ("counts", f"{counted} {record.failures} failures, {record.releases} releases"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from datetime import time as clock
 from functools import wraps
 from typing import IO, Any
 
@@ -22,9 +25,31 @@ Option = Callable[..., Any]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")
 force_option = click.option("--force", is_flag=True, help="Even if this app guards no task of that name.")
+_TICKET = re.compile(r"\w[\w.#/-]{0,63}")
+
+
+def _ticket(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> None:
+    if typed is not None and not _TICKET.fullmatch(typed):
+        raise click.BadParameter(f"{typed!r}: write a name without blanks, for example INC-412")
+    ctx.meta[f"{__name__}.ticket"] = typed
+
+
+def _with_ticket(ctx: click.Context, parameter: click.Parameter, note: str) -> str:
+    """Put the ticket before the note: so it is wherever the note is, and one search finds all acts of it."""
+    return ": ".join(filter(None, (ctx.meta.get(f"{__name__}.ticket"), note)))
+
+
 #: Of every verb that changes something.
 who_options = (
-    click.option("--note", default="", help="Why; is journalled and shown."),
+    click.option("--note", default="", callback=_with_ticket, help="Why; is journalled and shown."),
+    click.option(
+        "--ticket",
+        metavar="NAME",
+        callback=_ticket,
+        is_eager=True,
+        expose_value=False,
+        help="Whose act this is part of, as INC-412; stands before the note.",
+    ),
     click.option("--actor", default="", help="Who does it; default: your login name and host."),
 )
 
@@ -40,6 +65,73 @@ def seconds(ctx: click.Context, parameter: click.Parameter, typed: str | None) -
     if number.isdecimal() and unit in _UNITS and int(number):
         return float(int(number) * _UNITS[unit])
     raise click.BadParameter(f"{typed!r}: write a number with s, m, h or d, for example 12h")
+
+
+def _age(typed: str) -> float:
+    """Return how many seconds ago ``2h``, ``14:30`` or ``2026-11-23T14:30`` was, in local time."""
+    number, unit = typed[:-1], typed[-1:]
+    if number.isdecimal() and unit in _UNITS:
+        return float(int(number) * _UNITS[unit])
+    now = datetime.now().astimezone()
+    try:
+        if ":" in typed[:3]:
+            moment = datetime.combine(now.date(), clock.fromisoformat(typed))
+        else:
+            moment = datetime.fromisoformat(typed)
+    except ValueError:
+        raise click.BadParameter(f"{typed!r}: write 2h (ago), 14:30, or 2026-11-23T14:30") from None
+    age = (now - moment.astimezone()).total_seconds()
+    if age < 0:
+        raise click.BadParameter(f"{typed!r} is in the future")
+    return age
+
+
+_PERIOD = f"{__name__}.period"
+
+
+def _in_period(ctx: click.Context, parameter: click.Parameter, typed: Sequence[str] | str | None) -> None:
+    """Keep ``--since`` and ``--between`` as conditions, for ``--filter``."""
+    if typed is None:
+        return
+    ages = [_age(each) for each in ([typed] if isinstance(typed, str) else typed)]
+    if ages[0] < ages[-1]:
+        raise click.BadParameter(f"{' '.join(typed)}: the first is to be the earlier one")
+    conditions = [f"age{how}{age:f}s" for how, age in zip(("<=", ">="), ages, strict=False)]
+    ctx.meta[_PERIOD] = [*ctx.meta.get(_PERIOD, []), *conditions]
+
+
+def _and_period(ctx: click.Context, parameter: click.Parameter, typed: Sequence[str]) -> Sequence[str]:
+    return [*typed, *ctx.meta.get(_PERIOD, [])]
+
+
+#: Of every verb that chooses among messages. The times are a spelling of ``age``, and filters like it.
+filter_options = (
+    click.option(
+        "--filter",
+        "filters",
+        multiple=True,
+        metavar="CONDITIONS",
+        callback=_and_period,
+        help="Only messages for which all conditions hold, e.g. 'task=shop.* cause=sigkill age>2h'.",
+    ),
+    click.option(
+        "--since",
+        metavar="TIME",
+        callback=_in_period,
+        is_eager=True,
+        expose_value=False,
+        help="Only what came to quarantine since: 2h (ago), 14:30, 2026-11-23T14:30.",
+    ),
+    click.option(
+        "--between",
+        nargs=2,
+        metavar="TIME TIME",
+        callback=_in_period,
+        is_eager=True,
+        expose_value=False,
+        help="Only what came to quarantine between these two.",
+    ),
+)
 
 
 class Refused(click.ClickException):

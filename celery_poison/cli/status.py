@@ -70,6 +70,11 @@ def _lines(seen: Overview, rows: Waiting | None) -> list[tuple[str, str]]:
     return [
         *(observed if seen.observe_only or would else []),
         ("quarantine", count_of(seen.quarantined, "message") + " (NDLV)"),
+        *(
+            [("leaving", f"{count_of(seen.leaving, 'message')} that leave by themselves; show ID tells when")]
+            if seen.leaving
+            else []
+        ),
         ("given up", count_of(seen.failed, "message") + " (FAIL)"),
         ("candidates", str(seen.candidates)),
         ("running", f"{seen.running} (DLNG)"),

@@ -88,7 +88,7 @@ class Outgoing:
             self._ledger.postpone(mid, PAUSE)  # out of the way of those that can go
             return False
         try:
-            number = self._ledger.decide(mid, "send" if record and record.destination else "retry", ACTOR)
+            number = self._ledger.decide(mid, *_decision(record))
             try:
                 if record is None:  # it came back to quarantine a moment ago
                     raise MessageNotFound(mid)
@@ -115,8 +115,8 @@ class Outgoing:
         stored = as_released(raw, record)
         if not record.destination:
             publish_release(publisher, stored, record.queue, number)
-            note = "after poison_blocked_retry_timeout"
-            self._ledger.released(record.mid, record.id, number, ACTOR, note)
+            _, actor, note = _decision(record)
+            self._ledger.released(record.mid, record.id, number, actor, note)
             return
         copy, told = sent_to(stored, record.destination), {VERDICT: verdict_header(record)}
         try:
@@ -140,3 +140,12 @@ class Outgoing:
             logger.warning(
                 "celery_poison: a message cannot leave quarantine yet, and is tried again: %s", error
             )
+
+
+def _decision(record: MessageRecord | None) -> tuple[str, str, str]:
+    """Return why a message leaves: verb, actor and note of the decision."""
+    if record is not None and record.destination:
+        return "send", ACTOR, ""
+    if record is not None and record.releases_left:
+        return "again", record.actor, record.note
+    return "retry", ACTOR, "after poison_blocked_retry_timeout"

@@ -37,8 +37,10 @@ class GivenUpTransitions(Caller):
         list: str,
         payload: str | bytes,
         fields: Mapping[str, str | bytes | int],
-    ) -> bool:
-        """Put a message that waits in its queue on record as given up (FAIL); False: not this one.
+    ) -> Code:
+        """Put a message that waits in its queue on record as given up (FAIL): OK.
+
+        DONE: it is on record so already, and may have been left in its queue. KEPT, HELD: not this one.
 
         Args:
             size: bytes of its body.
@@ -50,7 +52,7 @@ class GivenUpTransitions(Caller):
         told |= {"actor": actor, "size": size, "list": list, "payload": payload}
         rest = [word for pair in fields.items() for word in pair]
         reply = self._call("discard_old", {"message": self.keys.message(mid)}, rest=rest, mid=mid, **told)
-        return reply[0] is Code.OK
+        return Code(reply[0])
 
     def restore(self, mid: str, actor: str, note: str, *, force: bool = False) -> None:
         """Bring what was discarded back into quarantine (NDLV), with its history, causes and counts.
@@ -94,11 +96,16 @@ class GivenUpTransitions(Caller):
         flat = [word for pair in fields.items() for word in pair]
         self._call("edit", keys, rest=flat, **arguments)
 
-    def purge(self, mid: str, actor: str, note: str) -> None:
+    def purge(self, mid: str, actor: str, note: str, number: int | None = None) -> None:
         """Delete the record and the body of a message that was given up.
+
+        Args:
+            number: of the decision that gave it up; None: whichever.
 
         Raises:
             MessageNotFound: it is not on record.
             IllegalTransition: it is not given up.
+            StaleDelivery: it is not that decision any more.
         """
-        self._call("purge", {"message": self.keys.message(mid)}, mid=mid, actor=actor, note=note)
+        words = {"mid": mid, "actor": actor, "note": note, "number": "" if number is None else number}
+        self._call("purge", {"message": self.keys.message(mid)}, **words)

@@ -118,6 +118,20 @@ class QuarantineTransitions(Caller):
             "undecide", (({"message": self.keys.message(mid)}, {"number": n}) for mid, n in decisions)
         )
 
+    def schedule(self, mid: str, after: float, times: int, actor: str, note: str) -> bool:
+        """Let a message go back to its queue after ``after`` seconds, ``times`` times at most; 0: never.
+
+        Returns False where nothing was to be taken back.
+
+        Raises:
+            MessageNotFound, IllegalTransition: it is not in quarantine, or it goes somewhere else.
+            DecisionPending: another operator is at it.
+        """
+        said = ": ".join(filter(None, (f"in {after:g} s, {times} times at most" if times else "", note)))
+        words: dict[str, Any] = {"mid": mid, "times": times, "pause_ms": round(after * 1000)}
+        words |= {"patience_ms": DECISION_PATIENCE_MS, "actor": actor, "note": note, "said": said}
+        return bool(self._call("schedule", {"message": self.keys.message(mid)}, **words)[0] is Code.OK)
+
     def postpone(self, mid: str, seconds: float) -> None:
         """Let a message that leaves quarantine by itself wait once more, unless it has left."""
         with clear_errors("postponing"):

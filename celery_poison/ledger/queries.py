@@ -95,7 +95,7 @@ class Queries(Messages, _Fleet):
     """Typed views of one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
 
     def totals(self) -> dict[str, int]:
-        """Return how many messages are in quarantine, failed, candidates, running and parked."""
+        """Return how many messages are in quarantine, failed, candidates, running, parked and leaving."""
         with clear_errors("counting"):
             pipe = self._client.pipeline(transaction=False)
             pipe.zcard(self._keys.quarantine)
@@ -105,8 +105,9 @@ class Queries(Messages, _Fleet):
             pipe.hlen(self._keys.done)
             pipe.xlen(self._keys.journal)
             pipe.hlen(self._keys.parcels)
+            pipe.zcard(self._keys.outgoing)
             counts = pipe.execute()
-        names = ("quarantined", "failed", "candidates", "running", "ended", "journal", "parked")
+        names = ("quarantined", "failed", "candidates", "running", "ended", "journal", "parked", "leaving")
         found = dict(zip(names, counts, strict=True))
         # What was acknowledged a moment ago is not forgotten yet.
         found["running"] = max(0, found["running"] - found.pop("ended"))

@@ -26,7 +26,7 @@ _RECORD_FIELDS = (
     *("id", "mid", "task", "queue", "state", "candidate", "cause", "deliveries", "crashes", "strikes"),
     *("failures", "fingerprint", "payload_bytes", "worker", "first_seen", "last_seen", "quarantined_at"),
     *("reason", "incident", "releases", "resolution", "actor", "note", "pid", "runtime_ms", "evidence"),
-    *("arguments", "edited_from", "edited_to", "destination", "sent_at", "retry_at"),
+    *("arguments", "edited_from", "edited_to", "destination", "sent_at", "retry_at", "releases_left"),
 )
 
 _BRIEF_FIELDS = Brief._fields[1:]

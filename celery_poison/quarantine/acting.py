@@ -75,7 +75,7 @@ def whole(raw: dict[str, bytes]) -> dict[str, bytes]:
 
 
 #: Acts of one atomic step, for which nothing is reserved; and those of which a worker tells Flower.
-_AT_ONCE, _NOTICED = ("restore", "purge"), frozenset(Fact)
+_AT_ONCE, _NOTICED = ("restore", "purge", "schedule", "unschedule"), frozenset(Fact)
 
 
 class Acting(Pauses):

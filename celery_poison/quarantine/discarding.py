@@ -12,8 +12,9 @@ from celery.utils.log import get_logger
 from kombu.transport import redis as kombu_redis
 
 from celery_poison import causes
-from celery_poison.errors import LedgerUnavailable
+from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, StaleDelivery
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.scripts import Code
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.handover import is_one_database
 from celery_poison.quarantine.arguments import arguments
@@ -25,6 +26,8 @@ logger = get_logger("celery_poison")
 #: Who discards, as the journal names it.
 ACTOR = "poison_max_messages"
 REASON = "the oldest in a full queue made room for a new one"
+#: It may leave the queue: it is on record, by us, or by somebody who may have died just then.
+_ON_RECORD = (Code.OK, Code.DONE)
 
 
 class Discarder:
@@ -71,16 +74,20 @@ class Discarder:
                 with suppress(ValueError, TypeError, KeyError):  # what nobody can read stays
                     message = channel.Message(json.loads(raw), channel=channel)
                     if self._is_one_database:
-                        yield self._record(ledger, message, queue, prefix + key, raw)
-                    elif self._record(ledger, message, queue):
-                        yield self._removed(ledger, client, key, raw, identity_of(message).mid)
+                        yield self._record(ledger, message, queue, prefix + key, raw) is Code.OK
+                    elif (done := self._record(ledger, message, queue)) in _ON_RECORD:
+                        mine = identity_of(message).mid if done is Code.OK else ""
+                        yield self._removed(ledger, client, key, raw, mine)
             if number <= 0:
                 return
 
     def _removed(self, ledger: Ledger, client: Any, key: str, raw: Any, mid: str) -> bool:
+        """Take a message from its queue; the record with ``mid`` is ours, and void if that is too late."""
         if client.lrem(key, -1, raw):
             return True
-        ledger.purge(mid, ACTOR, "a worker had received it already")
+        if mid:
+            with suppress(StaleDelivery, MessageNotFound, IllegalTransition):  # another publisher removed it
+                ledger.purge(mid, ACTOR, "a worker had received it already", number=0)
         return False
 
     def _from_rabbitmq(self, ledger: Ledger, connection: Any, queue: str, number: int) -> Iterator[bool]:
@@ -89,13 +96,13 @@ class Discarder:
                 raw = channel.basic_get(queue)
                 if raw is None:
                     return
-                if not self._record(ledger, channel.message_to_python(raw), queue):
+                if self._record(ledger, channel.message_to_python(raw), queue) not in _ON_RECORD:
                     return  # a copy of it runs, or is on record: the worker that receives it knows what to do
                 channel.basic_ack(raw.delivery_tag)
                 yield True
 
-    def _record(self, ledger: Ledger, message: Any, queue: str, list: str = "", payload: Any = "") -> bool:
-        """Put a message on record as given up; False where that is not so, or it is taken already."""
+    def _record(self, ledger: Ledger, message: Any, queue: str, list: str = "", payload: Any = "") -> Code:
+        """Put a message on record as given up; see ``Ledger.discard_old``."""
         identity, kept = identity_of(message), original(message)
         shown = arguments(self._app, self._plugin.settings.redact, identity.task, kept)
         return ledger.discard_old(

@@ -55,6 +55,7 @@ class Overview:
         oldest: what has been in quarantine for longest.
         running: messages that a worker has in its hands at this moment (DLNG).
         parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
+        leaving: messages in quarantine that leave it by themselves, to a destination or back to their queue.
         blocked: rules on the block list that are in force.
         paused: queues and tasks that somebody paused, the oldest pause first.
         process_deaths: cause -> task processes that died alone, ever; their worker lived on.
@@ -82,6 +83,7 @@ class Overview:
     candidates: int
     running: int
     parked: int
+    leaving: int
     journal: int
     blocked: int
     paused: list[Pause]

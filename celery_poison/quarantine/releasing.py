@@ -17,7 +17,7 @@ from celery_poison.broker.publish import Parcel, Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.acting import Acting, Case, Listener, Outcome, Outcomes, reason_of, whole
-from celery_poison.quarantine.careful import Care, Feed, Pace, queue_of, refuse_unless_consumed
+from celery_poison.quarantine.careful import BadCare, Care, Feed, Pace, queue_of, refuse_unless_consumed
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
 from celery_poison.quarantine.search import Lookup
 from celery_poison.quarantine.stored import as_released, parcel_of, refusal_of, sent_to
@@ -105,6 +105,51 @@ class Releasing(Acting):
             pace = Pace(care or Care(), feed, find_queue, publisher.depth, on_progress)
             return self._all(order, pace, [*ids], pace.listener(on_outcome))
 
+    def schedule(
+        self,
+        ids: Iterable[str],
+        *,
+        after: float,
+        times: int = 1,
+        actor: str = "",
+        note: str = "",
+        force: bool = False,
+        on_outcome: Listener | None = None,
+    ) -> Outcomes:
+        """Have the active monitor release messages after a pause, and again if they come back (NEW-6).
+
+        For causes that pass by themselves. It is stored in Redis: nobody has to wait for it. A second
+        schedule of a message takes the place of the first; a release, or being given up, ends it.
+
+        Args:
+            after: seconds until each release, counted from now, or from when it came back.
+            times: releases at most, the first included.
+            force: even if this app has no such task.
+
+        Raises:
+            BadCare: ``after`` or ``times`` is not above zero.
+        """
+        if not (after > 0 and times > 0):
+            raise BadCare(f"after is {after}, times is {times}: both must be above zero")
+
+        def act(case: Case) -> None:
+            if (why := None if force else self._unknown_task(case.record)) is not None:
+                raise why
+            self._ledger.schedule(case.record.mid, after, times, case.actor, case.note)
+
+        return self._each(ids, "schedule", actor, note, act, on_outcome)
+
+    def unschedule(
+        self, ids: Iterable[str], *, actor: str = "", note: str = "", on_outcome: Listener | None = None
+    ) -> Outcomes:
+        """Keep messages in quarantine that would go back to their queue by themselves (NDLV)."""
+
+        def act(case: Case) -> None:
+            if not self._ledger.schedule(case.record.mid, 0, 0, case.actor, case.note):
+                raise IllegalTransition("no release of the message is scheduled")
+
+        return self._each(ids, "unschedule", actor, note, act, on_outcome)
+
     def _all(self, order: Order, pace: Pace, ids: Sequence[str], listener: Listener) -> Outcomes:
         outcomes: Outcomes = []
         for batch in pace.let_go(ids):
@@ -159,7 +204,10 @@ class Releasing(Acting):
             refuse_unless_kept(record, "release")
         except IllegalTransition as error:
             return error
-        if not record.task or order.force or self._is_registered(record.task):
+        return None if order.force else self._unknown_task(record)
+
+    def _unknown_task(self, record: MessageRecord) -> PoisonError | None:
+        if not record.task or self._is_registered(record.task):
             return None
         return IllegalTransition(
             f"no task {record.task!r} is registered in this app, so no worker could run the message:"

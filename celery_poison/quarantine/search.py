@@ -33,7 +33,9 @@ Message = TypeVar("Message", Brief, MessageRecord)
 TEXT_FIELDS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "reason", "arguments"),
 )
-NUMBER_FIELDS = ("deliveries", "deaths", "crashes", "strikes", "failures", "payload_bytes")
+NUMBER_FIELDS = (
+    *("deliveries", "deaths", "crashes", "strikes", "failures", "payload_bytes", "releases_left"),
+)
 AGE = "age"
 GROUP = "group"
 TEXT = "text"

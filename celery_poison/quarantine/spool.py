@@ -102,6 +102,9 @@ class Spool:
                 pass  # somebody gave it up: one more copy of it adds nothing
             except StaleDelivery:
                 continue  # a copy of it runs: what becomes of that is known before what becomes of this
+            except (TypeError, ValueError, AttributeError):  # another version's words
+                self._set_aside(file)
+                continue
             file.unlink(missing_ok=True)
             if new:
                 yield message.mid
@@ -119,9 +122,13 @@ class Spool:
         except FileNotFoundError:
             return None  # another worker was faster
         except Exception:
-            logger.exception("celery_poison: nobody can read %s; it is kept as %s", file, _BROKEN)
-            file.rename(file.with_suffix(_BROKEN))
+            self._set_aside(file)
         return None
+
+    def _set_aside(self, file: Path) -> None:
+        logger.exception("celery_poison: nobody can read %s; it is kept as %s", file, _BROKEN)
+        with suppress(FileNotFoundError):
+            file.rename(file.with_suffix(_BROKEN))
 
     def _sync(self) -> None:
         """The name of a new file is on disk only when its directory is."""

@@ -116,7 +116,7 @@ def _standing(record: MessageRecord) -> Iterator[str]:
     elif record.state == State.NDLV and record.destination:
         yield f"It goes to the queue {clean(record.destination)} as soon as the broker takes it there."
     elif record.state == State.NDLV and record.retry_at:
-        yield f"It goes back to its queue by itself at {when(record.retry_at)}."
+        yield f"It goes back to its queue by itself at {when(record.retry_at)}{_scheduled(record)}."
     elif record.probation:
         yield "It was released: one more death brings it straight back."
     elif record.candidate and record.state in ("TBDL", "DLNG"):
@@ -125,6 +125,13 @@ def _standing(record: MessageRecord) -> Iterator[str]:
         yield f"Its changed copy is {clean(record.edited_to)}."
     if record.edited_from:
         yield f"It is a changed copy of {clean(record.edited_from)}."
+
+
+def _scheduled(record: MessageRecord) -> str:
+    if not record.releases_left:
+        return ""
+    note = f" ({clean(record.note)})" if record.note else ""
+    return f", {_times(record.releases_left)} at most, as {clean(record.actor)} has scheduled{note}"
 
 
 def failure_rows(failure: KeptFailure | None) -> list[tuple[str, Sequence[tuple[str, str]]]]:
@@ -225,6 +232,8 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "would_quarantine": lambda entry: f"would have been moved to quarantine{_noted(entry)}",
     "sent": lambda entry: f"sent {entry['note']}",
     "released": _decided("released"),
+    "release_scheduled": _decided("release scheduled"),
+    "release_unscheduled": _decided("release unscheduled"),
     "failed": _decided("failed"),
     "discarded": _decided("discarded"),
     "edited": lambda entry: _copied("edited", entry),

@@ -13,6 +13,7 @@ from celery.utils.log import get_logger
 from celery.worker import state
 
 from celery_poison import hooks
+from celery_poison import inspecting as inspecting  # registers what `celery inspect` may ask
 from celery_poison.errors import ConfigurationError, PoisonError
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import TimeLimits

@@ -255,7 +255,7 @@ class Heartbeat:
         self._ledger = ledger
         self._writer = Writer(ledger.client, ledger.keys.channel(me.worker))
         self._me = me
-        self._payload = payload
+        self.payload = payload
         self._shutdown = shutdown
         self._health = health
         self._lease = lease
@@ -316,7 +316,7 @@ class Heartbeat:
         began, stopping, run_id = clock(), self._shutdown.is_begun, self._writer.run_id
         try:
             self._health.ensure_enrolled(self._ledger)
-            self._ledger.beat(self._me.worker, self._payload(), first=self._first, run_id=run_id)
+            self._ledger.beat(self._me.worker, self.payload(), first=self._first, run_id=run_id)
         except Fenced:
             self._first = True
             if not self._shutdown.is_over:

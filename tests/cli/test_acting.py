@@ -24,11 +24,11 @@ def test_SAP_7_a_person_decides_about_one_message(
     verb: str, console: Console, keeper: Keeper, fleet: Fleet
 ) -> None:
     mid = keeper.send_and_keep("fleet.healthy", 1)
-    (outcome,) = console.json(verb, mid, "--note", "because")
+    (outcome,) = console.json(verb, mid, "--note", "because", "--ticket", "INC-412")
     assert outcome == {"mid": mid, "id": outcome["id"], "task": "fleet.healthy", "done": True, "error": ""}
     assert fleet.quarantine.get(mid).state == VERBS[verb]
     entry = fleet.quarantine.queries.journal()[-1]
-    assert (entry["actor"], entry["note"]) == (default_actor(), "because")
+    assert (entry["actor"], entry["note"]) == (default_actor(), "INC-412: because")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -233,3 +233,11 @@ def test_a_broker_that_does_not_answer_holds_nobody_up_not_even_for_an_errback(
     broker.resume()
     Console(operators).run("fail", mid)
     operators.close()
+
+
+def test_NEW_6_a_ticket_is_a_name_and_stands_before_the_note_of_every_act(
+    console: Console, fleet: Fleet
+) -> None:
+    assert "a name without blanks" in console.run("release", "--all", "--ticket", "a b", status=2).stderr
+    console.run("pause", "--queue", "celery", "--ticket", "INC-412")
+    assert fleet.quarantine.pauses()[0].note == "INC-412"

@@ -172,3 +172,28 @@ def test_the_demo_is_offered() -> None:
     told = CliRunner().invoke(main, ["demo", "--help"])
     assert told.exit_code == 0
     assert "--plain" in told.stdout
+
+
+def test_celery_inspect_tells_what_a_worker_knows_without_arguments(
+    celery: Run, fleet: Fleet, keeper: Keeper
+) -> None:
+    mid = keeper.send_and_keep("fleet.gated", 4711)
+    fleet.quarantine.release([mid])
+    with fleet.worker(concurrency=1):
+        fleet.await_that(lambda: fleet.marks.count("gated", "start"), "it runs, as a suspect")
+        (node,) = [worker.node for worker in fleet.quarantine.queries.workers(60_000)]
+
+        def asked(command: str, *more: str) -> Any:
+            done = celery("inspect", command, *more, "--json", "-d", node, "-t", str(int(PATIENCE)))
+            assert done.returncode == 0, done
+            assert "4711" not in done.stdout
+            return json.loads(done.stdout)[node]
+
+        (running,) = asked("poison_running")
+        assert (running["task"], running["stage"]) == ("fleet.gated", "running")
+        assert running["candidate"] and running["alone"] and running["crashes"] == 2
+        assert asked("poison_candidates") == [running] and asked("poison_running", "0") == []
+        status = asked("poison_status")
+        assert status["worker"].startswith(node) and status["watches"] and status["queues"] == "celery"
+        fleet.marks.open_gate()
+        fleet.await_that(lambda: fleet.marks.count("gated", "end"), "it ends")

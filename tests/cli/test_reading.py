@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from dataclasses import fields
+from datetime import datetime
 
 import pytest
 from kombu.compression import compress
@@ -364,3 +366,30 @@ def test_NEW_10_show_leads_with_the_users_line_of_a_failure_and_tells_every_atte
     (copy,) = keeper.raw_on_redis()
     carried = earlier_of(copy["headers"]["poison_failures"])
     assert [attempt.message for attempt in carried] == ["card 4711"], "the next run can read why"
+
+
+def test_NEW_6_since_and_between_choose_by_the_time_in_quarantine_wherever_a_filter_may_stand(
+    console: Console, keeper: Keeper
+) -> None:
+    client, keys, now = keeper.ledger.client, keeper.ledger.keys, time.time()
+    mids = [keeper.send_and_keep("fleet.healthy", hours) for hours in (1, 3, 5)]
+    for mid, hours in zip(mids, (1, 3, 5), strict=True):
+        at = int((now - 3600 * hours) * 1000)
+        client.hset(keys.message(mid), "quarantined_at", at)
+        client.zadd(keys.quarantine, {mid: at})
+
+    def found(*typed: str) -> list[str]:
+        return [message["mid"] for message in console.json("list", *typed)]
+
+    moment = datetime.fromtimestamp(now - 4 * 3600).isoformat()
+    assert found("--since", "2h") == mids[:1] and found("--since", moment) == mids[:2]
+    assert found("--between", "4h", "2h") == mids[1:2] == found("--between", moment, "2h")
+    assert found("--since", "6h", "--filter", "age>2h") == mids[1:]
+    assert len(console.json("release", "--between", moment, "2h", "--dry-run")) == 1
+    assert console.json("groups", "--since", "4h")[0]["count"] == 2
+    for wrong, said in (
+        (("--since", "yesterday"), "write 2h"),
+        (("--since", "2999-01-01"), "in the future"),
+        (("--between", "2h", "4h"), "the earlier one"),
+    ):
+        assert said in console.run("list", *wrong, status=2).stderr

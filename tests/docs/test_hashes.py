@@ -60,6 +60,7 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
             _interrupt_its_trial,
             _roll_back,
             _quarantine_and_release,
+            _quarantine_and_release_as_scheduled,
         )
     ):
         end(ledger, _start(number))
@@ -94,6 +95,12 @@ def _quarantine_and_release(ledger: Ledger, start: Start) -> None:
     ledger.released(MID, ID, ledger.decide(MID, "release", "ann"), "ann", "")
 
 
+def _quarantine_and_release_as_scheduled(ledger: Ledger, start: Start) -> None:
+    ledger.quarantine(MID, start, cause="signal:9", reason="", fields=_message())
+    ledger.schedule(MID, 60, 2, "ann", "")
+    ledger.released(MID, ID, ledger.decide(MID, "again", "ann"), "ann", "")
+
+
 def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
     key = ledger.keys.message(MID)
     given = {"failure": KeptFailure().encode(), "unprocessable": "b.1"}
@@ -107,6 +114,8 @@ def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:
         written |= _fields_of(ledger, ledger.keys.message(other))
     ledger.sent(f"{MID}-2", ledger.decide(f"{MID}-2", "send", "ann"), "ann", "")
     written |= _fields_of(ledger, ledger.keys.message(f"{MID}-2"))
+    ledger.schedule(f"{MID}-3", 60, 2, "ann", "")
+    written |= _fields_of(ledger, ledger.keys.message(f"{MID}-3"))
     ledger.give_up(MID, Event.FAILED, "ann", "")
     written |= _fields_of(ledger, key)
     ledger.restore(MID, "ann", "", force=True)

@@ -22,6 +22,7 @@ from tests import PATIENCE
 from tests.apps.events import Watcher
 from tests.apps.harness import Fleet
 from tests.failover.crew import Watched
+from tests.failover.forked import DIED, Forked, die
 from tests.failover.inbox import SECRET, Inbox
 from tests.quarantine.keeping import Keeper
 
@@ -226,6 +227,25 @@ def test_what_was_told_by_a_monitor_that_died_before_it_noted_that_is_told_again
         assert len(_told(inbox)) == 1, "as long as it lives it knows"
     watch().round()
     assert _told(inbox) == [("group", "fleet.healthy", 1, 0)]
+
+
+def test_a_monitor_killed_between_telling_and_noting_is_followed_by_one_that_tells_once_more(
+    watch: Callable[..., Watch], keeper: Keeper, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper.send_and_keep("fleet.healthy", 0)
+    with monkeypatch.context() as patch:
+        note = keeper.ledger.note_notified
+        patch.setattr(
+            keeper.ledger,
+            "note_notified",
+            lambda fence, outcome="", changes=None: die() if outcome else note(fence, outcome, changes),
+        )
+        victim = Forked(lambda: watch().round())
+        victim.wait()
+    assert victim.status == DIED and len(_told(inbox)) == 1
+    for told in (1, 0):
+        watch().round()
+        assert len(_told(inbox)) == told, "a successor does not know, the next one does"
 
 
 def test_a_fleet_gate_that_closed_is_told_once_each_time(

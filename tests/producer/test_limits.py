@@ -18,9 +18,10 @@ from celery_poison.producer.limits import Limits
 from celery_poison.producer.message import Outgoing
 from celery_poison.quarantine.overview import overview
 from celery_poison.testing import wait_until
+from tests import sampled
 from tests.producer.kit import Shop
 
-BROKERS = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+BROKERS = pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 
 
 @pytest.fixture

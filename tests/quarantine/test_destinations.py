@@ -14,6 +14,7 @@ from celery_poison.errors import IllegalTransition
 from celery_poison.failover.outgoing import Outgoing
 from celery_poison.headers import MID, RELEASE, VERDICT
 from celery_poison.ledger import quarantine
+from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.testing import wait_until
 from tests import sampled
@@ -197,10 +198,10 @@ def test_MSG_4_a_destination_that_refuses_holds_up_nobody_and_loses_nothing(
 
 
 #: What is moved, and where it is looked for afterwards.
-MOVES = {"sent": (DEAD, "dead.letters"), "retried": (AGAIN, "celery")}
+MOVES = {"sent": (DEAD, "dead.letters"), "retried": (AGAIN, "celery"), "scheduled": (AGAIN, "celery")}
 
 
-@pytest.mark.parametrize("name", sampled(["sent"], ["retried"]))
+@pytest.mark.parametrize("name", sampled(["sent"], ["retried", "scheduled"]))
 def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
     name: str, fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,9 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
     for number in count(1):
         mid = keeper.send_and_keep("fleet.healthy", number, goes=goes)
         id = fleet.quarantine.get(mid).id
+        if name == "scheduled":
+            ledger.schedule(mid, 0.001, 2, "ann", "")
+            wait_until(lambda: Queries(ledger).outgoing(1), what="due")
 
         def move() -> None:
             app = build_app(fleet.environ())
@@ -229,6 +233,9 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
         assert copies.count(recorded.release) == 1, f"killed before command {number}"
         assert len(copies) <= 2 and max(copies) == recorded.release, "workers drop the older one"
         assert not ledger.client.zcard(ledger.keys.outgoing)
+        if name == "scheduled":
+            left = ledger.client.hget(ledger.keys.lineage(id), "releases_left")
+            assert left == b"1", "once more if it comes back"
         keeper.empty(queue)
         if monitor.status != DIED:
             break

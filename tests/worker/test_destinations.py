@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from celery_poison.quarantine.overview import overview
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
 
@@ -36,6 +36,30 @@ def test_WAS_8_while_the_ledger_takes_nothing_poison_lies_on_disk_and_nobody_wai
         crew.await_that(lambda: {r.id for r in crew.quarantine.list()} == {*kept}, "in quarantine")
         crew.await_that(lambda: not [*spool.iterdir()], "and not on disk any more")
     assert crew.starts("asks") == len(kept), "none ran twice"
+
+
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
+def test_WAS_8_a_worker_killed_between_disk_and_acknowledgement_leaves_the_message_in_quarantine_once(
+    new_crew: Any, broker_url: str, new_server: Any, tmp_path: Path
+) -> None:
+    spool, server = tmp_path / "spool", new_server()
+    crew: Crew = new_crew(broker_url, poison_redis_url=server.url(), poison_spool_directory=str(spool))
+    crew.module = "tests.worker.dies_spooling"
+    with crew.worker(concurrency=1) as worker:
+        assert crew.send("healthy", 0).get(timeout=PATIENCE) == 0
+        server.client().config_set("min-replicas-to-write", "1")
+        kept = crew.send("asks", "quarantine").id
+        crew.await_that(lambda: crew.marks.count("spooling", "dies"), "killed")
+        worker.wait()
+    assert len([*spool.glob("*.json")]) == 1
+    server.client().config_set("min-replicas-to-write", "0")
+    with crew.worker(name="w2", concurrency=1):
+        crew.await_that(lambda: not [*spool.iterdir()], "brought to quarantine")
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
+        running = crew.quarantine.queries.running
+        crew.await_that(lambda: kept not in [start.id for _, start, _ in running()], "nor does its copy run")
+        crew.await_that(lambda: [record.id for record in crew.quarantine.list()] == [kept], "there once")
+    assert crew.starts("asks") <= 2, "the copy ran once more at most"
 
 
 @pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)

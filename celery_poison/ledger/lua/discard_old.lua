@@ -16,9 +16,14 @@
 -- ARGV[10] list   of the broker, from which it is taken in this step; '' where that is not in this database
 -- ARGV[11] payload as it lies there
 -- ARGV[12] fields field, value, ... of the original message, from here on
--- RETURNS OK | KEPT (it is on record already) | HELD (a worker has it by now)
+-- RETURNS OK | DONE (it is on record as discarded so; whoever did that may have died) | KEPT (it is on record) | HELD (a worker has it by now)
 -- JOURNALS discarded
-if redis.call('EXISTS', KEYS[2]) == 1 then return {'KEPT'} end
+local there = redis.call('HMGET', KEYS[2], 'state', 'resolution', 'unprocessable')
+if there[1] then
+  if ARGV[10] ~= '' or there[1] ~= 'FAIL' or there[2] ~= 'discarded' or there[3] ~= ARGV[8] then return {'KEPT'} end
+  redis.call('HINCRBY', KEYS[2], 'decisions', 1) -- from now on the record is not whose it was: see purge
+  return {'DONE'}
+end
 if redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then return {'HELD'} end
 if ARGV[10] ~= '' and redis.call('LREM', ARGV[10], -1, ARGV[11]) == 0 then return {'HELD'} end
 local now = now_ms()

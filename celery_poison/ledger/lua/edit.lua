@@ -22,7 +22,8 @@ local now, noted = now_ms(), ARGV[5] ~= '' and ': ' .. ARGV[5] or ''
 redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at', 'deciding_note')
 -- Nobody has decided about the copy, no release of it was published, and it does not leave by itself.
 redis.call('HSET', KEYS[2], unpack(redis.call('HGETALL', KEYS[1])))
-redis.call('HDEL', KEYS[2], 'decisions', 'release', 'edited_to', 'destination', 'retry_at')
+redis.call('HDEL', KEYS[2], 'decisions', 'release', 'edited_to', 'destination', 'retry_at',
+  'releases_left', 'release_pause_ms', 'actor', 'note')
 redis.call('HSET', KEYS[2], 'mid', ARGV[3], 'quarantined_at', now, 'last_seen', now)
 redis.call('HSET', KEYS[2], unpack(ARGV, 7))
 redis.call('HSET', KEYS[1], 'state', 'FAIL', 'resolution', 'edited', 'actor', ARGV[4], 'note', ARGV[5],

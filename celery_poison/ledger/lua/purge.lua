@@ -6,11 +6,13 @@
 -- ARGV[2] mid
 -- ARGV[3] actor
 -- ARGV[4] note
--- RETURNS OK | MISSING | ILLEGAL, state (not given up)
+-- ARGV[5] number  of the decision that gave it up; '' for whichever
+-- RETURNS OK | MISSING | ILLEGAL, state (not given up) | STALE (somebody else has taken that over)
 -- JOURNALS purged
 local m = hash(KEYS[1])
 if not m.state then return {'MISSING'} end
 if m.state ~= 'FAIL' then return {'ILLEGAL', m.state} end
+if ARGV[5] ~= '' and m.decisions ~= ARGV[5] then return {'STALE'} end
 -- First of all, so that a Redis which is full lets the rest through.
 redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[2])

@@ -52,9 +52,16 @@ redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e.id, 'mid', ARGV[2], 'task',
   'quarantined_at', now, 'payload_bytes', e.payload_bytes,
   'pid', line.pid or '', 'runtime_ms', line.runtime_ms or '', 'evidence', evidence)
 redis.call('HSET', KEYS[5], unpack(ARGV, 13))
-local leaves_at = ARGV[11] ~= '' and now or ARGV[12] ~= '' and now + tonumber(ARGV[12])
+-- What a person has scheduled goes before the time that a setting gives.
+local pause, left = ARGV[12], tonumber(line.releases_left or 0)
+if left > 0 and ARGV[11] == '' then
+  pause = line.release_pause_ms
+  redis.call('HSET', KEYS[5], 'releases_left', left, 'release_pause_ms', pause,
+    'actor', line.actor or '', 'note', line.note or '')
+end
+local leaves_at = ARGV[11] ~= '' and now or pause ~= '' and now + tonumber(pause)
 if ARGV[11] ~= '' then redis.call('HSET', KEYS[5], 'destination', ARGV[11]) end
-if ARGV[12] ~= '' then redis.call('HSET', KEYS[5], 'retry_at', leaves_at) end
+if pause ~= '' then redis.call('HSET', KEYS[5], 'retry_at', leaves_at) end
 -- What is left there of an earlier time is not to take it along.
 if leaves_at then redis.call('ZADD', KEYS[14], leaves_at, ARGV[2]) else redis.call('ZREM', KEYS[14], ARGV[2]) end
 redis.call('ZADD', KEYS[6], now, ARGV[2])

@@ -16,7 +16,7 @@
 -- JOURNALS released
 local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
   'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint', 'release', 'deciding_note',
-  'evidence', 'decisions', 'unprocessable', 'retried', 'failures')
+  'evidence', 'decisions', 'unprocessable', 'retried', 'failures', 'releases_left', 'release_pause_ms', 'actor', 'note')
 if not m[1] then return {'KEPT'} end
 if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
 if m[15] ~= ARGV[3] then
@@ -38,6 +38,11 @@ redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', m[4], 'queue', m[5
   'deliveries', m[7], 'first_seen', m[8], 'cause', m[9], 'worker', m[10], 'incident', m[11],
   'payload_bytes', m[12], 'fingerprint', m[14], 'releases', m[2], 'release', m[15], 'strikes', '0',
   'failures', failures, 'candidate', flag, 'probation', flag, 'last_seen', now, 'evidence', m[17])
+-- Where this was one of several that a person has scheduled, the others are known when it comes back.
+local left = m[20] == '2' and tonumber(m[22] or 0) - 1 or 0
+if left > 0 then
+  redis.call('HSET', KEYS[3], 'releases_left', left, 'release_pause_ms', m[23], 'actor', m[24] or '', 'note', m[25] or '')
+end
 if suspected then redis.call('ZADD', KEYS[4], now, id) else redis.call('EXPIRE', KEYS[3], 604800) end
 redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[2])

@@ -18,7 +18,7 @@ if m.resolution ~= 'discarded' and ARGV[5] ~= '1' then return {'CONFLICT', m.res
 local now = now_ms()
 redis.call('HDEL', KEYS[1], 'resolution', 'actor', 'note')
 -- It waits for a person, wherever it would have gone.
-redis.call('HDEL', KEYS[1], 'retry_at')
+redis.call('HDEL', KEYS[1], 'retry_at', 'releases_left', 'release_pause_ms')
 if not m.sent_at then redis.call('HDEL', KEYS[1], 'destination') end
 redis.call('ZREM', KEYS[5], ARGV[2])
 -- Read models know what is new in quarantine by its time there.
