@@ -14,7 +14,7 @@ import pytest
 from celery._state import _task_stack
 from celery.exceptions import Retry
 
-from celery_poison.errors import ConfigurationError
+from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.outbox import outbox_table, publishing_in
 from celery_poison.producer import mover
 from celery_poison.producer.database import open_rows
@@ -76,6 +76,21 @@ def test_what_is_published_outside_of_a_transaction_is_stored_in_the_ledger_as_e
 ) -> None:
     shop.charge(1)
     assert shop.waiting() == [1] and rows(orders) == []
+
+
+def test_TP1_1_of_many_commits_only_the_first_waits_for_a_ledger_that_does_not_answer(
+    shop: Shop, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def away() -> None:
+        asked.append(1)
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr(shop.plugin.outbox.ledger, "outbox_tell_rows", away)
+    for number in range(3):
+        _place(shop, orders, number)
+    assert len(asked) <= 1 and len(rows(orders)) == 3, "a commit of a connection tells nobody"
 
 
 def test_NEW_8_a_retry_does_not_go_with_the_transaction_that_it_rolls_back(
