@@ -14,8 +14,7 @@ from celery_poison.quarantine.owner import default_actor
 from celery_poison.testing.basics import wait_until
 from tests.apps.harness import ROOT, Fleet
 from tests.cli.conftest import Console
-from tests.producer.kit import Shop
-from tests.producer.test_table_2_3 import NOWHERE, tied
+from tests.producer.kit import NOWHERE, Shop, tied
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.producer import relay
 from celery_poison.producer.desk import OutboxDesk
 from celery_poison.testing.basics import wait_until
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.producer.orders import SqlOrders, rows
 from tests.services import need
 from tests.worker.conftest import Crew
@@ -27,10 +27,11 @@ def _desk(crew: Crew) -> OutboxDesk:
     return OutboxDesk(plugin_of(crew.app))
 
 
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 def test_TP1_4_row_9_a_task_that_no_worker_knows_is_blocked_and_everything_else_runs_by_a_workers_relay(
-    assemble: Callable[..., Crew], redis_url: str
+    assemble: Callable[..., Crew], broker_url: str
 ) -> None:
-    crew = assemble(Crew, redis_url, **QUICK)
+    crew = assemble(Crew, broker_url, **QUICK)
     adds = crew.app.tasks["fleet.adds"]
     with crew.worker():
         assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
