@@ -9,6 +9,7 @@ SECRET_KEY = "for a shop that nobody can reach"
 INSTALLED_APPS = ["celery_poison.contrib.django", "shop"]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
+TIME_ZONE = "UTC"  # else Django has the worker log the time of Chicago
 
 if os.environ.get("SHOP_DATABASE") == "postgresql":  # the rest is in PGHOST, PGPORT and PGUSER
     DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres"}}
