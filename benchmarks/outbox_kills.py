@@ -15,18 +15,22 @@ import signal
 import sys
 import tempfile
 import time
+from base64 import b64decode
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import redis
 from celery import Celery
 
+from benchmarks import outbox_stores as stores
 from benchmarks.postgres import PostgresServer, find_binaries
 from celery_poison import guarded, install
-from celery_poison.outbox import outbox_table, publishing_in
+from celery_poison.chaos.servers import RabbitServer
 from celery_poison.plugin import plugin_of
 from celery_poison.producer import mover, relay
 from celery_poison.producer.database import waiting_rows
@@ -38,7 +42,15 @@ SAFE = {"appendonly": "yes", "appendfsync": "no"}
 #: Seconds; short, so that the work of a dead relay is taken over often, and that of a slow one, too.
 LEASE = 0.5
 #: Name -> kills by default.
-SETUPS = {"one redis": 80, "another redis": 80, "sqlite": 40, "postgresql": 40}
+SETUPS = {
+    "one redis": 80,
+    "another redis": 80,
+    "rabbitmq": 40,
+    "sqlite": 40,
+    "postgresql": 40,
+    "django sqlite": 40,
+    "django postgresql rabbitmq": 40,
+}
 
 
 @dataclass
@@ -47,7 +59,9 @@ class Place:
 
     broker: str
     ledger: str
+    #: `poison_outbox_database`, and the same as SQLAlchemy names it.
     database: str
+    orders: str
     directory: str
 
     @property
@@ -108,7 +122,8 @@ def fork(work: Callable[[], object]) -> int:
 def publish(place: Place, first: int) -> None:
     """Publish for ever; a fifth of the transactions are rolled back."""
     app, chance = build(place), random.Random(first)
-    task, begin = app.tasks["kills.run"], _transactions(place.database) if place.database else None
+    task = app.tasks["kills.run"]
+    begin = stores.begin_with(place.database, place.orders, app) if place.database else None
     number = first
     while True:
         number += 1
@@ -118,35 +133,25 @@ def publish(place: Place, first: int) -> None:
                 task.apply_async((number,), queue=QUEUES[number % 2])
                 note(place.told, number)
                 continue
-            with begin() as (session, order):
-                session.execute(order.insert().values(number=number))
-                with publishing_in(session, app):
-                    task.apply_async((number,), queue=QUEUES[number % 2])
+            with begin() as order:
+                order(number)
+                task.apply_async((number,), queue=QUEUES[number % 2])
                 if chance.random() < 0.2:
                     raise LookupError
         except Exception:  # a server that was killed, or a transaction that is rolled back
             continue
 
 
-def _transactions(database: str) -> Any:
-    import sqlalchemy
-    from sqlalchemy.orm import Session
-
-    order = sqlalchemy.table("placed", sqlalchemy.column("number"))
-    engine = sqlalchemy.create_engine(database)
-
-    @contextmanager
-    def begin() -> Iterator[Any]:
-        with Session(engine) as session, session.begin():
-            yield session, order
-
-    return begin
-
-
 def send(place: Place) -> None:
     relay.LEASE = mover.LEASE = LEASE
     mover.STANDBY = 0.1
+    _use_django(place)
     relay.Relay(plugin_of(build(place))).run()
+
+
+def _use_django(place: Place) -> None:
+    if place.database == "django":
+        stores.use_django(place.orders)
 
 
 # --- a run ----------------------------------------------------------------------------------------------
@@ -204,7 +209,7 @@ def run(name: str, kills: int, seed: int) -> dict[str, Any]:
                 fleet.kill(each)
             ledger = plugin_of(build(place)).open_ledger()
             wait_until(
-                lambda: not ledger.outbox_lanes() and _none_in(place.database),
+                lambda: not ledger.outbox_lanes() and _none_in(place.orders),
                 what="everything is sent",
                 timeout=300,
             )
@@ -219,64 +224,55 @@ def run(name: str, kills: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _none_in(database: str) -> bool:
-    waiting = waiting_rows(database)
+def _none_in(orders: str) -> bool:
+    waiting = waiting_rows(orders)
     return waiting is None or waiting.rows == 0
 
 
 def _stage(stack: ExitStack, name: str) -> tuple[Place, dict[str, Any]]:
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="poison-kills-"))
-    broker = stack.enter_context(RedisServer(options=SAFE))
+    ledger = broker = stack.enter_context(RedisServer(options=SAFE))
+    if "rabbitmq" in name:
+        broker = stack.enter_context(RabbitServer())
+    elif name != "one redis":
+        broker = stack.enter_context(RedisServer(options=SAFE))
     servers: dict[str, Any] = {"broker": broker}
-    ledger, database = broker, ""
-    if name != "one redis":
-        ledger = stack.enter_context(RedisServer(options=SAFE))
-    if name == "sqlite":
-        database = f"sqlite:///{directory}/orders.db"
-    if name == "postgresql":
+    orders = ""
+    if "sqlite" in name:
+        orders = f"sqlite:///{directory}/orders.db"
+    if "postgresql" in name:
         servers["database"] = server = stack.enter_context(PostgresServer())
-        database = server.url
-    if database:
-        _create(database)
-    return Place(broker.url(), ledger.url(), database, directory), servers
-
-
-def _create(database: str) -> None:
-    import sqlalchemy
-    import sqlalchemy.orm  # here, so that no fork of this process need load it
-
-    engine, metadata = sqlalchemy.create_engine(database), sqlalchemy.MetaData()
-    outbox_table(metadata)
-    sqlalchemy.Table("placed", metadata, sqlalchemy.Column("number", sqlalchemy.BigInteger))
-    metadata.create_all(engine)
-    engine.dispose()
-
-
-def _placed(database: str) -> set[int]:
-    import sqlalchemy
-
-    engine = sqlalchemy.create_engine(database)
-    with engine.connect() as connection:
-        return {*connection.execute(sqlalchemy.text("SELECT number FROM placed")).scalars()}
+        orders = server.url
+    with_django = "django" in name
+    if with_django:
+        os.waitpid(fork(lambda: stores.migrate(orders)), 0)
+    if orders:
+        stores.create(orders, with_outbox=not with_django)
+    database = "django" if with_django else orders
+    return Place(broker.url(), ledger.url(), database, orders, directory), servers
 
 
 def _arrived(place: Place) -> dict[str, list[int]]:
-    """Return the numbers in each queue, in the order in which they reached it."""
-    import base64
+    """Return the numbers in each queue, in the order in which they reached it; they stay there."""
+    if place.broker.startswith("redis"):
+        with redis.Redis.from_url(place.broker) as client:
+            raw = {queue: client.lrange(queue, 0, -1)[::-1] for queue in QUEUES}
+        bodies = {queue: [b64decode(json.loads(each)["body"]) for each in raw[queue]] for queue in QUEUES}
+    else:
+        with build(place).connection_for_read() as connection:  # what is not acknowledged stays
+            channel = connection.default_channel
+            bodies = {queue: [*iter(partial(_body, channel, queue), None)] for queue in QUEUES}
+    return {queue: [json.loads(body)[0][0] for body in found] for queue, found in bodies.items()}
 
-    import redis
 
-    client = redis.Redis.from_url(place.broker)
-    rows = {queue: client.lrange(queue, 0, -1)[::-1] for queue in QUEUES}
-    return {
-        queue: [json.loads(base64.b64decode(json.loads(raw)["body"]))[0][0] for raw in found]
-        for queue, found in rows.items()
-    }
+def _body(channel: Any, queue: str) -> bytes | None:
+    message = channel.basic_get(queue)
+    return message and message.body
 
 
 def _judge(place: Place, arrived: dict[str, list[int]]) -> dict[str, Any]:
     everything = [number for numbers in arrived.values() for number in numbers]
-    committed = _placed(place.database) if place.database else {*noted(place.told)}
+    committed = stores.placed(place.orders) if place.database else {*noted(place.told)}
     _let_run(place, {*everything})
     ran = Counter(noted(place.ran))
     return {
@@ -314,7 +310,9 @@ def _let_run(place: Place, expected: set[int]) -> None:
 
 
 if "OUTBOX_KILLS" in os.environ:  # the worker's app
-    app = build(Place(**json.loads(os.environ["OUTBOX_KILLS"])))
+    here = Place(**json.loads(os.environ["OUTBOX_KILLS"]))
+    _use_django(here)
+    app = build(here)
 
 
 def main() -> int:
@@ -326,7 +324,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     args = parser.parse_args()
-    wanted = [each for each in args.setup if each != "postgresql" or find_binaries()]
+    wanted = [each for each in args.setup if "postgresql" not in each or find_binaries()]
     figures = []
     for each in wanted:
         figures.append(run(each, args.kills or SETUPS[each], args.seed))

@@ -244,20 +244,28 @@ def run(ctx: click.Context) -> None:
 
 
 def block_sending(
-    ctx: click.Context, queue: str, what: dict[str, Any], note: str, actor: str, *, as_json: bool
+    ctx: click.Context,
+    queue: str,
+    what: dict[str, Any],
+    note: str,
+    actor: str,
+    *,
+    consuming: bool,
+    as_json: bool,
 ) -> None:
     """``block --queue``: nothing is sent to a queue any more, or nothing of one task to it."""
     task = what.pop("task")
     if any(what.values()):
         raise click.UsageError("--queue goes with --task only; it holds until somebody unblocks it")
-    is_new = _desk(ctx).block(queue, task, actor=actor or default_actor(), note=note)
+    if consuming and task:
+        raise click.UsageError("--consuming is about a whole queue; of one task: `pause --task`")
+    is_new = _desk(ctx).block(queue, task, consuming=consuming, actor=actor or default_actor(), note=note)
     if as_json:
         print_json({"kind": "queue", "queue": queue, "task": task, "new": is_new})
         return
     of = f" of task {task}" if task else ""
-    say(
-        f"blocked  sending{of} to queue {queue}, until somebody unblocks it" + ("" if is_new else " (it was)")
-    )
+    was, too = "" if is_new else " (it was)", ", and consuming it" if consuming else ""
+    say(f"blocked  sending{of} to queue {queue}{too}, until somebody unblocks it{was}")
 
 
 def unblock_sending(

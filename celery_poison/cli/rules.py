@@ -43,6 +43,7 @@ _IF_VERSION = click.option(
 @verb(
     *_WHAT,
     _QUEUE,
+    click.option("--consuming", is_flag=True, help="With --queue: no worker consumes it either."),
     click.option(
         "--expires", callback=seconds, help="For how long: 90s, 15m, 12h, 7d. Default: until unblocked."
     ),
@@ -54,20 +55,22 @@ _IF_VERSION = click.option(
 def block(
     ctx: click.Context,
     queue: str,
+    consuming: bool,
     expires: float | None,
     as_list: bool,
     force: bool,
     note: str,
     actor: str,
     as_json: bool,
-    **what: str,
+    **what: Any,
 ) -> None:
     """Send new messages of a task, or those like a known poison, to quarantine without running them.
 
     Every worker acts on it within about a heartbeat. What runs already goes on. A message that is released
     from quarantine runs all the same.
 
-    With --queue nothing is sent from the outbox to that queue, or of one task to it: it waits there.
+    With --queue nothing is sent from the outbox to that queue, or of one task to it: it waits there. With
+    --consuming the queue is paused, too; `unblock` ends both.
 
     \b
     celery -A proj poison block --like ID --note "crashes the converter"
@@ -76,8 +79,11 @@ def block(
     celery -A proj poison block --list
     """
     if queue:
-        block_sending(ctx, queue, what | {"expires": expires}, note, actor, as_json=as_json)
+        what |= {"expires": expires}
+        block_sending(ctx, queue, what, note, actor, consuming=consuming, as_json=as_json)
         return
+    if consuming:
+        raise click.UsageError("--consuming goes with --queue")
     quarantine = Quarantine(app_of(ctx))
     if as_list:
         _show_blocks(quarantine.blocks(), as_json=as_json)

@@ -16,7 +16,6 @@ from celery_poison.cli.session import REFUSED, Refused, app_of, json_option, ope
 from celery_poison.fleet import Incident, WorkerRecord
 from celery_poison.pauses import Pause
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.database import Waiting, waiting_rows
 from celery_poison.quarantine.deaf import find_deaf
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
 from celery_poison.quarantine.stranded import Stranded
@@ -36,11 +35,10 @@ def status(ctx: click.Context, check: bool, as_json: bool) -> None:
     celery -A proj poison status --json | jq .verdict
     """
     seen = overview(app_of(ctx))
-    rows = waiting_rows(plugin_of(app_of(ctx)).settings.outbox_database)
     if as_json:
-        print_json({**seen.as_dict(), "outbox_database": rows and rows._asdict()})
+        print_json(seen.as_dict())
     else:
-        _tell(ctx.obj, seen, rows)
+        _tell(ctx.obj, seen)
     if check:
         ctx.exit([*Level].index(seen.level))
 
@@ -48,19 +46,19 @@ def status(ctx: click.Context, check: bool, as_json: bool) -> None:
 _COLOURS = {Level.WELL: "green", Level.DECIDE: "yellow", Level.BROKEN: "red"}
 
 
-def _tell(console: Any, seen: Overview, rows: Waiting | None) -> None:
+def _tell(console: Any, seen: Overview) -> None:
     for sentence in seen.verdict:
         console.echo(console.style(clean(sentence), fg=_COLOURS[seen.level], bold=True))
     for typed in seen.next:
         console.echo(f"  {clean(typed)}")
     console.echo("")
-    for name, value in _lines(seen, rows):
+    for name, value in _lines(seen):
         console.echo(f"{name:<12}{clean(value)}")
     for warning in seen.warnings:
         console.echo(console.style("WARNING", fg="red", bold=True) + f"  {clean(warning)}")
 
 
-def _lines(seen: Overview, rows: Waiting | None) -> list[tuple[str, str]]:
+def _lines(seen: Overview) -> list[tuple[str, str]]:
     workers = f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
     errors = (
         f"{count_of(seen.unguarded, 'task')} ran unguarded, {count_of(seen.ledger_errors, 'ledger error')}"
@@ -81,7 +79,7 @@ def _lines(seen: Overview, rows: Waiting | None) -> list[tuple[str, str]]:
         ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
         *([("stuck", _stuck_line(seen.stranded))] if seen.stranded.total else []),
         ("blocked", count_of(seen.blocked, "rule")),
-        *([("outbox", _outbox_line(seen, rows))] if seen.outbox or rows else []),
+        *([("outbox", _outbox_line(seen))] if seen.outbox or seen.outbox_database else []),
         *([("paused", "; ".join(_paused_line(pause) for pause in seen.paused))] if seen.paused else []),
         *([("proposal", _proposal_line(seen.proposal))] if seen.proposal else []),
         ("gate", gate_line(seen.gate)),
@@ -111,11 +109,12 @@ def _paused_line(pause: Pause) -> str:
     return f"{pause.scope} {pause.name} since {when(pause.since)} by {pause.actor}{note}"
 
 
-def _outbox_line(seen: Overview, rows: Waiting | None) -> str:
+def _outbox_line(seen: Overview) -> str:
     waiting = count_of(sum(lane.waiting for lane in seen.outbox), "message")
     troubled = {lane.queue for lane in seen.outbox if lane.cause or lane.blocked}
     trouble = f"; trouble with {some_of(sorted(troubled))}" if troubled else ""
-    return f"{waiting} wait to be sent{trouble}" + (f"; {rows}" if rows else "")
+    rows = f"; {seen.outbox_database}" if seen.outbox_database else ""
+    return f"{waiting} wait to be sent{trouble}{rows}"
 
 
 def _proposal_line(proposal: Proposal) -> str:

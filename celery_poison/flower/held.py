@@ -21,6 +21,8 @@ from celery_poison.quarantine.overview import Overview
 #: Sending to a queue, beside the scopes of a pause.
 SENDING = "sending"
 KINDS = (*Scope, SENDING)
+#: Seconds after which rows of the user's database should have been moved, even if a relay died.
+OVERDUE = 30.0
 
 
 class Held(NamedTuple):
@@ -51,7 +53,7 @@ class Held(NamedTuple):
 
 def held(seen: Overview) -> list[Held]:
     """Return everything that is held back, the pauses first."""
-    return [*map(_paused, seen.paused), *_unsent(seen.outbox)]
+    return [*map(_paused, seen.paused), *_unsent(seen.outbox), *_unmoved(seen)]
 
 
 def _paused(pause: Pause) -> Held:
@@ -76,6 +78,13 @@ def _unsent(lanes: list[LaneRecord]) -> Iterator[Held]:
         elif lane.cause:
             story, note = f"Sending{of} to queue {lane.queue} fails, and is tried again", _why(lane.cause)
             yield Held(SENDING, lane.queue, lane.task, story, note=note, waiting=lane.waiting, can_go=False)
+
+
+def _unmoved(seen: Overview) -> Iterator[Held]:
+    rows = seen.outbox_database
+    if rows and rows.oldest and seen.at - rows.oldest > OVERDUE:
+        story = "Messages in your own database are not moved into the outbox"
+        yield Held(SENDING, "", "", story, since=rows.oldest, waiting=rows.rows, can_go=False)
 
 
 def _why(cause: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from celery_poison.errors import MessageNotFound
+from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller, Code
 
@@ -155,12 +155,18 @@ class OutboxTransitions(Caller):
         return Lease(Lane.read(lane.decode()), int(fence), int(tries), int(failed_seq), taken), None
 
     def outbox_sent(self, lease: Lease, copies: Iterable[Copy]) -> bool:
-        """Note that the broker has these messages; False if another relay has the lane by now."""
+        """Note that the broker has these messages; False if another relay has the lane by now.
+
+        Raises:
+            ConfigurationError: the list of a queue, which this was to put them into, is none.
+        """
         lane = str(lease.lane)
         words = [word for copy in copies for word in copy]
         keys = {"lane": self.keys.lane(lane)}
-        reply = self._call("outbox_sent", keys, name_of_lane=lane, fence=lease.fence, rest=words)
-        return reply[0] is Code.OK
+        code, *rest = self._call("outbox_sent", keys, name_of_lane=lane, fence=lease.fence, rest=words)
+        if code is Code.HELD:
+            raise ConfigurationError(f"the key {rest[0].decode('utf-8', 'replace')!r} of Redis is not a list")
+        return code is Code.OK
 
     def outbox_failed(
         self, lease: Lease, failure: Failure, errors: Iterable[tuple[str, bytes]] = ()

@@ -87,6 +87,13 @@ def _waiting(overview: Overview) -> Rows:
     return [((queue,), number) for queue, number in sorted(waiting.items())]
 
 
+def _in_database(overview: Overview, *, age: bool) -> Rows:
+    rows = overview.outbox_database
+    if rows is None or rows.rows is None:  # whoever cannot read them says nothing
+        return []
+    return [((), max(0.0, overview.at - (rows.oldest or overview.at)) if age else rows.rows)]
+
+
 def _recoveries(snapshot: Snapshot) -> Rows:
     bounds = [*map(str, RECOVERY_BOUNDS), "inf"]
     buckets = [((bound,), float(snapshot.counts.get(f"recovered:{bound}", 0))) for bound in bounds]
@@ -138,6 +145,20 @@ FAMILIES = (
         "Messages that wait in the outbox, by the queue that they go to",
         "queue",
         lambda s, o: _waiting(o),
+    ),
+    Family(
+        "outbox_database_messages",
+        Kind.GAUGE,
+        "Messages that wait in your own database, where it can be read from here",
+        (),
+        lambda s, o: _in_database(o, age=False),
+    ),
+    Family(
+        "outbox_database_oldest_seconds",
+        Kind.GAUGE,
+        "For how long the first of them has been there, 0 when none waits",
+        (),
+        lambda s, o: _in_database(o, age=True),
     ),
     _gauge(
         "outbox_blocked",

@@ -5,6 +5,7 @@ Neither Django nor SQLAlchemy is imported before it is used.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
@@ -13,7 +14,7 @@ from uuid import uuid4
 from celery import current_task
 
 from celery_poison.producer.message import Outgoing
-from celery_poison.text import count_of
+from celery_poison.text import count_of, when
 
 #: Name of the table, whoever creates it.
 TABLE = "celery_poison_outbox"
@@ -83,29 +84,66 @@ class Waiting(NamedTuple):
 
     Attributes:
         rows: None: it cannot be read, and ``error`` says why.
+        oldest: when the first of them was stored, in seconds since 1970; None where none waits.
     """
 
     rows: int | None
     error: str = ""
+    oldest: float | None = None
 
     def __str__(self) -> str:
         if self.rows is None:
             return f"the database of the outbox cannot be read: {self.error}"
-        return f"{count_of(self.rows, 'message')} in the database"
+        since = f", since {when(self.oldest)}" if self.oldest else ""
+        return f"{count_of(self.rows, 'message')} in the database{since}"
+
+
+#: Seconds that whoever asks how many rows wait is kept waiting by a database that does not answer.
+BOUND = 2.0
+
+
+class _Look(threading.Thread):
+    """Looks once: no driver can be relied on to end within a bound."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(name="poison-outbox-rows", daemon=True)
+        self._database = database
+        self.found = Waiting(None, f"no answer within {BOUND:g} seconds")
+
+    def run(self) -> None:
+        try:
+            rows = open_rows(self._database)
+            try:
+                first = rows.first(1)
+                self.found = Waiting(rows.count(), oldest=_stored_at(first[0].packed) if first else None)
+            finally:
+                rows.close()
+        except Exception as error:  # whatever its driver raises
+            said = str(error).splitlines()[0] if str(error) else ""
+            self.found = Waiting(None, f"{type(error).__name__}: {said}")
+
+
+#: Database -> the newest look at it.
+_looks: dict[str, _Look] = {}
 
 
 def waiting_rows(database: str | None) -> Waiting | None:
     """Count what waits in the user's database; None where there is none (``poison_outbox_database``)."""
     if not database:
         return None
+    look = _looks.get(database)
+    if look is None or not look.is_alive():  # else one that hangs is enough
+        look = _looks[database] = _Look(database)
+        look.start()
+    look.join(BOUND)
+    return look.found
+
+
+def _stored_at(packed: bytes) -> float | None:
     try:
-        rows = open_rows(database)
-        try:
-            return Waiting(rows.count())
-        finally:
-            rows.close()
-    except Exception as error:  # whatever its driver raises
-        return Waiting(None, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        return Outgoing.unpack(packed).at
+    except (ValueError, TypeError):
+        return None
 
 
 class DjangoRows:

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from celery_poison import signals
-from celery_poison.errors import MessageNotFound
+from celery_poison.errors import ConfigurationError, MessageNotFound
+from celery_poison.ledger import pauses
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
+from celery_poison.pauses import Pause, Scope
 from celery_poison.producer import database
 from celery_poison.producer.message import Outgoing
 from celery_poison.producer.outbox import Host
+
+#: How the note of a pause begins that came with a blockade, and goes with it.
+CONSUMING_TOO = "sending to it is blocked"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,22 +109,46 @@ class OutboxDesk:
         lane = self.find(seq).lane
         self._ledger.outbox_drop(str(lane) if lane else FAILED, seq, actor=actor, note=note)
 
-    def block(self, queue: str, task: str = "", *, actor: str, note: str = "") -> bool:
-        """Send nothing to a queue any more, or nothing of one task to it; False if that was so already."""
+    def block(
+        self, queue: str, task: str = "", *, consuming: bool = False, actor: str, note: str = ""
+    ) -> bool:
+        """Send nothing to a queue any more, or nothing of one task to it; False if that was so already.
+
+        Args:
+            consuming: pause the queue, too, until it is unblocked. One that it has stays.
+
+        Raises:
+            ConfigurationError: ``consuming`` with ``poison_observe_only``: workers pause nothing.
+        """
+        if consuming and self._host.settings.observe_only:
+            raise ConfigurationError("poison_observe_only is set: workers pause nothing")
         is_new = self._ledger.outbox_block(queue, task, actor=actor, note=note)
         if is_new:
             signals.queue_blocked.send(sender=None, queue=queue, cause="")
+        if consuming and self._pause_of(queue) is None:
+            why = f"{CONSUMING_TOO}: {note}" if note else CONSUMING_TOO
+            self._ledger.pause(Scope.QUEUE, queue, actor=actor, note=why, said=f"queue {queue}: {why}")
         return is_new
 
     def unblock(self, queue: str, task: str = "", *, actor: str, note: str = "") -> int:
-        """Send again, at once; return the number of destinations that waited for it.
+        """Send again, at once, and end the pause that came with the blockade of a whole queue.
+
+        Returns:
+            the number of destinations that waited for it.
 
         Raises:
             MessageNotFound: it is not blocked.
         """
         due = self._ledger.outbox_unblock(queue, task, actor=actor, note=note)
         signals.queue_unblocked.send(sender=None, queue=queue)
+        pause = None if task else self._pause_of(queue)
+        if pause is not None and pause.note.startswith(CONSUMING_TOO):
+            self._ledger.resume(Scope.QUEUE, queue, actor=actor, said=f"queue {queue}: it is unblocked")
         return due
+
+    def _pause_of(self, queue: str) -> Pause | None:
+        found = pauses.holding(self._ledger)
+        return next((each for each in found if (each.scope, each.name) == (Scope.QUEUE, queue)), None)
 
     def _lanes(self) -> list[Lane]:
         return [Lane(each.queue, each.task, each.tied) for each in self.lanes() if each.waiting]

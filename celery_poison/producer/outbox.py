@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Protocol
 
 import redis
@@ -24,6 +23,9 @@ from celery_poison.producer.message import Outgoing
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
+
+#: Seconds for which a ledger that is away is told of no commit: not every transaction waits for it.
+UNTOLD = 30.0
 
 
 class Host(Protocol):
@@ -57,7 +59,7 @@ class Outbox:
         self._plugin = plugin
         self._ledger: Ledger | None = None
         self._rows: DjangoRows | None = None
-        self._away_until = 0.0
+        self._away_until = self._untold_until = 0.0
         self._is_away = False
         self.sent_directly = 0
 
@@ -115,9 +117,12 @@ class Outbox:
 
     def tell_rows(self) -> None:
         """Wake who moves rows of the user's database; without that it looks within a second."""
-        if time.monotonic() >= self._away_until:
-            with suppress(LedgerUnavailable):
-                self.ledger.outbox_tell_rows()
+        if time.monotonic() < max(self._away_until, self._untold_until):
+            return
+        try:
+            self.ledger.outbox_tell_rows()
+        except LedgerUnavailable:
+            self._untold_until = time.monotonic() + UNTOLD
 
     def refused(self, outgoing: Outgoing, queue: str, seq: int, detail: str) -> None:
         """Note that a worker received a message of a task that it does not know (row 9).

@@ -10,7 +10,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import hooks, signals
 from celery_poison.blocks import Kind, read_rules
-from celery_poison.errors import LedgerUnavailable
+from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.outbox import Copy, Failure, Lease, Taken
@@ -180,10 +180,14 @@ class Rounds:
         try:
             batch = self._readable(sendable)
             copies = self._handover.send(batch) if batch else []
+            is_mine = self._ledger.outbox_sent(lease, [*over, *copies])
         except NotSent as error:
             self._failed(lease, sendable, error)
             return
-        if self._ledger.outbox_sent(lease, [*over, *copies]):
+        except ConfigurationError as error:
+            self._failed(lease, sendable, NotSent(Cause.DEFINITION, str(error), reached=False))
+            return
+        if is_mine:
             sent = {copy.seq for copy in copies}
             self._handover.tell(message for seq, _, message in batch if seq in sent)
         else:

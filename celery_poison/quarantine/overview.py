@@ -21,6 +21,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.pauses import Pause
 from celery_poison.plugin import plugin_of
+from celery_poison.producer.database import Waiting, waiting_rows
 from celery_poison.quarantine.backlog import Backlog, read_backlogs
 from celery_poison.quarantine.deaf import Deaf, find_deaf
 from celery_poison.quarantine.owner import check_owner, without_secrets
@@ -68,6 +69,7 @@ class Overview:
         stranded: messages that nobody works on.
         deaf: workers that live and consume nothing, while messages wait for them.
         outbox: where messages wait to be sent, or sending is blocked.
+        outbox_database: what waits in the user's own database before that; None: there is none.
         queues: what each queue has in store; empty where nobody asked, and nothing has a limit.
         unsent: messages tied to the success of a task that could not be sent, and wait for a person.
         faults: what is broken, in sentences, the gravest first.
@@ -98,6 +100,7 @@ class Overview:
     stranded: Stranded
     deaf: list[Deaf]
     outbox: list[LaneRecord]
+    outbox_database: Waiting | None
     unsent: int
     queues: list[Backlog]
     faults: list[str] = field(default_factory=list)
@@ -197,6 +200,7 @@ class Overview:
             **{name: getattr(self, name) for name in own},
             "verdict": "; ".join(self.verdict),
             "oldest": self.oldest and self.oldest.as_dict(),
+            "outbox_database": self.outbox_database and self.outbox_database._asdict(),
             "proposal": self.proposal and self.proposal.summary(),
             "stuck": [stuck.as_dict() for stuck in self.stranded.oldest],
             "stuck_messages": self.stranded.counts,
@@ -238,6 +242,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         stranded=find_stranded(app),
         deaf=deaf,
         outbox=ledger.outbox_lanes(),
+        outbox_database=waiting_rows(settings.outbox_database),
         queues=backlogs,
         unsent=sum(1 for _ in ledger.outbox_messages(FAILED)),
     )

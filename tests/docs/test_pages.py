@@ -36,6 +36,20 @@ def test_every_relative_link_leads_to_a_file_and_to_a_heading_of_it(link: Link) 
         )
 
 
+def test_every_test_that_a_page_names_exists() -> None:
+    known = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.M)
+    }
+    named = {
+        (page.name, name) for page in PAGES for name in re.findall(r"`(test_\w+)…`", page.read_text("utf-8"))
+    }
+    assert len(named) > 10
+    missing = {each for each in named if not any(name.startswith(each[1]) for name in known)}
+    assert not missing
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_python_block_compiles(page: Path) -> None:
     for number, block in enumerate(blocks(page.read_text(encoding="utf-8"), "python"), 1):

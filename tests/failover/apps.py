@@ -27,14 +27,14 @@ def register_holds(app: Celery) -> None:
     @guarded
     @app.task(bind=True, shared=False, name="fleet.holds")
     def holds(self: Any, n: Any) -> int:
-        mine, id = here(), self.request.id
-        mine.leave("holds", id, "start", n)
-        if _runs_elsewhere(mine, id):
-            mine.leave("holds", id, "twice", n)
-        while not may_go(mine):
-            time.sleep(0.02)
-        mine.leave("holds", id, "end", n)
-        return os.getpid()
+        return _hold(self.request.id, n)
+
+    @guarded(transactional_publish=True)
+    @app.task(bind=True, shared=False, name="fleet.holds_and_ships")
+    def holds_and_ships(self: Any, n: Any) -> int:
+        for box in range(2):
+            app.tasks["fleet.ship"].apply_async((f"{n}:{box}:{os.getpid()}",), queue="ships")
+        return _hold(self.request.id, n)
 
     @guarded
     @app.task(bind=True, shared=False, name="fleet.swells")
@@ -46,6 +46,17 @@ def register_holds(app: Celery) -> None:
         here().leave("swells", self.request.id, "start", n)
         while not may_go(here()):
             time.sleep(0.02)
+
+
+def _hold(id: str, n: Any) -> int:
+    mine = here()
+    mine.leave("holds", id, "start", n)
+    if _runs_elsewhere(mine, id):
+        mine.leave("holds", id, "twice", n)
+    while not may_go(mine):
+        time.sleep(0.02)
+    mine.leave("holds", id, "end", n)
+    return os.getpid()
 
 
 def may_go(mine: Marks) -> bool:

@@ -11,6 +11,7 @@ from celery.result import AsyncResult
 from celery_poison.plugin import plugin_of
 from celery_poison.testing import Worker
 from tests.failover.crew import Watched, frozen
+from tests.worker.harbour import Harbour
 
 #: RabbitMQ gives a frozen worker's messages back when its connection has been silent for two heartbeats.
 RABBIT = {"broker_heartbeat": 2}
@@ -91,6 +92,35 @@ def _works_again(crew: Watched, worker: Worker) -> None:
     more = [crew.send("healthy", n) for n in range(4)]
     crew.await_that(lambda: all(r.state == "SUCCESS" for r in more), f"{worker.name} works again")
     assert worker.is_alive()
+
+
+@pytest.mark.parametrize("first", ["new", pytest.param("old", marks=matrix)])
+@pytest.mark.parametrize("broker_url", ["redis", pytest.param("rabbitmq", marks=matrix)], indirect=True)
+def test_EMS_11_of_a_frozen_worker_that_comes_back_and_commits_nothing_leaves(
+    first: str, new_crew: Any, broker_url: str
+) -> None:
+    crew: Watched = new_crew(broker_url, **RABBIT)
+    ships = Harbour(crew)
+    results = [crew.send("holds_and_ships", n) for n in range(2)]
+    with crew.worker() as old:
+        crew.await_held(old, 2)
+        with crew.worker("w2") as new:
+            new.wait_ready()
+            with frozen(*(processes := old.session_pids())):
+                crew.await_held(new, 2)
+                if first == "new":
+                    crew.let_go()
+                    crew.await_that(lambda: all(each.ready() for each in results), "the new owner is done")
+            for pid in processes:
+                crew.let_go(pid)
+            crew.await_events("stale", 2)
+            assert first == "new" or not ships.boxes(), "the new owner still holds them"
+            crew.let_go()
+            crew.await_invariants(results, stale=2)
+            owners = {n: result.get() for n, result in enumerate(results)}
+            assert not {*owners.values()} & {*processes}
+            crew.await_that(lambda: len(ships.boxes()) >= 4, "what the new owner has sent")
+    assert sorted(ships.boxes()) == [f"{n}:{box}:{owners[n]}" for n in range(2) for box in range(2)]
 
 
 @pytest.mark.parametrize("broker_url", ["redis", pytest.param("rabbitmq", marks=matrix)], indirect=True)

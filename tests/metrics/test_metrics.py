@@ -156,9 +156,10 @@ def test_every_family_is_exported_under_its_name(scraper: Scraper, keeper: Keepe
     keeper.send_and_keep("fleet.healthy", 1, cause="payload")
     scraper.await_that("quarantine_messages", "payload", "celery", "fleet.healthy", is_=1)
     names = {name.removesuffix("_count") for name, _ in scraper.now()}
-    # Nobody consumes, limits, or sends to one here.
-    of_queues = {"queue_messages", "queue_limit_messages", "outbox_messages"}
-    assert {family.name for family in (*FAMILIES, *HEALTH)} - of_queues <= names
+    # Nobody consumes, limits, or sends to a queue here, nor has a database of their own.
+    absent = {"queue_messages", "queue_limit_messages", "outbox_messages"}
+    absent |= {"outbox_database_messages", "outbox_database_oldest_seconds"}
+    assert {family.name for family in (*FAMILIES, *HEALTH)} - absent <= names
 
 
 # --- nobody waits for Redis --------------------------------------------------------------------------

@@ -7,15 +7,19 @@ from contextlib import suppress
 from typing import Any
 
 from celery import Celery
-from kombu import Queue
+from kombu import Connection, Exchange, Queue
 
 from celery_poison import guarded, install
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.plugin import plugin_of
+from celery_poison.producer.capture import captured_by
 from celery_poison.producer.causes import SendFailed
 from celery_poison.producer.message import Outgoing
 from celery_poison.producer.mover import Mover
 from celery_poison.producer.relay import Rounds
+
+#: Nobody listens there.
+NOWHERE = "redis://127.0.0.1:1/0"
 
 
 def build_app(broker_url: str, ledger_url: str, **settings: Any) -> Celery:
@@ -125,3 +129,22 @@ class Shop:
 
 def _order(message: Outgoing) -> int:
     return int(json.loads(message.body)[0][0])
+
+
+def declare_otherwise(url: str, name: str, **arguments: Any) -> None:
+    """Declare a queue on RabbitMQ, as somebody else would have it."""
+    with Connection(url) as connection:
+        Queue(name, Exchange(name), name, queue_arguments=arguments)(connection.default_channel).declare()
+
+
+class tied:
+    """What is published in here is stored as tied to the success of a task."""
+
+    def __init__(self, shop: Shop) -> None:
+        self._store = lambda outgoing: shop.plugin.outbox.store(outgoing.as_tied())
+
+    def __enter__(self) -> None:
+        self._token = captured_by.set(self._store)
+
+    def __exit__(self, *_: object) -> None:
+        captured_by.reset(self._token)

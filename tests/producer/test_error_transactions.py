@@ -12,19 +12,23 @@ from celery_poison.blocks import Kind
 from celery_poison.producer.capture import captured
 from celery_poison.producer.message import Outgoing
 from celery_poison.quarantine.error_transactions import for_failed_sends
+from tests import sampled
 from tests.producer.kit import Shop
+
+BROKERS = pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 
 
 @pytest.fixture
-def shop(new_shop: Callable[..., Shop]) -> Shop:
+def shop(shop: Shop) -> Shop:
     """Its task `shop.pack` is blocked, and whoever hears of that has a queue of its own."""
-    shop = new_shop(poison_on_send_failed="shop.alarm", poison_outbox_auto_block=True)
+    shop.plugin.override({"poison_on_send_failed": "shop.alarm", "poison_outbox_auto_block": True})
     shop.app.conf.task_routes = {"shop.alarm": "alarms"}
     shop.plugin.on_send_failed = for_failed_sends(shop.app)
     shop.ledger.block(Kind.TASK, "shop.pack", task="shop.pack", lasts_ms=0, actor="a", note="", said="")
     return shop
 
 
+@BROKERS
 def test_TP1_3_row_3_of_an_asynchronous_send_its_number_and_first_message_are_told(shop: Shop) -> None:
     for order in (7, 8):
         shop.task("pack").delay(order)
@@ -36,6 +40,7 @@ def test_TP1_3_row_3_of_an_asynchronous_send_its_number_and_first_message_are_to
     assert [message["args"] for message in report["unsent"]] == [[7]]
 
 
+@BROKERS
 def test_TP1_3_row_1_of_a_synchronous_send_its_destination_cause_and_message_are_told(shop: Shop) -> None:
     taken: list[Outgoing] = []
 

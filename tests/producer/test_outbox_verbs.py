@@ -14,8 +14,7 @@ from celery_poison.quarantine.owner import default_actor
 from celery_poison.testing.basics import wait_until
 from tests.apps.harness import ROOT, Fleet
 from tests.cli.conftest import Console
-from tests.producer.kit import Shop
-from tests.producer.test_table_2_3 import NOWHERE, tied
+from tests.producer.kit import NOWHERE, Shop, tied
 
 
 @pytest.fixture
@@ -75,6 +74,29 @@ def test_TP1_4_a_queue_is_blocked_shown_and_unblocked(desk: Console, away: Shop)
     assert desk.json("unblock", "--queue", "mail")["queue"] == "mail"
     assert "is not blocked" in desk.run("unblock", "--queue", "mail", status=1).stderr
     assert "holds until somebody" in desk.run("block", "--queue", "q", "--expires", "1h", status=2).stderr
+
+
+def test_TP1_6_a_blockade_that_stops_consuming_too_ends_the_pause_that_it_has_set_and_no_other(
+    desk: Console,
+) -> None:
+    def paused() -> list[str]:
+        return [each["note"] for each in desk.json("status")["paused"]]
+
+    desk.run("block", "--queue", "mail", "--consuming", "--note", "moving house")
+    assert paused() == ["sending to it is blocked: moving house"]
+    desk.run("unblock", "--queue", "mail")
+    assert paused() == []
+    for pause_first in (True, False):  # a person's own pause, before or since
+        typed = [
+            ("pause", "--queue", "mail", "--force", "--note", "mine"),
+            ("block", "--queue", "mail", "--consuming"),
+        ]
+        for each in typed if pause_first else typed[::-1]:
+            desk.run(*each)
+        desk.run("unblock", "--queue", "mail")
+        assert paused() == ["mine"]
+    assert "a whole queue" in desk.run(*typed[1], "--task", "t", status=2).stderr
+    assert "goes with --queue" in desk.run("block", "--task", "t", "--consuming", status=2).stderr
 
 
 def test_TP1_5_a_tied_message_that_failed_is_listed_and_sent_again_by_its_number(

@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 from celery._state import _task_stack
 from celery.exceptions import Retry
 
-from celery_poison.errors import ConfigurationError
+from celery_poison.errors import ConfigurationError, LedgerUnavailable
+from celery_poison.flower.held import held
+from celery_poison.metrics.families import FAMILIES
 from celery_poison.outbox import outbox_table, publishing_in
-from celery_poison.producer import mover
-from celery_poison.producer.database import open_rows
+from celery_poison.producer import database, mover
+from celery_poison.producer.database import Waiting, open_rows
 from celery_poison.producer.mover import Mover
+from celery_poison.quarantine.overview import overview
 from tests.cli.conftest import Console
 from tests.failover.forked import DIED, Forked
 from tests.producer.kit import Shop
@@ -76,6 +82,21 @@ def test_what_is_published_outside_of_a_transaction_is_stored_in_the_ledger_as_e
 ) -> None:
     shop.charge(1)
     assert shop.waiting() == [1] and rows(orders) == []
+
+
+def test_TP1_1_of_many_commits_only_the_first_waits_for_a_ledger_that_does_not_answer(
+    shop: Shop, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def away() -> None:
+        asked.append(1)
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr(shop.plugin.outbox.ledger, "outbox_tell_rows", away)
+    for number in range(3):
+        _place(shop, orders, number)
+    assert len(asked) <= 1 and len(rows(orders)) == 3, "a commit of a connection tells nobody"
 
 
 def test_NEW_8_a_retry_does_not_go_with_the_transaction_that_it_rolls_back(
@@ -171,11 +192,44 @@ def test_only_one_process_looks_into_the_database_at_a_time_until_it_leaves(
 def test_the_rows_that_wait_are_told_by_status_outbox_status_and_doctor(shop: Shop, orders: Orders) -> None:
     _place(shop, orders, 1, 2)
     console = Console(shop.app)
-    assert console.json("outbox", "status")["database"] == {"rows": 2, "error": ""}
-    assert console.json("status")["outbox_database"] == {"rows": 2, "error": ""}
+    told = console.json("outbox", "status")["database"]
+    assert told == console.json("status")["outbox_database"]
+    assert (told["rows"], told["error"], abs(told["oldest"] - time.time()) < 600) == (2, "", True)
     assert "0 messages wait to be sent; 2 messages in the database" in console.out("status")
     doctor = console.run("doctor", "--json")
-    assert '"2 messages in the database"' in doctor.output
+    assert '"2 messages in the database, since ' in doctor.output
+
+
+def test_the_rows_that_wait_are_in_the_metrics_and_in_flower_when_they_should_have_been_moved(
+    shop: Shop, orders: Orders
+) -> None:
+    _place(shop, orders, 1, 2)
+    seen = overview(shop.app)
+    late = replace(seen, at=seen.at + 60)
+    read: dict[str, Any] = {each.name: each.rows for each in FAMILIES}
+    assert [*read["outbox_database_messages"](None, seen)] == [((), 2)]
+    ((_, age),) = read["outbox_database_oldest_seconds"](None, late)
+    assert age > 59
+    assert not held(seen) and [each.waiting for each in held(late)] == [2]
+    away = replace(late, outbox_database=Waiting(None, "no way there"))
+    assert not held(away) and not read["outbox_database_messages"](None, away)
+
+
+def test_a_database_that_does_not_answer_keeps_nobody_waiting_who_asks_how_much_waits(
+    shop: Shop, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, asked = Event(), []
+    really = database.open_rows
+    monkeypatch.setattr(database, "BOUND", 0.05)
+    monkeypatch.setattr(
+        database, "open_rows", lambda name: (asked.append(name), answers.wait(), really(name))[2]
+    )
+    for _ in range(3):
+        waiting = database.waiting_rows(orders.setting)
+        assert waiting and waiting.rows is None and "no answer" in waiting.error
+    assert len(asked) == 1, "one that hangs is enough"
+    answers.set()
+    database._looks[orders.setting].join()
 
 
 def test_a_database_that_is_away_is_said_once_and_tried_again(

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from celery import chord
 
+from celery_poison.broker.publish import depth
 from celery_poison.chaos.servers import RabbitServer
 from celery_poison.plugin import plugin_of
 from celery_poison.producer import relay
 from celery_poison.producer.desk import OutboxDesk
 from celery_poison.testing.basics import wait_until
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.producer.orders import SqlOrders, rows
 from tests.services import need
 from tests.worker.conftest import Crew
@@ -26,10 +27,11 @@ def _desk(crew: Crew) -> OutboxDesk:
     return OutboxDesk(plugin_of(crew.app))
 
 
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 def test_TP1_4_row_9_a_task_that_no_worker_knows_is_blocked_and_everything_else_runs_by_a_workers_relay(
-    assemble: Callable[..., Crew], redis_url: str
+    assemble: Callable[..., Crew], broker_url: str
 ) -> None:
-    crew = assemble(Crew, redis_url, **QUICK)
+    crew = assemble(Crew, broker_url, **QUICK)
     adds = crew.app.tasks["fleet.adds"]
     with crew.worker():
         assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
@@ -48,6 +50,27 @@ def test_TP1_4_row_9_a_task_that_no_worker_knows_is_blocked_and_everything_else_
         )
         assert [each.cause for each in crew.quarantine.list()] == ["unknown_task"]
         assert len(crew.events("send_failed")) == len(crew.events("queue_blocked")) == 1
+
+
+def test_TP1_6_a_blockade_stops_sending_and_consuming_and_lifting_it_starts_both(
+    assemble: Callable[..., Crew], redis_url: str
+) -> None:
+    crew = assemble(Crew, redis_url, **QUICK)
+    with crew.worker(queues=["celery", "mails"]):
+        assert crew.send("healthy", 0, queue="mails").get(timeout=PATIENCE) == 0
+        _desk(crew).block("mails", consuming=True, actor="ann")
+        crew.await_that(
+            lambda: [each.paused for each in crew.quarantine.queries.workers(60_000)] == ["mails"],
+            "nobody consumes it",
+        )
+        there = crew.send("healthy", 1, queue="mails", outbox=False)
+        waits = crew.send("healthy", 2, queue="mails")
+        assert crew.send("healthy", 3).get(timeout=PATIENCE) == 3, "the other queue goes on"
+        with crew.app.connection_for_read() as connection:
+            assert depth(connection, "mails") == 1
+        assert [each.waiting for each in _desk(crew).lanes()] == [1]
+        _desk(crew).unblock("mails", actor="ann")
+        assert [each.get(timeout=PATIENCE) for each in (there, waits)] == [1, 2]
 
 
 def test_TP1_1_a_workers_relay_moves_what_was_committed_in_the_users_database(

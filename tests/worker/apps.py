@@ -18,6 +18,7 @@ from celery_poison import guarded
 from celery_poison.errors import QueueFull
 from tests.apps.factory import build_app
 from tests.apps.marks import Marks, marks
+from tests.worker.dying import die_after
 
 
 def here() -> Marks:
@@ -54,6 +55,8 @@ def _fail(what: str, retries: int) -> None:
 
 def _end_of_packing(task: Any, what: str) -> None:
     again = task.request.poison.deliveries > 1 or task.request.retries
+    if what.startswith("dies after") and not again:
+        die_after(int(what.split()[2]), task.request.id, whole="with its worker" in what)
     match what:
         case "waits":
             here().wait_at_gate()
@@ -69,6 +72,8 @@ def _end_of_packing(task: Any, what: str) -> None:
             os.kill(-os.getpgrp(), signal.SIGKILL)
         case "quarantine":
             task.quarantine("smells")
+        case _ if what.startswith("dies after") and again:
+            raise ValueError(what)
 
 
 def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a decision

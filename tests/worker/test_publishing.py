@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
-
-
-class Harbour:
-    """Takes the boxes that have left, in their order; no worker consumes that queue."""
-
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
-        self._boxes: list[str] = []
-
-    def boxes(self) -> list[str]:
-        with self._crew.app.connection_for_write() as connection:
-            connection.SimpleQueue("ships").close()  # it may not exist yet
-            while message := connection.default_channel.basic_get("ships", no_ack=True):
-                self._boxes.append(json.loads(message.body)[0][0])
-        return self._boxes
+from tests.worker.harbour import Harbour
 
 
 def _boxes(what: str) -> list[str]:
@@ -79,3 +64,36 @@ def test_TP1_9_a_worker_that_dies_sends_nothing_and_whole_tasks_can_be_tied(
         crew.await_that(lambda: len(ships.boxes()) >= 4, "left")
         crew.await_that(crew.nothing_runs, "nothing left running")
     assert ships.boxes() == wanted
+
+
+#: More than a run sends for its end: what is tied, two of its result, two of the end itself. After the last
+#: nobody dies.
+COMMANDS = 7
+#: What was sent when it is stored, and what was answered by then.
+SENT, STORED = 3, 4
+
+
+@pytest.mark.parametrize("whole", sampled([""], [" with its worker"]))
+def test_TP1_9_killed_after_any_command_of_its_end_all_leaves_once_if_it_succeeded_and_nothing_if_not(
+    new_crew: Any, broker_url: str, whole: str
+) -> None:
+    crew: Crew = new_crew(broker_url, poison_on_rollback="fleet.alarm", poison_max_crashes=COMMANDS)
+    with crew.supervise(concurrency=3):
+        crew.send("packs", "first").get(timeout=PATIENCE)  # Redis knows the scripts from now on
+        first, ships = Harbour(crew), Harbour(crew)
+        crew.await_that(lambda: first.boxes() == _boxes("first"), "left")
+        results = {}
+        for what in (f"dies after {number}{whole}" for number in range(COMMANDS)):
+            results[what] = crew.send("packs", what)
+            if whole:  # else its worker takes others along
+                crew.await_that(results[what].ready, "ended")
+        crew.await_that(lambda: all(result.ready() for result in results.values()), "ended")
+        crew.await_that(crew.nothing_runs, "nothing left running")
+        succeeded = [what for what, result in results.items() if result.state == "SUCCESS"]
+        wanted = [box for what in succeeded for box in _boxes(what)]
+        crew.await_that(lambda: len(ships.boxes()) >= len(wanted), "left")
+    shipped = sorted(ships.boxes(), key=lambda box: [*results].index(box.rpartition(":")[0]))
+    assert shipped == wanted, "all of what succeeded, once and in order, and nothing else"
+    numbers = {int(what.split()[2]) for what in succeeded}
+    assert {*range(STORED, COMMANDS)} <= numbers <= {*range(SENT, COMMANDS)}, "those whose result was stored"
+    assert crew.starts("packs") == 1 + 2 * COMMANDS - len(succeeded)
