@@ -168,12 +168,20 @@ def _acquit(ledger: Ledger) -> None:
     ledger.acquit(MID, RUNNING, final=True)
 
 
+def _acquit_without_entry(ledger: Ledger) -> None:
+    """Its worker was cut off and taken for dead; nobody knows whether the broker hears of its end."""
+    ledger.interrupt(MID, RUNNING, cause="worker_lost")
+    ledger.acquit(MID, RUNNING, final=True, copy=True)
+
+
 def _duplicate(ledger: Ledger) -> None:
     _finishes(ledger)
     ledger.duplicate(MID, start_of("t3", "C"), reason="x")
 
 
-ENDS = pytest.mark.parametrize("end", [_settle, _settle_without_entry, _acquit, _duplicate])
+ENDS = pytest.mark.parametrize(
+    "end", [_settle, _settle_without_entry, _acquit, _acquit_without_entry, _duplicate]
+)
 
 
 @ENDS

@@ -16,12 +16,12 @@
 -- JOURNALS cleared (only for a candidate or a released message), duplicate (for a parked copy)
 local e = start_of(ARGV[3])
 local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
-if ARGV[5] ~= '1' then
-  if current and current.token == e.token then redis.call('HDEL', KEYS[1], ARGV[2]) end
-  if not current or current.token == e.token then
-    end_parking_and_journal(KEYS[5], KEYS[6], KEYS[7], ARGV[1], ARGV[2], 'finished')
-  end
-  redis.call('HDEL', KEYS[2], e.token)
+local mine, told = current and current.token == e.token, ARGV[5] ~= '1'
+if mine and told then redis.call('HDEL', KEYS[1], ARGV[2]) end
+-- Without a start on record (its worker had been taken for dead) nothing else will ever end the parking.
+if not current or mine and told then
+  end_parking_and_journal(KEYS[5], KEYS[6], KEYS[7], ARGV[1], ARGV[2], 'finished')
 end
+if told then redis.call('HDEL', KEYS[2], e.token) end
 local cleared = clear_and_journal(KEYS[3], KEYS[4], KEYS[8], KEYS[7], ARGV[1], ARGV[2], e, ARGV[4] == '1')
 return {'OK', cleared and 1 or 0}
