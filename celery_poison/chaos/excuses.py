@@ -124,7 +124,7 @@ def _went_with_it(case: Case, blow: Blow) -> bool:
 
 def _could_not_tell_of_its_end(case: Case, blow: Blow) -> bool:
     """Whether the worker of a run ended while Redis was away, or soon after: only the broker heard."""
-    return case.text == REMEMBERED and any(
+    return case.text in (REMEMBERED, EXPIRES) and any(
         run.life in blow.lives and run.end is not None and run.end - SLACK <= blow.began <= case.settled
         for run in case.runs
     )
@@ -238,8 +238,8 @@ def _worker_died_beside_its_trial(case: Case, blow: Blow) -> bool:
 ENDS = "ends that wait for a copy"
 
 
-#: Of a start that ended; of a message that is a candidate, or has a history.
-ITS_END, REMEMBERED = "its end is on record", "is remembered"
+#: Of a start that ended; of a message that is a candidate, or has a history; of one whose history expires.
+ITS_END, REMEMBERED, EXPIRES = "its end is on record", "is remembered", "is remembered for a while"
 
 
 def _nobody_asks_for_its_end(case: Case, blow: Blow) -> bool:
@@ -250,6 +250,11 @@ def _nobody_asks_for_its_end(case: Case, blow: Blow) -> bool:
 def _ended_under_a_former_name(case: Case, blow: Blow) -> bool:
     """Whether its worker was taken for dead: if it dies later, the end waits for a copy, for hours."""
     return case.text == ITS_END and _was_away(case, blow)
+
+
+def _ended_unheard(case: Case, blow: Blow) -> bool:
+    """Whether its worker was taken for dead: who ran it last, or was to run it, never told of its end."""
+    return case.text == EXPIRES and _was_away(case, blow)
 
 
 def _waits_for_a_copy(case: Case, blow: Blow) -> bool:
@@ -330,6 +335,8 @@ EXCUSES = (
            "who would ask for its end was forgotten with it"),
     Excuse((Wrong.LEFT,), SILENCES, _ended_under_a_former_name,
            "its worker was taken for dead, and died before it could forget the end"),
+    Excuse((Wrong.LEFT,), SILENCES, _ended_unheard,
+           "its worker was taken for dead, and nobody told of its end: it is forgotten after 30 days"),
     Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
            "Redis did not keep the note of its end, or that it was forgotten"),
     Excuse((Wrong.LEFT,), (DEATH,), _could_not_tell_of_its_end,

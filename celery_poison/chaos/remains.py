@@ -127,12 +127,15 @@ def ended(stage: Stage) -> set[str]:
         return {start.id for start in _starts(client).values() if start.token in ends}
 
 
-def flagged(stage: Stage) -> set[str]:
-    """Return the task ids that the ledger takes for candidates, or remembers."""
+def flagged(stage: Stage) -> tuple[set[str], set[str]]:
+    """Return the task ids that are candidates or remembered for good, and those whose history expires."""
     with stage.redis.client() as client:
         ids: Any = client.zrange(_KEYS.candidates, 0, -1)
-        lineages = (key for key in client.scan_iter(count=1000) if key.startswith(_KEYS.lineage("")))
-        return {*ids, *(key.removeprefix(_KEYS.lineage("")) for key in lineages)}
+        keys = [key for key in client.scan_iter(count=1000) if key.startswith(_KEYS.lineage(""))]
+        expires = {key for key in keys if _number(client.ttl(key)) > 0}
+        named = {key: key.removeprefix(_KEYS.lineage("")) for key in keys}
+    flagged = {*ids, *(named[key] for key in {*keys} - expires)}
+    return flagged, {named[key] for key in expires} - flagged
 
 
 def left_behind(stage: Stage) -> dict[str, int]:

@@ -93,7 +93,7 @@ class Program:
         left, journal, convicted = counted(stage), watch.journal(), watch.convicted
         traced = traces(stage, _not_done(stage, load) - {*convicted})
         plain = stage.options.plain
-        remembered = set() if plain else flagged(stage)
+        remembered, expiring = (set(), set()) if plain else flagged(stage)
         ends = set() if plain or stage.rabbit else ended(stage)
         on_record = [] if plain else entries(stage)
         stage.stop_fleet()
@@ -111,6 +111,7 @@ class Program:
             broker=stage.options.broker,
             convicted=convicted,
             flagged=frozenset(remembered),
+            expiring=frozenset(expiring),
             ended=frozenset(ends),
             left=left,
             complaints=[*_complaints(stage), *(("", text) for text in torment.broken)],

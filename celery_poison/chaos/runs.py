@@ -139,6 +139,7 @@ class Facts:
         convicted: task ids that were in quarantine at any time, and when each was seen there first.
         left: what is left when all is quiet, and after the last worker has left.
         flagged: task ids that the ledger still remembers then.
+        expiring: those of which it knows no more than a history that expires.
         ended: task ids of starts that ended and are still on record, where nothing waits for a copy.
         complaints: lives of workers, and what Celery said when it gave up; or no life, and a fault that
             could not be done.
@@ -152,6 +153,7 @@ class Facts:
     convicted: Mapping[str, float] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
     flagged: frozenset[str] = frozenset()
+    expiring: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
     complaints: list[tuple[str, str]] = field(default_factory=list)
     traces: Mapping[str, list[str]] = field(default_factory=dict)

@@ -312,6 +312,14 @@ def test_a_message_is_remembered_if_its_worker_ended_before_it_could_tell_of_its
     assert (Wrong.LEFT, "a") in found(replace(given, blows=[replace(death, began=30, ended=30)]))
 
 
+def test_a_history_that_expires_may_stay_of_what_ended_in_a_worker_that_was_taken_for_dead() -> None:
+    away = Blow("net-freeze-15", 5, 20, ("w1/1",))
+    given = facts(run("a", 1, 8), blows=(away,), expiring=frozenset("a"))
+    assert excused(given) == [Wrong.LEFT]
+    assert found(replace(given, blows=[replace(away, lives=("w2/1",))])) == [(Wrong.LEFT, "a")]
+    assert found(replace(given, flagged=frozenset("a"), expiring=frozenset())) == [(Wrong.LEFT, "a")]
+
+
 def test_how_celery_ends_a_cold_gevent_is_excused_for_the_worker_that_was_asked_to() -> None:
     given = facts(complaints=[("w1/1", "Unrecoverable error: BlockingSwitchOutError()")])
     assert excused(replace(given, blows=[Blow("cold", 1, 2, ("w1/1",))])) == [Wrong.ENDED]

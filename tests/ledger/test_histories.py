@@ -6,6 +6,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
@@ -100,3 +103,22 @@ def _is_suspect(sequence: tuple[str, ...]) -> bool:
 def _since_release(sequence: tuple[str, ...]) -> tuple[str, ...]:
     last = max(place for place, name in enumerate(sequence) if name == "released")
     return sequence[last:]
+
+
+def test_a_history_is_forgotten_after_30_days_unless_its_message_is_a_candidate(redis_url: str) -> None:
+    book = Book(redis_url)
+
+    def expires_in() -> int:
+        left: Any = book.ledger.client.ttl(book.ledger.keys.lineage("id"))
+        return int(left)
+
+    cut_short = book.begin()
+    book.ledger.interrupt(MID, cut_short, cause="shutdown")
+    assert 0 < expires_in() <= 30 * 86_400, "nobody may ever tell of its end"
+    died = book.begin()
+    book.ledger.crash(MID, died, cause="worker_lost", shared=True)
+    assert expires_in() == -1
+    book.begin()
+    with pytest.raises(StaleDelivery):
+        book.ledger.survived(MID, died.token, "id")
+    assert 0 < expires_in() <= 30 * 86_400, "the other delivery may be given back without a run"

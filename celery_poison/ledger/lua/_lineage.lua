@@ -1,4 +1,9 @@
--- Shared by the scripts that clear the history of a message which ended alive.
+-- Shared by the scripts that clear the history of a message which ended alive, or write one that may be forgotten.
+
+-- The end of a message may never come to be known: its worker was cut off, and Redis restarted meanwhile.
+local function expire_history(lineage)
+  if redis.call('HGET', lineage, 'candidate') ~= '1' then redis.call('EXPIRE', lineage, 2592000) end
+end
 
 -- Clear its flag, and tell of it; after its last run its history goes too. Whether there was something to clear:
 -- it was a candidate, or a released message; nil where it has no history.

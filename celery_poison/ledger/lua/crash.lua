@@ -68,5 +68,6 @@ redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', e.task, 'queue', e
   'last_token', token, 'charged', 'strike', 'deliveries', e.deliveries, 'payload_bytes', e.payload_bytes,
   'pid', e.pid, 'runtime_ms', ran_ms, 'evidence', line.evidence or '')
 redis.call('ZADD', KEYS[4], 'NX', now, id)
+redis.call('PERSIST', KEYS[3])
 journal(KEYS[7], ARGV[1], line)
 return {'OK', redis.call('HGETALL', KEYS[3]), closed and 1 or 0}

@@ -30,6 +30,7 @@ redis.call('HSET', KEYS[3], 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue',
   'deliveries', e.deliveries, 'last_seen', now, 'worker', e.worker, 'last_token', e.token,
   'charged', ARGV[6] == '1' and 'failure' or '')
 redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[8])
+expire_history(KEYS[3])
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
 local ran_ms = e.at_ms > 0 and math.max(0, (tonumber(ARGV[10]) or now) - e.at_ms) or ''
 local line = {event = 'interrupted', id = e.id, mid = ARGV[2], token = e.token, task = e.task,
