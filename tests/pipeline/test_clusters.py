@@ -98,7 +98,13 @@ def connect(tmp_path: Path) -> Iterator[str]:
 def _run(*words: str) -> Any:
     """Return what a program of ours prints as JSON."""
     done = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, timeout=4 * PATIENCE, check=False
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+        # Else executors run the first python3 of the path, which need not be this one.
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return _read(done.stdout)
