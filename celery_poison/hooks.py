@@ -153,8 +153,19 @@ HOOKS: Mapping[Part, _Table] = {
         "kombu.transport.pyamqp:Transport": ("Connection",),
     },
     Part.OUTBOX: {  # producer/capture.py, handover.py
-        "celery.app.amqp:AMQP": ("_create_task_sender()", "_event_dispatcher", "send_task_message"),
-        "celery.app.base:Celery": ("on_after_configure", "configured", "_tasks"),
+        "celery.app.amqp:AMQP": (
+            "_create_task_sender()",
+            "_event_dispatcher",
+            "producer_pool",
+            "send_task_message",
+        ),
+        "celery.app.base:Celery": (
+            "on_after_configure",
+            "configured",
+            "_tasks",
+            "producer_or_acquire()",
+            "send_task(name, args, kwargs, producer, publisher, connection)",
+        ),
         "celery.app.task:Task": ("_get_exec_options()",),
         "celery.canvas": ("_chain", "_chord"),
         "celery.canvas:group": ("apply_async()",),

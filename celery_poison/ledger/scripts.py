@@ -59,7 +59,7 @@ class Script:
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
-        self.text = _prelude() + text
+        self.text = _prelude(text) + text
         self.keys = self._declared(text, "KEYS")
         self.arguments = self._declared(text, "ARGV")
 
@@ -82,10 +82,21 @@ class Script:
         return [word for _, word in rows]
 
 
-@cache
-def _prelude() -> str:
-    names = ("journal", "start", "gate", "presence", "parking", "blocks", "proposals", "counts", "lineage")
-    return "".join(_read(f"_{name}") for name in (*names, "effects", "outbox", "tied"))
+#: Parts that scripts share; each may use those before it.
+_PARTS = (
+    *("journal", "start", "gate", "presence", "parking", "blocks", "proposals", "counts", "lineage"),
+    *("effects", "outbox", "tied"),
+)
+
+
+def _prelude(text: str) -> str:
+    """Return what ``text`` uses of the shared parts: Redis makes their functions anew in every call."""
+    found = ""
+    for part in map(_read, (f"_{name}" for name in reversed(_PARTS))):
+        names = "|".join(re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE))
+        if re.search(rf"\b({names})\b", found + text):
+            found = part + found
+    return found
 
 
 def _read(name: str) -> str:

@@ -3,12 +3,15 @@
 Every way to publish ends in ``app.amqp.send_task_message``: ``delay``, ``apply_async``, ``send_task``,
 canvas, retries, beat. It is given a producer that serialises as kombu does, and hands over the
 message instead of sending it. All signals of Celery are sent as ever; the relay sends ``task-sent``.
+
+``app.send_task`` takes a producer from the pool before that, and waits while all are in use: so it is given
+one that is taken when it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -120,13 +123,45 @@ def _wrap(app: Celery, choose: Choose, admit: Admit) -> None:
         if sink is None:
             admit(producer, message, options)
             return plain[0](producer, name, message, **options)
-        retry = options.pop("retry", None)
-        retry = app.conf.task_publish_retry if retry is None else retry
-        taker = _Taker(producer, name, message.sent_event, sink, retry=retry)
+        taker = _Taker(app, producer, name, message.sent_event, sink, retry=options.pop("retry", None))
         return plain[0](taker, name, message._replace(sent_event=None), **options, retry=False)
 
     send_task_message.takes = True  # type: ignore[attr-defined]
     amqp.send_task_message = send_task_message
+    _wrap_pool(app, choose)
+
+
+def _wrap_pool(app: Any, choose: Choose) -> None:
+    """Let nobody whose message is taken wait for those whose messages the broker does not take (TP1-1)."""
+    plain = app.send_task
+
+    def send_task(name: str, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        own = rest or any(options.get(given) for given in ("producer", "publisher", "connection"))
+        if own or not (captured_by.get() or choose(name, options.get("outbox"))):
+            return plain(name, args, kwargs, *rest, **options)
+        with ExitStack() as taken:
+            return plain(name, args, kwargs, **{**options, "producer": _Later(app, taken)})
+
+    app.send_task = send_task
+
+
+class _Later:
+    """A producer that is taken from the app's pool when something is asked of it.
+
+    Attributes:
+        connection: one that is not open; Celery asks it which errors are the broker's.
+    """
+
+    def __init__(self, app: Any, taken: ExitStack) -> None:
+        self._app = app
+        self._taken = taken
+        self._real: Any = None
+        self.connection = app.amqp.producer_pool.connections.connection
+
+    def __getattr__(self, name: str) -> Any:
+        if self._real is None:
+            self._real = self._taken.enter_context(self._app.producer_or_acquire())
+        return getattr(self._real, name)
 
 
 class _Taker(Producer):  # type: ignore[misc, unused-ignore]
@@ -134,11 +169,14 @@ class _Taker(Producer):  # type: ignore[misc, unused-ignore]
 
     Args:
         real: the producer that sends the message if nobody takes it.
-        retry: whether that one tries again.
+        retry: whether that one tries again; None: as ``task_publish_retry`` says.
     """
 
-    def __init__(self, real: Any, task: str, event: Any, sink: Sink, *, retry: bool) -> None:
+    def __init__(
+        self, app: Celery, real: Any, task: str, event: Any, sink: Sink, *, retry: bool | None
+    ) -> None:
         super().__init__(None)
+        self._app = app
         self._real = real
         self._task = task
         self._event = event
@@ -197,7 +235,7 @@ class _Taker(Producer):  # type: ignore[misc, unused-ignore]
             content_encoding=outgoing.content_encoding,
             headers={**outgoing.headers, MARK: 1},
             expiration=None if expiration is None else int(expiration) / 1000,
-            retry=self._retry,
+            retry=self._app.conf.task_publish_retry if self._retry is None else self._retry,
             retry_policy=self._policy,
             **properties,
         )

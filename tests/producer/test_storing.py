@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from celery_poison.ledger.outbox import Copy, Failure
 from celery_poison.ledger.queries import Queries
 from celery_poison.producer.message import Outgoing
 from celery_poison.testing import RedisServer
+from celery_poison.testing.basics import wait_until
 from tests.producer.kit import Shop
 
 BROKERS = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
@@ -30,6 +32,19 @@ def test_TP1_1_a_publish_is_stored_first_and_then_sent_in_order(shop: Shop) -> N
     assert shop.queued() == [*range(250)]
     assert shop.waiting() == [] and shop.lanes() == {}
     assert not shop.ledger.client.hlen(shop.ledger.keys.parked), "nothing is remembered of what arrived once"
+
+
+def test_TP1_1_nobody_waits_for_those_whose_messages_the_broker_does_not_take(shop: Shop) -> None:
+    pool = shop.app.amqp.producer_pool
+    held = [pool.acquire(block=False) for _ in range(pool.limit)]  # by threads that send without an outbox
+    try:
+        caller = threading.Thread(target=shop.charge, args=(1,), daemon=True)
+        caller.start()
+        wait_until(lambda: not caller.is_alive(), what="the caller has its answer")
+        assert shop.waiting() == [1]
+    finally:
+        for each in held:
+            each.release()
 
 
 @BROKERS
