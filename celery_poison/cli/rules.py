@@ -88,13 +88,16 @@ def block(
     if as_list:
         _show_blocks(quarantine.blocks(), as_json=as_json)
         return
-    kind, name, task = _chosen(quarantine, **what)
     how: dict[str, Any] = {"seconds": expires, "actor": actor, "note": note}
+    _show_block(_blocked(quarantine, *_chosen(quarantine, **what), force, how), as_json=as_json)
+
+
+def _blocked(
+    quarantine: Quarantine, kind: Kind, name: str, task: str, force: bool, how: dict[str, Any]
+) -> Rule:
     if kind is Kind.TASK:
-        rule = quarantine.block_task(name, force=force, **how)
-    else:
-        rule = quarantine.block_fingerprint(name, task=task, **how)
-    _show_block(rule, as_json=as_json)
+        return quarantine.block_task(name, force=force, **how)
+    return quarantine.block_fingerprint(name, task=task, **how)
 
 
 def _show_block(rule: Rule, *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from celery_poison import causes
 from celery_poison.blocks import Proposal, read_rules
 from celery_poison.errors import ConfigurationError
 from celery_poison.fleet import GateRecord, WorkerRecord
-from celery_poison.ledger import pauses, policies
+from celery_poison.ledger import Ledger, pauses, policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.outbox import FAILED, LaneRecord
 from celery_poison.ledger.queries import Queries
@@ -241,14 +241,21 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         open_incidents=queries.open_incidents(),
         stranded=find_stranded(app),
         deaf=deaf,
-        outbox=ledger.outbox_lanes(),
-        outbox_database=waiting_rows(settings.outbox_database),
         queues=backlogs,
-        unsent=sum(1 for _ in ledger.outbox_messages(FAILED)),
+        **_unsent(ledger, settings),
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
     return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *uncounted, *doubts])
+
+
+def _unsent(ledger: Ledger, settings: Settings) -> dict[str, Any]:
+    """Return what waits to be sent, or could not be, by the names of fields."""
+    return {
+        "outbox": ledger.outbox_lanes(),
+        "outbox_database": waiting_rows(settings.outbox_database),
+        "unsent": sum(1 for _ in ledger.outbox_messages(FAILED)),
+    }
 
 
 def process_deaths(counts: Mapping[str, int]) -> dict[str, int]:
