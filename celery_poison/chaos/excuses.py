@@ -24,6 +24,8 @@ BACK_AT_WORK = 9.0
 NOTICE = 6.0
 #: Seconds until an end that was acknowledged is forgotten (``worker/deferred_cleanup.py``).
 FORGETTING = 2.0
+#: Seconds until one is that had ended just before an outage, or in it: for a copy that may come of that.
+KEPT = 20.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
 #: How Celery itself ends after a cold shutdown: with gevent, and while it starts.
@@ -134,6 +136,12 @@ def _its_end_was_refused(case: Case, blow: Blow) -> bool:
     """Whether Redis lost the note of its end or quarantine, or that it was forgotten, seconds later."""
     since, until = blow.began - TOGETHER - FORGETTING, blow.ended + TOGETHER
     return bool(case.id) and any(since <= (run.end or run.kill or 0.0) <= until for run in case.runs)
+
+
+def _was_forgotten_in_vain(case: Case, blow: Blow) -> bool:
+    """Whether Redis lost that its end was forgotten; its worker left before it had looked again."""
+    since = blow.began - KEPT
+    return case.text == ITS_END and any(since <= (run.end or 0.0) <= blow.ended for run in case.runs)
 
 
 def _was_sent_just_before(case: Case, blow: Blow) -> bool:
@@ -339,6 +347,8 @@ EXCUSES = (
            "its worker was taken for dead, and nobody told of its end: it is forgotten after 30 days"),
     Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
            "Redis did not keep the note of its end, or that it was forgotten"),
+    Excuse((Wrong.LEFT,), ("redis-lost-second",), _was_forgotten_in_vain,
+           "Redis lost that its end was forgotten, and its worker left: it stays for some hours"),
     Excuse((Wrong.LEFT,), (DEATH,), _could_not_tell_of_its_end,
            "its worker ended before it could tell Redis how it had ended"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,

@@ -83,7 +83,9 @@ def _twice(facts: Facts) -> Iterator[Case]:
         ended = sorted((run for run in runs if run.end is not None), key=lambda run: run.end or 0.0)
         for first, second in pairwise(ended):
             text, by = f"in {first.life} and {second.life}", settled(first, facts.blows)
-            yield Case(Wrong.TWICE, id, text, first.begin, (first, second), settled=by)
+            # The copy that was let in may have been killed; the one that was done came of that.
+            killed = [run for run in runs if run.end is None and first.begin < run.begin < second.begin]
+            yield Case(Wrong.TWICE, id, text, first.begin, (first, *killed, second), settled=by)
 
 
 def _overlapping(facts: Facts) -> Iterator[Case]:

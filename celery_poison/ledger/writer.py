@@ -31,6 +31,9 @@ SEND_TIMEOUT = 0.5
 HANDSHAKE = 1.0
 #: Seconds before the next attempt to connect after a failure.
 RETRY_PAUSE = 0.2
+#: Seconds of the longest such pause: a process that was frozen while it connected has not found Redis
+#: stalled, and what begins in a pause is not on record.
+LONGEST_PAUSE = 8.0
 
 _RUN_ID = re.compile(rb"run_id:(\w+)")
 
@@ -165,7 +168,7 @@ class Writer:
             connection = self._connected()
         finally:  # a stalled Redis must not cost every caller the same time again
             now = time.monotonic()
-            self._retry_at = now + max(RETRY_PAUSE, 4 * (now - began))
+            self._retry_at = now + min(max(RETRY_PAUSE, 4 * (now - began)), LONGEST_PAUSE)
         connection.send_command("CLIENT", "REPLY", "OFF")
         connection._sock.settimeout(SEND_TIMEOUT)
         connection._sock.sendall(self._on_connect())

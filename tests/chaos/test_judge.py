@@ -205,6 +205,20 @@ def test_a_copy_is_recognised_on_rabbitmq_while_the_ledger_is_there() -> None:
     assert found(facts(*twice, blows=(gone_by,), broker="rabbitmq")) == [(Wrong.TWICE, "a")]
 
 
+def test_of_a_copy_that_was_killed_it_counts_when_that_was_let_in() -> None:
+    runs = run("a", 1, 2), run("a", 6, None, "w2/1"), run("a", 20, 21, "w3/1")
+    away = Blow("redis-down", 5, 8)
+    assert excused(facts(*runs, blows=(away,), broker="rabbitmq")) == [Wrong.TWICE]
+    assert found(facts(runs[0], runs[2], blows=(away,), broker="rabbitmq")) == [(Wrong.TWICE, "a")]
+
+
+def test_a_lost_second_may_leave_an_end_that_was_kept_over_an_outage() -> None:
+    lost = Blow("redis-lost-second", 30, 31)
+    assert excused(facts(run("a", 9, 12), blows=(lost,), ended=frozenset("a"))) == [Wrong.LEFT]
+    for other in (replace(lost, name="redis-kill"), replace(lost, began=33, ended=34)):
+        assert found(facts(run("a", 9, 12), blows=(other,), ended=frozenset("a"))) == [(Wrong.LEFT, "a")]
+
+
 def test_an_end_may_stay_on_record_only_of_a_worker_that_was_taken_for_dead() -> None:
     done = run("a", 6, 7)
     cut_off = Blow("net-cut-5", 1, 6, ("w1/1",))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 import redis
 
+from celery_poison.ledger import writer as writer_module
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.writer import Writer, command
 from celery_poison.testing import RedisServer, wait_until
@@ -67,6 +69,25 @@ def test_a_ledger_that_is_away_costs_one_attempt_a_second_and_is_found_again() -
         assert writer.failures == 5
         server.start()
         wait_until(lambda: writer.send(_push("again")), what="found again")
+
+
+def test_WAS_9_a_process_that_was_frozen_while_it_connected_is_back_after_a_short_pause(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(writer_module.time, "monotonic", lambda: now[0])
+    writer = Writer(open_redis(redis_url))
+
+    def connect() -> None:
+        now[0] += 15.0
+        raise redis.TimeoutError("the answer had come, and was not read in time")
+
+    with monkeypatch.context() as frozen:
+        frozen.setattr(writer, "_connected", connect)
+        assert not writer.send(_push("not on record"))
+    now[0] += writer_module.LONGEST_PAUSE
+    assert writer.send(_push("on record"))
+    _arrived(redis_url, 1)
 
 
 def test_EMS_8_a_new_connection_begins_with_what_redis_may_have_forgotten(redis_url: str) -> None:
