@@ -114,9 +114,10 @@ def _number(answer: Any) -> int:
 
 
 def entries(stage: Stage) -> list[str]:
-    """Return the starts and ends that the ledger has on record, as they stand there."""
+    """Return the starts, ends and parkings that the ledger has on record, as they stand there."""
     with stage.redis.client() as client:
-        rows: list[Any] = [*client.hgetall(_KEYS.running).items(), *client.hgetall(_KEYS.done).items()]
+        told: list[Any] = [client.hgetall(key) for key in (_KEYS.running, _KEYS.done, _KEYS.parked)]
+    rows = [row for each in told for row in each.items()]
     return [f"{name}: {value}" for name, value in rows]
 
 
