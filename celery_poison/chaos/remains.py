@@ -90,8 +90,12 @@ def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, i
         yield name, _number(client.hlen(getattr(_KEYS, name)))
     yield FLAGGED, _number(client.zcard(_KEYS.candidates))
     parked: Any = client.hgetall(_KEYS.parked)
-    waiting = [mid for mid, raw in parked.items() if Parked.decode(raw).state not in OVER]
-    yield "parked", len({*waiting} - over)
+    waiting = {
+        mid: entry.start.id for mid, raw in parked.items() if (entry := Parked.decode(raw)).state not in OVER
+    }
+    # One whose message is remembered is told with that, by its id.
+    told = {mid for mid, id in waiting.items() if client.exists(_KEYS.lineage(id))}
+    yield "parked", len({*waiting} - over - told)
 
 
 def _starts(client: redis.Redis) -> dict[str, Start]:
