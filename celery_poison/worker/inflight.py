@@ -104,6 +104,8 @@ class InFlight:
 
 
 def _exists(pid: int) -> bool:
+    if not pid:  # no process has said that it began
+        return False
     try:
         os.kill(pid, 0)
     except OSError:

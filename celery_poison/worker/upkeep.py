@@ -8,6 +8,7 @@ from collections.abc import Callable
 from celery_poison.broker.held import Holdings
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.sandbox.pool import Cells
 from celery_poison.worker.background import Background, Retry
@@ -114,6 +115,8 @@ class Farewell:
         self._loop.drain()
         self._shutdown.is_over = True
         try:
+            # It may have been taken for dead a moment ago, and nobody else knows that these had ended.
+            self._deferred_cleanup.take_back_flags(Queries(self._ledger).candidate_ids())
             self._deferred_cleanup.clean_up(everything=True)
             self._outcomes.take_back_all()
             if self._gives_everything_back():

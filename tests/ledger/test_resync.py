@@ -10,7 +10,7 @@ import redis
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Ended, Start
+from celery_poison.model import Ended, Phase, Start
 
 WORKER = "w1@host/0a1b"
 
@@ -62,3 +62,13 @@ def test_TP1_8_an_end_that_a_copy_was_told_already_is_not_told_again(ledger: Led
     ledger.duplicate("m", _start("0c3d.1", "w2@host/0c3d"), reason="finished")
     assert not _on_record(ledger), "its copy was dropped, and the start forgotten"
     assert ledger.resync([ended]) == 0 and not _on_record(ledger)
+
+
+@pytest.mark.parametrize("phase", [Phase.CLAIMED, Phase.RUNNING])
+def test_TP1_8_a_start_that_is_taken_back_stays_what_it_was(ledger: Ledger, phase: Phase) -> None:
+    on_record = _start("0a1b.1")._replace(phase=phase, at_ms=1_795_457_568_385)
+    ledger.client.hset(ledger.keys.running, "m", on_record.encode())
+    unheard = on_record._replace(worker=WORKER + "r1", phase=Phase.RUNNING, pid=0, at_ms=0)
+    ledger.reclaim("m", unheard)  # nobody has heard that it began
+    ((_, found, _),) = Queries(ledger).running()
+    assert found == on_record._replace(worker=WORKER + "r1")

@@ -34,6 +34,12 @@ def test_a_start_in_the_pool_stands_in_the_way_until_it_left() -> None:
     assert known.of(_start(), Ended.NOT) == (True, Ended.DONE), "its end never reached the ledger"
 
 
+def test_TP1_8_a_start_that_no_process_began_does_not_stand_in_the_way_of_a_copy() -> None:
+    taken_back = _start(pid=0)  # by a worker that was taken for dead, for a suspect that waits for its cell
+    assert InFlight().of(taken_back, Ended.NOT) == (False, Ended.NOT)
+    assert not InFlight().is_known(taken_back)
+
+
 def test_EMS_8_a_message_that_runs_here_is_known_whatever_is_on_record() -> None:
     known = InFlight()
     known.went_to_pool("t1", SimpleNamespace(mid="m"))

@@ -14,7 +14,9 @@ local current = start_of(redis.call('HGET', KEYS[1], ARGV[2]))
 local line = hash(KEYS[2])
 if current and current.token ~= e.token then return {'STALE'} end
 if not current and line.last_token ~= e.token then return {'STALE'} end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+-- Nobody here has heard that it began: whoever begins it says so, or has said so.
+if current and e.pid == 0 then e.fields[1], e.fields[4], e.fields[5] = current.phase, current.pid, current.at_ms end
+redis.call('HSET', KEYS[1], ARGV[2], cjson.encode(e.fields))
 if current then return {'OK'} end
 if line.charged == 'strike' then
   line.crashes = redis.call('HINCRBY', KEYS[2], 'crashes', -1)

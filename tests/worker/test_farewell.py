@@ -1,0 +1,48 @@
+"""How a worker leaves."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import Start
+from celery_poison.worker.deferred_cleanup import FOR_A_COPY, Acknowledged, DeferredCleanup
+from celery_poison.worker.upkeep import Farewell
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+def test_EMS_4_who_leaves_after_it_was_taken_for_dead_takes_back_what_is_held_against_its_ends(
+    redis_url: str,
+) -> None:
+    with open_redis(redis_url) as client:
+        ledger = Ledger(client, Keys("farewell"))
+        start = Start.of("boot.1", "w@host/boot", "id", "t", at_ms=1)
+        ledger.client.hset(ledger.keys.running, "m", start.encode())
+        ledger.crash("m", start, cause="worker_lost", shared=True)  # so says who took it for dead
+        cleanup = DeferredCleanup(ledger)
+        # Its acknowledgement may have been lost with the connection: a copy may come.
+        cleanup.keep([Acknowledged(0.0, "m", start.token, "id", "t")], FOR_A_COPY)
+        parts: dict[str, Any] = {
+            "me": SimpleNamespace(worker="w@host/bootr1", first_worker="w@host/boot", rejoins=1),
+            "cells": SimpleNamespace(end=_nothing),
+            "background": SimpleNamespace(finish=_nothing),
+            "loop": SimpleNamespace(drain=_nothing),
+            "shutdown": SimpleNamespace(is_begun=False, is_over=False),
+            "outcomes": SimpleNamespace(take_back_all=_nothing),
+            "holdings": SimpleNamespace(leave_for_good=lambda: True),
+        }
+        Farewell(
+            **cast("Any", parts),
+            ledger=ledger,
+            deferred_cleanup=cleanup,
+            crash_reports=None,
+            complain=_nothing,
+        )()
+        assert not Queries(ledger).candidate_ids()
+        assert not client.exists(ledger.keys.lineage("id"))
