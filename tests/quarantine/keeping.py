@@ -21,6 +21,7 @@ from celery_poison.quarantine.fingerprint import fingerprint_of
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.stored import original, stored_fields
 from celery_poison.testing.basics import wait_until
+from tests import PATIENCE
 
 SECRET = b"secret"
 
@@ -107,3 +108,21 @@ class Keeper:
             raw = wait_until(get, what=f"a message in {queue}")
             connection.default_channel.basic_reject(raw.delivery_tag, requeue=True)
         return raw
+
+    def all_on_rabbit(self, least: int, queue: str = "celery") -> list[tuple[dict[str, Any], Any]]:
+        """Return (headers, the rest) of each message that waits in a queue on RabbitMQ, and leave them there.
+
+        Args:
+            least: as many are waited for: what was looked at comes back to its queue a little later.
+        """
+        found: list[Any] = []
+        with Connection(self.app.conf.broker_write_url) as connection, connection.channel() as channel:
+            ready = partial(channel.queue_declare, queue, passive=True)
+            wait_until(lambda: ready().message_count >= least, what=f"{least} messages in {queue}")
+            number = ready().message_count
+            if number:
+                channel.basic_consume(queue, callback=found.append)
+            while len(found) < number:
+                connection.drain_events(timeout=PATIENCE)
+        rows = ((message.properties.copy(), message.body) for message in found)
+        return [(properties.pop("application_headers"), (properties, body)) for properties, body in rows]
