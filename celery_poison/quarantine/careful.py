@@ -36,6 +36,22 @@ class BadCare(PoisonError):
     """A release cannot be that careful: a time, a rate or a number is not above zero."""
 
 
+#: Seconds of a unit of time, as people write it.
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds_of(typed: str) -> float:
+    """Return how many seconds ``90s``, ``15m``, ``12h`` or ``7d`` are.
+
+    Raises:
+        BadCare: it is none of these, or nothing.
+    """
+    number, unit = typed[:-1], typed[-1:]
+    if number.isdecimal() and unit in UNITS and int(number):
+        return float(int(number) * UNITS[unit])
+    raise BadCare(f"{typed!r}: write a number with s, m, h or d, for example 12h")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Care:
     """How careful a release is.
