@@ -111,16 +111,41 @@ class Feed:
     """What the journal has got since it was read last, and first since this was made.
 
     Iterating raises ``LedgerUnavailable`` when Redis is away.
+
+    Args:
+        deaths_only: where nobody died or came to quarantine since, nothing is read. Most entries are those of
+            the release itself, and to read one takes a quarter of the time that it took to release it.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, deaths_only: bool = False) -> None:
         self._client, self._keys = ledger.client, ledger.keys
+        self._queries = Queries(ledger) if deaths_only else None
+        self._counted = self._count()
         self._after = extent(self._client, self._keys).last or "0-0"
 
     def __iter__(self) -> Iterator[Entry]:
+        if self._queries and self._nobody_died():
+            return
         for entry in extract(self._client, self._keys, after=self._after, until="+"):
             self._after = entry["at"]
             yield entry
+
+    def _nobody_died(self) -> bool:
+        # Journalled and counted in one step: what is counted after this is in the journal, is behind it too.
+        last, before = extent(self._client, self._keys).last, self._counted
+        self._counted = self._count()
+        if self._counted != before:
+            return False
+        self._after = last or self._after
+        return True
+
+    def _count(self) -> list[object]:
+        """Return totals, one of which changes with each death and each arrival in quarantine."""
+        if self._queries is None:
+            return []
+        counts = self._queries.counts()
+        deaths = {name: counts[name] for name in counts if name.startswith(("crashed:", "quarantined:"))}
+        return [deaths, self._queries.would_quarantine()]
 
 
 #: Outcomes of a run that ended as its task wanted, or alive at least.
