@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from tests.quarantine.keeping import Keeper
 #: The steps of a release that `dies_releasing` knows.
 ON_REDIS = ("decide", "read", "publish", "released", "tell")
 ON_RABBITMQ = ("decide", "read", "publish", "sent", "confirmed", "released", "tell")
-#: At which command of a step it dies: the first of a batch, one within, the last, one of a later batch.
-FEW, MANY = (17,), (1, 64, 100, 701)
+#: At which command of a step it dies: one within a batch; the first, the last, one of a later batch.
+FEW, MANY = (17,), (1, 100, 501)
 #: How often, after that, half of the rest is released, and the process killed whatever it is doing.
 HALVES = 3
 
@@ -36,6 +36,7 @@ class Releases:
         self.fleet, self._keeper, self._ledger = fleet, keeper, keeper.ledger
         self._path = os.pathsep.join([str(entry_points), str(ROOT)])
         self._on_redis = fleet.broker_url.startswith("redis")
+        self._process: subprocess.Popen[bytes] | None = None
         self.steps = ON_REDIS if self._on_redis else ON_RABBITMQ
 
     def fill(self, count: int) -> None:
@@ -50,9 +51,15 @@ class Releases:
         environment = os.environ | self.fleet.environ() | {"PYTHONPATH": self._path, "DIES_AT": dies_at}
         command = "-m celery -A tests.cli.dies_releasing poison release --filter task=fleet.* --yes"
         with (self.fleet.directory / "release.log").open("wb") as log:
-            return subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, *command.split()], cwd=ROOT, env=environment, stdout=log, stderr=log
             )
+        return self._process
+
+    def close(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait()
 
     def kept(self) -> int:
         return self.fleet.quarantine.queries.totals()["quarantined"]
@@ -90,12 +97,15 @@ class Releases:
 
 
 @pytest.fixture
-def releases(fleet: Fleet, keeper: Keeper, entry_points: Path) -> Releases:
-    return Releases(fleet, keeper, entry_points)
+def releases(fleet: Fleet, keeper: Keeper, entry_points: Path) -> Iterator[Releases]:
+    found = Releases(fleet, keeper, entry_points)
+    yield found
+    found.close()
 
 
 def _ended(process: subprocess.Popen[bytes]) -> int:
-    return process.wait(PATIENCE)
+    """Return its status; on RabbitMQ each of its messages is waited for."""
+    return process.wait(5 * PATIENCE)
 
 
 CASES = sampled(
