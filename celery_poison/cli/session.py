@@ -16,6 +16,7 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
 from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine.careful import UNITS, BadCare, seconds_of
 from celery_poison.quarantine.search import BadFilter
 from celery_poison.text import clean
 
@@ -54,24 +55,21 @@ who_options = (
 )
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
 def seconds(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> float | None:
     """Read ``90s``, ``15m``, ``12h`` or ``7d``."""
     if typed is None:
         return None
-    number, unit = typed[:-1], typed[-1:]
-    if number.isdecimal() and unit in _UNITS and int(number):
-        return float(int(number) * _UNITS[unit])
-    raise click.BadParameter(f"{typed!r}: write a number with s, m, h or d, for example 12h")
+    try:
+        return seconds_of(typed)
+    except BadCare as wrong:
+        raise click.BadParameter(str(wrong)) from None
 
 
 def _age(typed: str) -> float:
     """Return how many seconds ago ``2h``, ``14:30`` or ``2026-11-23T14:30`` was, in local time."""
     number, unit = typed[:-1], typed[-1:]
-    if number.isdecimal() and unit in _UNITS:
-        return float(int(number) * _UNITS[unit])
+    if number.isdecimal() and unit in UNITS:
+        return float(int(number) * UNITS[unit])
     now = datetime.now().astimezone()
     try:
         if ":" in typed[:3]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64decode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any
@@ -14,10 +14,11 @@ from tornado.web import HTTPError, RequestHandler
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.fleet import GateRecord
-from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen
+from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen, scheduled
 from celery_poison.flower.held import KINDS, let_go
 from celery_poison.flower.jobs import Job
 from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.quarantine.careful import BadCare
 from celery_poison.quarantine.search import BadFilter
 
 #: A program that cannot hold a cookie says by this header that no browser was talked into its request: pages
@@ -111,18 +112,22 @@ class Guarded(RequestHandler):
             raise HTTPError(404, f"There is no act {verb}")
         return ACTIONS[verb]
 
-    async def begin(
-        self, verb: str, choice: Choice, switched: Iterable[str], note: str, patience: float
-    ) -> Job:
+    async def begin(self, verb: str, choice: Choice, said: Callable[[str], str], patience: float) -> Job:
         """Begin an act, and wait at most ``patience`` seconds for its end.
+
+        Args:
+            said: returns what was said of ``note``, and of a choice or question of the act: "1" is yes.
 
         Raises:
             NothingChosen, BadFilter: it names nobody.
+            BadCare: what was typed makes no sense.
             HTTPError: 404: there is no such act.
         """
-        choices = self.action(verb).choices
+        action, note = self.action(verb), said("note")
         choice.check()
-        how = dict.fromkeys((name for name in switched if name in choices), True)
+        how: dict[str, Any] = {name: True for name in action.choices if said(name) == "1"}
+        if action.asks:
+            how |= scheduled({name: said(name).strip() for name in action.asks})
         job = Job(verb, partial(_chosen, self.ledger, choice), actor=self.actor, note=note, **how)
         return await self.ledger.start(job, patience)
 
@@ -182,7 +187,7 @@ def status_of(trouble: PoisonError) -> int:
         return HTTPStatus.SERVICE_UNAVAILABLE
     if isinstance(trouble, MessageNotFound):
         return HTTPStatus.NOT_FOUND
-    wrong = isinstance(trouble, (BadFilter, NothingChosen))
+    wrong = isinstance(trouble, (BadFilter, NothingChosen, BadCare))
     return HTTPStatus.BAD_REQUEST if wrong else HTTPStatus.CONFLICT
 
 

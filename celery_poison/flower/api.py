@@ -145,7 +145,8 @@ async def incidents(api: Api) -> Any:
 
 async def actions(api: Api) -> Any:
     acts = [
-        {"verb": each.verb, "story": each.story, "states": sorted(each.states), "choices": each.choices}
+        {name: getattr(each, name) for name in ("verb", "story", "choices", "asks")}
+        | {"states": sorted(each.states)}
         for each in ACTIONS.values()
     ]
     return {"actions": acts, "closed": api.closed}
@@ -153,7 +154,8 @@ async def actions(api: Api) -> Any:
 
 async def act(api: Api, verb: str) -> Any:
     """Act on ``{"ids": [...]}``, ``{"filter": "..."}`` or ``{"all": true}``; with ``note``, ``dry_run``."""
-    action, wanted = api.action(verb), api.wanted()
+    api.action(verb)
+    wanted = api.wanted()
     text = str(wanted.get("filter") or "")
     if text:
         Filter.parse(text)  # words to search for are for people, who see what they found
@@ -164,8 +166,11 @@ async def act(api: Api, verb: str) -> Any:
         kept = api.ledger.model.quarantined
         found = await api.ledger.ask(lambda: choice.among(kept.refresh().records), PATIENCE)
         return {"matches": len(found), "messages": [record.as_dict() for record in found[:MOST]]}
-    switched = [name for name in action.choices if wanted.get(name) is True]
-    job = await api.begin(verb, choice, switched, str(wanted.get("note") or ""), QUICK)
+
+    def said(name: str) -> str:
+        return "1" if wanted.get(name) is True else str(wanted.get(name) or "")
+
+    job = await api.begin(verb, choice, said, QUICK)
     api.set_status(HTTPStatus.OK if job.finished else HTTPStatus.ACCEPTED)
     return job.as_dict()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlencode
 
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.careful import BadCare, seconds_of
 from celery_poison.quarantine.search import Filter
 from celery_poison.states import State
 
@@ -31,12 +32,14 @@ class Action:
         verb: its method of ``Quarantine``, and its word in addresses.
         story: one sentence about what it does.
         choices: name -> sentence, of what may be switched on.
+        asks: name -> sentence, of what is typed.
         states: where a message may be for it.
     """
 
     verb: str
     story: str
     choices: Mapping[str, str] = field(default_factory=dict)
+    asks: Mapping[str, str] = field(default_factory=dict)
     states: frozenset[State] = frozenset({State.NDLV})
 
     @property
@@ -67,8 +70,34 @@ ACTIONS = {
             "discard",
             "Give messages up without telling anybody: who waits for their results waits in vain.",
         ),
+        Action(
+            "schedule",
+            "Release messages by themselves, after a pause: for causes that pass. Until then they stay, and a"
+            " release, or giving them up, ends it.",
+            {"force": _FORCED_RELEASE},
+            {"after": "by itself, after so long: 10m, 1h", "times": "and again when it comes back"},
+        ),
+        Action(
+            "unschedule",
+            "Take a scheduled release back: the messages stay until somebody decides.",
+        ),
     )
 }
+
+
+def scheduled(typed: Mapping[str, str]) -> dict[str, Any]:
+    """Return after how many seconds, and how often, as ``schedule`` takes it.
+
+    Args:
+        typed: ``after``, and perhaps ``times``: 1 by default.
+
+    Raises:
+        BadCare: one of them is no time, or no number above zero.
+    """
+    times = typed.get("times") or "1"
+    if not (times.isascii() and times.isdecimal() and int(times) and len(times) < 10):
+        raise BadCare(f"{times!r}: times is a number above zero")
+    return {"after": seconds_of(typed.get("after") or ""), "times": int(times)}
 
 
 def offered(state: str) -> list[Action]:

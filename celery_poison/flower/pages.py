@@ -256,9 +256,8 @@ class Act(Page):
     @authenticated
     async def post(self, verb: str) -> None:
         choice, listing = Asked.of(self)
-        switched = [name for name in self.action(verb).choices if self.get_body_argument(name, "") == "1"]
         try:
-            job = await self.begin(verb, choice, switched, self.get_body_argument("note", ""), QUICK)
+            job = await self.begin(verb, choice, partial(self.get_body_argument, default=""), QUICK)
         except PoisonError as wrong:
             raise HTTPError(400, str(wrong)) from None
         if job.state == "done" and not job.refused:

@@ -98,11 +98,13 @@ class Releasing(Acting):
         """
         if to and not force:
             refuse_unless_consumed(to, self._app, self.queries)
-        feed, find_queue = Feed(self._ledger), partial(queue_of, self.queries, to)
+        care = care or Care()
+        feed = Feed(self._ledger, deaths_only=not care.takes_time and on_progress is None)
+        find_queue = partial(queue_of, self.queries, to)
         self.check_owner()
         with Publisher(self._app) as publisher:
             order = Order(publisher, Lookup(self.queries), force, to, actor or default_actor(), note)
-            pace = Pace(care or Care(), feed, find_queue, publisher.depth, on_progress)
+            pace = Pace(care, feed, find_queue, publisher.depth, on_progress)
             return self._all(order, pace, [*ids], pace.listener(on_outcome))
 
     def schedule(

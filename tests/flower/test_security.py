@@ -32,6 +32,8 @@ API = (
 ACTS = (
     "/poison/preview/discard",
     "/poison/act/discard",
+    "/poison/act/schedule",
+    "/poison/act/unschedule",
     "/poison/job/1",
     "/poison/gate/lift",
     "/poison/held/resume",
@@ -40,6 +42,8 @@ ACTS = (
 )
 API_ACTS = (
     "/api/poison/act/discard",
+    "/api/poison/act/schedule",
+    "/api/poison/act/unschedule",
     "/api/poison/job/1",
     "/api/poison/gate/lift",
     "/api/poison/held/resume",

@@ -21,7 +21,7 @@ from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
 from celery_poison.model import Brief, Start
 from celery_poison.quarantine.read_model import MAX_NAME, MAX_SERIES, OTHERS, ReadModel, series
 from celery_poison.testing import RedisServer, wait_until
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.harness import Fleet
 from tests.metrics.conftest import Scraper, scraped
 from tests.quarantine.keeping import Keeper
@@ -102,10 +102,11 @@ def test_workers_what_they_missed_and_recoveries_from_their_deaths(scraper: Scra
     assert 0 < seen["recovery_seconds_sum", ()] <= above[0], "it is in its bucket"
 
 
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 def test_MSG_7_what_each_queue_has_in_store_is_counted_for_who_adds_workers(
-    new_fleet: Callable[..., Fleet], redis_url: str
+    new_fleet: Callable[..., Fleet], broker_url: str
 ) -> None:
-    fleet = new_fleet(redis_url, poison_queues={"celery.quarantine": {"max_messages": 9}})
+    fleet = new_fleet(broker_url, poison_queues={"celery.quarantine": {"max_messages": 9}})
     keeper, scraper = Keeper(fleet.app), Scraper(fleet)
     keeper.ledger.beat("w1@h/b", {"node": "w1@h", "queues": "celery,mail"}, first=True)
     keeper.ledger.client.zadd(keeper.ledger.keys.leases, {"w1@h/b": 10**15})  # heard just now, for long
@@ -114,6 +115,7 @@ def test_MSG_7_what_each_queue_has_in_store_is_counted_for_who_adds_workers(
     start = Start("R", "b.1", "w1@h/b", 7, 1, 1, 0, "i", "t", "mail", 2, 5, 1, 1)
     keeper.ledger.crash("m", start, cause="worker_lost", shared=True)
     keeper.ledger.park("p", b"", start._replace(id="p"), number=0, parcel=b"x")
+    scraper.await_that("queue_messages", "celery", "waiting", is_=2)
     seen = scraper.await_that("queue_messages", "mail", "parked", is_=1)
     found = {labels: number for (name, labels), number in seen.items() if name == "queue_messages"}
     assert (found["celery", "waiting"], found["mail", "waiting"], found["mail", "candidates"]) == (2, 0, 1)

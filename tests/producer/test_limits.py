@@ -53,6 +53,7 @@ def test_MSG_2_messages_of_every_priority_count(limited: Callable[..., Shop]) ->
         shop.charge(3, priority=5)
 
 
+@BROKERS
 def test_MSG_1_a_queue_has_a_limit_of_its_own(limited: Callable[..., Shop]) -> None:
     shop = limited(
         poison_max_messages=1, poison_queues={"mail": {"max_messages": 2}, "logs": {"max_messages": None}}
@@ -159,6 +160,7 @@ def _batches(shop: Shop) -> dict[str, Any]:
     }
 
 
+@BROKERS
 @pytest.mark.parametrize(
     "name",
     [
@@ -270,6 +272,7 @@ def test_MSG_3_what_is_tied_to_the_success_of_a_task_is_sent_whatever_waits(
     assert shop.queued() == [1, 2]
 
 
+@BROKERS
 def test_MSG_7_at_80_percent_of_a_limit_somebody_is_warned_once(
     limited: Callable[..., Shop], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,7 +293,10 @@ def test_MSG_7_at_80_percent_of_a_limit_somebody_is_warned_once(
     assert heard == [{"queue": "celery", "waiting": 7, "limit": 10}]
     assert shop.events() == ["queue_filling"]
     assert caplog.text.count("queue celery fills up: 7 messages wait, its limit is 10") == 1
-    assert "queue celery holds 9 messages, 90 % of its limit of 10" in overview(shop.app).warnings
+    wait_until(
+        lambda: "queue celery holds 9 messages, 90 % of its limit of 10" in overview(shop.app).warnings,
+        what=lambda: str(overview(shop.app).warnings),
+    )
     desk = overview(shop.app).as_dict()["queues"]
     assert desk[0] == {"queue": "celery", "waiting": 9, "parked": 0, "candidates": 0, "limit": 10}
 

@@ -10,6 +10,7 @@ from celery import Celery
 from kombu import Connection
 from kombu.message import Message
 
+from celery_poison.broker.publish import depth
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.destinations import SYSTEM_ROUTE, Route
 from celery_poison.headers import mid_of
@@ -21,6 +22,7 @@ from celery_poison.quarantine.fingerprint import fingerprint_of
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.stored import original, stored_fields
 from celery_poison.testing.basics import wait_until
+from tests import PATIENCE
 
 SECRET = b"secret"
 
@@ -107,3 +109,22 @@ class Keeper:
             raw = wait_until(get, what=f"a message in {queue}")
             connection.default_channel.basic_reject(raw.delivery_tag, requeue=True)
         return raw
+
+    def all_on_rabbit(self, least: int, queue: str = "celery") -> list[tuple[dict[str, Any], Any]]:
+        """Return (headers, the rest) of each message that waits in a queue on RabbitMQ; they are back there.
+
+        Args:
+            least: so many are waited for.
+        """
+        found: list[Any] = []
+        with Connection(self.app.conf.broker_write_url) as connection:
+            wait_until(lambda: depth(connection, queue) >= least, what=f"{least} messages in {queue}")
+            number = depth(connection, queue)
+            with connection.channel() as channel:
+                if number:
+                    channel.basic_consume(queue, callback=found.append)
+                while len(found) < number:
+                    connection.drain_events(timeout=PATIENCE)
+            wait_until(lambda: depth(connection, queue) >= number, what=f"all of {queue} is back")
+        rows = ((message.properties.copy(), message.body) for message in found)
+        return [(properties.pop("application_headers"), (properties, body)) for properties, body in rows]

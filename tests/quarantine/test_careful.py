@@ -10,6 +10,7 @@ import pytest
 
 from celery_poison.broker.publish import Publisher
 from celery_poison.errors import IllegalTransition
+from celery_poison.model import Start
 from celery_poison.quarantine import Care, careful
 from celery_poison.quarantine.careful import BadCare, Pace
 from celery_poison.testing import wait_until
@@ -206,6 +207,21 @@ def test_NEW_6_what_the_journal_tells_of_a_released_message_stops_the_release(
     assert outcomes[2].error.startswith(f"not released: {id} fleet.healthy killed its process by SIGKILL on")
     assert {record.mid for record in fleet.quarantine.list()} == {*mids[1:]}
     assert all(outcome.done for outcome in fleet.quarantine.release(mids[1:])), "the same once more goes on"
+
+
+def test_NEW_6_who_only_wants_to_know_of_deaths_reads_no_journal_that_tells_of_none(
+    fleet: Fleet, keeper: Keeper
+) -> None:
+    mids = [keeper.send_and_keep("fleet.healthy", n) for n in range(2)]
+    every, deaths = careful.Feed(keeper.ledger), careful.Feed(keeper.ledger, deaths_only=True)
+    fleet.quarantine.release(mids[:1])
+    assert [entry["event"] for entry in every] == ["released"] and not [*deaths]
+    fleet.quarantine.release(mids[1:])
+    keeper.keep(keeper.receive(), crashes=1)
+    assert [entry["event"] for entry in deaths] == ["released", "crashed", "quarantined"]
+    assert not [*deaths], "heard once"
+    keeper.ledger.would_quarantine("m", Start.of("b.1", "w1@test/b", "i", "t"), cause="oom", reason="")
+    assert [entry["event"] for entry in deaths] == ["would_quarantine"]
 
 
 @pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import pytest
@@ -197,11 +197,24 @@ def test_MSG_4_a_destination_that_refuses_holds_up_nobody_and_loses_nothing(
     assert outgoing(fleet, keeper).round() == 3
 
 
+def _copies(keeper: Keeper, queue: str) -> list[int]:
+    """Return the numbers of the releases of all that waits in a queue."""
+    if keeper.app.conf.broker_url.startswith("redis"):
+        return [raw["headers"][RELEASE] for raw in keeper.raw_on_redis(queue)]
+    return [headers[RELEASE] for headers, _ in keeper.all_on_rabbit(1, queue)]
+
+
 #: What is moved, and where it is looked for afterwards.
 MOVES = {"sent": (DEAD, "dead.letters"), "retried": (AGAIN, "celery"), "scheduled": (AGAIN, "celery")}
 
 
-@pytest.mark.parametrize("name", sampled(["sent"], ["retried", "scheduled"]))
+@pytest.mark.parametrize(
+    ("broker_url", "name"),
+    sampled(
+        [("redis", "sent")], [*product(["redis"], ["retried", "scheduled"]), *product(["rabbitmq"], MOVES)]
+    ),
+    indirect=["broker_url"],
+)
 def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
     name: str, fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,16 +233,14 @@ def test_WAS_8_a_monitor_killed_at_any_command_leaves_one_copy_that_counts(
 
         monitor = Forked(move, number)
         monitor.wait()
-        recorded = ledger.look(mid, id, 1000)
-        copies = [raw["headers"][RELEASE] for raw in keeper.raw_on_redis(queue)]
         row = ledger.client.hgetall(ledger.keys.message(mid))
-        assert b"body" in row or copies, f"lost at {number}"
+        assert b"body" in row or _copies(keeper, queue), f"lost at {number}"
         with monkeypatch.context() as patch:
             # Its successor goes on, once what the dead one reserved is abandoned.
             patch.setattr(quarantine, "DECISION_PATIENCE_MS", 0)
             outgoing(fleet, keeper).round()
         recorded = ledger.look(mid, id, 1000)
-        copies = [raw["headers"][RELEASE] for raw in keeper.raw_on_redis(queue)]
+        copies = _copies(keeper, queue)
         assert copies.count(recorded.release) == 1, f"killed before command {number}"
         assert len(copies) <= 2 and max(copies) == recorded.release, "workers drop the older one"
         assert not ledger.client.zcard(ledger.keys.outgoing)

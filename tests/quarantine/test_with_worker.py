@@ -8,7 +8,7 @@ from celery import chain
 from celery_poison.ledger.journal import position
 from celery_poison.quarantine import Care
 from celery_poison.testing import wait_until
-from tests import PATIENCE
+from tests import PATIENCE, sampled
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper
 
@@ -51,6 +51,7 @@ def test_SAP_7_an_errback_runs_on_a_real_worker(fleet: Fleet, keeper: Keeper) ->
         wait_until(lambda: fleet.marks.count("healthy", "end")[id] == 1, what=worker.log_text)
 
 
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 def test_NEW_6_a_canary_that_dies_keeps_the_others_back_and_one_that_holds_lets_them_go(
     fleet: Fleet, keeper: Keeper
 ) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests import PATIENCE
+import pytest
+
+from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
+
+BROKERS = pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
 
 
 def _limited(new_crew: Callable[..., Crew], url: str, behavior: str) -> Crew:
@@ -13,10 +17,11 @@ def _limited(new_crew: Callable[..., Crew], url: str, behavior: str) -> Crew:
     return new_crew(url, poison_queues={"celery.quarantine": limit})
 
 
+@BROKERS
 def test_MSG_3_a_full_quarantine_refuses_what_Celery_would_drop_and_nothing_else(
-    new_crew: Callable[..., Crew], redis_url: str
+    new_crew: Callable[..., Crew], broker_url: str
 ) -> None:
-    crew = _limited(new_crew, redis_url, "reject_new")
+    crew = _limited(new_crew, broker_url, "reject_new")
     first = crew.send("fails", "at-once")
     with crew.worker(pool="solo"):
         crew.await_that(crew.quarantine.list, "kept")
@@ -30,10 +35,11 @@ def test_MSG_3_a_full_quarantine_refuses_what_Celery_would_drop_and_nothing_else
     assert crew.log_text().count("is not kept: quarantine is full") == 1
 
 
+@BROKERS
 def test_MSG_5_the_oldest_makes_room_and_can_be_restored(
-    new_crew: Callable[..., Crew], redis_url: str
+    new_crew: Callable[..., Crew], broker_url: str
 ) -> None:
-    crew = _limited(new_crew, redis_url, "discard_old")
+    crew = _limited(new_crew, broker_url, "discard_old")
     sent = [crew.send("asks", "quarantine") for _ in range(3)]
     with crew.worker(pool="solo"):
         crew.await_that(lambda: len(crew.events("discarded")) == 2, "the oldest two made room")

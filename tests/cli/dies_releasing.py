@@ -1,0 +1,83 @@
+"""A command line that is killed in the middle of a release: DIES_AT="decide 50" is its 50th reservation."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from hashlib import sha1
+from typing import Any
+
+from amqp import Channel
+from redis import ResponseError
+from redis.connection import AbstractConnection
+
+from celery_poison.ledger import quarantine
+from celery_poison.ledger.scripts import script
+from tests.apps.factory import build_app
+
+app = build_app(os.environ, current=True)
+# What the dead one reserved is abandoned at once.
+quarantine.DECISION_PATIENCE_MS = 0
+
+#: The steps that are commands to Redis, and a word of each that no other has.
+STEPS = {
+    "decide": sha1(script("decide").text.encode()).hexdigest(),
+    "read": "properties",
+    "publish": "LPUSH",
+    "released": sha1(script("released").text.encode()).hexdigest(),
+    "tell": sha1(script("leave_notice").text.encode()).hexdigest(),
+}
+_reached = Counter[str]()
+
+
+def _dies_at(step: str) -> bool:
+    _reached[step] += 1
+    return os.environ.get("DIES_AT") == f"{step} {_reached[step]}"
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_pack_commands, _publish, _confirm = (
+    AbstractConnection.pack_commands,
+    Channel._basic_publish,
+    Channel.basic_publish_confirm,
+)
+
+
+def _pack(self: Any, commands: Iterable[Sequence[Any]]) -> Any:
+    """Let Redis answer those before a step, of many that are sent together, and die."""
+    rows = [*commands]
+    for number, words in enumerate(rows):
+        step = next((name for name, word in STEPS.items() if word in words), None)
+        if step and _dies_at(step):
+            if number:
+                self.send_packed_command(_pack_commands(self, rows[:number]))
+            for _ in range(number):
+                with suppress(ResponseError):
+                    self.read_response()
+            _die()
+    return _pack_commands(self, rows)
+
+
+def _send(self: Any, *words: Any, **options: Any) -> Any:
+    if _dies_at("publish"):
+        _die()
+    _publish(self, *words, **options)
+    if _dies_at("sent"):
+        _die()
+
+
+def _send_and_wait(self: Any, *words: Any, **options: Any) -> Any:
+    _confirm(self, *words, **options)
+    if _dies_at("confirmed"):
+        _die()
+
+
+AbstractConnection.pack_commands = _pack  # type: ignore[method-assign]
+Channel._basic_publish = _send
+Channel.basic_publish_confirm = _send_and_wait
