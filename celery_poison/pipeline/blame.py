@@ -56,7 +56,7 @@ with suspects as (
 
 #: Runs that have everything in common, counted. Forms, sizes and the task itself are told of tasks with a
 #: death only, fingerprints where two messages of one died or a trial proved one: to the model all others are
-#: alike.
+#: alike. Rounded, since thirds add up to another last digit in each order.
 CELLS = f"""{MISFORTUNES}, bearers as (
   select fingerprint from counted where fingerprint is not null
   group by fingerprint having count(distinct message) > 1 or max({_TRIED}) = 1
@@ -79,7 +79,7 @@ CELLS = f"""{MISFORTUNES}, bearers as (
 )
 select died as task, queue, host, release, case when died is not null then shape end as shape,
   case when died is not null then size end as size, cast(fingerprint as string) as fingerprint,
-  cast(cause as string) as cause, recent, cast(sum(deaths) as double) as deaths,
+  cast(cause as string) as cause, recent, cast(round(sum(deaths), 9) as double) as deaths,
   cast(sum(ms) as double) as ms, cast(sum(alive) as bigint) as alive
 from every e left join troubled t on e.task = t.died
 group by all
@@ -119,7 +119,9 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
         For each the columns of the table ``blame``, see docs/pipeline-tables.md.
     """
     names = {"recent": window.recent, "window": window.within}
+    # In one order, whatever Spark's tasks end in: the model adds up, and takes the first of equals.
     table = ask(filled(CELLS, names))
+    table = table.sort_by([(name, "ascending") for name in table.column_names])
     if cause is not None:
         other = pc.not_equal(pc.fill_null(table["cause"], cause), cause)
         table = table.filter(pc.invert(other))

@@ -4,10 +4,10 @@
 stored         made of
 =============  ===================================================================================
 company        new runs that ended alive, and those of the last days, beside new troubles
-exceptions     the journal's troubles and their company
+exceptions     the journal's troubles and their company, of the days that anything new concerns
 messages_told  the same
-incidents      the troubles, exceptions
-kin            exceptions, company
+incidents      the troubles, exceptions, of the same days
+kin            exceptions, company, of the same days and the seven before
 fingerprints   kin
 runs_daily     the days of new entries: tallies of the runs that ended alive
 sketches       the same days: counts and sketches of these runs
@@ -15,7 +15,7 @@ sketches       the same days: counts and sketches of these runs
 
 Each says in its commit up to where in the journal it reaches. ``attempts`` and ``messages`` are views: the
 journal's healthy runs as they stand there, united with the exceptions; ``tallies``, ``task_daily`` and
-``usual`` add up days. Troubles are a few in a hundred, so that what is made of them is made anew.
+``usual`` add up days.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline import anomalies, blame, tables
 from celery_poison.pipeline.blame import ALWAYS
-from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after
+from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
+from celery_poison.pipeline.schema import VERSIONS
+from celery_poison.pipeline.seek import Keys, earlier, having, keys
 from celery_poison.pipeline.session import FEW_ROWS
+from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.tallies import KEYS
 from celery_poison.pipeline.telling import sentences
 from celery_poison.pipeline.together import together
@@ -43,20 +46,24 @@ from celery_poison.pipeline.window import Window
 #: Stored tables, and by what their files are apart.
 STORED: dict[str, tuple[str, ...]] = {
     "company": ("date",),
-    "exceptions": (),
-    "messages_told": (),
-    "incidents": (),
-    "kin": (),
+    "exceptions": ("date",),
+    "messages_told": ("date",),
+    "incidents": ("date",),
+    "kin": ("date",),
     "fingerprints": (),
     "runs_daily": ("date",),
     "sketches": ("date",),
 }
+_OF_TROUBLES = ("exceptions", "messages_told", "incidents", "kin", "fingerprints")
 VIEWS = ("attempts", "messages", "tallies", "task_daily", "usual", "noted")
 JUDGED = ("blame", "anomalies")
 #: What :meth:`Derived.register` makes views of.
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame", "anomalies")
 #: A run that ended alive longer ago than this is not looked at again for a trouble that came only now.
 LOOK_BACK_MS = 7 * 24 * 3_600_000
+_DAY_MS = 24 * 3_600_000
+#: What makes one entry change what another one means.
+_LINKS = ("id", "mid", "incident")
 
 
 @dataclass(frozen=True)
@@ -118,25 +125,83 @@ class Derived:
         together(self._make_of_troubles, self._make_of_days)
 
     def _make_of_troubles(self) -> None:
-        if all(
-            self._is_current(name)
-            for name in ("exceptions", "messages_told", "incidents", "kin", "fingerprints")
-        ):
+        if all(self._is_current(name) for name in _OF_TROUBLES):
             return
-        rest, company = self["noted"].persist(), self["company"].persist()
+        days = self._touched()
+        rest, company = (each.persist() for each in self._context(days))
         other = tables.ends(rest, company).persist()
         try:
-            self._update("exceptions", lambda _: tables.troubled(other, rest, company))
-            few = tables.united(company, tables.repeated(company), self["exceptions"])
+            self._update_days("exceptions", days, lambda: tables.troubled(other, rest, company))
             together(
-                lambda: self._update("messages_told", lambda _: tables.grouped(rest.unionByName(company))),
-                lambda: self._update("incidents", lambda _: tables.incidents(rest, self["exceptions"])),
-                lambda: self._update("kin", lambda _: tables.kin(few)),
+                lambda: self._update_days(
+                    "messages_told", days, lambda: tables.grouped(rest.unionByName(company))
+                ),
+                lambda: self._update_days(
+                    "incidents",
+                    days,
+                    lambda: tables.incidents(rest, self._of("exceptions", days and _wide(days))),
+                ),
+                lambda: self._make_kin(days),
             )
             self._update("fingerprints", lambda _: tables.fingerprints(self["kin"]))
         finally:
             for each in (other, rest, company):
                 each.unpersist()
+
+    def _make_kin(self, days: list[str] | None) -> None:
+        """Also of the days before, whose runs may bear a fingerprint that died only now."""
+        if days is not None and (since := self._since("kin")):
+            days = sorted({*days, *_days(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
+        company = self._of("company", days)
+        few = tables.united(company, tables.repeated(company), self._of("exceptions", days))
+        self._update_days("kin", days, lambda: tables.kin(few, self["exceptions"]))
+
+    def _touched(self) -> list[str] | None:
+        """Return the days that something new about troubles concerns; None: all must be made anew."""
+        known = [self._since(name) for name in _OF_TROUBLES]
+        if None in known:
+            return None
+        since = min((each for each in known if each), key=lambda each: (each.ms, each.seq))
+        company = self._table("company").frame([("date", ">=", day(since.ms))]).where(after(since))
+        new = self._lake.entries(since, healthy=False).unionByName(company)
+        began = F.greatest(started().cast("date"), F.date_sub("date", 7)).cast("string")
+        told = new.select(*_LINKS, began.alias("began"), F.col("date").cast("string").alias("date")).toArrow()
+        days = {day(since.ms)}
+        for row in told.group_by(["began", "date"]).aggregate([]).to_pylist():
+            days.update(_days(_ms(row["began"]), _ms(row["date"])))
+        links = {name: told[name].drop_null().unique() for name in _LINKS}
+        found = self._linked(sorted(days), links)
+        return sorted(
+            days | {str(row["date"]) for each in found for row in each.select("date").distinct().collect()}
+        )
+
+    def _context(self, days: list[str] | None) -> tuple[Any, Any]:
+        """Return the troubles, and their company, that the tables of some days are made of."""
+        if days is None:
+            return self["noted"], self["company"]
+        wide = _wide(days)
+        rest, company = self._lake.entries(healthy=False, days=wide), self._of("company", wide)
+        mine = rest.unionByName(company).where(F.col("date").cast("string").isin(days))
+        others = self._linked(wide, keys(mine, *_LINKS))
+        return rest.unionByName(others[0]), company.unionByName(others[1])
+
+    def _linked(self, days: list[str], links: Keys) -> tuple[Any, Any]:
+        """Return of all other days the troubles, and their company, with one of some ids or incidents."""
+        lake, rest = self._lake, [("date", "not in", days)]
+        troubles = [("app", "=", lake.app), ("healthy", "=", "false"), *rest]
+        found = having(self._session, lake.journal, troubles, links).where(F.col("v").isin(*VERSIONS))
+        return found, having(self._session, self._table("company"), rest, links)
+
+    def _of(self, name: str, days: list[str] | None) -> Any:
+        return self._table(name).frame([] if days is None else [("date", "in", days)])
+
+    def _update_days(self, name: str, days: list[str] | None, make: Callable[[], Any]) -> None:
+        """Bring a table up to date of which only some days change."""
+        if days is None:
+            self._update(name, lambda _: make())
+        else:
+            of_days = F.col("date").cast("string").isin(days)
+            self._update(name, lambda _: (make().where(of_days), [("date", "in", days)]))
 
     def _make_of_days(self) -> None:
         together(
@@ -148,13 +213,18 @@ class Derived:
         """Bring one table up to date: ``make`` is told up to where it is, or None if it must be made anew."""
         if self._is_current(name):
             return
-        table, goal = self._table(name), self._goal
-        since = table.position(self._lake.app)
-        since = since if since and since.epoch == goal.epoch else None
+        table, since = self._table(name), self._since(name)
         with self._timed(name):
             made = make(since)
             frame, replacing = made if isinstance(made, tuple) else (made, [])
-            table.write(frame, self._lake.app, goal, replacing if since else [])
+            if table.partitions:  # else each task would write a file for each day
+                frame = frame.repartition(*table.partitions)
+            table.write(frame, self._lake.app, self._goal, replacing if since else [])
+
+    def _since(self, name: str) -> Position | None:
+        """Return up to where a table is, or None if it must be made anew."""
+        since = self._table(name).position(self._lake.app)
+        return since if since and since.epoch == self._goal.epoch else None
 
     def _is_current(self, name: str) -> bool:
         there = self._table(name).position(self._lake.app)
@@ -182,18 +252,18 @@ class Derived:
 
     def _company(self, since: Position | None, small: Callable[[Any], Any]) -> Any:
         lake, rest = self._lake, self["noted"]
-        found = tables.company(lake.entries(since, healthy=True), rest, small)
+        runs = lake.entries(since, healthy=True)
         if since is None:
-            return found
-        back = replace(since, ms=max(0, since.ms - LOOK_BACK_MS))
-        earlier = lake.entries(back, healthy=True).where(f"not ({after(since)})")
-        concerned = tables.company(earlier, lake.entries(since, healthy=False), small)
-        known = self._table("company").frame().select("entry")
-        return found.unionByName(concerned.join(known, "entry", "left_anti")), None
+            return tables.company(runs, rest, small)
+        before = small(earlier(lake, since, LOOK_BACK_MS))
+        found = tables.company(runs, rest, small, before)
+        known = self._table("company").frame([("date", ">=", day(max(0, since.ms - LOOK_BACK_MS)))])
+        return found.unionByName(before.join(known.select("entry"), "entry", "left_anti")), None
 
     def _of_days(self, since: Position | None, count: Callable[[Any], Any]) -> Any:
         """Count the healthy runs of the days on which anything is new."""
-        again, days = tables.repeated(self["company"]), list[str]()
+        back = [("date", ">=", day(max(0, since.ms - LOOK_BACK_MS)))] if since else []
+        again, days = tables.repeated(self._table("company").frame(back)), list[str]()
         if since is None:
             runs = self._lake.entries(healthy=True)
         else:
@@ -314,3 +384,16 @@ class Derived:
         began = time.monotonic()
         yield
         self._progress(f"{name}: {time.monotonic() - began:.1f} s")
+
+
+def _days(first_ms: int, last_ms: int) -> list[str]:
+    return [day(ms) for ms in range(first_ms // _DAY_MS * _DAY_MS, last_ms + 1, _DAY_MS)]
+
+
+def _ms(date: str) -> int:
+    return int(datetime.fromisoformat(f"{date}T00:00:00+00:00").timestamp()) * 1000
+
+
+def _wide(days: list[str]) -> list[str]:
+    """Return the days and those after them: what ran beside a death may have ended after midnight."""
+    return sorted({day(_ms(each) + n * _DAY_MS) for each in days for n in (0, 1)})

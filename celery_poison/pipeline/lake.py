@@ -168,13 +168,20 @@ class Table:
             filters: on partitions, as ``("date", ">=", "2026-11-21")``.
         """
         schema = self.schema
-        paths = self.delta.file_uris(file_pruning_predicate=list(filters) or None)
+        paths = self._uris(filters)
         if not paths:
             return self._session.createDataFrame([], schema)
         if not sink.is_local(self.uri):
-            return sink.read(self._session, self.uri, self.delta, paths, schema)
+            return sink.read(self._session, self.uri, self.files(filters), schema)
         reader = self._session.read.schema(schema).option("basePath", self.uri)
         return reader.parquet(*paths).select(*schema.names)
+
+    def files(self, filters: Sequence[tuple[str, str, Any]]) -> list[tuple[str, str]]:
+        """Return what :func:`sink.listed` tells of the files that :meth:`frame` would read."""
+        return sink.listed(self.delta, self._uris(filters))
+
+    def _uris(self, filters: Sequence[tuple[str, str, Any]]) -> list[str]:
+        return list(self.delta.file_uris(file_pruning_predicate=list(filters) or None))
 
     def arrow(self, columns: Sequence[str] | None = None, where: str | None = None) -> pa.Table:
         """Return rows of a table in this process, without Spark; ``where`` is SQL."""
@@ -312,7 +319,7 @@ class Lake:
         """
         filters: list[tuple[str, str, Any]] = [("date", "in", list(days))] if days else []
         if since is not None:
-            filters.append(("date", ">=", _day(since.ms)))
+            filters.append(("date", ">=", day(since.ms)))
         rows = self._rows(healthy, filters).where(F.col("v").isin(*VERSIONS)).select(*JOURNAL.names)
         if since is None:
             return rows
@@ -359,7 +366,8 @@ def absolute(root: str) -> str:
     return re.sub("^s3[an]://", "s3://", root).rstrip("/")
 
 
-def _day(ms: int) -> str:
+def day(ms: int) -> str:
+    """Return the name of the day of a time, by which the journal's files are apart."""
     return datetime.fromtimestamp(min(ms, LAST_MS) / 1000, UTC).date().isoformat()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -200,15 +200,13 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def read(session: Any, uri: str, delta: Any, paths: Sequence[str], schema: StructType) -> Any:
-    """Return a table of an object store as a DataFrame, read by tasks: Spark itself needs no connector."""
-    wanted = {unquote(urlsplit(path).path).strip("/") for path in paths}
-    root = unquote(urlsplit(uri).path).strip("/")
-    every = ((path, parts) for path, parts in _files(delta) if f"{root}/{unquote(path)}".strip("/") in wanted)
-    files = [(path, json.dumps(parts)) for path, parts in every]
-    rows = session.createDataFrame(files, "path string, parts string").repartition(
-        max(1, min(len(files), 64))
-    )
+def read(session: Any, uri: str, files: Sequence[tuple[str, str]], schema: StructType) -> Any:
+    """Return a table of an object store as a DataFrame, read by tasks: Spark itself needs no connector.
+
+    Args:
+        files: what :func:`listed` told of those that are read.
+    """
+    rows = session.createDataFrame(files, "path string, parts string").repartition(min(len(files), 64))
     return rows.mapInArrow(partial(_read, uri=uri, schema=arrow_schema(schema)), schema)
 
 
@@ -219,17 +217,23 @@ def _read(files: Iterator[pa.RecordBatch], uri: str, schema: pa.Schema) -> Itera
             parts = json.loads(file["parts"])
             with pq.ParquetFile(place.open_input_file(unquote(file["path"]))) as opened:
                 for rows in opened.iter_batches(65_536):
-                    yield _completed(rows, parts, schema)
+                    yield completed(rows, parts, schema)
 
 
-def _files(delta: Any) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Yield the files of a table, and the values of their partition columns."""
-    for each in pa.table(delta.get_add_actions(flatten=True)).to_pylist():
-        start = "partition."
-        yield each["path"], {k.removeprefix(start): _text(v) for k, v in each.items() if k.startswith(start)}
+def listed(delta: Any, uris: Sequence[str]) -> list[tuple[str, str]]:
+    """Return of files of a table the path below it and, as JSON, the values of their partition columns."""
+    names, start = {uri.rpartition("/")[2] for uri in uris}, "partition."
+    return [
+        (
+            each["path"],
+            json.dumps({k.removeprefix(start): _text(v) for k, v in each.items() if k.startswith(start)}),
+        )
+        for each in pa.table(delta.get_add_actions(flatten=True)).to_pylist()
+        if each["path"].rpartition("/")[2] in names
+    ]
 
 
-def _completed(rows: pa.RecordBatch, parts: Mapping[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
+def completed(rows: pa.RecordBatch, parts: Mapping[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
     """Add the partition columns, and those that a newer release brought."""
     columns = []
     for field in schema:

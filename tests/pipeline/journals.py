@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,11 @@ class Driver:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE)
 
+    def pythons(self) -> list[int]:
+        """Return the ids of the processes that run Python for Spark's tasks."""
+        found = dict(_running(self.process.pid, b"pyspark.daemon"))
+        return [pid for pid, parent in found.items() if parent in found]  # the daemon only forks them
+
     def end(self) -> int:
         return self.process.wait(PATIENCE)
 
@@ -152,3 +158,12 @@ class Driver:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE)
+
+
+def _running(session: int, word: bytes) -> Iterator[tuple[int, int]]:
+    """Yield id and parent of the processes of a session whose command has that word in it."""
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session and word in (place / "cmdline").read_bytes():
+                yield int(place.name), int(fields[1])

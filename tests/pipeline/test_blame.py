@@ -6,6 +6,7 @@ The queries run in DuckDB here, over a journal's files or a few entries; ``test_
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,25 @@ def test_a_window_is_judged_by_itself_and_compared_with_what_came_before() -> No
         ("t.calm", 1),
         ("t.gone", 1),
     }
+
+
+def test_it_says_the_same_to_the_last_digit_in_whatever_order_the_rows_come() -> None:
+    """The tasks of a cluster end in another order each time, and thirds add up to another last digit."""
+    shared = [
+        died(f"s{i}{n}", f"s{i}{n}", 100, "shared", incident=f"i{i}", task=f"t.{n}", queue=f"q{i}")
+        for i in range(6)
+        for n in range(3 + i % 3)
+    ]
+    ask = tallied.entries([*_calm(50), *shared])
+
+    def mixed(query: str) -> Any:
+        rows = ask(query)
+        order = dice.sample(range(len(rows)), len(rows))
+        return rows.take(order) if order else rows
+
+    told, dice = blame(ask), random.Random(7)
+    for _ in range(5):
+        assert blame(mixed) == told
 
 
 def test_a_history_without_a_death_blames_nobody() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +42,25 @@ def _add(lake: Lake, rows: pa.Table) -> None:
 
 @pytest.fixture(scope="module")
 def entries(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
-    """A small generated history, in the order of its entries."""
+    """A small generated history, by time; two of its messages end alive once more at its end."""
     place = tmp_path_factory.mktemp("generated") / "lake"
     write_lake(World(attempts=3_000, days=8, deploy_every_days=1), place)
     rows = Lake(None, str(place)).journal.arrow().cast(sink.arrow_schema(LAKE))
-    return rows.sort_by([("at", "ascending"), ("seq", "ascending")])
+    rows = rows.sort_by([("at", "ascending"), ("seq", "ascending")])
+    at = rows["at"][-1].as_py() + timedelta(seconds=1)
+    once = [row for row in rows.slice(len(rows) // 3 * 2 - 100, 100).to_pylist() if row["healthy"]]
+    again = [
+        {
+            **row,
+            "at": at,
+            "date": at.date(),
+            "entry": f"{at.timestamp() * 1000:.0f}-{n}",
+            "seq": n,
+            "token": token,
+        }
+        for n, (row, token) in enumerate(((once[0], once[0]["token"]), (once[1], "another start")))
+    ]
+    return pa.concat_tables([rows, pa.Table.from_pylist(again, rows.schema)])
 
 
 def test_tables_that_were_kept_up_to_date_are_what_the_whole_journal_gives(
@@ -66,6 +81,8 @@ def test_tables_that_were_kept_up_to_date_are_what_the_whole_journal_gives(
         "messages": tables.messages(journal),
         "tallies": tables.tallies(attempts),
         "kin": tables.kin(attempts),
+        "incidents": tables.incidents(tables.noted(journal), attempts),
+        "fingerprints": tables.fingerprints(attempts),
     }
     for name, frame in expected.items():
         rows = _rows(frame)

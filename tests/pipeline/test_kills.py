@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,35 @@ def test_the_lake_is_the_journal_after_kills_at_random_moments(
         if driver:
             driver.close()
     assert producer.count > 100
+    assert in_lake(lake) == told(client, Producer.COPY)
+    assert "GAP" not in driver.log()
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1200)
+@pytest.mark.usefixtures("java")
+def test_the_lake_is_the_journal_after_the_python_under_a_task_was_killed(
+    redis_url: str, tmp_path: Path
+) -> None:
+    client = redis.Redis.from_url(redis_url)
+    lake = tmp_path / "lake"
+    producer = Producer(client)
+    driver = Driver(redis_url, lake, "--follow", "--every", "0.05")
+    try:
+        for _ in range(3):
+            wait_until(lambda d=driver: d.pythons() or d.process.poll() is not None, timeout=240)
+            for pid in driver.pythons():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if driver.process.poll() is not None:  # on one machine Spark repeats no task
+                driver = Driver(redis_url, lake, "--follow", "--every", "0.05")
+        driver.close()
+        producer.stop()
+        driver = Driver(redis_url, lake, "--once")
+        assert driver.end() == 0, driver.log()
+    finally:
+        producer.stop()
+        driver.close()
     assert in_lake(lake) == told(client, Producer.COPY)
     assert "GAP" not in driver.log()
 

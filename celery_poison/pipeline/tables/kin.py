@@ -38,7 +38,10 @@ KIN = (
 
 
 def company(
-    runs: DataFrame, rest: DataFrame, small: Callable[[DataFrame], DataFrame] = lambda frame: frame
+    runs: DataFrame,
+    rest: DataFrame,
+    small: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+    before: DataFrame | None = None,
 ) -> DataFrame:
     """Return the runs that ended alive and that some trouble concerns.
 
@@ -50,7 +53,9 @@ def company(
         runs, rest: entries of runs that ended alive, and all others.
         small: is given what has few rows, to compute it before it is joined: Spark takes it to be as large as
             ``runs``, and would sort all of them.
+        before: further runs that ended alive; those of their messages are returned, too.
     """
+    told = rest if before is None else rest.unionByName(before)
     died = rest.where("event = 'crashed'")
     hashes = runs.where("mid is not null").groupBy(F.xxhash64("mid").alias("hash"))
     twice = small(hashes.count().where("count > 1").select("hash"))
@@ -58,7 +63,7 @@ def company(
     concerned, marked = F.coalesce(F.col("payload_bytes") > LARGE, F.lit(False)), runs
     for keys, key in (
         (_hashes(rest, "id"), "id"),
-        (_hashes(rest, "mid"), "mid"),
+        (_hashes(told, "mid"), "mid"),
         (_hashes(died, "fingerprint"), "fingerprint"),
         (twice, "mid"),
         (_hashes(near, "entry"), "entry"),
@@ -74,18 +79,20 @@ def _hashes(frame: DataFrame, key: str) -> DataFrame:
     return frame.where(F.col(key).isNotNull()).select(F.xxhash64(key).alias("hash")).distinct()
 
 
-def kin(attempts: DataFrame) -> DataFrame:
+def kin(attempts: DataFrame, exceptions: DataFrame | None = None) -> DataFrame:
     """Return the attempts that have to do with a trouble; of their columns :data:`KIN`.
 
     All attempts of every task id of which one did not end alive or was rolled back; all that bear a
     fingerprint which was in a death; and all with more than ``LARGE`` bytes.
 
     Args:
-        attempts: all, or those that ``company`` picked and the exceptions.
+        attempts: all, or those that ``company`` picked and the exceptions; of some days, if need be.
+        exceptions: of all days, where ``attempts`` are not.
     """
+    told = attempts if exceptions is None else exceptions
     alive = ended_alive(F.col("end"), F.col("outcome")) & (F.col("end") != "rolled_back")
-    troubled = attempts.where(~alive & F.col("id").isNotNull()).select("id").distinct()
-    died = attempts.where("end = 'crashed' and fingerprint is not null").select("fingerprint").distinct()
+    troubled = told.where(~alive & F.col("id").isNotNull()).select("id").distinct()
+    died = told.where("end = 'crashed' and fingerprint is not null").select("fingerprint").distinct()
     yes = F.lit(True)
     return (
         attempts.select(*KIN)

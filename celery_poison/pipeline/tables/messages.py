@@ -47,11 +47,11 @@ def every_message(runs: DataFrame, exceptions: DataFrame) -> DataFrame:
         F.lit(None).cast("string").alias("cause"),
         F.lit(None).cast("string").alias("reason"),
     )
-    return one.unionByName(exceptions)
+    return one.unionByName(exceptions.drop("date"))
 
 
 def grouped(told: DataFrame) -> DataFrame:
-    """Return the messages that are told in more than one entry, or in one of a trouble."""
+    """Return the messages told in several entries, or in one of a trouble; ``date`` is that of the last."""
     end = F.col("event").isin("finished", "crashed", "interrupted", "rolled_back")
     died, kept = F.col("event") == "crashed", F.col("event") == "quarantined"
     ran = F.when(end, ran_ms())
@@ -64,6 +64,7 @@ def grouped(told: DataFrame) -> DataFrame:
             _last("queue"),
             F.min(started()).alias("first_at"),
             F.max("at").alias("last_at"),
+            F.max("date").alias("date"),
             F.count_distinct(F.when(end, F.col("token"))).alias("starts"),
             F.count_distinct(F.when(died, F.col("token"))).alias("deaths"),
             F.count(F.when(F.col("event").isin("interrupted", "rolled_back"), True)).alias("put_back"),
