@@ -95,7 +95,7 @@ def scheduled(typed: Mapping[str, str]) -> dict[str, Any]:
         BadCare: one of them is no time, or no number above zero.
     """
     times = typed.get("times") or "1"
-    if not (times.isascii() and times.isdecimal() and int(times) and len(times) < 10):
+    if not (times.isascii() and times.isdecimal() and len(times) < 10 and int(times)):
         raise BadCare(f"{times!r}: times is a number above zero")
     return {"after": seconds_of(typed.get("after") or ""), "times": int(times)}
 

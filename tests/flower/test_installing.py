@@ -73,7 +73,7 @@ def test_installing_twice_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_act_is_a_method_of_the_class_with_the_choices_that_it_has() -> None:
-    assert [*ACTIONS] == ["release", "fail", "discard"]
+    assert [*ACTIONS] == ["release", "fail", "discard", "schedule", "unschedule"]
     for action in ACTIONS.values():
         parameters = inspect.signature(getattr(Quarantine, action.verb)).parameters
         switches = [name for name, each in parameters.items() if each.default is False]
