@@ -47,7 +47,7 @@ def seconds_of(typed: str) -> float:
         BadCare: it is none of these, or nothing.
     """
     number, unit = typed[:-1], typed[-1:]
-    if number.isdecimal() and unit in UNITS and int(number):
+    if number.isdecimal() and len(number) < 10 and unit in UNITS and int(number):
         return float(int(number) * UNITS[unit])
     raise BadCare(f"{typed!r}: write a number with s, m, h or d, for example 12h")
 
