@@ -125,8 +125,10 @@ def test_NEW_6_a_released_message_runs_on_probation_and_one_more_death_brings_it
         crew.await_that(lambda: [r for r in crew.quarantine.list() if r.releases == 1], "back in quarantine")
     (kept,) = crew.quarantine.list()
     assert (kept.mid, kept.crashes, kept.strikes) == (mid, 3, 1)
-    kinds = [entry["event"] for entry in crew.events() if entry["mid"] == mid]
-    assert kinds == ["crashed", "crashed", "quarantined", "released", "crashed", "quarantined"]
+    told = [entry for entry in crew.events() if entry["mid"] == mid]
+    # A run that was cut short beside it, say because a starved worker was taken for dead, is no death.
+    kinds = [entry["event"] for entry in told if entry["event"] != "interrupted"]
+    assert kinds == ["crashed", "crashed", "quarantined", "released", "crashed", "quarantined"], told
 
 
 def test_SAP_7_a_release_whose_operator_died_before_saying_so_is_completed_by_the_worker(crew: Crew) -> None:
