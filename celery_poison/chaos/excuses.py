@@ -144,6 +144,24 @@ def _was_forgotten_in_vain(case: Case, blow: Blow) -> bool:
     return case.text == ITS_END and any(since <= (run.end or 0.0) <= blow.ended for run in case.runs)
 
 
+def _was_recovered_from_in_vain(case: Case, blow: Blow) -> bool:
+    """Whether Redis lost that a worker's death was on record, and the message was done before it is again."""
+    died = [run.last for run in case.runs if run.end is None]
+    done = [run.end for run in case.runs if run.end is not None and run.end > blow.began]
+    return case.text == REMEMBERED and bool(done) and any(_is_near(at, blow) for at in died)
+
+
+def _is_near(at: float, blow: Blow) -> bool:
+    return blow.began - TOGETHER <= at <= blow.ended
+
+
+def _had_a_copy_beside_its_trial(case: Case, blow: Blow) -> bool:
+    """Whether a copy of what was on trial ran well, since nothing told any more that it was on trial."""
+    tried = any(run.on_trial and run.end is None and run.begin <= blow.began for run in case.runs)
+    ended = any(run.begin >= blow.began and run.end is not None for run in case.runs)
+    return case.text == REMEMBERED and tried and ended
+
+
 def _was_sent_just_before(case: Case, blow: Blow) -> bool:
     return blow.began - CUT_SHORT <= case.at <= blow.ended
 
@@ -349,6 +367,10 @@ EXCUSES = (
            "Redis did not keep the note of its end, or that it was forgotten"),
     Excuse((Wrong.LEFT,), ("redis-lost-second",), _was_forgotten_in_vain,
            "Redis lost that its end was forgotten, and its worker left: it stays for some hours"),
+    Excuse((Wrong.LEFT,), ("redis-lost-second",), _was_recovered_from_in_vain,
+           "Redis lost that its worker's death was on record: it is flagged again, after its end"),
+    Excuse((Wrong.LEFT,), ("redis-empty",), _had_a_copy_beside_its_trial,
+           "a copy of it ran beside its trial, of which Redis told nothing any more", "rabbitmq"),
     Excuse((Wrong.LEFT,), (DEATH,), _could_not_tell_of_its_end,
            "its worker ended before it could tell Redis how it had ended"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,

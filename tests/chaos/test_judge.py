@@ -219,6 +219,30 @@ def test_a_lost_second_may_leave_an_end_that_was_kept_over_an_outage() -> None:
         assert found(facts(run("a", 9, 12), blows=(other,), ended=frozenset("a"))) == [(Wrong.LEFT, "a")]
 
 
+def test_who_died_in_the_second_that_redis_lost_may_be_flagged_again_after_its_end() -> None:
+    died, done = run("a", 49, None), run("a", 53, 54, "w2/1")
+    lost = Blow("redis-lost-second", 50, 51)
+    given = facts(died, done, blows=(lost,), flagged=frozenset("a"))
+    assert excused(given) == [Wrong.LEFT]
+    for other in (
+        replace(lost, name="redis-kill"),
+        replace(lost, began=40, ended=41),
+        replace(lost, began=60, ended=61),
+    ):
+        assert (Wrong.LEFT, "a") in found(replace(given, blows=[other]))
+
+
+def test_what_was_on_trial_when_redis_was_emptied_may_be_flagged_after_a_copy_has_ended() -> None:
+    tried, done = replace(run("a", 5, None), on_trial=True), run("a", 13, 14, "w2/1")
+    empty = Blow("redis-empty", 10, 10.1)
+    given = facts(tried, done, blows=(empty,), broker="rabbitmq", flagged=frozenset("a"))
+    assert excused(given) == [Wrong.LEFT]
+    assert found(replace(given, broker="redis")) == [(Wrong.LEFT, "a")]
+    assert found(replace(given, blows=[replace(empty, began=14.5, ended=15)])) == [(Wrong.LEFT, "a")]
+    no_trial = facts(run("a", 5, None), done, blows=(empty,), broker="rabbitmq", flagged=frozenset("a"))
+    assert found(no_trial) == [(Wrong.LEFT, "a")]
+
+
 def test_an_end_may_stay_on_record_only_of_a_worker_that_was_taken_for_dead() -> None:
     done = run("a", 6, 7)
     cut_off = Blow("net-cut-5", 1, 6, ("w1/1",))
