@@ -33,15 +33,15 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline import anomalies, blame, tables
 from celery_poison.pipeline.blame import ALWAYS
-from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
+from celery_poison.pipeline.lake import Lake, Position, Table, after, day
 from celery_poison.pipeline.schema import VERSIONS
 from celery_poison.pipeline.seek import Keys, earlier, having, keys
 from celery_poison.pipeline.session import FEW_ROWS
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.tallies import KEYS
-from celery_poison.pipeline.telling import sentences
+from celery_poison.pipeline.telling import AsOf, sentences
 from celery_poison.pipeline.together import together
-from celery_poison.pipeline.window import Window
+from celery_poison.pipeline.window import Window, and_the_next, days_between, first_ms
 
 #: Stored tables, and by what their files are apart.
 STORED: dict[str, tuple[str, ...]] = {
@@ -61,32 +61,8 @@ JUDGED = ("blame", "anomalies")
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame", "anomalies")
 #: A run that ended alive longer ago than this is not looked at again for a trouble that came only now.
 LOOK_BACK_MS = 7 * 24 * 3_600_000
-_DAY_MS = 24 * 3_600_000
 #: What makes one entry change what another one means.
 _LINKS = ("id", "mid", "incident")
-
-
-@dataclass(frozen=True)
-class AsOf:
-    """Of which journal the tables are.
-
-    Attributes:
-        version: of the journal's table.
-        upto: the newest entry that they know, and ``at`` its time; None where there is none.
-        gaps: what never came into the lake.
-        left_out: what is in the lake and not in the tables.
-    """
-
-    version: int
-    upto: str
-    at: datetime | None
-    gaps: tuple[Gap, ...]
-    left_out: tuple[LeftOut, ...]
-
-    def says(self) -> str:
-        """Return in words of which history the tables are."""
-        end = f"{self.at:%Y-%m-%d %H:%M} UTC" if self.at else "an empty journal"
-        return f"as of version {self.version} of the lake, up to {end}"
 
 
 @dataclass(frozen=True)
@@ -139,7 +115,7 @@ class Derived:
                 lambda: self._update_days(
                     "incidents",
                     days,
-                    lambda: tables.incidents(rest, self._of("exceptions", days and _wide(days))),
+                    lambda: tables.incidents(rest, self._of("exceptions", days and and_the_next(days))),
                 ),
                 lambda: self._make_kin(days),
             )
@@ -151,24 +127,22 @@ class Derived:
     def _make_kin(self, days: list[str] | None) -> None:
         """Also of the days before, whose runs may bear a fingerprint that died only now."""
         if days is not None and (since := self._since("kin")):
-            days = sorted({*days, *_days(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
+            days = sorted({*days, *days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
         company = self._of("company", days)
         few = tables.united(company, tables.repeated(company), self._of("exceptions", days))
         self._update_days("kin", days, lambda: tables.kin(few, self["exceptions"]))
 
     def _touched(self) -> list[str] | None:
         """Return the days that something new about troubles concerns; None: all must be made anew."""
-        known = [self._since(name) for name in _OF_TROUBLES]
-        if None in known:
+        if (since := _earliest(*map(self._since, _OF_TROUBLES))) is None:
             return None
-        since = min((each for each in known if each), key=lambda each: (each.ms, each.seq))
         company = self._table("company").frame([("date", ">=", day(since.ms))]).where(after(since))
         new = self._lake.entries(since, healthy=False).unionByName(company)
         began = F.greatest(started().cast("date"), F.date_sub("date", 7)).cast("string")
         told = new.select(*_LINKS, began.alias("began"), F.col("date").cast("string").alias("date")).toArrow()
         days = {day(since.ms)}
         for row in told.group_by(["began", "date"]).aggregate([]).to_pylist():
-            days.update(_days(_ms(row["began"]), _ms(row["date"])))
+            days.update(days_between(first_ms(row["began"]), first_ms(row["date"])))
         links = {name: told[name].drop_null().unique() for name in _LINKS}
         found = self._linked(sorted(days), links)
         return sorted(
@@ -179,7 +153,7 @@ class Derived:
         """Return the troubles, and their company, that the tables of some days are made of."""
         if days is None:
             return self["noted"], self["company"]
-        wide = _wide(days)
+        wide = and_the_next(days)
         rest, company = self._lake.entries(healthy=False, days=wide), self._of("company", wide)
         mine = rest.unionByName(company).where(F.col("date").cast("string").isin(days))
         others = self._linked(wide, keys(mine, *_LINKS))
@@ -204,10 +178,19 @@ class Derived:
             self._update(name, lambda _: (make().where(of_days), [("date", "in", days)]))
 
     def _make_of_days(self) -> None:
-        together(
-            lambda: self._update("runs_daily", lambda since: self._of_days(since, tables.tallies)),
-            lambda: self._update("sketches", lambda since: self._of_days(since, tables.daily)),
-        )
+        if self._is_current("runs_daily") and self._is_current("sketches"):
+            return
+        since = _earliest(self._since("runs_daily"), self._since("sketches"))
+        back = [("date", ">=", day(max(0, since.ms - LOOK_BACK_MS)))] if since else []
+        again = tables.repeated(self._table("company").frame(back)).persist()
+        try:
+            runs, replacing = self._of_days(since, again)
+            together(
+                lambda: self._update("runs_daily", lambda _: (tables.tallies(runs), replacing)),
+                lambda: self._update("sketches", lambda _: (tables.daily(runs), replacing)),
+            )
+        finally:
+            again.unpersist()
 
     def _update(self, name: str, make: Callable[[Position | None], Any]) -> None:
         """Bring one table up to date: ``make`` is told up to where it is, or None if it must be made anew."""
@@ -260,10 +243,9 @@ class Derived:
         known = self._table("company").frame([("date", ">=", day(max(0, since.ms - LOOK_BACK_MS)))])
         return found.unionByName(before.join(known.select("entry"), "entry", "left_anti")), None
 
-    def _of_days(self, since: Position | None, count: Callable[[Any], Any]) -> Any:
-        """Count the healthy runs of the days on which anything is new."""
-        back = [("date", ">=", day(max(0, since.ms - LOOK_BACK_MS)))] if since else []
-        again, days = tables.repeated(self._table("company").frame(back)), list[str]()
+    def _of_days(self, since: Position | None, again: Any) -> tuple[Any, Any]:
+        """Return the healthy runs of days on which anything is new, and the filters of what they replace."""
+        replacing: list[Any] | None = []
         if since is None:
             runs = self._lake.entries(healthy=True)
         else:
@@ -271,8 +253,9 @@ class Derived:
             touched = touched.union(again.where(f"unix_millis(later) >= {since.ms}").select("date"))
             days = [str(row["date"]) for row in touched.distinct().collect() if row["date"]]
             runs = self._lake.entries(healthy=True, days=days or ["0001-01-01"])  # or none at all
+            replacing = [("date", "in", days)] if days else None
         counted = runs.where("at is not null").join(again.select("entry"), "entry", "left_anti")
-        return count(tables.plain(counted)), [("date", "in", days)] if days else None
+        return tables.plain(counted), replacing
 
     def judge(self, window: Window = ALWAYS, cause: str | None = None) -> Judgement:
         """Say who is to blame, and what has changed; stored as tables where that is of the whole history."""
@@ -386,14 +369,7 @@ class Derived:
         self._progress(f"{name}: {time.monotonic() - began:.1f} s")
 
 
-def _days(first_ms: int, last_ms: int) -> list[str]:
-    return [day(ms) for ms in range(first_ms // _DAY_MS * _DAY_MS, last_ms + 1, _DAY_MS)]
-
-
-def _ms(date: str) -> int:
-    return int(datetime.fromisoformat(f"{date}T00:00:00+00:00").timestamp()) * 1000
-
-
-def _wide(days: list[str]) -> list[str]:
-    """Return the days and those after them: what ran beside a death may have ended after midnight."""
-    return sorted({day(_ms(each) + n * _DAY_MS) for each in days for n in (0, 1)})
+def _earliest(*known: Position | None) -> Position | None:
+    """Return the first of some positions; None if one of them is not there."""
+    there = [each for each in known if each]
+    return min(there, key=lambda each: (each.ms, each.seq)) if len(there) == len(known) else None

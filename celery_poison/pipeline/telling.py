@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from celery_poison.pipeline.lake import Gap, LeftOut
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """Of which journal the tables are.
+
+    Attributes:
+        version: of the journal's table.
+        upto: the newest entry that they know, and ``at`` its time; None where there is none.
+        gaps: what never came into the lake.
+        left_out: what is in the lake and not in the tables.
+    """
+
+    version: int
+    upto: str
+    at: datetime | None
+    gaps: tuple[Gap, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def says(self) -> str:
+        """Return in words of which history the tables are."""
+        end = f"{self.at:%Y-%m-%d %H:%M} UTC" if self.at else "an empty journal"
+        return f"as of version {self.version} of the lake, up to {end}"
 
 
 def clean(text: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any, Self
 
 import click
 
 from celery_poison.errors import ConfigurationError
+from celery_poison.pipeline.lake import day
 
 #: Options of every command that looks at a window.
 OPTIONS = (
@@ -21,6 +22,7 @@ OPTIONS = (
     click.Option(["--until"], metavar="DAY", help="Only up to this day, which is not among them."),
 )
 _DAYS = re.compile(r"(\d{1,4})d")
+_DAY_MS = 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,21 @@ class Window:
         """Return the window in words; empty where nothing bounds it."""
         start = f"from {self.since} on" if self.since else ""
         return " ".join(filter(None, (start, f"up to {self.until}, exclusively" if self.until else "")))
+
+
+def days_between(since_ms: int, until_ms: int) -> list[str]:
+    """Return the names of the days of two times and of all between, in milliseconds of the epoch."""
+    return [day(ms) for ms in range(since_ms // _DAY_MS * _DAY_MS, until_ms + 1, _DAY_MS)]
+
+
+def first_ms(name: str) -> int:
+    """Return when a day begins, in milliseconds of the epoch."""
+    return int(datetime.fromisoformat(f"{name}T00:00:00+00:00").timestamp()) * 1000
+
+
+def and_the_next(days: list[str]) -> list[str]:
+    """Return the days and those after them: what ran beside a death may have ended after midnight."""
+    return sorted({day(first_ms(each) + n * _DAY_MS) for each in days for n in (0, 1)})
 
 
 def _day(option: str, text: str) -> date:
