@@ -61,6 +61,8 @@ def pairs(values: Mapping[str, str]) -> Iterator[str]:
 _PAGE = 1000
 #: Entries that are read at most, beginning at ``since``, without it at the newest.
 MOST = 50_000
+#: An entry may be so many milliseconds later than what its script took for the time: Redis had to wait.
+_LATER_MS = 1000
 #: An older version's entries lack the fields that have been added since.
 _EMPTY = dict.fromkeys(FIELDS, "")
 
@@ -103,7 +105,7 @@ def position(at: str) -> tuple[int, ...]:
 
 def _pages(client: redis.Redis, stream: str, since: float | None, until: float | None) -> Iterator[list[Any]]:
     first = "-" if since is None else str(int(since * 1000))
-    last = "+" if until is None else str(int(until * 1000) + 1)
+    last = "+" if until is None else str(int(until * 1000) + _LATER_MS)
     while True:
         with clear_errors("reading the journal"):
             if since is None:

@@ -118,6 +118,16 @@ def test_reading_an_id_that_does_not_exist_says_so(fleet: Fleet) -> None:
     assert fleet.quarantine.history("nowhere") == []
 
 
+def test_a_history_has_its_last_entry_also_where_redis_had_to_wait_before_it_wrote_that(
+    fleet: Fleet, keeper: Keeper
+) -> None:
+    mid = keeper.send_and_keep("fleet.healthy", 1)
+    (entry,) = [entry for entry in fleet.quarantine.history(mid) if entry["event"] == "quarantined"]
+    before = int(entry["at"].partition("-")[0]) - 300
+    keeper.ledger.client.hset(keeper.ledger.keys.message(mid), "last_seen", before)
+    assert entry in fleet.quarantine.history(mid)
+
+
 def test_a_message_is_found_by_its_task_id_and_refused_where_that_is_ambiguous(
     fleet: Fleet, keeper: Keeper
 ) -> None:
