@@ -146,13 +146,10 @@ def _was_forgotten_in_vain(case: Case, blow: Blow) -> bool:
 
 def _was_recovered_from_in_vain(case: Case, blow: Blow) -> bool:
     """Whether Redis lost that a worker's death was on record, and the message was done before it is again."""
-    died = [run.last for run in case.runs if run.end is None]
-    done = [run.end for run in case.runs if run.end is not None and run.end > blow.began]
-    return case.text == REMEMBERED and bool(done) and any(_is_near(at, blow) for at in died)
-
-
-def _is_near(at: float, blow: Blow) -> bool:
-    return blow.began - TOGETHER <= at <= blow.ended
+    since = blow.began - TOGETHER
+    died = any(run.end is None and since <= run.last <= blow.ended for run in case.runs)
+    done = any(run.end is not None and run.end > blow.began for run in case.runs)
+    return case.text == REMEMBERED and died and done
 
 
 def _had_a_copy_beside_its_trial(case: Case, blow: Blow) -> bool:
