@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller, Runner
@@ -50,10 +51,10 @@ def leave_notice(ledger: Caller, notice: Notice) -> None:
 
 def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
     """Leave notices in one round trip."""
-    common = {"most": MAX_NOTICES, "lifetime_ms": LIFETIME * 1000}
     texts = ((notice.id, json.dumps([notice.fact, notice.mid, notice.story])) for notice in notices)
-    calls = (({"untold": ledger.keys.untold}, {"id": id, "notice": text, **common}) for id, text in texts)
-    Runner(ledger.client).many("leave_notice", calls)
+    calls: list[Any] = [({}, {"id": id, "notice": text}) for id, text in texts]
+    common = {"most": MAX_NOTICES, "lifetime_ms": LIFETIME * 1000}
+    Runner(ledger.client).each("leave_notice", {"untold": ledger.keys.untold}, common, calls)
 
 
 def take(ledger: Caller) -> list[Notice]:

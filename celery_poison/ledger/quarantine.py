@@ -104,8 +104,8 @@ class QuarantineTransitions(Caller):
         """
         arguments: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
         arguments["patience_ms"] = DECISION_PATIENCE_MS
-        calls = (({"message": self.keys.message(mid)}, {"mid": mid, **arguments}) for mid in mids)
-        replies = self._call_each("decide", calls)
+        calls = (({"message": self.keys.message(mid)}, {"mid": mid}) for mid in mids)
+        replies = self._call_each("decide", calls, **arguments)
         return [reply if isinstance(reply, PoisonError) else int(reply[1]) for reply in replies]
 
     def undecide(self, mid: str, number: int) -> None:
@@ -168,10 +168,8 @@ class QuarantineTransitions(Caller):
     ) -> list[PoisonError | None]:
         """Complete releases, given as (mid, task id, number), at once; return why each is refused."""
         common: dict[str, Any] = {"actor": actor, "note": note, "queue": queue}
-        calls = (
-            (self._of(mid, id), {"mid": mid, "release": number, **common}) for mid, id, number in releases
-        )
-        replies = self._call_each("released", calls)
+        calls = ((self._of(mid, id), {"mid": mid, "release": number}) for mid, id, number in releases)
+        replies = self._call_each("released", calls, **common)
         return [reply if isinstance(reply, PoisonError) else None for reply in replies]
 
     def give_up(self, mid: str, event: Event, actor: str, note: str, number: int = 0) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -109,6 +109,50 @@ def script(name: str) -> Script:
     return Script(name, _read(name))
 
 
+class Batch:
+    """A script that runs another one many times: its text, and the names of its keys and arguments.
+
+    Attributes:
+        keys: what all runs have in common; ``arguments`` likewise.
+        own_keys: what each run brings along after those; ``own_arguments`` likewise.
+    """
+
+    def __init__(self, wanted: Script, own: Collection[str]) -> None:
+        self.name = f"{wanted.name} of {sorted(own)}"
+        self.keys, self.own_keys = _parted(wanted.keys, own)
+        self.arguments, self.own_arguments = _parted(wanted.arguments, own)
+        keys = _places("all_keys", wanted.keys, self.keys, self.own_keys, before=0)
+        arguments = _places("all_values", wanted.arguments, self.arguments, self.own_arguments, before=1)
+        self.text = (
+            "local all_keys, all_values, replies = KEYS, ARGV, {}\n"
+            f"local function one(KEYS, ARGV)\n{wanted.text}\nend\n"
+            f"for i = 0, all_values[1] - 1 do replies[i + 1] = one({{{keys}}}, {{{arguments}}}) end\n"
+            "return replies\n"
+        )
+
+
+def _parted(words: Iterable[str], own: Collection[str]) -> tuple[list[str], list[str]]:
+    words = list(words)
+    return [word for word in words if word not in own], [word for word in words if word in own]
+
+
+def _places(table: str, words: Iterable[str], common: list[str], own: list[str], before: int) -> str:
+    """Return where run number i finds each of its words, as Lua."""
+    first = 1 + before
+    return ", ".join(
+        f"{table}[{first + common.index(word)}]"
+        if word in common
+        else f"{table}[{first + len(common) + own.index(word)} + i * {len(own)}]"
+        for word in words
+    )
+
+
+@cache
+def batch(name: str, own: frozenset[str]) -> Batch:
+    """Return what runs the script ``name`` many times, each run with words of its ``own``."""
+    return Batch(script(name), own)
+
+
 def names() -> list[str]:
     """Return the names of all scripts."""
     files = resources.files(__package__).joinpath("lua").iterdir()
@@ -146,22 +190,6 @@ class Runner:
 
         Raises: as a single call; the other calls may have been carried out.
         """
-        replies = self._replies(name, calls)
-        return [_checked(reply) for reply in replies]
-
-    def each(
-        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
-    ) -> list[list[Any] | PoisonError]:
-        """Run ``name`` as :meth:`many` does; in place of a reply stands what a single call would raise.
-
-        Raises:
-            LedgerUnavailable: Redis is away or refuses; some calls may have been carried out.
-        """
-        return [_settled(reply) for reply in self._replies(name, calls)]
-
-    def _replies(
-        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
-    ) -> list[list[Any]]:
         wanted = script(name)
         with clear_errors(name):
             sha = self._registered(wanted).sha
@@ -173,9 +201,39 @@ class Runner:
             for reply in replies:
                 if isinstance(reply, Exception):
                     raise reply
-        return replies
+        return [_checked(reply) for reply in replies]
 
-    def _registered(self, wanted: Script) -> Any:
+    def each(
+        self,
+        name: str,
+        keys: Mapping[str, str],
+        arguments: Mapping[str, Any],
+        calls: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]],
+    ) -> list[list[Any] | PoisonError]:
+        """Run ``name`` once for each of ``calls``, in one script; what they have in common is sent once.
+
+        Args:
+            keys: of every call; ``arguments`` likewise.
+            calls: keys and arguments of each; all have the same names.
+
+        Returns the replies in order; in place of one stands what a single call would raise.
+
+        Raises:
+            LedgerUnavailable: Redis is away or refuses; some calls may have been carried out.
+        """
+        if not calls:
+            return []
+        wanted = batch(name, frozenset(word for mapping in calls[0] for word in mapping))
+        own_keys = (own[word] for own, _ in calls for word in wanted.own_keys)
+        own_values = (own[word] for _, own in calls for word in wanted.own_arguments)
+        with clear_errors(name):
+            replies = self._registered(wanted)(
+                keys=[*(keys[word] for word in wanted.keys), *own_keys],
+                args=[len(calls), *(arguments[word] for word in wanted.arguments), *own_values],
+            )
+        return [_settled(reply) for reply in replies]
+
+    def _registered(self, wanted: Script | Batch) -> Any:
         found = self._scripts.get(wanted.name)
         if found is None:
             found = self._scripts[wanted.name] = self._client.register_script(wanted.text)
@@ -233,12 +291,9 @@ class Caller:
         return self._run.many(name, (({**self._fixed, **keys}, arguments) for keys, arguments in calls))
 
     def _call_each(
-        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
+        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]], **common: Any
     ) -> list[list[Any] | PoisonError]:
-        fixed = {"maxlen": self._maxlen}
-        return self._run.each(
-            name, (({**self._fixed, **keys}, {**fixed, **arguments}) for keys, arguments in calls)
-        )
+        return self._run.each(name, self._fixed, {"maxlen": self._maxlen, **common}, [*calls])
 
     def _of(self, mid: str, id: str) -> dict[str, str]:
         return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}
