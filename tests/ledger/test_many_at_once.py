@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from celery_poison.errors import LedgerUnavailable
+from celery_poison.errors import DecisionPending, LedgerUnavailable, MessageNotFound
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
+from celery_poison.states import State
 
 MANY = 100
 
@@ -83,3 +84,31 @@ def test_an_error_in_one_of_many_is_an_error(ledger: Ledger) -> None:
     ledger.client.set(ledger.keys.lineage("id2"), "no hash")
     with pytest.raises(LedgerUnavailable):
         ledger.look_many([("m1", "id1"), ("m2", "id2")], 1000)
+
+
+def test_NEW_6_many_decisions_are_one_round_trip_and_each_is_what_it_would_be_alone(
+    ledger: Ledger, sent: list[object]
+) -> None:
+    for number in range(MANY):
+        fields = {"body": b"b", "headers": "{}", "properties": "{}"}
+        ledger.quarantine(f"m{number}", start_of(number), cause="oom", reason="death 2", fields=fields)
+    ledger.decide("m7", "fail", "ada", "poison")
+    mids = ["unknown", *(f"m{number}" for number in range(MANY))]
+    ledger.client.script_flush()
+    del sent[:]
+    decided = ledger.decide_each(mids, "release", "grace", "try again")
+    assert len(sent) == 3, "one that the script is missing, one that loads it, and one for all"
+    assert [type(answer) for answer in decided] == [
+        *(MessageNotFound, *[int] * 7, DecisionPending, *[int] * (MANY - 8)),
+    ]
+    assert "ada is deciding" in str(decided[8])
+    del sent[:]
+    releases = [(mid, f"id{mid[1:]}", 2 if mid == "m7" else 1) for mid in mids]
+    refused = ledger.released_each(releases, "grace", "try again")
+    assert len(sent) <= 3
+    assert {mid for mid, error in zip(mids, refused, strict=True) if error is not None} == {"m7"}
+    kept = Queries(ledger)
+    assert [record.mid for record in kept.kept(State.NDLV)] == ["m7"]
+    assert [(e["mid"], e["actor"], e["note"]) for e in kept.journal() if e["event"] == "released"][-1] == (
+        *("m99", "grace", "try again"),
+    )
