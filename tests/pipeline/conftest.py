@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from celery_poison.testing import wait_until
+from celery_poison.testing.basics import free_ports
+from tests import PATIENCE
 from tests.services import need
 
 
@@ -57,3 +65,31 @@ def attempts_of_history(spark: Any, history: Path, tmp_path_factory: pytest.Temp
     place = str(tmp_path_factory.mktemp("tables") / "attempts")
     attempts(spark.read.parquet(str(history))).write.parquet(place)
     return spark.read.parquet(place)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a bucket that moto plays on this machine; a command that runs it: POISON_MOTO."""
+    command = os.environ.get("POISON_MOTO", "").split() or [sys.executable, "-m", "moto.server"]
+    if "POISON_MOTO" not in os.environ:
+        pytest.importorskip("moto")
+    (port,) = free_ports()
+    url = f"http://127.0.0.1:{port}"
+    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
+    for name, value in {**keys, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}.items():
+        monkeypatch.setenv(name, value)
+    nobody: Any = subprocess.DEVNULL
+    process = subprocess.Popen([*command, "-H", "127.0.0.1", "-p", str(port)], stdout=nobody, stderr=nobody)
+
+    def made() -> bool:
+        with suppress(OSError):
+            asked = urllib.request.Request(f"{url}/lakes", method="PUT")
+            return bool(urllib.request.urlopen(asked).status == 200)
+        return False
+
+    try:
+        wait_until(made)
+        yield "s3a://lakes/poison"
+    finally:
+        process.kill()
+        process.wait(PATIENCE)

@@ -77,6 +77,18 @@ def in_lake(lake: Path) -> list[tuple[Any, ...]]:
     return rows
 
 
+def in_store(lake: str) -> list[tuple[Any, ...]]:
+    """Return the same of a lake on an object store, in any order, as deltalake's own reader finds it."""
+    from deltalake import DeltaTable
+
+    rows = pa.table(DeltaTable(f"{lake}/journal").scan(columns=[*COLUMNS])).to_pylist()
+    return sorted(tuple(row.values()) for row in rows)
+
+
+def commits(lake: Path) -> int:
+    return len(list(lake.glob("journal/_delta_log/*.json")))
+
+
 def add_spread(client: redis.Redis, count: int) -> None:
     """Add entries a millisecond apart, so that it is known which of them a batch of ``max_rows`` holds."""
     for number in range(count):
@@ -125,14 +137,18 @@ class Producer:
 class Driver:
     """`celery-poison pipeline ingest` as a process of its own."""
 
-    def __init__(self, url: str, lake: Path, *options: str, log: str = "") -> None:
+    def __init__(self, url: str, lake: Path, *options: str, master: str = "local[2]", log: str = "") -> None:
         self._log = lake.parent / f"driver{log}.log"
         command = [sys.executable, "-m", "celery_poison.cli.standalone", "pipeline", "ingest"]
         # The first compiler alone: half the time to start, and these batches are small.
         java = "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
-        command += ["--redis", url, "--lake", str(lake), "--master", "local[2]", "--conf", java, *options]
+        command += ["--redis", url, "--lake", str(lake), "--master", master, "--conf", java, *options]
+        # Else executors run the first python3 of the path, which need not be this one.
+        environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, start_new_session=True, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, start_new_session=True, stdout=log, stderr=log, env=environ
+            )
 
     def kill(self, alone: bool = False) -> None:
         """SIGKILL the process and its Java, or the process alone."""
@@ -144,7 +160,7 @@ class Driver:
 
     def pythons(self) -> list[int]:
         """Return the ids of the processes that run Python for Spark's tasks."""
-        found = dict(_running(self.process.pid, b"pyspark.daemon"))
+        found = dict(running(self.process.pid, b"pyspark.daemon"))
         return [pid for pid, parent in found.items() if parent in found]  # the daemon only forks them
 
     def end(self) -> int:
@@ -160,7 +176,7 @@ class Driver:
         self.process.wait(PATIENCE)
 
 
-def _running(session: int, word: bytes) -> Iterator[tuple[int, int]]:
+def running(session: int, word: bytes) -> Iterator[tuple[int, int]]:
     """Yield id and parent of the processes of a session whose command has that word in it."""
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

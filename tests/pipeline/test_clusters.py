@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ pytest.importorskip("duckdb")
 from celery_poison.testing import RedisServer, wait_until
 from celery_poison.testing.basics import free_ports
 from examples.histories import World, write_lake
-from tests.pipeline.journals import add, in_lake, told
+from tests.pipeline.journals import Driver, Producer, add, commits, in_lake, in_store, told
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(600), pytest.mark.usefixtures("java")]
 
 
 @contextmanager
-def _java(log: Path, main: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def _java(log: Path, main: str, *words: str, host: str = "127.0.0.1") -> Iterator[subprocess.Popen[bytes]]:
     """Run a class of Spark's in a session of its own."""
     import pyspark
 
@@ -38,7 +39,7 @@ def _java(log: Path, main: str, *words: str) -> Iterator[subprocess.Popen[bytes]
     environ = {
         **os.environ,
         "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": host,
         "PYSPARK_PYTHON": sys.executable,
     }
     with log.open("ab") as out:
@@ -65,7 +66,7 @@ def _answers(port: int) -> bool:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers."""
+    """A master and two workers, each with a host of its own: else Spark would not speculate."""
     deploy = "org.apache.spark.deploy"
     (port,) = free_ports()
     master = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
@@ -75,9 +76,10 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         url = f"spark://127.0.0.1:{port}"
         for number in (1, 2):
             log = tmp_path / f"worker{number}.log"
-            options = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+            host = f"127.0.0.{number}"
+            options = ["--host", host, "--webui-port", "0", "--cores", "1", "--memory", "1g"]
             options += ["--work-dir", str(tmp_path / f"work{number}")]
-            stack.enter_context(_java(log, f"{deploy}.worker.Worker", *options, url))
+            stack.enter_context(_java(log, f"{deploy}.worker.Worker", *options, url, host=host))
             wait_until(lambda log=log: "registered with master" in log.read_text().lower())
         yield url
 
@@ -133,6 +135,69 @@ def test_the_same_lake_comes_of_it(
         words = ["ingest", "--redis", redis_url, "--lake", str(lake), "--master", master, "--json"]
         assert _run("celery_poison.cli.standalone", "pipeline", *words)["rows"] == 50_000
     assert in_lake(lake) == told(client)
+
+
+@pytest.mark.parametrize("kind", ["cluster", "connect"])
+def test_the_same_lake_comes_of_it_on_an_object_store(
+    store: str, kind: str, request: pytest.FixtureRequest, redis_url: str
+) -> None:
+    master = request.getfixturevalue(kind)  # after the store: its processes know the keys
+    client = redis.Redis.from_url(redis_url)
+    for start in (0, 5_000):
+        add(client, 5_000, start=start, note="\r\nü")
+        words = ["ingest", "--redis", redis_url, "--lake", store, "--master", master, "--json"]
+        assert _run("celery_poison.cli.standalone", "pipeline", *words)["rows"] == 5_000
+    assert in_store(store) == sorted(told(client))
+
+
+def _executors(place: Path) -> list[int]:
+    """Return the processes of the executors that the workers below this directory have started."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"CoarseGrainedExecutorBackend" not in (process / "cmdline").read_bytes():
+                continue
+            if (process / "cwd").readlink().is_relative_to(place):
+                found.append(int(process.name))
+    return sorted(found)
+
+
+def test_neither_a_frozen_executor_nor_a_lost_one_stops_an_ingest_with_speculation_or_doubles_an_entry(
+    cluster: str, redis_url: str, tmp_path: Path
+) -> None:
+    client = redis.Redis.from_url(redis_url)
+    lake = tmp_path / "lake"
+    producer = Producer(client)
+    speculation = ["spark.speculation=true", "spark.speculation.task.duration.threshold=1s"]
+    options = [word for conf in speculation for word in ("--conf", conf)]
+    driver = Driver(redis_url, lake, "--follow", "--every", "0.05", *options, master=cluster)
+
+    def goes_on(further: int = 8) -> None:
+        # So many that the executor in trouble had one of their tasks: they are dealt at random.
+        goal = commits(lake) + further
+        wait_until(lambda: commits(lake) >= goal or driver.process.poll() is not None, timeout=240)
+        assert driver.process.poll() is None, driver.log()
+
+    try:
+        goes_on()
+        wait_until(lambda: len(_executors(tmp_path)) == 2)
+        frozen, lost = _executors(tmp_path)
+        os.kill(frozen, signal.SIGSTOP)
+        goes_on()
+        os.kill(frozen, signal.SIGCONT)
+        goes_on()
+        os.kill(lost, signal.SIGKILL)
+        goes_on()
+        wait_until(lambda: len(set(_executors(tmp_path)) - {lost}) == 2)
+        os.kill(frozen, signal.SIGKILL)
+        goes_on()
+        producer.stop()
+        wait_until(lambda: len(in_lake(lake)) == producer.count, timeout=120)
+    finally:
+        producer.stop()
+        driver.close()
+    assert in_lake(lake) == told(client, Producer.COPY)
+    assert "GAP" not in driver.log()
 
 
 def _found(master: str, url: str, lake: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("duckdb")
 
 from celery_poison.testing import wait_until
-from tests.pipeline.journals import Driver, Producer, in_lake, told
+from tests.pipeline.journals import Driver, Producer, commits, in_lake, told
 
 #: Seconds after the driver began, or after a further batch came into the lake.
 EARLY, LATE = 4.0, 1.0
@@ -43,10 +43,10 @@ def test_the_lake_is_the_journal_after_kills_at_random_moments(
     driver = None
     try:
         for number in range(kills):
-            before = _commits(lake)
+            before = commits(lake)
             driver = Driver(redis_url, lake, "--follow", "--every", "0.2", *options)
             if number % 3:
-                wait_until(lambda before=before: _commits(lake) > before, timeout=240)
+                wait_until(lambda before=before: commits(lake) > before, timeout=240)
             time.sleep(dice.uniform(0.0, LATE if number % 3 else EARLY))  # the moment is the experiment
             driver.kill(alone=number % 2 == 1)
         producer.stop()
@@ -88,10 +88,6 @@ def test_the_lake_is_the_journal_after_the_python_under_a_task_was_killed(
         driver.close()
     assert in_lake(lake) == told(client, Producer.COPY)
     assert "GAP" not in driver.log()
-
-
-def _commits(lake: Path) -> int:
-    return len(list(lake.glob("journal/_delta_log/*.json")))
 
 
 @pytest.mark.matrix

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -21,45 +17,9 @@ from celery_poison.pipeline import maintain
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.ingest.ingest import Ingest
 from celery_poison.pipeline.lake import Lake, LakeTaken
-from celery_poison.testing import wait_until
-from celery_poison.testing.basics import free_ports
-from tests import PATIENCE
-from tests.pipeline.journals import COLUMNS, add, told
+from tests.pipeline.journals import add, in_store, told
 
 pytestmark = pytest.mark.matrix
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a bucket that moto plays on this machine; a command that runs it: POISON_MOTO."""
-    command = os.environ.get("POISON_MOTO", "").split() or [sys.executable, "-m", "moto.server"]
-    if "POISON_MOTO" not in os.environ:
-        pytest.importorskip("moto")
-    (port,) = free_ports()
-    url = f"http://127.0.0.1:{port}"
-    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "us-east-1"}
-    for name, value in {**keys, "AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true"}.items():
-        monkeypatch.setenv(name, value)
-    nobody: Any = subprocess.DEVNULL
-    process = subprocess.Popen([*command, "-H", "127.0.0.1", "-p", str(port)], stdout=nobody, stderr=nobody)
-
-    def made() -> bool:
-        with suppress(OSError):
-            asked = urllib.request.Request(f"{url}/lakes", method="PUT")
-            return bool(urllib.request.urlopen(asked).status == 200)
-        return False
-
-    try:
-        wait_until(made)
-        yield "s3a://lakes/poison"
-    finally:
-        process.kill()
-        process.wait(PATIENCE)
-
-
-def _journal(lake: Lake) -> list[tuple[Any, ...]]:
-    lake.journal.refresh()
-    return sorted(tuple(row.values()) for row in lake.journal.arrow([*COLUMNS]).to_pylist())
 
 
 def test_ingest_tables_and_maintenance_work_on_an_object_store(
@@ -78,7 +38,7 @@ def test_ingest_tables_and_maintenance_work_on_an_object_store(
     add(client, 30, start=220)
     assert Ingest(Lake(spark_of_store, store), {"url": redis_url}).once().rows == 30
     lake = Lake(spark_of_store, store)
-    assert _journal(lake) == sorted(told(client))
+    assert in_store(store) == sorted(told(client))
     assert lake.entries(healthy=True).count() == 230
     reader = lake.entries()
     assert maintain.compact(lake.journal) > 0 and maintain.vacuum(lake.journal) == 0
