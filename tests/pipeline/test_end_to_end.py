@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from celery_poison.model import MessageRecord
 from celery_poison.testing import wait_until
 from tests import PATIENCE
-from tests.apps.harness import Fleet
+from tests.apps.harness import TAG, Fleet
 
 
 @pytest.fixture
@@ -23,7 +23,8 @@ def pipeline(spark: Any, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path
     from celery_poison.pipeline import session
 
     for name, value in fleet.environ().items():
-        monkeypatch.setenv(name, value)
+        if name != TAG:  # else what this process starts would count as left behind by the fleet's workers
+            monkeypatch.setenv(name, value)
     # Celery's command takes BROKER_URL for its --broker, and leaves it to every later app of this process.
     monkeypatch.setenv("CELERY_BROKER_URL", fleet.broker_url)
     monkeypatch.setenv("CELERY_RESULT_BACKEND", fleet.backend_url)
