@@ -28,8 +28,11 @@ FORGETTING = 2.0
 KEPT = 20.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
-#: How Celery itself ends after a cold shutdown: with gevent, and while it starts.
-CELERYS_OWN = ("BlockingSwitchOutError", "did_start_ok")
+#: How Celery itself ends after a cold shutdown: with gevent, while it starts, and with threads: there the
+#: handler of the signal stops the pool, and the loop may receive one more task.
+CELERYS_OWN = ("BlockingSwitchOutError", "did_start_ok", "cannot schedule new futures after shutdown")
+#: Marks what was convicted where nothing is tried (``poison_trial="off"``).
+UNTRIED = "never tried"
 #: Marks what Celery said when it gave up while it asked the other workers who they are.
 IN_MINGLE = "(in mingle)"
 
@@ -227,6 +230,12 @@ def _struck_its_worker(case: Case, blow: Blow) -> bool:
     return case.life in blow.lives and blow.began - SLACK <= case.at <= blow.ended + NOTICE
 
 
+def _was_in_two_deaths(case: Case, blow: Blow) -> bool:
+    """Whether nothing is tried in this fleet, and it ran in this worker that died, and in another before."""
+    cut_short = [run for run in case.runs if run.end is None]
+    return case.text.endswith(UNTRIED) and len(cut_short) > 1 and cut_short[-1].life in blow.lives
+
+
 def _could_not_start(case: Case, blow: Blow) -> bool:
     """Whether Celery itself could not: without a disk, or when a pool process dies before it works."""
     if blow.name == "kill-child":
@@ -346,6 +355,8 @@ EXCUSES = (
            "somebody killed its cell from outside"),
     Excuse((Wrong.CONVICTED,), OF_CELLS, _was_about_to_begin_there,
            "somebody killed its cell from outside, before the task began"),
+    Excuse((Wrong.CONVICTED,), (DEATH,), _was_in_two_deaths,
+           "it ran in two workers that died, which convicts where nothing is tried (`--trial off`)"),
     Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15"),
            _came_together, "a fault came at the same time"),
     Excuse((Wrong.KILLED,), (DEATH,), _worker_died_beside_its_trial,

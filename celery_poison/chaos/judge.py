@@ -13,6 +13,7 @@ from celery_poison.chaos.excuses import (
     ITS_END,
     NOTICE,
     REMEMBERED,
+    UNTRIED,
     Case,
     Wrong,
     find_excuse,
@@ -142,7 +143,8 @@ def _convicted(facts: Facts) -> Iterator[Case]:
     for id in sorted(facts.convicted):
         if id not in facts.sent or facts.sent[id].kind == HEALTHY:
             runs = tuple(facts.runs.get(id, ()))
-            yield Case(Wrong.CONVICTED, id, f"begun {len(runs)} times", facts.convicted[id], runs)
+            text = f"begun {len(runs)} times" + ("" if facts.tried else f", {UNTRIED}")
+            yield Case(Wrong.CONVICTED, id, text, facts.convicted[id], runs)
 
 
 def _ended(facts: Facts) -> Iterator[Case]:

@@ -109,6 +109,7 @@ class Program:
             runs=runs_of(stage.log.lines),
             blows=sorted(blows, key=lambda blow: blow.began),
             broker=stage.options.broker,
+            tried=stage.options.trial != "off",
             convicted=convicted,
             flagged=frozenset(remembered),
             expiring=frozenset(expiring),

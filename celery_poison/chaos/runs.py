@@ -136,6 +136,7 @@ class Facts:
         runs: by task id, in the order of their beginnings.
         blows: faults, and the deaths of workers (``death``).
         broker: of the fleet.
+        tried: whether it tries its suspects.
         convicted: task ids that were in quarantine at any time, and when each was seen there first.
         left: what is left when all is quiet, and after the last worker has left.
         flagged: task ids that the ledger still remembers then.
@@ -150,6 +151,7 @@ class Facts:
     runs: Mapping[str, list[Run]]
     blows: list[Blow]
     broker: str = "redis"
+    tried: bool = True
     convicted: Mapping[str, float] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
     flagged: frozenset[str] = frozenset()

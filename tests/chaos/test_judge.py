@@ -196,6 +196,16 @@ def test_a_cell_that_is_killed_before_the_task_began_is_known_by_the_moment() ->
     assert found(replace(given, blows=[replace(blow, lives=())])) == [(Wrong.CONVICTED, "a")]
 
 
+def test_where_nothing_is_tried_an_innocent_is_convicted_by_two_deaths_of_workers() -> None:
+    runs = run("a", 1, None), run("a", 5, None, "w2/1")
+    death = Blow(DEATH, 6, 6, ("w2/1",), note="status -11")
+    given = replace(facts(*runs, blows=(death,), convicted={"a": 9.0}), tried=False)
+    assert (Wrong.CONVICTED, "a") not in found(given)
+    assert (Wrong.CONVICTED, "a") in found(replace(given, tried=True))
+    assert (Wrong.CONVICTED, "a") in found(replace(given, runs={"a": [runs[1]]})), "one death is no proof"
+    assert (Wrong.CONVICTED, "a") in found(replace(given, blows=[]))
+
+
 def test_a_copy_is_recognised_on_rabbitmq_while_the_ledger_is_there() -> None:
     twice = run("a", 1, 2), run("a", 6, 7, "w2/1")
     away = Blow("redis-down", 5, 8)
@@ -358,8 +368,13 @@ def test_a_history_that_expires_may_stay_of_what_ended_in_a_worker_that_was_take
     assert found(replace(given, flagged=frozenset("a"), expiring=frozenset())) == [(Wrong.LEFT, "a")]
 
 
-def test_how_celery_ends_a_cold_gevent_is_excused_for_the_worker_that_was_asked_to() -> None:
-    given = facts(complaints=[("w1/1", "Unrecoverable error: BlockingSwitchOutError()")])
+@pytest.mark.parametrize(
+    "error", ["BlockingSwitchOutError()", "RuntimeError('cannot schedule new futures after shutdown')"]
+)
+def test_how_celery_ends_a_cold_gevent_or_threads_is_excused_for_the_worker_that_was_asked_to(
+    error: str,
+) -> None:
+    given = facts(complaints=[("w1/1", f"Unrecoverable error: {error}")])
     assert excused(replace(given, blows=[Blow("cold", 1, 2, ("w1/1",))])) == [Wrong.ENDED]
     assert found(replace(given, blows=[Blow("cold", 1, 2, ("w2/1",))])) == [(Wrong.ENDED, "")]
 
