@@ -1,4 +1,7 @@
-"""A command line that is killed in the middle of a release: DIES_AT="decide 50" is its 50th reservation."""
+"""A command line that is killed in the middle of a release: DIES_AT="publish 50": at its 50th message.
+
+What one script does for many messages is one step for all of them: it dies before that.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import signal
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from hashlib import sha1
 from typing import Any
 
 from amqp import Channel
@@ -15,38 +17,43 @@ from redis import ResponseError
 from redis.connection import AbstractConnection
 
 from celery_poison.ledger import quarantine
-from celery_poison.ledger.scripts import script
+from celery_poison.ledger.scripts import Runner
 from tests.apps.factory import build_app
 
 app = build_app(os.environ, current=True)
 # What the dead one reserved is abandoned at once.
 quarantine.DECISION_PATIENCE_MS = 0
 
-#: The steps that are commands to Redis, and a word of each that no other has.
-STEPS = {
-    "decide": sha1(script("decide").text.encode()).hexdigest(),
-    "read": "properties",
-    "publish": "LPUSH",
-    "released": sha1(script("released").text.encode()).hexdigest(),
-    "tell": sha1(script("leave_notice").text.encode()).hexdigest(),
-}
+#: The steps that are a command to Redis for each message, and a word of each that no other has.
+STEPS = {"read": "properties", "publish": "LPUSH"}
+#: The steps that are one script for many, by its name.
+SCRIPTS = {"decide": "decide", "released": "released", "leave_notice": "tell"}
 _reached = Counter[str]()
 
 
-def _dies_at(step: str) -> bool:
-    _reached[step] += 1
-    return os.environ.get("DIES_AT") == f"{step} {_reached[step]}"
+def _dies_at(step: str, messages: int = 1) -> bool:
+    named, _, number = os.environ.get("DIES_AT", "").partition(" ")
+    before = _reached[step]
+    _reached[step] += messages
+    return named == step and before < int(number) <= _reached[step]
 
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-_pack_commands, _publish, _confirm = (
+_each, _pack_commands, _publish, _confirm = (
+    Runner.each,
     AbstractConnection.pack_commands,
     Channel._basic_publish,
     Channel.basic_publish_confirm,
 )
+
+
+def _run_each(self: Any, name: str, keys: Any, arguments: Any, calls: Sequence[Any]) -> Any:
+    if name in SCRIPTS and _dies_at(SCRIPTS[name], len(calls)):
+        _die()
+    return _each(self, name, keys, arguments, calls)
 
 
 def _pack(self: Any, commands: Iterable[Sequence[Any]]) -> Any:
@@ -78,6 +85,7 @@ def _send_and_wait(self: Any, *words: Any, **options: Any) -> Any:
         _die()
 
 
+Runner.each = _run_each  # type: ignore[method-assign]
 AbstractConnection.pack_commands = _pack  # type: ignore[method-assign]
 Channel._basic_publish = _send
 Channel.basic_publish_confirm = _send_and_wait
