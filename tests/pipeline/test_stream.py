@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from celery_poison.ledger import journal
 from celery_poison.pipeline.ingest import entries
-from celery_poison.pipeline.ingest.source import StreamReader, Wanted, ranges
+from celery_poison.pipeline.ingest.source import BatchReader, Wanted, halfway, ranges
 from celery_poison.pipeline.ingest.stream import LAST_SEQUENCE, Stream, Tip
 from celery_poison.pipeline.schema import FIELDS
 from tests.pipeline.journals import COLUMNS, KEY, add, told
@@ -138,31 +138,25 @@ def test_a_stream_that_is_not_there_is_an_empty_one(redis_url: str) -> None:
 
 
 def test_a_batch_of_a_long_journal_ends_on_the_way_and_the_last_one_at_its_end(redis_url: str) -> None:
-    from pyspark.sql.streaming.datasource import ReadMaxRows
-
     client = redis.Redis.from_url(redis_url)
     for number in range(100):
         client.xadd(KEY, {"v": "2"}, id=f"{1000 + number}-1")
-    reader = StreamReader(Wanted.from_options({"url": redis_url}))
-    offset, seen = reader.initialOffset(), []
-    while not seen or offset != seen[-1]:
-        seen.append(offset)
-        offset = reader.latestOffset(offset, ReadMaxRows(30))
+    stream = Stream(redis_url, KEY)
+    tip, seen = stream.tip(), ["0-0"]
+    while seen[-1] != tip.id:
+        seen.append(halfway(stream.first_after(seen[-1]), tip, 30) or tip.id)
     assert len(seen) == 5
-    assert seen[-1]["id"] == "1099-1"
-    assert all(
-        len(client.xrange(KEY, f"({low['id']}", high["id"])) <= 40  # type: ignore[arg-type]
-        for low, high in pairwise(seen)
-    )
+    assert seen[-1] == "1099-1"
+    assert all(len(client.xrange(KEY, f"({low}", high)) <= 40 for low, high in pairwise(seen))  # type: ignore[arg-type]
 
 
 def test_a_few_entries_are_one_task_and_many_are_several(redis_url: str) -> None:
-    reader = StreamReader(Wanted.from_options({"url": redis_url}))
     pipe = redis.Redis.from_url(redis_url).pipeline(transaction=False)
     for number in range(100_000):
         pipe.xadd(KEY, {"v": "2"}, id=f"{1000 + number}-1")
     pipe.execute()
-    end = {"id": "100999-1", "added": -1}
-    assert len(reader.partitions({"id": "0-0", "added": -1}, end)) == 4
-    assert len(reader.partitions({"id": "100900-1", "added": -1}, end)) == 1
-    assert len(reader.partitions({"id": "100900-1", "added": 0}, {**end, "added": 50_000})) == 2
+
+    def tasks(after: str) -> int:
+        return len(BatchReader(Wanted.from_options({"url": redis_url, "from": after})).partitions())
+
+    assert [tasks(after) for after in ("0-0", "50000-1", "100900-1")] == [4, 2, 1]

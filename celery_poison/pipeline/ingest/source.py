@@ -1,4 +1,4 @@
-"""Redis Streams as a Spark data source: ``spark.read`` and ``spark.readStream`` ``.format("celery_poison")``.
+"""A Redis Stream as a Spark data source: ``spark.read.format("celery_poison")``.
 
 ::
 
@@ -13,7 +13,7 @@ Options:
     from, to: ids; entries after ``from`` up to and including ``to``. Default: everything there is.
         A range is an option and not a filter, since Spark may keep a pushed filter for another query.
     partitions: most tasks to read with at a time; default 4.
-    max_rows: about so many entries in one batch of a stream; default a million.
+    max_rows: about so many entries in one batch of ``ingest``; default a million.
     fetch: entries asked of Redis at a time; default 2000.
 
 A trimmed stream gives what is left: use ``ingest``, which notices.
@@ -26,23 +26,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.keys import Keys
 from celery_poison.pipeline.ingest.stream import BEGINNING, FETCH, LAST_SEQUENCE, Stream, Tip, parts
-from celery_poison.pipeline.schema import STORED, UNKNOWN
+from celery_poison.pipeline.schema import STORED
 
 NAME = "celery_poison"
 
@@ -117,66 +107,19 @@ def ranges(after: str, upto: str, first: str, count: int) -> list[Range]:
     return [Range(low, high) for low, high in pairwise(cuts)]
 
 
-class _Reading:
-    """What both readers share."""
-
+class BatchReader(DataSourceReader):
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
 
-    def cut(self, after: str, upto: str, count: int) -> list[Range]:
-        share = max(1, min(self.wanted.partitions, count // self.wanted.share))
-        return ranges(after, upto, self.wanted.stream().first_after(after), share)
+    def partitions(self) -> Sequence[InputPartition]:
+        stream, after = self.wanted.stream(), self.wanted.after
+        tip = stream.tip()
+        share = max(1, min(self.wanted.partitions, expected(after, tip) // self.wanted.share))
+        return ranges(after, self.wanted.upto or tip.id, stream.first_after(after), share)
 
     def read(self, partition: Any) -> Iterator[Any]:
         for chunk in self.wanted.stream().chunks(partition.after, partition.upto, self.wanted.fetch):
             yield chunk.rows
-
-
-class BatchReader(_Reading, DataSourceReader):
-    def partitions(self) -> Sequence[InputPartition]:
-        tip = self.wanted.stream().tip()
-        upto = self.wanted.upto or tip.id
-        return self.cut(self.wanted.after, upto, expected(self.wanted.after, tip))
-
-
-class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset is ``{"id": entry, "added": entries ever added when it was the newest, or -1}``."""
-
-    def __init__(self, wanted: Wanted) -> None:
-        super().__init__(wanted)
-        self._goal: Tip | None = None
-
-    def initialOffset(self) -> dict[str, Any]:
-        known = self.wanted.after == BEGINNING
-        return {"id": self.wanted.after, "added": 0 if known else UNKNOWN}
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._goal = self.wanted.stream().tip()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self.wanted.max_rows)
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        tip = self._goal or self.wanted.stream().tip()
-        if parts(tip.id) == parts(start["id"]) and tip.added == start["added"]:
-            return start
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
-        if most and tip.length > most:
-            nearer = halfway(self.wanted.stream().first_after(start["id"]), tip, most)
-            if nearer:
-                return {"id": nearer, "added": UNKNOWN}
-        return {"id": tip.id, "added": tip.added}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if UNKNOWN in (start["added"], end["added"]):
-            tip = self.wanted.stream().tip()
-            count = expected(start["id"], tip) - expected(end["id"], tip)
-        else:
-            count = end["added"] - start["added"]
-        return self.cut(start["id"], end["id"], count)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: trimming is for the ingest, which knows what is safe in the lake."""
 
 
 def expected(after: str, tip: Tip) -> int:
@@ -210,6 +153,3 @@ class JournalSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         return BatchReader(Wanted.from_options(self.options))
-
-    def streamReader(self, schema: StructType) -> StreamReader:
-        return StreamReader(Wanted.from_options(self.options))
