@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from celery_poison.pipeline.lake import Gap, LeftOut
+from celery_poison.text import clean
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,6 @@ class AsOf:
         """Return in words of which history the tables are."""
         end = f"{self.at:%Y-%m-%d %H:%M} UTC" if self.at else "an empty journal"
         return f"as of version {self.version} of the lake, up to {end}"
-
-
-def clean(text: str) -> str:
-    """Return printable text; control characters, which names from the journal may hold, as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def told_gap(gap: Gap) -> str:

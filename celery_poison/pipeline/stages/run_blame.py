@@ -13,7 +13,7 @@ from celery_poison.pipeline.blame import DIMENSIONS
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.report.gather import as_json, top
-from celery_poison.pipeline.telling import clean
+from celery_poison.text import clean
 
 HELP = """Say who is guilty of killing workers, who is suspected, and by how much.
 
