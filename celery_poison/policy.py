@@ -18,7 +18,8 @@ from celery_poison.decide import Failing, failing
 from celery_poison.destinations import SYSTEM, Destination
 from celery_poison.errors import ConfigurationError
 from celery_poison.failures import kinds_of, name_of
-from celery_poison.settings import LIMIT_OPTIONS, PREFIX, Settings, did_you_mean
+from celery_poison.settings import LIMIT_OPTIONS, PREFIX, Settings
+from celery_poison.text import did_you_mean
 
 #: Options that can be overridden at run time: those that are plain data.
 OVERRIDABLE = ("max_crashes", "max_failures", "max_payload_bytes", "block_fingerprint_after")

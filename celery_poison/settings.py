@@ -6,13 +6,13 @@ the value and the nearest valid name.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Literal, Self
 
 from celery_poison import values
 from celery_poison.errors import ConfigurationError
+from celery_poison.text import did_you_mean
 from celery_poison.values import Check, Receiver
 
 PREFIX = "poison_"
@@ -395,10 +395,3 @@ def _check(name: str, value: Any, known: Mapping[str, Field[Any]]) -> None:
     if complaint:
         shown = "<url>" if name.removeprefix(PREFIX) in _SECRET else repr(value)
         raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``": did you mean X?"`` for the nearest valid name, or the list of all names."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f": did you mean {near[0]}?" if near else f": valid names are {', '.join(sorted(names))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import shlex
 import sys
@@ -100,3 +101,10 @@ def _apps() -> Iterator[str]:
             yield word[2:]
     if "CELERY_APP" in os.environ:
         yield os.environ["CELERY_APP"]
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``": did you mean X?"`` for the nearest valid name, or the list of all names."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f": did you mean {near[0]}?" if near else f": valid names are {', '.join(sorted(names))}"

@@ -24,9 +24,8 @@ from celery_poison import causes
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Brief, MessageRecord
-from celery_poison.settings import did_you_mean
 from celery_poison.states import State
-from celery_poison.text import some_of
+from celery_poison.text import did_you_mean, some_of
 
 Message = TypeVar("Message", Brief, MessageRecord)
 
