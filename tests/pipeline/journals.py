@@ -160,7 +160,7 @@ class Driver:
 
     def pythons(self) -> list[int]:
         """Return the ids of the processes that run Python for Spark's tasks."""
-        found = dict(running(self.process.pid, b"pyspark.daemon"))
+        found = dict(_running(self.process.pid, b"pyspark.daemon"))
         return [pid for pid, parent in found.items() if parent in found]  # the daemon only forks them
 
     def end(self) -> int:
@@ -176,7 +176,7 @@ class Driver:
         self.process.wait(PATIENCE)
 
 
-def running(session: int, word: bytes) -> Iterator[tuple[int, int]]:
+def _running(session: int, word: bytes) -> Iterator[tuple[int, int]]:
     """Yield id and parent of the processes of a session whose command has that word in it."""
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
