@@ -114,8 +114,8 @@ _LIMITS = """## What it does not show
 - The measures by which the simulation is held against the real run were chosen after a first comparison, in
   which the time to clear an innocent was outside its range. Later the deaths of a poison were, until the
   simulated workers were served in turn, as a broker does.
-- A worker that dies within a fiftieth of a second of a cell that was killed does not convict: an outsider
-  may have killed both. That costs one death more, and is simulated; who kills the watcher too is not."""
+- A worker that dies within a fiftieth of a second of a cell that was killed convicts nobody: an outsider may
+  have killed both. That costs one death more, and is simulated; who kills the watcher too is not."""
 
 
 def _of_real(found: dict[str, Any]) -> str:
