@@ -16,6 +16,8 @@ _PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 #: Share of the memory that must stay free, or so many bytes, whichever is less: else it is full.
 FREE_SHARE, FREE_BYTES = 0.05, 256 * 1024 * 1024
+#: With more room than this the kernel kills nobody here: it was in a container beside this one.
+SCARCE = 1 << 30
 
 # --- processes -------------------------------------------------------------------------------------
 
@@ -134,20 +136,23 @@ class MemoryGroup:
         self._kills = self._newer_kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
         self._before = self._used = self.used()
+        self._was_scarce = False
 
     def room(self) -> int:
         """Return the bytes that can be taken until the kernel is about to kill somebody; less than 0 then."""
         self._used = self.used()
         allowed = self.allowed() or 1 << 62
-        return allowed - self._used - min(FREE_BYTES, int(FREE_SHARE * allowed))
+        room = allowed - self._used - min(FREE_BYTES, int(FREE_SHARE * allowed))
+        self._was_scarce = self._was_scarce or room < SCARCE
+        return room
 
     def is_filled_by(self, taken: int) -> bool:
         """Whether ``taken`` bytes are at least half of what was taken since this object was made."""
         return 2 * taken >= self._used - self._before
 
     def has_killed(self) -> bool:
-        """Whether the kernel has killed somebody of late: in the group, or anywhere on the machine."""
-        return self.kills() > self._kills
+        """Whether the kernel has killed somebody of late: in the group, or on a machine that is full."""
+        return self._was_scarce and self.kills() > self._kills
 
     def forget_old_kills(self) -> None:
         """Take what was killed before the last call for the past: it has nothing to do with a death now."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from celery_poison import procfs
-from celery_poison.procfs import MemoryGroup
+from celery_poison.procfs import SCARCE, MemoryGroup
 from celery_poison.sandbox.watcher import FLOOR, LOOK, NEAR, RECENT, Memory, Step, step_of, why_of
 
 MIB = 1 << 20
@@ -44,13 +44,26 @@ def machine(monkeypatch: Any) -> Machine:
 
 def test_NEW_2_a_kill_of_the_kernel_on_the_whole_machine_is_noticed(machine: Machine) -> None:
     group = MemoryGroup()
+    machine.figures["MemAvailable"] = 200 * MIB
+    assert group.room() < 0
     assert not group.has_killed()
     machine.kills += 1
+    machine.figures["MemAvailable"] = 3072 * MIB  # what was killed has given its memory back
+    assert group.room() > 0
     assert group.has_killed()
+
+
+def test_NEW_2_a_kill_in_a_container_beside_while_there_is_room_here_excuses_nobody(machine: Machine) -> None:
+    group = MemoryGroup()
+    assert group.room() > SCARCE
+    machine.kills += 1
+    assert not group.has_killed()
 
 
 def test_NEW_2_a_kill_long_ago_excuses_nobody(machine: Machine) -> None:
     group = MemoryGroup()
+    machine.figures["MemAvailable"] = 200 * MIB
+    assert group.room() < 0
     machine.kills += 1
     for _ in range(2):
         assert group.has_killed()
