@@ -194,9 +194,16 @@ class MessageTransitions(Caller):
         Args:
             copy: nobody knows whether the broker heard of it, and a copy may come: its start stays.
         """
-        arguments: dict[str, Any] = {"mid": mid, "start": start.encode()}
-        reply = self._call("acquit", self._of(mid, start.id), **arguments, final=int(final), copy=int(copy))
-        return bool(reply[1])
+        return self.acquit_many([(mid, start, final)], copy=copy)[0]
+
+    def acquit_many(self, messages: Iterable[tuple[str, Start, bool]], *, copy: bool) -> list[bool]:
+        """Clear the flags of messages, given as (mid, start, final), in one round trip."""
+        words = {"copy": int(copy)}
+        calls = (
+            (self._of(mid, start.id), {"mid": mid, "start": start.encode(), "final": int(final), **words})
+            for mid, start, final in messages
+        )
+        return [bool(reply[1]) for reply in self._call_many("acquit", calls)]
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running.

@@ -288,7 +288,8 @@ class Caller:
         return self._run(name, {**self._fixed, **keys}, arguments, rest)
 
     def _call_many(self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]) -> Any:
-        return self._run.many(name, (({**self._fixed, **keys}, arguments) for keys, arguments in calls))
+        fixed, common = self._fixed, {"maxlen": self._maxlen}
+        return self._run.many(name, (({**fixed, **keys}, {**common, **own}) for keys, own in calls))
 
     def _call_each(
         self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]], **common: Any

@@ -70,7 +70,10 @@ class Background:
         self._put(0.0, job, unavailable, FIRST_PAUSE)
 
     def do_together(
-        self, job: Callable[[list[Any]], list[Exception | None]], item: Any, unavailable: Callable[[], bool]
+        self,
+        job: Callable[[list[Any]], list[Exception | None]],
+        item: Any,
+        unavailable: Callable[[], bool] | None = None,
     ) -> None:
         """Do ``job`` in the background thread with ``item``, and with those behind it for the same job.
 

@@ -8,11 +8,11 @@ whose strike cannot be recorded is held back, or the crash loop would be back.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from celery.utils.log import get_logger
 
@@ -67,6 +67,21 @@ class Held(Protocol):
     def put_back_now(self) -> None: ...
     def had_finished(self) -> None: ...
     def try_again(self, error: BaseException | None) -> None: ...
+
+
+class EndedAlive(NamedTuple):
+    """A message with a history that has ended alive, and is to be acquitted.
+
+    Attributes:
+        final: its lineage ends here; else it goes on as a retry.
+        over: when it waits no longer for what it overtook, by the monotonic clock.
+    """
+
+    mid: str
+    start: Start
+    delivery: Delivery
+    final: bool
+    over: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,22 +341,29 @@ class Outcomes:
         else:  # a little later, since the acknowledgement may be lost with its connection
             self._deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
         if _has_history(request):
-            acquit = partial(self._ledger.acquit, ticket.mid, request.start(), final=final, copy=True)
             over = time.monotonic() + 3 * self._settings.activation_interval
-            self._background.do(partial(self._acquit, request, request.poison, acquit, over))
+            ended = EndedAlive(ticket.mid, request.start(), request.poison, final, over)
+            self._background.do_together(self._acquit, ended)
 
     def _ended_in_a_former_life(self, request: Any, *, final: bool) -> None:
         if self._ownership.ended_too_late(request) and _has_history(request):
             self._ledger.acquit(request.mid, request.start(), final=final, copy=True)
 
-    def _acquit(self, request: Any, delivery: Delivery, acquit: Callable[[], bool], over: float) -> None:
+    def _acquit(self, messages: Sequence[EndedAlive]) -> list[Exception | None]:
+        waits = [self._waits_for_what_it_overtook(message) for message in messages]
+        ready = [message for message, waiting in zip(messages, waits, strict=True) if not waiting]
+        acquittals = ((message.mid, message.start, message.final) for message in ready)
+        for message, was_flagged in zip(ready, self._ledger.acquit_many(acquittals, copy=True), strict=True):
+            if was_flagged:
+                self._announce.acquitted(message.start.id, message.start.task)
+        return [Retry(PAUSE) if waiting else None for waiting in waits]
+
+    def _waits_for_what_it_overtook(self, message: EndedAlive) -> bool:
         """What was overtaken must be judged first, or its death would flag a message that has ended."""
-        if delivery.overtaken is not None and time.monotonic() < over:
-            mid, raw = delivery.overtaken
-            if Queries(self._ledger).entry(mid) == raw:
-                raise Retry(PAUSE)
-        if acquit():
-            self._announce.acquitted(request.id, request.type)
+        if message.delivery.overtaken is None or time.monotonic() >= message.over:
+            return False
+        mid, raw = message.delivery.overtaken
+        return Queries(self._ledger).entry(mid) == raw
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""
