@@ -30,11 +30,6 @@ class Kind(StrEnum):
     DISCARD = "on_discard"
 
 
-def is_report(headers: Mapping[str, Any]) -> bool:
-    """Whether a message is an error transaction, or comes of one: then it starts none itself."""
-    return str(headers.get("root_id") or "").startswith(ROOT)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedMessage:
     """One message, as reports tell of it.
