@@ -49,7 +49,7 @@ def build(environ: dict[str, str]) -> Celery:
 
 def work(self: Task, seconds: float, deadliness: float) -> None:
     """Take ``seconds``, or kill the worker's whole process group before that."""
-    run, on_trial = uuid4().hex[:8], self.request.poison.on_trial
+    run, on_trial = uuid4().hex, self.request.poison.on_trial
     leave("start", self.request.id, run, on_trial=on_trial)
     kills = random.random() < deadliness
     time.sleep(seconds * (random.random() if kills else 1.0))
