@@ -38,6 +38,9 @@ NEAR, FLOOR = 3, 100 << 20
 #: How a process ends that gets no memory, if it does not raise MemoryError.
 _WITHOUT_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
 
+#: Seconds for which it outlives a cell that was killed, at most.
+STAY = 2.0
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -73,6 +76,9 @@ def main() -> None:
         is_filled=group.is_filled_by(peak),
     )
     _tell(control, status=cell.returncode, peak=peak, why="" if why == "ordered" else why)
+    if not why and cell.returncode == -signal.SIGKILL:
+        # The worker looks whether this process was killed too; it closes the socket when it has seen enough.
+        select.select([control], [], [], STAY)
 
 
 def _make_first_choice(watcher: int) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -57,6 +61,24 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(
         assert suspect.get(timeout=PATIENCE) == "repaired"
         court.await_acquittal()
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
+
+
+def test_a_watcher_outlives_a_cell_that_was_killed_until_its_worker_has_looked() -> None:
+    """Else its worker takes it for killed too, and waits longer until it believes in the suspect's guilt."""
+    control, watchers = socket.socketpair()
+    inherited, other = socket.socketpair()
+    told = [str(os.getpid()), str(watchers.fileno()), str(inherited.fileno()), "0", "sh", "-c", "kill -9 $$"]
+    call = [sys.executable, "-c", "from celery_poison.sandbox.watcher import main; main()", *told]
+    with control, other, subprocess.Popen(call, pass_fds=(watchers.fileno(), inherited.fileno())) as watcher:
+        watchers.close()
+        inherited.close()
+        with control.makefile("rb") as lines:
+            facts = [json.loads(lines.readline()) for _ in ("pid", "status")]
+        assert facts[1]["status"] == -signal.SIGKILL
+        with pytest.raises(subprocess.TimeoutExpired):  # the pause is the experiment: it stays
+            watcher.wait(5 * MOMENT)
+        control.close()
+        assert watcher.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("victim", ["watcher", pytest.param("cell", marks=matrix)])
