@@ -110,7 +110,7 @@ _LIMITS = """## What it does not show
 - The worlds were not fixed beforehand. In harsher ones an earlier rule, which took the first end of an idle
   worker beside one suspect for proof, convicted nine innocents; the rule was changed for that, and in these
   worlds it would have convicted 54 of 29,132, with workers served at random. In those harsher ones the
-  present rule was not played: none in 26,275 is not never.
+  present rule was not played: none in these is not never.
 - The measures by which the simulation is held against the real run were chosen after a first comparison, in
   which the time to clear an innocent was outside its range. Later the deaths of a poison were, until the
   simulated workers were served in turn, as a broker does.
