@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -43,33 +44,28 @@ class Attempt(Protocol):
     def start(self) -> Start: ...
 
 
+@dataclass(eq=False, repr=False)
 class Attempts:
     """Tells of the attempts of one worker, in the background thread."""
 
-    def __init__(
-        self,
-        errors: ErrorTransactions,
-        background: Background,
-        policies: Mapping[str, tuple[Policy, bool]],
-    ) -> None:
-        self._errors = errors
-        self._background = background
-        self._policies = policies
+    errors: ErrorTransactions
+    background: Background
+    policies: Mapping[str, tuple[Policy, bool]]
 
     def ended(self, request: Attempt, run: Run, error: BaseException) -> None:
         """Have it told how a run ended, if somebody wants to hear of that (on the event loop)."""
         if run.end not in _TOLD or run.observed:
             return
         kind, cause = _TOLD[run.end]
-        if getattr(self._policies[request.type][0], kind.value) is None:
+        if getattr(self.policies[request.type][0], kind.value) is None:
             return
         if run.end is not End.ROLLED_BACK:  # that gives its reason for a cause
             cause = run.cause or cause
         start, reason = request.start(), str(error)[:REASON_LENGTH]
-        self._background.do(partial(self._tell, kind, request.message, request.mid, start, cause, reason))
+        self.background.do(partial(self._tell, kind, request.message, request.mid, start, cause, reason))
 
     def _tell(self, kind: Kind, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
-        _, unsent = self._errors.attempt(start.token)
+        _, unsent = self.errors.attempt(start.token)
         told = told_of(message, mid=mid, start=start)
-        self._errors.tell(Report.about(kind, told, cause, reason, token=start.token, unsent=unsent))
-        self._errors.forget_attempt(start.token)
+        self.errors.tell(Report.about(kind, told, cause, reason, token=start.token, unsent=unsent))
+        self.errors.forget_attempt(start.token)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -125,6 +126,7 @@ class BlockList:
         return None if over is not None and time.monotonic() >= over else rule
 
 
+@dataclass(eq=False, repr=False)
 class Checker:
     """Holds messages against the block list.
 
@@ -132,26 +134,19 @@ class Checker:
         recorder: knows the key of fingerprints.
     """
 
-    def __init__(
-        self,
-        blocks: BlockList,
-        fingerprints: Fingerprints,
-        recorder: Recorder,
-        complain: Callable[[Exception], None],
-    ) -> None:
-        self._blocks = blocks
-        self._fingerprints = fingerprints
-        self._recorder = recorder
-        self._complain = complain
+    blocks: BlockList
+    fingerprints: Fingerprints
+    recorder: Recorder
+    complain: Callable[[Exception], None]
 
     def concerns(self, task: str) -> bool:
         """Whether some rule may be about messages of this task."""
-        return self._blocks.concerns(task)
+        return self.blocks.concerns(task)
 
     def must_ask(self, message: Any, task: str, policy: Policy) -> bool:
         """Whether only the user's own function can tell: it must run under an admit mark."""
-        blocks, function = self._blocks, policy.fingerprint
-        return blocks.goes_by_fingerprint(task) and self._fingerprints.asks(message, task, function)
+        blocks, function = self.blocks, policy.fingerprint
+        return blocks.goes_by_fingerprint(task) and self.fingerprints.asks(message, task, function)
 
     def reason(self, message: Any, task: str, policy: Policy, *, ask: bool) -> str:
         """Return the rule that ``message`` falls under, as a sentence, or the empty string; never raises.
@@ -159,26 +154,26 @@ class Checker:
         Args:
             ask: whether the user's function may be asked, if only that can tell.
         """
-        message.checked_against = self._blocks.version
+        message.checked_against = self.blocks.version
         try:
             rule = self._rule(message, task, policy, ask=ask)
         except Exception as error:
-            self._complain(error)
+            self.complain(error)
             return ""
         return rule.reason if rule else ""
 
     def _rule(self, message: Any, task: str, policy: Policy, *, ask: bool) -> Rule | None:
-        rule = self._blocks.find(Kind.TASK, task)
-        if rule is not None or not self._blocks.goes_by_fingerprint(task):
+        rule = self.blocks.find(Kind.TASK, task)
+        if rule is not None or not self.blocks.goes_by_fingerprint(task):
             return rule
         if not ask and self.must_ask(message, task, policy):
             return None
-        fingerprint = self._fingerprints.of(message, task, self._recorder.secret, policy.fingerprint)
-        rule = self._blocks.find(Kind.FINGERPRINT, fingerprint)
+        fingerprint = self.fingerprints.of(message, task, self.recorder.secret, policy.fingerprint)
+        rule = self.blocks.find(Kind.FINGERPRINT, fingerprint)
         return rule if rule is not None and rule.task in ("", task) else None
 
     def on_its_way_to_the_pool(self, message: Any, task: str, policy: Policy) -> str:
         """The same for a message that may have waited in this worker while its kind was blocked."""
-        if getattr(message, "checked_against", None) == self._blocks.version:
+        if getattr(message, "checked_against", None) == self.blocks.version:
             return ""
         return self.reason(message, task, policy, ask=False)

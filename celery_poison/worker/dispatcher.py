@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -32,6 +33,7 @@ from celery_poison.worker.rejoin import Incarnation, Rejoin
 LOOK_AGAIN = 0.02
 
 
+@dataclass(eq=False, repr=False)
 class Dispatcher:
     """Stands in for ``consumer.on_task_request``.
 
@@ -45,42 +47,33 @@ class Dispatcher:
         admit_marks: closed for every request that comes, since its message was received and decoded.
     """
 
-    def __init__(
-        self,
-        dispatch: Callable[[Any], Any],
-        may_start: Callable[[], bool],
-        later: Callable[[float, Callable[[], None]], Any],
-        maintain_pool: Callable[[], Any],
-        cells: Cells,
-        admit_marks: AdmitMarks,
-    ) -> None:
-        self._dispatch = dispatch
-        self._may_start = may_start
-        self._later = later
-        self._maintain_pool = maintain_pool
-        self._cells = cells
-        self._admit_marks = admit_marks
-        self._waiting: deque[Any] = deque()
-        self._alone: Any = None
-        self._is_in_pool = False  # the one that runs alone
-        self._looking = False
-        #: Number of the broker connection.
-        self._connection = 0
+    dispatch: Callable[[Any], Any]
+    may_start: Callable[[], bool]
+    later: Callable[[float, Callable[[], None]], Any]
+    maintain_pool: Callable[[], Any]
+    cells: Cells
+    admit_marks: AdmitMarks
+    _waiting: deque[Any] = field(default_factory=deque, init=False)
+    _alone: Any = field(default=None, init=False)
+    _is_in_pool = False
+    _looking = False
+    #: Number of the broker connection.
+    _connection = 0
 
     def __call__(self, request: Any) -> None:
         if (delivery := getattr(request, "poison", None)) is not None:
-            self._admit_marks.close(delivery)
-        if self._waiting or self._alone is not None or _is_alone(request) or not self._may_start():
+            self.admit_marks.close(delivery)
+        if self._waiting or self._alone is not None or _is_alone(request) or not self.may_start():
             self._waiting.append(request)
             self.look()
         else:
-            self._dispatch(request)
+            self.dispatch(request)
 
     def take_back(self, request: Any) -> None:
         """Let a candidate run in the pool that could be tried in no cell."""
         if request is self._alone:
             self._is_in_pool = True
-            self._dispatch(request)
+            self.dispatch(request)
         else:
             self(request)
 
@@ -89,31 +82,31 @@ class Dispatcher:
         self._advance()
         if (self._waiting or self._alone is not None) and not self._looking:
             self._looking = True
-            self._later(LOOK_AGAIN, partial(self._look_again, self._connection))
+            self.later(LOOK_AGAIN, partial(self._look_again, self._connection))
 
     def _look_again(self, connection: int) -> None:
         if connection != self._connection:
             return
         self._looking = False
-        self._maintain_pool()
+        self.maintain_pool()
         self.look()
 
     def _advance(self) -> None:
         if self._alone is not None and not _is_here(self._alone):
             self._alone, self._is_in_pool = None, False
         somebody_must_be_alone = self._let_through()
-        self._cells.hold(self._is_in_pool or somebody_must_be_alone)
+        self.cells.hold(self._is_in_pool or somebody_must_be_alone)
 
     def _let_through(self) -> bool:
         """Return whether the first who waits can only run alone, and something runs."""
-        while self._waiting and self._alone is None and self._may_start():
+        while self._waiting and self._alone is None and self.may_start():
             request = self._waiting[0]
             if request not in state.reserved_requests:  # revoked, or its connection was lost
                 self._waiting.popleft()
             elif not _is_alone(request):
-                self._dispatch(self._waiting.popleft())
-            elif self._cells.takes(request) and not request.needs_idle_worker:
-                self._cells.admit(self._waiting.popleft())
+                self.dispatch(self._waiting.popleft())
+            elif self.cells.takes(request) and not request.needs_idle_worker:
+                self.cells.admit(self._waiting.popleft())
             elif self._nothing_runs():
                 self._run_alone(self._waiting.popleft())
             else:
@@ -122,15 +115,15 @@ class Dispatcher:
 
     def _run_alone(self, request: Any) -> None:
         self._alone = request
-        if self._cells.takes(request):
-            self._cells.admit(request, first=True)
-            self._cells.hold(False)
+        if self.cells.takes(request):
+            self.cells.admit(request, first=True)
+            self.cells.hold(False)
         else:
             self._is_in_pool = True
-            self._dispatch(request)
+            self.dispatch(request)
 
     def _nothing_runs(self) -> bool:
-        waiting = set(map(id, (*self._waiting, *self._cells.waiting())))
+        waiting = set(map(id, (*self._waiting, *self.cells.waiting())))
         try:
             here = (*state.reserved_requests, *state.active_requests)
             return all(id(request) in waiting for request in here)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -32,6 +33,7 @@ logger = get_logger("celery_poison")
 CLOSE_TO_ITS_END = 1.0
 
 
+@dataclass(eq=False, repr=False)
 class Endpoints:
     """The endpoints of one worker.
 
@@ -39,35 +41,27 @@ class Endpoints:
         changed: called when the worker has to consume another set of queues.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        ledger: Ledger,
-        me: Incarnation,
-        background: Background,
-        loop: EventLoop,
-        announce: Announcer,
-        changed: Callable[[], object],
-    ) -> None:
-        bounds = Bounds(settings.suspend_after_failures, settings.suspend_failure_ratio)
-        self._bounds = Bounds() if settings.observe_only else bounds
+    settings: Settings
+    ledger: Ledger
+    me: Incarnation
+    background: Background
+    loop: EventLoop
+    announce: Announcer
+    changed: Callable[[], object]
+    #: By queue; whoever is not in here consumes, and nothing has failed lately.
+    _states: dict[str, Endpoint] = field(default_factory=dict, init=False)
+    #: Until when it is suspended, by the monotonic clock.
+    _until: dict[str, float] = field(default_factory=dict, init=False)
+    #: The request whose end decides.
+    _probes: dict[str, Any] = field(default_factory=dict, init=False)
+    #: Of which Redis is being asked whether they may be suspended.
+    _asked_for: set[str] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        bounds = Bounds(self.settings.suspend_after_failures, self.settings.suspend_failure_ratio)
+        self._bounds = Bounds() if self.settings.observe_only else bounds
         self._is_on = self._bounds.are_set
-        self._settings = settings
-        self._ledger = ledger
-        self._me = me
-        self._background = background
-        self._loop = loop
-        self._announce = announce
-        self._changed = changed
         self._lock = Lock()
-        #: By queue; whoever is not in here consumes, and nothing has failed lately.
-        self._states: dict[str, Endpoint] = {}
-        #: Until when it is suspended, by the monotonic clock.
-        self._until: dict[str, float] = {}
-        #: The request whose end decides.
-        self._probes: dict[str, Any] = {}
-        #: Of which Redis is being asked whether they may be suspended.
-        self._asked_for: set[str] = set()
 
     def stops(self, queue: str, request: Any = None) -> bool:
         """Whether nothing of this queue may be consumed, or this request not begin."""
@@ -84,7 +78,7 @@ class Endpoints:
         endpoint = self._states.get(queue)
         if endpoint is not None and endpoint.mode is Mode.PROBING and queue not in self._probes:
             self._probes[queue] = request
-            self._changed()
+            self.changed()
 
     def ended(self, queue: str, request: Any, end: End) -> None:
         """A run has ended (on the event loop, or in a thread of the pool)."""
@@ -105,24 +99,24 @@ class Endpoints:
                     del self._probes[queue]
         if is_too_much:
             ask = partial(self._suspend, queue, after.reason)
-            self._background.do(ask, partial(self._is_not_suspended, queue))
+            self.background.do(ask, partial(self._is_not_suspended, queue))
         elif probe:
             if after is FRESH:
                 logger.warning("celery_poison: queue %s is consumed again: its probe succeeded", queue)
-            self._changed()
+            self.changed()
 
     # --- in the background thread --------------------------------------------------------------
 
     def _suspend(self, queue: str, reason: str) -> None:
-        settings = self._settings
-        workers = Queries(self._ledger).workers(int(settings.activation_interval * 1000))
+        settings = self.settings
+        workers = Queries(self.ledger).workers(int(settings.activation_interval * 1000))
         consumers = sum(queue in worker.all_queues for worker in workers if worker.alive)
-        granted = self._ledger.suspend(
-            self._me.node,
+        granted = self.ledger.suspend(
+            self.me.node,
             queue,
             lasts_ms=int(settings.suspend_for * 1000),
             most=most_suspended(consumers, settings.suspend_share),
-            worker=self._me.worker,
+            worker=self.me.worker,
             reason=reason,
         )
         if not granted:
@@ -138,7 +132,7 @@ class Endpoints:
             "celery_poison: queue %s is not consumed here for %g s: %s", queue, settings.suspend_for, reason
         )
         self._tell(signals.endpoint_suspended, queue=queue, reason=reason)
-        self._changed()
+        self.changed()
 
     def _is_not_suspended(self, queue: str) -> bool:
         """Begin to count anew; False, since nobody waits for it."""
@@ -146,7 +140,7 @@ class Endpoints:
             self._states.pop(queue, None)
             self._probes.pop(queue, None)
             self._asked_for.discard(queue)
-        self._changed()
+        self.changed()
         return False
 
     def look(self) -> None:
@@ -154,10 +148,10 @@ class Endpoints:
         now = time.monotonic()
         for queue in [queue for queue, until in self._until.items() if until <= now]:
             self._resume(queue, PROBING)
-            end = partial(self._ledger.end_suspension, self._me.node, queue, worker=self._me.worker)
-            self._background.do(end)
+            end = partial(self.ledger.end_suspension, self.me.node, queue, worker=self.me.worker)
+            self.background.do(end)
         if self._probes:
-            self._loop.call_in_loop(self._forget_lost_probes)
+            self.loop.call_in_loop(self._forget_lost_probes)
 
     def adopt(self, remaining: Mapping[str, float]) -> None:
         """Stay suspended where this node was when it was stopped; queue -> seconds."""
@@ -179,12 +173,12 @@ class Endpoints:
         how = "one message is tried" if endpoint is PROBING else "somebody resumed it"
         logger.warning("celery_poison: queue %s is not suspended any more: %s", queue, how)
         self._tell(signals.endpoint_resumed, queue=queue)
-        self._changed()
+        self.changed()
 
     def _tell(self, signal: Any, **facts: Any) -> None:
-        facts["worker"] = self._me.worker
-        self._loop.call_in_loop(partial(signal.send, sender=None, **facts))
-        self._loop.call_in_loop(partial(self._announce.fleet, signal.name, facts))
+        facts["worker"] = self.me.worker
+        self.loop.call_in_loop(partial(signal.send, sender=None, **facts))
+        self.loop.call_in_loop(partial(self.announce.fleet, signal.name, facts))
 
     def _forget_lost_probes(self) -> None:
         """A probe that was lost with its connection, or revoked, decides nothing: the next one does."""
@@ -194,4 +188,4 @@ class Endpoints:
             for queue in set(lost) - self._asked_for:
                 self._probes.pop(queue, None)
         if lost:
-            self._changed()
+            self.changed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -19,6 +20,7 @@ from celery_poison.worker.recorder import Recorder
 logger = get_logger("celery_poison")
 
 
+@dataclass(eq=False, repr=False)
 class Health:
     """What one worker knows of its ledger's health.
 
@@ -26,13 +28,12 @@ class Health:
         is_up: whether it answered when it was asked last; the heartbeat asks.
     """
 
-    def __init__(self, app: Celery, settings: Settings, recorder: Recorder, complain: Complaints) -> None:
-        self._app = app
-        self._settings = settings
-        self._recorder = recorder
-        self._complain = complain
-        self._enrolled = False
-        self.is_up = True
+    app: Celery
+    settings: Settings
+    recorder: Recorder
+    complain: Complaints
+    _enrolled = False
+    is_up = True
 
     def check(
         self, ledger: Ledger, durable_starts: Durable | None, meet_redis: Callable[[Ledger], object]
@@ -54,10 +55,10 @@ class Health:
             self.ensure_enrolled(ledger)
             meet_redis(ledger)
         except LedgerUnavailable as error:
-            if not self._settings.fail_open:
+            if not self.settings.fail_open:
                 raise
             self.is_up = False
-            self._complain(error)
+            self.complain(error)
             if durable_starts is not None:
                 logger.warning("celery_poison: poison_durability='sync': %s", durable.LATER)
 
@@ -68,7 +69,7 @@ class Health:
             SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.connection.enroll`.
         """
         if not self._enrolled:
-            self._recorder.secret = connection.enroll(ledger.client, ledger.keys, **identity_of(self._app))
+            self.recorder.secret = connection.enroll(ledger.client, ledger.keys, **identity_of(self.app))
             self._enrolled = True
 
     def is_another_redis(self) -> None:

@@ -228,6 +228,7 @@ class Owners:
             self._known[boot_id] = None if boot_id in recovered_from else boot_id in alive
 
 
+@dataclass(eq=False, repr=False)
 class Heartbeat:
     """The main process's thread that beats; solo pools block the event loop, so that it cannot live there.
 
@@ -239,36 +240,25 @@ class Heartbeat:
         interval: seconds.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        me: Incarnation,
-        payload: Callable[[], dict[str, str | int]],
-        shutdown: Shutdown,
-        health: Health,
-        lease: Lease,
-        rejoin: Rejoin,
-        exits: Exits,
-        complain: Callable[[Exception], object],
-        interval: float,
-    ) -> None:
-        self._ledger = ledger
-        self._writer = Writer(ledger.client, ledger.keys.channel(me.worker))
-        self._me = me
-        self.payload = payload
-        self._shutdown = shutdown
-        self._health = health
-        self._lease = lease
-        self._rejoin = rejoin
-        self._exits = exits
-        self._complain = complain
-        self._interval = interval
-        self._first = True
-        self._due = 0.0
-        self._run_id = ""
-        self._sent_run_id = ""
-        self._sent_stopping = False
-        self._started = False
+    ledger: Ledger
+    me: Incarnation
+    payload: Callable[[], dict[str, str | int]]
+    shutdown: Shutdown
+    health: Health
+    lease: Lease
+    rejoin: Rejoin
+    exits: Exits
+    complain: Callable[[Exception], object]
+    interval: float
+    _first = True
+    _due = 0.0
+    _run_id = ""
+    _sent_run_id = ""
+    _sent_stopping = False
+    _started = False
+
+    def __post_init__(self) -> None:
+        self._writer = Writer(self.ledger.client, self.ledger.keys.channel(self.me.worker))
 
     def identity(self) -> tuple[str, str]:
         """Return the name under which this worker's monitor competes, and the Redis where it is subscribed.
@@ -276,7 +266,7 @@ class Heartbeat:
         The name stays the same when the worker rejoins, as its connections do. The run id is empty while it
         is subscribed nowhere.
         """
-        return self._me.first_worker, self._run_id
+        return self.me.first_worker, self._run_id
 
     def start(self) -> None:
         if not self._started:
@@ -288,11 +278,11 @@ class Heartbeat:
                 time.sleep(0.01)
 
     def _work(self) -> None:
-        while not self._shutdown.is_over:
+        while not self.shutdown.is_over:
             try:
                 self._live()
             except Exception as error:  # without this thread the worker would be taken for dead
-                self._complain(error)
+                self.complain(error)
                 time.sleep(TICK)
 
     def _live(self) -> None:
@@ -305,31 +295,31 @@ class Heartbeat:
 
     def _is_due(self) -> bool:
         # A shutdown is told at once: dying under its tombstone is no crash.
-        tombstone = self._shutdown.is_begun and not self._sent_stopping
+        tombstone = self.shutdown.is_begun and not self._sent_stopping
         moved = self._writer.run_id != self._sent_run_id
         return tombstone or moved or clock() >= self._due
 
     def beat(self) -> None:
         """Send one heartbeat; an error is reported and the next beat tries again."""
         self._writer.follow()
-        self._exits.look()
-        began, stopping, run_id = clock(), self._shutdown.is_begun, self._writer.run_id
+        self.exits.look()
+        began, stopping, run_id = clock(), self.shutdown.is_begun, self._writer.run_id
         try:
-            self._health.ensure_enrolled(self._ledger)
-            self._ledger.beat(self._me.worker, self.payload(), first=self._first, run_id=run_id)
+            self.health.ensure_enrolled(self.ledger)
+            self.ledger.beat(self.me.worker, self.payload(), first=self._first, run_id=run_id)
         except Fenced:
             self._first = True
-            if not self._shutdown.is_over:
-                self._rejoin.taken_for_dead()
+            if not self.shutdown.is_over:
+                self.rejoin.taken_for_dead()
                 self.beat()
             return
         except (LedgerUnavailable, ConfigurationError) as error:
-            self._complain(error)
-            self._health.is_up = False
-            self._lease.unknown()
+            self.complain(error)
+            self.health.is_up = False
+            self.lease.unknown()
         else:
             self._first = False
             self._sent_stopping, self._sent_run_id = stopping, run_id
-            self._health.is_up = True
-            self._lease.confirmed(began)
-        self._due = began + self._interval
+            self.health.is_up = True
+            self.lease.confirmed(began)
+        self._due = began + self.interval

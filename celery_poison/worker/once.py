@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from celery import states
@@ -33,6 +34,7 @@ def digest_of(task: str, key: Any) -> str:
     return hashlib.sha256(task.encode() + b"\0" + material).hexdigest()[:32]
 
 
+@dataclass(eq=False, repr=False)
 class OncePerKey:
     """One run of a task that may have a key.
 
@@ -44,13 +46,12 @@ class OncePerKey:
         first: task id of the message whose result this one gave; empty where its own body ran.
     """
 
-    def __init__(self, ledger: Ledger, task: Task, policy: Policy, mid: str, start: Start) -> None:
-        self._ledger = ledger
-        self._task = task
-        self._policy = policy
-        self._mid = mid
-        self._start = start
-        self.first = ""
+    ledger: Ledger
+    task: Task
+    policy: Policy
+    mid: str
+    start: Start
+    first = ""
 
     def run(
         self,
@@ -68,27 +69,27 @@ class OncePerKey:
             WaitsForKey: the first one runs, or Redis is away and ``poison_fail_open`` is off.
             Exception: whatever the body raises, or the user's function.
         """
-        assert self._policy.idempotency_key is not None
-        key = self._policy.idempotency_key(*args, **kwargs)
+        assert self.policy.idempotency_key is not None
+        key = self.policy.idempotency_key(*args, **kwargs)
         if key is None:
             return body(*args, **kwargs)
-        effect = self._ledger.effect_of(digest_of(self._task.name, key))
+        effect = self.ledger.effect_of(digest_of(self.task.name, key))
         if not self._is_its_turn(effect):
-            return result_of(self._task, self.first)
+            return result_of(self.task, self.first)
         result = body(*args, **kwargs)
         if tied := kept_with_end():
-            tied.keep(effect, self._policy.idempotency_window)
+            tied.keep(effect, self.policy.idempotency_window)
         else:
             self._has_returned(effect)
         return result
 
     def _is_its_turn(self, effect: str) -> bool:
         try:
-            claim = self._ledger.claim_effect(effect, self._mid, self._start)
+            claim = self.ledger.claim_effect(effect, self.mid, self.start)
         except LedgerUnavailable as error:
-            if not plugin_of(self._task.app).settings.fail_open:
+            if not plugin_of(self.task.app).settings.fail_open:
                 raise WaitsForKey("") from None
-            logger.error("celery_poison: %s runs without its idempotency key: %s", self._task.name, error)
+            logger.error("celery_poison: %s runs without its idempotency key: %s", self.task.name, error)
             return True
         if claim.turn is Turn.WAIT:
             raise WaitsForKey(effect)
@@ -97,12 +98,12 @@ class OncePerKey:
 
     def _has_returned(self, effect: str) -> None:
         try:
-            kept = self._ledger.keep_effect(effect, self._start.token, self._policy.idempotency_window)
+            kept = self.ledger.keep_effect(effect, self.start.token, self.policy.idempotency_window)
         except LedgerUnavailable as error:
-            logger.error("celery_poison: the idempotency key of %s is free again: %s", self._task.name, error)
+            logger.error("celery_poison: the idempotency key of %s is free again: %s", self.task.name, error)
         else:
             if not kept:
-                logger.error("celery_poison: %s ran twice for one idempotency key", self._task.name)
+                logger.error("celery_poison: %s ran twice for one idempotency key", self.task.name)
 
 
 def result_of(task: Task, id: str) -> Any:

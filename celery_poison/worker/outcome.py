@@ -104,23 +104,23 @@ class Case:
     failure: Failure | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Ownership:
     """Whether what ran here still belongs to this worker, or others have put it back and run it (EMS-8).
 
     Everything here waits for Redis, in the background thread.
     """
 
-    def __init__(self, ledger: Ledger, lease: Lease, recorder: Recorder) -> None:
-        self._ledger = ledger
-        self._lease = lease
-        self._recorder = recorder
+    ledger: Ledger
+    lease: Lease
+    recorder: Recorder
 
     def is_mine(self, mid: str, start: Start) -> bool:
         """Whether the message of a start that has ended is still this worker's."""
-        if not self._lease.is_doubtful(start.token):
+        if not self.lease.is_doubtful(start.token):
             return True
         try:
-            self._ledger.reclaim(mid, start)
+            self.ledger.reclaim(mid, start)
         except StaleDelivery:
             return False
         return True
@@ -132,15 +132,16 @@ class Ownership:
             lost: it is known to have lost its message, which may have ended elsewhere by now.
         """
         start = request.start()
-        start = start._replace(worker=self._recorder.worker_of(start.token))
+        start = start._replace(worker=self.recorder.worker_of(start.token))
         try:
-            self._ledger.survived(request.mid, start.token, request.id, start if lost else None)
+            self.ledger.survived(request.mid, start.token, request.id, start if lost else None)
         except StaleDelivery as error:
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
             return False
         return True
 
 
+@dataclass(eq=False, repr=False)
 class Outcomes:
     """Carries out, for one worker, what becomes of messages whose runs ended.
 
@@ -148,53 +149,38 @@ class Outcomes:
         is_leaving: whether the worker shuts down.
     """
 
-    def __init__(
-        self,
-        me: Incarnation,
-        settings: Settings,
-        ledger: Ledger,
-        ownership: Ownership,
-        background: Background,
-        loop: EventLoop,
-        deferred_cleanup: DeferredCleanup,
-        resync: Resync,
-        inflight: InFlight,
-        quarantine_writer: QuarantineWriter,
-        announce: Announcer,
-        is_leaving: Callable[[], bool],
-    ) -> None:
-        self._me = me
-        self._settings = settings
-        self._ledger = ledger
-        self._ownership = ownership
-        self._background = background
-        self._loop = loop
-        self._deferred_cleanup = deferred_cleanup
-        self._resync = resync
-        self._inflight = inflight
-        self._quarantine_writer = quarantine_writer
-        self._announce = announce
-        self._is_leaving = is_leaving
+    me: Incarnation
+    settings: Settings
+    ledger: Ledger
+    ownership: Ownership
+    background: Background
+    loop: EventLoop
+    deferred_cleanup: DeferredCleanup
+    resync: Resync
+    inflight: InFlight
+    quarantine_writer: QuarantineWriter
+    announce: Announcer
+    is_leaving: Callable[[], bool]
 
     # --- somebody or something is to blame -----------------------------------------------------
 
     def carry_out(self, case: Case) -> None:
         """Record what becomes of a message; then tell its request, if that holds the message until then."""
         if case.what.holds:
-            self._inflight.undecided.add(case.request)
-            self._background.do(partial(self._decide, case))
+            self.inflight.undecided.add(case.request)
+            self.background.do(partial(self._decide, case))
         else:
             # Nobody waits for it: it is written down if the ledger is there.
-            self._background.do(partial(self._note, case), lambda: False)
+            self.background.do(partial(self._note, case), lambda: False)
 
     def left_to_its_owner(self, request: Held) -> None:
         """A run ended whose message was put back already, and may run elsewhere."""
-        self._background.do(partial(self._ownership.ended_too_late, request, lost=True))
+        self.background.do(partial(self.ownership.ended_too_late, request, lost=True))
 
     def _decide(self, case: Case) -> None:
         request, start, what = case.request, case.start, case.what
-        if not self._ownership.is_mine(request.mid, start):
-            self._ownership.ended_too_late(request, lost=True)
+        if not self.ownership.is_mine(request.mid, start):
+            self.ownership.ended_too_late(request, lost=True)
             return self._tell(case, request.left_to_its_owner)
         if what.settlement is Settlement.QUARANTINE:
             return self._keep(case, what.cause, case.reason)
@@ -219,13 +205,13 @@ class Outcomes:
 
     def _judge(self, case: Case, recorded: RecordedEnd) -> None:
         start = case.start
-        limits = Limits(start.max_crashes, start.max_failures, trials=self._settings.has_trials)
+        limits = Limits(start.max_crashes, start.max_failures, trials=self.settings.has_trials)
         verdict = convict(recorded.history, limits, gate_closed=recorded.gate_closed)
         if verdict is not None:
             # At once: nobody may consume its queue soon (WAS-7).
             self._keep(case, verdict.cause, verdict.reason)
         elif case.what.settlement is Settlement.ROLL_BACK:
-            grown = pause_before(recorded.history.failures, self._settings.rollback_pause)
+            grown = pause_before(recorded.history.failures, self.settings.rollback_pause)
             self._put_back_after(case, getattr(case.error, "countdown", 0.0) or grown)
         else:
             self._tell(case, partial(self._try_again, case, recorded.history.crashes))
@@ -234,32 +220,32 @@ class Outcomes:
         """Put it back when its time has come; others use its prefetch credit meanwhile."""
         if seconds <= 0:
             return self._tell(case, case.request.put_back_now)
-        due, epoch = time.monotonic() + seconds, self._loop.epoch
-        self._loop.call_in_loop(partial(self._lend_credit, epoch, back=False))
+        due, epoch = time.monotonic() + seconds, self.loop.epoch
+        self.loop.call_in_loop(partial(self._lend_credit, epoch, back=False))
 
         def wait() -> None:
             if (left := due - time.monotonic()) > 0:
                 raise Retry(left)
-            self._loop.call_in_loop(partial(self._lend_credit, epoch, back=True))
+            self.loop.call_in_loop(partial(self._lend_credit, epoch, back=True))
             self._tell(case, case.request.put_back_now)
 
-        self._background.do(wait)
+        self.background.do(wait)
 
     def _lend_credit(self, epoch: int, *, back: bool) -> None:
-        if epoch == self._loop.epoch:  # else the credits are counted anew
+        if epoch == self.loop.epoch:  # else the credits are counted anew
             with suppress(AttributeError):  # a consumer without it
-                qos = self._loop.consumer.qos
+                qos = self.loop.consumer.qos
                 (qos.decrement_eventually if back else qos.increment_eventually)()
 
     def _try_again(self, case: Case, crashes: int) -> None:
-        self._announce.candidate(case.start.id, case.start.task, case.what.cause, crashes)
+        self.announce.candidate(case.start.id, case.start.task, case.what.cause, crashes)
         case.request.try_again(case.error)
 
     def _keep(self, case: Case, cause: str, reason: str) -> None:
         """Keep the original first, acknowledge it afterwards."""
         request = case.request
         try:
-            self._quarantine_writer.write(
+            self.quarantine_writer.write(
                 request.message, request.mid, case.start, cause, reason, case.failure
             )
         except StaleDelivery:
@@ -274,7 +260,7 @@ class Outcomes:
         request, effect = case.request, getattr(case.error, "effect", "")
         parcel = pack(stored_fields(request.message))
         try:
-            self._ledger.await_effect(request.mid, case.start, effect, parcel)
+            self.ledger.await_effect(request.mid, case.start, effect, parcel)
         except StaleDelivery:
             return self._tell(case, request.put_back_now)
         logger.info("celery_poison: %s waits for its idempotency key", request.humaninfo())
@@ -286,15 +272,15 @@ class Outcomes:
         """End the wait for a decision, on the event loop."""
 
         def tell() -> None:
-            self._inflight.undecided.discard(case.request)
+            self.inflight.undecided.discard(case.request)
             call()
 
-        self._loop.call_in_loop(tell)
+        self.loop.call_in_loop(tell)
 
     def _note(self, case: Case) -> None:
         """Write down what would become of a message; Celery settles it."""
         request, start, what = case.request, case.start, case.what
-        keep = partial(self._quarantine_writer.would_quarantine, request.message, request.mid, start)
+        keep = partial(self.quarantine_writer.would_quarantine, request.message, request.mid, start)
         if what.settlement is Settlement.QUARANTINE:
             return keep(what.cause, case.reason)
         with suppress(StaleDelivery):
@@ -307,18 +293,16 @@ class Outcomes:
 
     def _record(self, case: Case) -> RecordedEnd:
         start, what, mid = case.start, case.what, case.request.mid
-        known = self._quarantine_writer.journal_fields(case.request.message, start.task, case.evidence)
+        known = self.quarantine_writer.journal_fields(case.request.message, start.task, case.evidence)
         if what.settlement is Settlement.ROLL_BACK:
-            return self._ledger.rollback(mid, start, cause=what.cause, known=known)
+            return self.ledger.rollback(mid, start, cause=what.cause, known=known)
         if what.settlement is Settlement.STRIKE:
             failure = what.failure and bool(start.diverts)
-            return self._ledger.crash(
-                mid, start, cause=what.cause, shared=False, failure=failure, known=known
-            )
+            return self.ledger.crash(mid, start, cause=what.cause, shared=False, failure=failure, known=known)
         cause, failure = what.cause, what.failure
-        if self._is_leaving():
+        if self.is_leaving():
             cause, failure = causes.SHUTDOWN, False
-        finished = self._ledger.interrupt(mid, start, cause=cause, failure=failure, known=known)
+        finished = self.ledger.interrupt(mid, start, cause=cause, failure=failure, known=known)
         return RecordedEnd(NO_HISTORY, finished=finished)
 
     # --- nobody is to blame --------------------------------------------------------------------
@@ -331,31 +315,31 @@ class Outcomes:
             copy: a copy of the message comes, or may: it is recognised by this start.
         """
         end = Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type)
-        if rejoins_before(ticket.token) < self._me.rejoins:
-            keep_for = FOR_A_COPY if copy else self._settings.activation_interval
-            self._deferred_cleanup.keep([end], keep_for)  # nobody recovers this former life any more
-            self._background.do(partial(self._ended_in_a_former_life, request, final=final))
+        if rejoins_before(ticket.token) < self.me.rejoins:
+            keep_for = FOR_A_COPY if copy else self.settings.activation_interval
+            self.deferred_cleanup.keep([end], keep_for)  # nobody recovers this former life any more
+            self.background.do(partial(self._ended_in_a_former_life, request, final=final))
             return
         if copy:
-            self._resync.keep(end)
+            self.resync.keep(end)
         else:  # a little later, since the acknowledgement may be lost with its connection
-            self._deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
+            self.deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
         if _has_history(request):
-            over = time.monotonic() + 3 * self._settings.activation_interval
+            over = time.monotonic() + 3 * self.settings.activation_interval
             ended = EndedAlive(ticket.mid, request.start(), request.poison, final, over)
-            self._background.do_together(self._acquit, ended)
+            self.background.do_together(self._acquit, ended)
 
     def _ended_in_a_former_life(self, request: Any, *, final: bool) -> None:
-        if self._ownership.ended_too_late(request) and _has_history(request):
-            self._ledger.acquit(request.mid, request.start(), final=final, copy=True)
+        if self.ownership.ended_too_late(request) and _has_history(request):
+            self.ledger.acquit(request.mid, request.start(), final=final, copy=True)
 
     def _acquit(self, messages: Sequence[EndedAlive]) -> list[Exception | None]:
         waits = [self._waits_for_what_it_overtook(message) for message in messages]
         ready = [message for message, waiting in zip(messages, waits, strict=True) if not waiting]
         acquittals = ((message.mid, message.start, message.final) for message in ready)
-        for message, was_flagged in zip(ready, self._ledger.acquit_many(acquittals, copy=True), strict=True):
+        for message, was_flagged in zip(ready, self.ledger.acquit_many(acquittals, copy=True), strict=True):
             if was_flagged:
-                self._announce.acquitted(message.start.id, message.start.task)
+                self.announce.acquitted(message.start.id, message.start.task)
         return [Retry(PAUSE) if waiting else None for waiting in waits]
 
     def _waits_for_what_it_overtook(self, message: EndedAlive) -> bool:
@@ -363,17 +347,17 @@ class Outcomes:
         if message.delivery.overtaken is None or time.monotonic() >= message.over:
             return False
         mid, raw = message.delivery.overtaken
-        return Queries(self._ledger).entry(mid) == raw
+        return Queries(self.ledger).entry(mid) == raw
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""
-        self._background.do(partial(self.interrupt, mid, start))
+        self.background.do(partial(self.interrupt, mid, start))
 
     def interrupt(self, mid: str, start: Start) -> bool:
         """The same at once, by the caller's own thread; return whether the start had ended after all."""
         with suppress(StaleDelivery):
-            known = {"release": self._settings.release}
-            return self._ledger.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
+            known = {"release": self.settings.release}
+            return self.ledger.interrupt(mid, start, cause=causes.SHUTDOWN, known=known)
         return False
 
     def take_back_all(self) -> None:
@@ -382,18 +366,18 @@ class Outcomes:
         Raises:
             LedgerUnavailable: Redis is away.
         """
-        for mid, start, _ in Queries(self._ledger).running():
-            if start.worker == self._me.worker and self.interrupt(mid, start):
+        for mid, start, _ in Queries(self.ledger).running():
+            if start.worker == self.me.worker and self.interrupt(mid, start):
                 # Its end was not heard of here, and its message goes back: the copy is recognised by it.
-                self._ledger.acquit(mid, start, final=True, copy=True)
+                self.ledger.acquit(mid, start, final=True, copy=True)
 
     def never_started(self, delivery: Delivery, *, put_back: bool) -> None:
         """A delivery that was let in was revoked, expired or rejected before it went to the pool."""
-        self._inflight.dropped(delivery.start.token)
+        self.inflight.dropped(delivery.start.token)
         if put_back:
             self.interrupted(delivery.mid, delivery.start)
         else:
-            self._background.do(partial(self._ledger.acquit, delivery.mid, delivery.start, final=True))
+            self.background.do(partial(self.ledger.acquit, delivery.mid, delivery.start, final=True))
 
 
 def pause_before(failures: int, first: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,7 @@ logger = get_logger("celery_poison")
 SPOOL_PAUSE = 1.0
 
 
+@dataclass(eq=False, repr=False)
 class QuarantineWriter:
     """Keeps messages for one worker; everything here waits for Redis.
 
@@ -52,31 +54,20 @@ class QuarantineWriter:
         recorder: knows the key of fingerprints.
     """
 
-    def __init__(
-        self,
-        app: Celery,
-        settings: Settings,
-        ledger: Ledger,
-        policies: Mapping[str, tuple[Policy, bool]],
-        fingerprints: Fingerprints,
-        recorder: Recorder,
-        refresher: Refresher,
-        announce: Announcer,
-        errors: ErrorTransactions,
-        loop: EventLoop,
-    ) -> None:
-        self._app = app
-        self._settings = settings
-        self._ledger = ledger
-        self._policies = policies
-        self._fingerprints = fingerprints
-        self._recorder = recorder
-        self._refresher = refresher
-        self._announce = announce
-        self._errors = errors
-        self._loop = loop
-        self._room = Room(settings, ledger, errors)
-        self._spool = open_spool(settings.spool_directory)
+    app: Celery
+    settings: Settings
+    ledger: Ledger
+    policies: Mapping[str, tuple[Policy, bool]]
+    fingerprints: Fingerprints
+    recorder: Recorder
+    refresher: Refresher
+    announce: Announcer
+    errors: ErrorTransactions
+    loop: EventLoop
+
+    def __post_init__(self) -> None:
+        self._room = Room(self.settings, self.ledger, self.errors)
+        self._spool = open_spool(self.settings.spool_directory)
 
     def write(
         self, message: Any, mid: str, start: Start, cause: str, reason: str, failure: Failure | None = None
@@ -90,7 +81,7 @@ class QuarantineWriter:
             StaleDelivery: it runs elsewhere.
             LedgerUnavailable: it must not be acknowledged. With a spool that takes it, nothing is raised.
         """
-        policy = self._policies[start.task][0].at(start.queue)
+        policy = self.policies[start.task][0].at(start.queue)
         convicted = cause not in causes.NO_CONVICTIONS
         block_after = (policy.block_fingerprint_after or 0) if convicted else None
         words: dict[str, Any] = {
@@ -102,8 +93,8 @@ class QuarantineWriter:
             "known": self.journal_fields(message, start.task, failure.evidence if failure else NO_EVIDENCE),
         }
         try:
-            with self._errors.owing(self._report(message, mid, start, cause, reason)):
-                new = self._ledger.quarantine(mid, start, **words, limit=self._room.most(cause))
+            with self.errors.owing(self._report(message, mid, start, cause, reason)):
+                new = self.ledger.quarantine(mid, start, **words, limit=self._room.most(cause))
         except IllegalTransition:
             return  # somebody gave this message up: one more copy of it adds nothing
         except QuarantineFull as error:
@@ -116,7 +107,7 @@ class QuarantineWriter:
         if new:
             self._added(mid)
         if block_after:
-            self._refresher.blocks()  # here at once, elsewhere within a heartbeat
+            self.refresher.blocks()  # here at once, elsewhere within a heartbeat
 
     def _route(self, message: Any, start: Start, cause: str, policy: Policy) -> Route:
         return route(
@@ -152,7 +143,7 @@ class QuarantineWriter:
             LedgerUnavailable: Redis takes nothing yet.
         """
         if self._spool is not None:
-            for mid in self._spool.bring_to(self._ledger):
+            for mid in self._spool.bring_to(self.ledger):
                 logger.warning("celery_poison: message %s is in quarantine now, from the spool", mid)
                 self._added(mid)
             raise Retry(SPOOL_PAUSE)
@@ -163,11 +154,11 @@ class QuarantineWriter:
         """Return what is stored of a message."""
         # What died while it was being received may have died of this: it is not opened, nor the user asked.
         opened = cause != causes.RECEIVE
-        shown = arguments(self._app, self._settings.redact, task, original(message)) if opened else ""
-        secret = self._recorder.secret
+        shown = arguments(self.app, self.settings.redact, task, original(message)) if opened else ""
+        secret = self.recorder.secret
         if failure is None:
-            function = self._policies[task][0].fingerprint if opened else None
-            return stored_fields(message, self._fingerprints.of(message, task, secret, function), shown)
+            function = self.policies[task][0].fingerprint if opened else None
+            return stored_fields(message, self.fingerprints.of(message, task, secret, function), shown)
         fingerprint = fingerprint_of_failure(secret, task, failure.exception, failure.calls)
         kept = KeptFailure.of(failure, message.headers.get(FAILURES)).encode()
         return {**stored_fields(message, fingerprint, shown), "failure": kept}
@@ -186,10 +177,10 @@ class QuarantineWriter:
             LedgerUnavailable: it must not be acknowledged.
         """
         mid, release = identity.mid, message.headers.get(RELEASE)
-        fields = stored_fields(message, fingerprint_of(message, start.task, self._recorder.secret))
+        fields = stored_fields(message, fingerprint_of(message, start.task, self.recorder.secret))
         fields |= {name: clean(fields[name]) for name in ("content_type", "content_encoding")}
         store = partial(
-            self._ledger.quarantine,
+            self.ledger.quarantine,
             cause=cause,
             reason=reason,
             fields={**fields, "unprocessable": start.token},
@@ -198,11 +189,11 @@ class QuarantineWriter:
         )
         if isinstance(release, int):  # its operator may not have said yet that it was published
             with suppress(StaleDelivery, IllegalTransition):
-                self._ledger.released(mid, identity.id, release)
+                self.ledger.released(mid, identity.id, release)
         new = False
         with (
             suppress(IllegalTransition),
-            self._errors.owing(self._report(message, mid, start, cause, reason)),
+            self.errors.owing(self._report(message, mid, start, cause, reason)),
         ):
             new = store(mid, start)  # refused where somebody gave it up
         if not (new or message.delivery_info.get("redelivered") or self._was_kept_by(start, mid)):
@@ -214,15 +205,15 @@ class QuarantineWriter:
     def would_keep(self, message: Any, start: Start, identity: Identity, cause: str, reason: str) -> None:
         """Note that such a message would be kept, with ``poison_observe_only``."""
         known = self._known_of(message, start.task)
-        self._ledger.would_quarantine(identity.mid, start, cause=cause, reason=reason, known=known)
+        self.ledger.would_quarantine(identity.mid, start, cause=cause, reason=reason, known=known)
 
     def _known_of(self, message: Any, task: str) -> Known:
-        traits = traits_of_message(message, task, self._recorder.secret, asks_user=False)
-        return {**traits._asdict(), "release": self._settings.release}
+        traits = traits_of_message(message, task, self.recorder.secret, asks_user=False)
+        return {**traits._asdict(), "release": self.settings.release}
 
     def _was_kept_by(self, start: Start, mid: str) -> bool:
         """Whether it is this delivery that is kept: the answer was lost, and we try again."""
-        return Queries(self._ledger).message(mid).get("unprocessable") == start.token.encode()
+        return Queries(self.ledger).message(mid).get("unprocessable") == start.token.encode()
 
     def _added(self, mid: str) -> None:
         self._tell(mid)
@@ -230,18 +221,18 @@ class QuarantineWriter:
             self._room.make()
 
     def _tell(self, mid: str) -> None:
-        if record := Queries(self._ledger).record(mid):
-            self._loop.call_in_loop(partial(self._announce.quarantined, record))
+        if record := Queries(self.ledger).record(mid):
+            self.loop.call_in_loop(partial(self.announce.quarantined, record))
 
     def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Note what would become of a message, with ``poison_observe_only``."""
         fields = self.journal_fields(message, start.task)
-        self._ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=fields)
+        self.ledger.would_quarantine(mid, start, cause=cause, reason=reason, known=fields)
         logger.warning("celery_poison: Task %s[%s] would be quarantined: %s", start.task, start.id, reason)
 
     def journal_fields(self, message: Any, task: str, evidence: Evidence = NO_EVIDENCE) -> Known:
         """Return what the journal tells about a message of this worker beside its start."""
-        asks_user = self._policies[task][0].fingerprint is not None
-        traits = traits_of_message(message, task, self._recorder.secret, asks_user=asks_user)
-        ours = {"release": self._settings.release, "evidence": evidence.encode()}
+        asks_user = self.policies[task][0].fingerprint is not None
+        traits = traits_of_message(message, task, self.recorder.secret, asks_user=asks_user)
+        ours = {"release": self.settings.release, "evidence": evidence.encode()}
         return {**traits._asdict(), **ours, "memory_kb": str(evidence.rss_kb or "")}

@@ -6,7 +6,7 @@ Receiving can kill too: kombu unpacks, and Celery decodes, in the main process, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from celery_poison.failures import last_trouble
@@ -219,6 +219,7 @@ class AdmitMarks:
         self._writer.send(command(b"HDEL", self._running, mid.encode()))
 
 
+@dataclass(eq=False, repr=False)
 class Receiver:
     """Makes the notes about what this worker receives, on the event loop.
 
@@ -228,56 +229,45 @@ class Receiver:
         trials: whether suspects are tried at all.
     """
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        me: Incarnation,
-        policies: Mapping[str, tuple[Policy, bool]],
-        resync_window: ResyncWindow,
-        checker: Checker,
-        is_paused: Callable[[str], bool],
-        *,
-        trials: bool,
-    ) -> None:
-        self._loop = loop
-        self._me = me
-        self._policies = policies
-        self._resync_window = resync_window
-        self._checker = checker
-        self._is_paused = is_paused
-        self._trials = trials
+    loop: EventLoop
+    me: Incarnation
+    policies: Mapping[str, tuple[Policy, bool]]
+    resync_window: ResyncWindow
+    checker: Checker
+    is_paused: Callable[[str], bool]
+    trials: bool = field(kw_only=True)
 
     def notes(self, message: Any) -> Delivery | None:
         """Return notes about a message that needs care; None for one that goes straight on."""
         task = message.headers.get("task")
-        guarded = self._policies.get(task)
+        guarded = self.policies.get(task)
         if guarded is None or "id" not in message.headers:
             return None
         policy, diverts = guarded
         if policy.by_queue:
             policy = policy.at(_home_of(message))
-        suspected = self._resync_window.is_suspected
-        paused = self._is_paused(task)
+        suspected = self.resync_window.is_suspected
+        paused = self.is_paused(task)
         care = paused or suspected or needs_care(message, policy)
-        blockable = self._checker.concerns(task)
+        blockable = self.checker.concerns(task)
         if not care and not blockable:
             return None
         delivery = note_delivery(
             message,
             policy,
             diverts=diverts,
-            token=self._me.next_token(),
-            worker=self._me.worker,
-            pid=self._me.pid,
-            epoch=self._loop.epoch,
+            token=self.me.next_token(),
+            worker=self.me.worker,
+            pid=self.me.pid,
+            epoch=self.loop.epoch,
             suspected=suspected,
-            trials=self._trials,
+            trials=self.trials,
         )
         delivery.paused = paused
         if blockable:
             args = (message, task, policy)
-            if not self._checker.must_ask(*args):
-                delivery.blocked = self._checker.reason(*args, ask=False)
+            if not self.checker.must_ask(*args):
+                delivery.blocked = self.checker.reason(*args, ask=False)
             else:  # what needs care is asked about when it is let in
                 delivery.is_asked_about = not care
         return delivery if care or delivery.blocked or delivery.is_asked_about else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,29 +20,19 @@ from celery_poison.worker.rejoin import Incarnation, Rejoin
 from celery_poison.worker.resync import Resync
 
 
+@dataclass(eq=False, repr=False)
 class ReconnectCleanup:
     """Clears up in one worker when a broker connection is lost, and when the next one begins."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        ledger: Ledger,
-        inflight: InFlight,
-        background: Background,
-        me: Incarnation,
-        lease: Lease,
-        rejoin: Rejoin,
-        resync: Resync,
-    ) -> None:
-        self._loop = loop
-        self._ledger = ledger
-        self._inflight = inflight
-        self._background = background
-        self._me = me
-        self._lease = lease
-        self._rejoin = rejoin
-        self._resync = resync
-        self._connections = 0
+    loop: EventLoop
+    ledger: Ledger
+    inflight: InFlight
+    background: Background
+    me: Incarnation
+    lease: Lease
+    rejoin: Rejoin
+    resync: Resync
+    _connections = 0
 
     @property
     def has_reconnected(self) -> bool:
@@ -52,29 +43,29 @@ class ReconnectCleanup:
         """A broker connection begins: what came by earlier ones and has not begun is dropped."""
         self.disconnected()
         self._connections += 1
-        self._rejoin.is_fenced = False
-        if void := self._inflight.connection_lost(active_requests):
-            self._background.do(partial(take_back_claims, self._ledger, void))
+        self.rejoin.is_fenced = False
+        if void := self.inflight.connection_lost(active_requests):
+            self.background.do(partial(take_back_claims, self.ledger, void))
         forgets = consumer.connection.transport.driver_type == "redis"
-        self._resync.connected(broker_forgets=forgets, again=self.has_reconnected)
-        self._loop.consumer = consumer
+        self.resync.connected(broker_forgets=forgets, again=self.has_reconnected)
+        self.loop.consumer = consumer
 
     def disconnected(self) -> None:
         """The broker connection is gone: what came by it and has not begun is void, and delivered again."""
-        self._loop.epoch += 1
-        self._lease.void(self._me.issued)
+        self.loop.epoch += 1
+        self.lease.void(self.me.issued)
 
     def away(self) -> None:
         """It is gone, and the worker stays: nothing is forgotten until there is another."""
-        self._resync.broker_is_away = True
+        self.resync.broker_is_away = True
         self.disconnected()
 
     def channel_closes(self, channel: Any) -> None:
         """A channel closes, and what it holds goes back: from now on nothing of that may begin."""
-        consumer = getattr(self._loop.consumer, "task_consumer", None)
+        consumer = getattr(self.loop.consumer, "task_consumer", None)
         if consumer is not None and consumer.channel is channel:
             self.disconnected()
-            hear_of_begun(self._loop.consumer)
+            hear_of_begun(self.loop.consumer)
 
 
 def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 from celery.utils.log import get_logger
@@ -19,6 +20,7 @@ from celery_poison.worker.pausing import Pausing
 logger = get_logger("celery_poison")
 
 
+@dataclass(eq=False, repr=False)
 class Refresher:
     """Keeps one worker up to date; nothing of it raises.
 
@@ -29,62 +31,52 @@ class Refresher:
         policies: task name -> (policy, whether it diverts); updated in place.
     """
 
-    def __init__(
-        self,
-        plugin: Plugin,
-        ledger: Ledger,
-        health: Health,
-        policies: dict[str, tuple[Policy, bool]],
-        blocks: BlockList,
-        pausing: Pausing,
-        announce: Announcer,
-        loop: EventLoop,
-        complain: Complaints,
-    ) -> None:
-        self._plugin = plugin
-        self._ledger = ledger
-        self._health = health
-        self._policies = policies
-        self._version = plugin.policy_overrides.version
-        self._blocks = blocks
-        self._pausing = pausing
-        self._announce = announce
-        self._loop = loop
-        self._complain = complain
+    plugin: Plugin
+    ledger: Ledger
+    health: Health
+    _policies: dict[str, tuple[Policy, bool]]
+    _blocks: BlockList
+    pausing: Pausing
+    announce: Announcer
+    loop: EventLoop
+    complain: Complaints
+
+    def __post_init__(self) -> None:
+        self._version = self.plugin.policy_overrides.version
 
     def policies(self) -> None:
         """Put policies that somebody changed at run time into force here (EMS-9)."""
-        if not self._health.is_up:
+        if not self.health.is_up:
             return
         try:
-            self._plugin.refresh_policies(self._ledger)
-            version = self._plugin.policy_overrides.version
+            self.plugin.refresh_policies(self.ledger)
+            version = self.plugin.policy_overrides.version
             if version != self._version:
-                self._policies.update(self._plugin.policies)
+                self._policies.update(self.plugin.policies)
                 self._version = version
                 logger.info("celery_poison: policies of version %d are in force", version)
         except Exception as error:
-            self._complain(error)
+            self.complain(error)
 
     def blocks(self) -> None:
         """Put changes of the block list into force here (NEW-3)."""
-        if not self._health.is_up:
+        if not self.health.is_up:
             return
         try:
             self._blocks.refresh()
         except Exception as error:
-            self._complain(error)
+            self.complain(error)
 
     def pauses(self) -> None:
         """Stop consuming what somebody paused, and go on with what was resumed."""
-        if self._plugin.settings.observe_only:
+        if self.plugin.settings.observe_only:
             return
         try:
-            self._pausing.look()
-            if self._health.is_up:
-                self._pausing.refresh()
+            self.pausing.look()
+            if self.health.is_up:
+                self.pausing.refresh()
         except Exception as error:
-            self._complain(error)
+            self.complain(error)
 
     def go_on(self) -> None:
         """Refresh everything, now and in each heartbeat interval (in the background thread)."""
@@ -92,14 +84,14 @@ class Refresher:
         self.blocks()
         self.pauses()
         self._tell_the_untold()
-        raise Retry(self._plugin.settings.heartbeat_interval)
+        raise Retry(self.plugin.settings.heartbeat_interval)
 
     def _tell_the_untold(self) -> None:
         """Tell Flower what nobody was there to tell."""
-        if not (self._health.is_up and self._announce.is_heard):
+        if not (self.health.is_up and self.announce.is_heard):
             return
         try:
-            for news in notices.take(self._ledger):
-                self._loop.call_in_loop(partial(self._announce.news, news))
+            for news in notices.take(self.ledger):
+                self.loop.call_in_loop(partial(self.announce.news, news))
         except Exception as error:
-            self._complain(error)
+            self.complain(error)

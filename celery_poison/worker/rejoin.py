@@ -7,6 +7,7 @@ is dropped. What runs goes on, and is this worker's again unless somebody else h
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from functools import partial
 from uuid import uuid4
 
@@ -62,6 +63,7 @@ class Incarnation:
         self.boot_id = f"{self._life}r{self.rejoins}"
 
 
+@dataclass(eq=False, repr=False)
 class Rejoin:
     """Lets one worker live on under a new name.
 
@@ -73,51 +75,39 @@ class Rejoin:
         is_fenced: it was taken for dead, and has no new broker connection yet.
     """
 
-    def __init__(
-        self,
-        me: Incarnation,
-        lease: Lease,
-        ledger: Ledger,
-        inflight: InFlight,
-        loop: EventLoop,
-        complain: Complaints,
-        activation: float,
-        *,
-        observes: bool,
-    ) -> None:
-        self._me = me
-        self._lease = lease
-        self._ledger = ledger
-        self._inflight = inflight
-        self._loop = loop
-        self._complain = complain
-        self._activation = activation
-        self._observes = observes
-        self._must_return = False
-        self.is_fenced = False
+    me: Incarnation
+    lease: Lease
+    ledger: Ledger
+    inflight: InFlight
+    loop: EventLoop
+    complain: Complaints
+    activation: float
+    observes: bool = field(kw_only=True)
+    _must_return = False
+    is_fenced = False
 
     def taken_for_dead(self) -> None:
         """Take a new name (in the heartbeat's thread, which shares no connection with the background's)."""
         logger.critical(
             "celery_poison: this worker was silent for longer than poison_activation_interval=%s s,"
             " or cut off, and was taken for dead; its messages run elsewhere",
-            self._activation,
+            self.activation,
         )
-        self.is_fenced = not self._observes
-        self._me.rejoin()
-        self._lease.rejoined()
-        self._must_return = not self._observes
+        self.is_fenced = not self.observes
+        self.me.rejoin()
+        self.lease.rejoined()
+        self._must_return = not self.observes
 
     def go_through(self) -> None:
         """Take back what runs and is still this worker's, and begin afresh (in the background thread)."""
         if not self._must_return:
             return
         self._must_return = False
-        for request in self._inflight.in_pool():
+        for request in self.inflight.in_pool():
             try:
-                self._ledger.reclaim(request.mid, request.start())
+                self.ledger.reclaim(request.mid, request.start())
             except StaleDelivery:
-                self._loop.call_in_loop(request.end_stale)
+                self.loop.call_in_loop(request.end_stale)
             except LedgerUnavailable as error:
-                self._complain(error)
-        self._loop.call_in_loop(partial(self._loop.start_afresh, "it was taken for dead"))
+                self.complain(error)
+        self.loop.call_in_loop(partial(self.loop.start_afresh, "it was taken for dead"))

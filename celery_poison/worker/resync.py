@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from celery.utils.log import get_logger
@@ -96,6 +97,7 @@ class ResyncWindow:
 RECHECK_FOR = 30.0
 
 
+@dataclass(eq=False, repr=False)
 class Resync:
     """Tells Redis again how starts of this worker ended.
 
@@ -109,44 +111,32 @@ class Resync:
         broker_is_away: its connection was lost, and there is no other yet.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        me: Incarnation,
-        pause: float,
-        resync_window: ResyncWindow,
-        deferred_cleanup: DeferredCleanup,
-        inflight: InFlight,
-        background: Background,
-        owes: Callable[[], bool],
-        has_run_until: Callable[[], float],
-    ) -> None:
-        self._ledger = ledger
-        self._me = me
-        self._pause = pause
-        self._resync_window = resync_window
-        self._deferred_cleanup = deferred_cleanup
-        self._inflight = inflight
-        self._background = background
-        self._owes = owes
-        self._has_run_until = has_run_until
-        self.broker_is_away = False
-        self._recheck_until = self._next_recheck = 0.0
-        self._missing = 0
-        #: Tokens on record that nobody here knew at the last look.
-        self._unknown: set[str] = set()
+    ledger: Ledger
+    me: Incarnation
+    pause: float
+    resync_window: ResyncWindow
+    deferred_cleanup: DeferredCleanup
+    inflight: InFlight
+    background: Background
+    owes: Callable[[], bool]
+    has_run_until: Callable[[], float]
+    broker_is_away = False
+    _recheck_until = _next_recheck = 0.0
+    _missing = 0
+    #: Tokens on record that nobody here knew at the last look.
+    _unknown: set[str] = field(default_factory=set, init=False)
 
     def heard_from(self, run_id: str, forgetful: Callable[[], object]) -> None:
         """Note which Redis answered; if it is another one, call ``forgetful`` and tell it everything."""
-        if not self._resync_window.met(run_id):
+        if not self.resync_window.met(run_id):
             return
         logger.warning(
             "celery_poison: the ledger's Redis was restarted or replaced, and may have forgotten its last"
             " moments: it is told again what runs here, and what comes is looked up before it runs"
         )
         forgetful()
-        if self._resync_window.broker_forgets:
-            self._remind(self._deferred_cleanup.recent())
+        if self.resync_window.broker_forgets:
+            self._remind(self.deferred_cleanup.recent())
         self.disturbed()
 
     def connected(self, *, broker_forgets: bool, again: bool) -> None:
@@ -156,39 +146,39 @@ class Resync:
             broker_forgets: it can lose its last moments, and deliver a message again without saying so.
             again: there was a connection before.
         """
-        self._resync_window.broker_forgets = broker_forgets
+        self.resync_window.broker_forgets = broker_forgets
         if again:
-            self._resync_window.reconnected()
+            self.resync_window.reconnected()
         self.disturbed()
-        keep_for = self._resync_window.grace if self._resync_window.broker_forgets else FOR_A_COPY
-        self._remind(self._deferred_cleanup.connection_lost(keep_for))
+        keep_for = self.resync_window.grace if self.resync_window.broker_forgets else FOR_A_COPY
+        self._remind(self.deferred_cleanup.connection_lost(keep_for))
         self.broker_is_away = False
 
     def clean_up(self) -> None:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
         # Nothing waits in an idle worker: its event loop is left asleep.
-        heard_until = self._has_run_until() if self._deferred_cleanup.has_work else 0.0
-        if not self.broker_is_away and not self._owes():
-            self._deferred_cleanup.clean_up(heard_until)
+        heard_until = self.has_run_until() if self.deferred_cleanup.has_work else 0.0
+        if not self.broker_is_away and not self.owes():
+            self.deferred_cleanup.clean_up(heard_until)
 
     def keep(self, end: Acknowledged) -> None:
         """Have it on record that a start ended, for the copy of its message that comes."""
-        self._deferred_cleanup.keep([end], FOR_A_COPY)
+        self.deferred_cleanup.keep([end], FOR_A_COPY)
         self._remind([end])
 
     def _remind(self, ended: Iterable[Acknowledged]) -> None:
         if ends := list(ended):
-            self._background.do(partial(self._tell, ends))
+            self.background.do(partial(self._tell, ends))
 
     def _tell(self, ended: list[Acknowledged]) -> None:
         # Redis may have been away until now: what has been forgotten meanwhile is not put on record again.
-        on_record = self._deferred_cleanup.tokens()
+        on_record = self.deferred_cleanup.tokens()
         starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended if end.token in on_record]
         for first in range(0, len(starts), BATCH):
-            self._deferred_cleanup.missing += self._ledger.resync(starts[first : first + BATCH])
+            self.deferred_cleanup.missing += self.ledger.resync(starts[first : first + BATCH])
 
     def _start_of(self, end: Acknowledged) -> Start:
-        worker = f"{self._me.node}/{end.token.partition('.')[0]}"
+        worker = f"{self.me.node}/{end.token.partition('.')[0]}"
         return Start.of(end.token, worker, end.id, end.task)
 
     def recheck(self) -> None:
@@ -198,11 +188,11 @@ class Resync:
             LedgerUnavailable: the next call tries again.
         """
         now = time.monotonic()
-        if self._deferred_cleanup.missing != self._missing:
-            self._missing = self._deferred_cleanup.missing
+        if self.deferred_cleanup.missing != self._missing:
+            self._missing = self.deferred_cleanup.missing
             self.disturbed()
         if self._next_recheck <= now < self._recheck_until:
-            self._next_recheck = now + self._pause
+            self._next_recheck = now + self.pause
             self._compare()
 
     def disturbed(self) -> None:
@@ -211,30 +201,31 @@ class Resync:
 
     def _compare(self) -> None:
         """End the starts that the ledger takes for running, and nobody here knows of for two looks."""
-        kept = self._deferred_cleanup.tokens()
-        rows = Queries(self._ledger).running()
-        mine = [row for row in rows if row[1].worker == self._me.worker and row[1].token not in kept]
-        unknown = {start.token for _, start, _ in mine if not self._inflight.is_known(start)}
+        kept = self.deferred_cleanup.tokens()
+        rows = Queries(self.ledger).running()
+        mine = [row for row in rows if row[1].worker == self.me.worker and row[1].token not in kept]
+        unknown = {start.token for _, start, _ in mine if not self.inflight.is_known(start)}
         for mid, start, raw in mine:
             if start.token in unknown & self._unknown:
                 self._end(mid, start, raw)
         self._unknown = unknown
-        self._deferred_cleanup.take_back_flags(Queries(self._ledger).candidate_ids())
+        self.deferred_cleanup.take_back_flags(Queries(self.ledger).candidate_ids())
 
     def _end(self, mid: str, start: Start, raw: bytes) -> None:
-        well = self._inflight.how_ended(start.token)
+        well = self.inflight.how_ended(start.token)
         if well:
-            self._ledger.resync([(mid, start, Ended.DONE)])
-            self._deferred_cleanup.keep(
-                [Acknowledged(0.0, mid, start.token, start.id, start.task)], self._resync_window.grace
+            self.ledger.resync([(mid, start, Ended.DONE)])
+            self.deferred_cleanup.keep(
+                [Acknowledged(0.0, mid, start.token, start.id, start.task)], self.resync_window.grace
             )
         elif well is None and start.phase == Phase.RUNNING:
             with suppress(StaleDelivery):
-                self._ledger.interrupt(mid, start, cause=causes.UNKNOWN)
+                self.ledger.interrupt(mid, start, cause=causes.UNKNOWN)
         else:
-            self._ledger.claim(mid, raw, None)
+            self.ledger.claim(mid, raw, None)
 
 
+@dataclass(eq=False, repr=False)
 class MasterFollower:
     """Follows the Redis of one worker's ledger.
 
@@ -242,37 +233,34 @@ class MasterFollower:
         interval: seconds between two questions to Sentinel.
     """
 
-    def __init__(
-        self, writer: Writer, resync: Resync, health: Health, loop: EventLoop, interval: float
-    ) -> None:
-        self._writer = writer
-        self._resync = resync
-        self._health = health
-        self._loop = loop
-        self._interval = interval
+    writer: Writer
+    resync: Resync
+    health: Health
+    loop: EventLoop
+    interval: float
 
     def heard_from(self, run_id: str) -> None:
         """Note which Redis answered; one that was restarted or replaced is told what it may not know."""
-        self._resync.heard_from(run_id, self._is_another)
+        self.resync.heard_from(run_id, self._is_another)
 
     def _is_another(self) -> None:
-        self._health.is_another_redis()
+        self.health.is_another_redis()
         self._follow_master()
 
     def go_on(self) -> None:
         """Follow the master, now and in each interval (in the background thread)."""
         self._follow_master()
-        raise Retry(self._interval)
+        raise Retry(self.interval)
 
     def _follow_master(self) -> None:
         """Leave a master that Sentinel has replaced; what is written there is lost."""
-        left = self._writer.follow()
+        left = self.writer.follow()
         if left is not None:
-            self._loop.call_in_loop(partial(self._leave_broker, left))
+            self.loop.call_in_loop(partial(self._leave_broker, left))
 
     def _leave_broker(self, address: tuple[str, int]) -> None:
         """What the old master still gives to this worker, the new one gives to others (on the event loop)."""
-        client = getattr(self._loop.consumer.task_consumer.channel, "client", None)
+        client = getattr(self.loop.consumer.task_consumer.channel, "client", None)
         connection = getattr(client, "connection", None)
         if connection is not None and (connection.host, connection.port) == address:
-            self._loop.start_afresh("there is a new master")
+            self.loop.start_afresh("there is a new master")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from celery.app.task import Task
 from celery.utils.log import get_logger
@@ -30,18 +31,18 @@ from celery_poison.worker.recorder import Recorder, Ticket
 logger = get_logger("celery_poison")
 
 
+@dataclass(eq=False, repr=False)
 class Tied:
     """What one run has published that leaves with its success. False while that is nothing."""
 
-    def __init__(self, recorder: Recorder, ledger: Ledger, task: Task, ticket: Ticket, start: Start) -> None:
-        self._recorder = recorder
-        self._ledger = ledger
-        self._task = task
-        self._ticket = ticket
-        self._start = start
-        self._messages: list[Outgoing] = []
-        self._is_kept = False
-        self._commands = b""
+    recorder: Recorder
+    ledger: Ledger
+    task: Task
+    ticket: Ticket
+    start: Start
+    _messages: list[Outgoing] = field(default_factory=list, init=False)
+    _is_kept = False
+    _commands = b""
 
     def __bool__(self) -> bool:
         return bool(self._messages)
@@ -63,8 +64,8 @@ class Tied:
 
     def _take(self, outgoing: Outgoing) -> bool:
         self._messages.append(outgoing.as_tied())
-        if self._recorder.policy(self._task.name).on_rollback is not None:
-            self._recorder.note_unsent(self._ticket, reported(outgoing))
+        if self.recorder.policy(self.task.name).on_rollback is not None:
+            self.recorder.note_unsent(self.ticket, reported(outgoing))
         return True
 
     def tie(self) -> None:
@@ -76,35 +77,35 @@ class Tied:
         """
         rows = [(str(message.lane), message.pack()) for message in self._messages]
         try:
-            self._ledger.tie(self._ticket.mid, self._start, rows)
+            self.ledger.tie(self.ticket.mid, self.start, rows)
         except StaleDelivery as error:
             self._messages.clear()
             raise StaleCompletion(str(error)) from None
         except LedgerUnavailable as error:
-            if not plugin_of(self._task.app).settings.fail_open:
+            if not plugin_of(self.task.app).settings.fail_open:
                 raise
-            logger.error("celery_poison: %s publishes before its success: %s", self._task.name, error)
+            logger.error("celery_poison: %s publishes before its success: %s", self.task.name, error)
             self._send_directly()
         else:
             self._is_kept = True
-            known = {"tied": self._ledger.keys.tied(self._start.token)}
-            words = {"mid": self._ticket.mid, "token": self._start.token, "lanes": self._ledger.keys.lane("")}
-            self._commands = self._recorder.script_with_end("send_tied", known, words)
+            known = {"tied": self.ledger.keys.tied(self.start.token)}
+            words = {"mid": self.ticket.mid, "token": self.start.token, "lanes": self.ledger.keys.lane("")}
+            self._commands = self.recorder.script_with_end("send_tied", known, words)
 
     def keep(self, effect: str, window: float) -> None:
         """Keep an idempotency key in the same step."""
-        words = {"token": self._start.token, "window_ms": int(window * 1000)}
-        self._commands += self._recorder.script_with_end("keep_effect", {"effect": effect}, words)
+        words = {"token": self.start.token, "window_ms": int(window * 1000)}
+        self._commands += self.recorder.script_with_end("keep_effect", {"effect": effect}, words)
 
     def at_the_end(self, *, succeeded: bool) -> bytes:
         """Return the commands that belong to the end of the run."""
         if succeeded:
             return self._commands
         # Its result could not be stored, say: what was kept must not leave with a later clean-up.
-        return command(b"DEL", self._ledger.keys.tied(self._start.token).encode()) if self._is_kept else b""
+        return command(b"DEL", self.ledger.keys.tied(self.start.token).encode()) if self._is_kept else b""
 
     def _send_directly(self) -> None:
-        app = self._task.app
+        app = self.task.app
         with app.producer_or_acquire() as producer:
             while self._messages:
                 message = self._messages[0]

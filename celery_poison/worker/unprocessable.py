@@ -67,6 +67,7 @@ class _Case:
         return clean(f"{what}{told}")[:_LENGTH]
 
 
+@dataclass(eq=False, repr=False)
 class Unprocessable:
     """Stands in for a consumer's ways to drop a message, on the event loop.
 
@@ -76,31 +77,19 @@ class Unprocessable:
         refused: hears of a kept message of an unknown task: the message, its queue and why.
     """
 
-    def __init__(
-        self,
-        app: Celery,
-        settings: Settings,
-        loop: EventLoop,
-        me: Incarnation,
-        background: Background,
-        writer: QuarantineWriter,
-        dispatch: CodeType,
-        complain: Callable[[Exception], object],
-        refused: Callable[[Any, str, str], object],
-    ) -> None:
-        self._refused = refused
-        self._app = app
-        self._settings = settings
-        self._loop = loop
-        self._me = me
-        self._background = background
-        self._writer = writer
-        self._dispatch = dispatch
-        self._complain = complain
+    app: Celery
+    settings: Settings
+    loop: EventLoop
+    me: Incarnation
+    background: Background
+    writer: QuarantineWriter
+    dispatch: CodeType
+    complain: Callable[[Exception], object]
+    refused: Callable[[Any, str, str], object]
 
     def hook_into(self, consumer: Any) -> None:
         """Stand in for the consumer's own methods, before it makes its task handler."""
-        if not self._settings.keep_unprocessable:
+        if not self.settings.keep_unprocessable:
             return
         unknown, invalid = consumer.on_unknown_task, consumer.on_invalid_task
         foreign, broken = consumer.on_unknown_message, consumer.on_decode_error
@@ -128,7 +117,7 @@ class Unprocessable:
         Plain Celery ends there, or connects anew without end: on Redis a ``KeyError`` counts as a lost
         connection.
         """
-        if not self._settings.keep_unprocessable:
+        if not self.settings.keep_unprocessable:
             return handler
 
         def receive(message: Any) -> Any:
@@ -146,16 +135,16 @@ class Unprocessable:
 
     def _is_to_blame(self, message: Any, error: Exception) -> bool:
         """Whether an error came of the message, and not of a lost connection or of who was to run it."""
-        consumer = self._loop.consumer
+        consumer = self.loop.consumer
         lost = *consumer.connection_errors, *consumer.channel_errors, MemoryError
         if isinstance(error, lost) and not isinstance(error, KeyError):
             return False
         passed = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
-        return not message.acknowledged and self._dispatch not in passed
+        return not message.acknowledged and self.dispatch not in passed
 
     def _fault_of_eta(self, message: Any) -> Exception | None:
         """Return the error of a time that Celery can read, and not wait for; it drops such a message."""
-        app = self._app
+        app = self.app
         try:
             eta = maybe_iso8601(message.headers["eta"])
         except Exception:
@@ -172,30 +161,30 @@ class Unprocessable:
     def _refuse(self, message: Any, error: Exception) -> None:
         """Fail a task whose time cannot be waited for, as Celery does."""
         headers, properties = message.headers, message.properties
-        task = self._app.tasks.get(headers.get("task"))
+        task = self.app.tasks.get(headers.get("task"))
         logger.error("celery_poison: Couldn't convert ETA %r: %r", headers["eta"], error)
         if task is not None and isinstance(headers.get("id"), str):
             who = {name: properties.get(name) for name in ("reply_to", "correlation_id")}
             request = Context({**headers, **who, "delivery_info": {}})
             stored = not (request.ignore_result or task.ignore_result) or task.store_errors_even_if_ignored
             task.backend.mark_as_failure(headers["id"], error, request=request, store_result=stored)
-        message.reject_log_error(logger, self._loop.consumer.connection_errors)
+        message.reject_log_error(logger, self.loop.consumer.connection_errors)
 
     # --- keeping -------------------------------------------------------------------------------
 
     def _take(self, cause: str, message: Any, error: BaseException | None, drop: Drop) -> None:
         try:
             identity, start = self._noted(message)
-            case = _Case(message, identity, start, cause, error, drop, self._loop.epoch)
+            case = _Case(message, identity, start, cause, error, drop, self.loop.epoch)
         except Exception as failure:
-            self._complain(failure)
+            self.complain(failure)
             drop()
             return
-        if self._settings.observe_only:
-            self._background.do(partial(self._observe, case), lambda: False)
+        if self.settings.observe_only:
+            self.background.do(partial(self._observe, case), lambda: False)
             drop()
         else:
-            self._background.do(partial(self._keep, case))
+            self.background.do(partial(self._keep, case))
 
     def _noted(self, message: Any) -> tuple[Identity, Start]:
         """Return how it is called, and its delivery: that of the admission, if it came as far as that."""
@@ -206,41 +195,41 @@ class Unprocessable:
             return Identity(start.id, delivery.mid, start.task, by_content=False), start
         queue = getattr(message, "queue_name", None) or word(message.delivery_info.get("routing_key"))
         start = Start.of(
-            self._me.next_token(),
-            self._me.worker,
+            self.me.next_token(),
+            self.me.worker,
             identity.id,
             identity.task,
             queue=queue,
             phase=Phase.CLAIMED,
-            pid=self._me.pid,
+            pid=self.me.pid,
             payload_bytes=size_of(message),
         )
         return identity, start
 
     def _observe(self, case: _Case) -> None:
-        self._writer.would_keep(case.message, case.start, case.identity, case.cause, case.reason)
+        self.writer.would_keep(case.message, case.start, case.identity, case.cause, case.reason)
 
     def _keep(self, case: _Case) -> None:
         """Keep it first; what Celery does with it comes afterwards (in the background thread)."""
-        if case.epoch != self._loop.epoch:
+        if case.epoch != self.loop.epoch:
             return  # the broker delivers it again
-        is_kept, limit = False, self._settings.keep_unprocessable
+        is_kept, limit = False, self.settings.keep_unprocessable
         try:
-            self._writer.keep(case.message, case.start, case.identity, case.cause, case.reason, limit)
+            self.writer.keep(case.message, case.start, case.identity, case.cause, case.reason, limit)
             if isinstance(case.message, Sealed):
                 case.message.has_moved()
             is_kept = True
             if case.cause == causes.UNKNOWN_TASK:
-                self._refused(case.message, case.start.queue, case.reason)
+                self.refused(case.message, case.start.queue, case.reason)
         except LedgerUnavailable:
             raise  # it stays with the broker until the ledger is back
         except Exception as error:
-            self._complain(error)
-        self._loop.call_in_loop(partial(self._finish, case, is_kept=is_kept))
+            self.complain(error)
+        self.loop.call_in_loop(partial(self._finish, case, is_kept=is_kept))
 
     def _finish(self, case: _Case, *, is_kept: bool) -> None:
         """Do what Celery does with it, and acknowledge it in any case."""
-        if case.epoch != self._loop.epoch:
+        if case.epoch != self.loop.epoch:
             return
         message = case.message
         if is_kept:
@@ -252,7 +241,7 @@ class Unprocessable:
             logger.exception("celery_poison: Celery has no way to drop such a message: %s", case.reason)
         finally:
             if not message.acknowledged:
-                message.ack_log_error(logger, self._loop.consumer.connection_errors)
+                message.ack_log_error(logger, self.loop.consumer.connection_errors)
 
 
 def _is_unopened(message: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from celery_poison.broker.held import Holdings
 from celery_poison.errors import LedgerUnavailable
@@ -28,109 +29,86 @@ FAREWELL = 5.0
 PAUSE = 0.25
 
 
+@dataclass(eq=False, repr=False)
 class Rounds:
     """What goes on in the background of one worker as long as it lives."""
 
-    def __init__(
-        self,
-        background: Background,
-        writer: Writer,
-        rejoin: Rejoin,
-        owners: Owners,
-        resync: Resync,
-        master_follower: MasterFollower,
-        refresher: Refresher,
-        quarantine_writer: QuarantineWriter,
-    ) -> None:
-        self._quarantine_writer = quarantine_writer
-        self._background = background
-        self._writer = writer
-        self._rejoin = rejoin
-        self._owners = owners
-        self._resync = resync
-        self._master_follower = master_follower
-        self._refresher = refresher
-        self._begun = False
+    background: Background
+    writer: Writer
+    rejoin: Rejoin
+    owners: Owners
+    resync: Resync
+    master_follower: MasterFollower
+    refresher: Refresher
+    quarantine_writer: QuarantineWriter
+    _begun = False
 
     def begin(self) -> None:
         """Start, once the pool has forked. Safe to call again."""
         if not self._begun:
             self._begun = True
-            self._writer.open()  # now, and not when the event loop has something to note
-            self._background.start()
-            self._background.do(self._go_on)
-            self._background.do(self._refresher.go_on)
-            self._background.do(self._quarantine_writer.bring_spooled)
-            if self._writer.follows_master:
-                self._background.do(self._master_follower.go_on)
+            self.writer.open()  # now, and not when the event loop has something to note
+            self.background.start()
+            self.background.do(self._go_on)
+            self.background.do(self.refresher.go_on)
+            self.background.do(self.quarantine_writer.bring_spooled)
+            if self.writer.follows_master:
+                self.background.do(self.master_follower.go_on)
 
     def _go_on(self) -> None:
-        self._rejoin.go_through()
-        self._owners.read()
+        self.rejoin.go_through()
+        self.owners.read()
         # Nothing is forgotten here while Redis is away: it may come back having forgotten more than that.
-        if self._writer.open():
-            self._master_follower.heard_from(self._writer.run_id)
-            self._resync.clean_up()
-            self._resync.recheck()
+        if self.writer.open():
+            self.master_follower.heard_from(self.writer.run_id)
+            self.resync.clean_up()
+            self.resync.recheck()
         raise Retry(PAUSE)
 
 
+@dataclass(eq=False, repr=False)
 class Farewell:
     """How one worker leaves the books clean: what still runs was interrupted, and nobody is to blame.
 
     Whoever still holds messages says no farewell: others declare it dead, and put them back.
     """
 
-    def __init__(
-        self,
-        me: Incarnation,
-        ledger: Ledger,
-        cells: Cells,
-        background: Background,
-        loop: EventLoop,
-        shutdown: Shutdown,
-        deferred_cleanup: DeferredCleanup,
-        outcomes: Outcomes,
-        holdings: Holdings,
-        crash_reports: CrashReports | None,
-        complain: Callable[[Exception], object],
-    ) -> None:
-        self._me = me
-        self._ledger = ledger
-        self._cells = cells
-        self._background = background
-        self._loop = loop
-        self._shutdown = shutdown
-        self._deferred_cleanup = deferred_cleanup
-        self._outcomes = outcomes
-        self._holdings = holdings
-        self._crash_reports = crash_reports
-        self._complain = complain
+    me: Incarnation
+    ledger: Ledger
+    cells: Cells
+    background: Background
+    loop: EventLoop
+    shutdown: Shutdown
+    deferred_cleanup: DeferredCleanup
+    outcomes: Outcomes
+    holdings: Holdings
+    crash_reports: CrashReports | None
+    complain: Callable[[Exception], object]
 
     def __call__(self) -> None:
         """Say it, once everything that can be has been acknowledged."""
-        self._shutdown.is_begun = True
-        self._cells.end()
-        self._background.finish(FAREWELL)
-        self._loop.drain()
-        self._shutdown.is_over = True
+        self.shutdown.is_begun = True
+        self.cells.end()
+        self.background.finish(FAREWELL)
+        self.loop.drain()
+        self.shutdown.is_over = True
         try:
             # It may have been taken for dead a moment ago, and nobody else knows that these had ended.
-            self._deferred_cleanup.take_back_flags(Queries(self._ledger).candidate_ids())
-            self._deferred_cleanup.clean_up(everything=True)
-            self._outcomes.take_back_all()
+            self.deferred_cleanup.take_back_flags(Queries(self.ledger).candidate_ids())
+            self.deferred_cleanup.clean_up(everything=True)
+            self.outcomes.take_back_all()
             if self._gives_everything_back():
-                self._ledger.retire(self._me.worker)
-                if self._me.rejoins:
-                    self._ledger.retire(self._me.first_worker)
+                self.ledger.retire(self.me.worker)
+                if self.me.rejoins:
+                    self.ledger.retire(self.me.first_worker)
         except LedgerUnavailable as error:
-            self._complain(error)
-        if self._crash_reports is not None:
-            self._crash_reports.remove()
+            self.complain(error)
+        if self.crash_reports is not None:
+            self.crash_reports.remove()
 
     def _gives_everything_back(self) -> bool:
         over = time.monotonic() + FAREWELL
-        while not self._holdings.leave_for_good():
+        while not self.holdings.leave_for_good():
             if time.monotonic() > over:
                 return False
             time.sleep(PAUSE)
