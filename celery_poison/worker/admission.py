@@ -36,7 +36,7 @@ from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import AdmitMarks, Delivery, Receiver
 from celery_poison.worker.rejoin import Incarnation
-from celery_poison.worker.resync import MasterFollower, ResyncWindow
+from celery_poison.worker.resync import Resync, ResyncWindow
 
 logger = get_logger("celery_poison")
 
@@ -68,7 +68,7 @@ class Judge:
     inflight: InFlight
     pauses: Paused
     resync_window: ResyncWindow
-    master_follower: MasterFollower
+    resync: Resync
     quarantine_writer: QuarantineWriter
     complain: Callable[[Exception], object]
 
@@ -99,7 +99,7 @@ class Judge:
     def _judge_one(self, delivery: Delivery, recorded: MessageState, enter: Enter) -> Claim | None:
         """Carry out the verdict; return the claim if the message is to be let in."""
         recorded = self._complete_release(delivery, recorded)
-        self.master_follower.heard_from(recorded.run_id)
+        self.resync.heard_from(recorded.run_id)
         if pause := self.resync_window.patience:
             raise Retry(pause)  # somebody may be about to tell again that it runs there
         foreign, ended = self._earlier_start(delivery, recorded)

@@ -19,8 +19,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import TimeLimits
 from celery_poison.worker.heartbeat import PoolFacts
 from celery_poison.worker.prefork import hear_of_begun, keep_what_runs, watch_again
-from celery_poison.worker.upkeep import FAREWELL
-from celery_poison.worker.worker import Worker
+from celery_poison.worker.worker import FAREWELL, Worker
 
 logger = get_logger("celery_poison")
 
@@ -142,7 +141,7 @@ class GuardStep(bootsteps.ConsumerStep):
         watch_again(consumer.pool)
         ours.reconnect_cleanup.connected(consumer)
         ours.renew()
-        ours.rounds.begin()
+        ours.begin_rounds()
         ours.cells.attach(self._dispatcher.take_back)
         ours.heartbeat.start()
         ours.monitor.start()

@@ -99,42 +99,45 @@ RECHECK_FOR = 30.0
 
 @dataclass(eq=False, repr=False)
 class Resync:
-    """Tells Redis again how starts of this worker ended.
+    """Follows the Redis of one worker's ledger, and tells it again how starts of this worker ended.
 
     Args:
-        me: the worker.
-        pause: seconds between two looks at the ledger after a disturbance.
+        writer: of this process; what it writes to a master that Sentinel has replaced is lost.
+        pause: seconds between two questions to Sentinel, and between two looks at the ledger after a
+            disturbance.
         owes: tells whether the broker has not heard of an acknowledgement.
-        has_run_until: tells until when the event loop has run what it was sent.
 
     Attributes:
         broker_is_away: its connection was lost, and there is no other yet.
     """
 
     ledger: Ledger
+    writer: Writer
+    health: Health
     me: Incarnation
     pause: float
     resync_window: ResyncWindow
     deferred_cleanup: DeferredCleanup
     inflight: InFlight
     background: Background
+    loop: EventLoop
     owes: Callable[[], bool]
-    has_run_until: Callable[[], float]
     broker_is_away = False
     _recheck_until = _next_recheck = 0.0
     _missing = 0
     #: Tokens on record that nobody here knew at the last look.
     _unknown: set[str] = field(default_factory=set, init=False)
 
-    def heard_from(self, run_id: str, forgetful: Callable[[], object]) -> None:
-        """Note which Redis answered; if it is another one, call ``forgetful`` and tell it everything."""
+    def heard_from(self, run_id: str) -> None:
+        """Note which Redis answered; one that was restarted or replaced is told what it may not know."""
         if not self.resync_window.met(run_id):
             return
         logger.warning(
             "celery_poison: the ledger's Redis was restarted or replaced, and may have forgotten its last"
             " moments: it is told again what runs here, and what comes is looked up before it runs"
         )
-        forgetful()
+        self.health.is_another_redis()
+        self._follow_master()
         if self.resync_window.broker_forgets:
             self._remind(self.deferred_cleanup.recent())
         self.disturbed()
@@ -157,7 +160,7 @@ class Resync:
     def clean_up(self) -> None:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
         # Nothing waits in an idle worker: its event loop is left asleep.
-        heard_until = self.has_run_until() if self.deferred_cleanup.has_work else 0.0
+        heard_until = self.loop.has_run_until() if self.deferred_cleanup.has_work else 0.0
         if not self.broker_is_away and not self.owes():
             self.deferred_cleanup.clean_up(heard_until)
 
@@ -224,33 +227,10 @@ class Resync:
         else:
             self.ledger.claim(mid, raw, None)
 
-
-@dataclass(eq=False, repr=False)
-class MasterFollower:
-    """Follows the Redis of one worker's ledger.
-
-    Args:
-        interval: seconds between two questions to Sentinel.
-    """
-
-    writer: Writer
-    resync: Resync
-    health: Health
-    loop: EventLoop
-    interval: float
-
-    def heard_from(self, run_id: str) -> None:
-        """Note which Redis answered; one that was restarted or replaced is told what it may not know."""
-        self.resync.heard_from(run_id, self._is_another)
-
-    def _is_another(self) -> None:
-        self.health.is_another_redis()
-        self._follow_master()
-
-    def go_on(self) -> None:
+    def follow_master(self) -> None:
         """Follow the master, now and in each interval (in the background thread)."""
         self._follow_master()
-        raise Retry(self.interval)
+        raise Retry(self.pause)
 
     def _follow_master(self) -> None:
         """Leave a master that Sentinel has replaced; what is written there is lost."""

@@ -1,8 +1,9 @@
-"""Builds what one worker's main process works with, and gives each part what it needs. Nothing else."""
+"""Builds what one worker's main process works with, gives each part what it needs, and keeps them going."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,8 +13,10 @@ from celery import Celery
 from celery_poison.broker.held import Holdings
 from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
+from celery_poison.errors import LedgerUnavailable
 from celery_poison.failover.monitor import Monitor
 from celery_poison.guard import give_back_acks
+from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.pauses import Scope
 from celery_poison.plugin import plugin_of
@@ -24,7 +27,7 @@ from celery_poison.worker import child, crash_reports
 from celery_poison.worker.admission import Admission, Judge
 from celery_poison.worker.announce import Announcer, Complaints, greet
 from celery_poison.worker.attempts import Attempts
-from celery_poison.worker.background import Background
+from celery_poison.worker.background import Background, Retry
 from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
 from celery_poison.worker.dispatcher import CellHost, Dispatcher, start_permission
@@ -51,10 +54,14 @@ from celery_poison.worker.reconnect_cleanup import ReconnectCleanup
 from celery_poison.worker.recorder import open_recorder
 from celery_poison.worker.refresh import Refresher
 from celery_poison.worker.rejoin import Incarnation, Rejoin
-from celery_poison.worker.resync import TELL_AGAIN, MasterFollower, Resync, ResyncWindow
+from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
 from celery_poison.worker.unprocessable import Unprocessable, tell_outbox
-from celery_poison.worker.upkeep import Farewell, Rounds
+
+#: Seconds a shutdown waits for decisions that are not on record yet.
+FAREWELL = 5.0
+#: Seconds between two rounds.
+PAUSE = 0.25
 
 
 class Worker:
@@ -65,6 +72,8 @@ class Worker:
             promise what ``poison_durability`` asks for, or the ledger belongs to another app.
         LedgerUnavailable: only with ``poison_fail_open=False``.
     """
+
+    _is_on_rounds = False
 
     def __init__(self, app: Celery, hostname: str, pool: PoolFacts) -> None:
         self._app = app
@@ -153,16 +162,17 @@ class Worker:
         )
         self._resync = Resync(
             self._ledger,
+            self._writer,
+            self._health,
             self._me,
             beat,
             self._resync_window,
             self._deferred_cleanup,
             self._inflight,
             self._background,
+            self.loop,
             lambda: self._holdings.owes_acknowledgements,
-            self.loop.has_run_until,
         )
-        self._master_follower = MasterFollower(self._writer, self._resync, self._health, self.loop, beat)
 
     def _make_outcomes(self) -> None:
         self._crash_reports = crash_reports.open_crash_reports(self.complain)
@@ -205,16 +215,6 @@ class Worker:
             self._resync,
         )
         self._owners = Owners(self._ledger)
-        self.rounds = Rounds(
-            self._background,
-            self._writer,
-            self._rejoin,
-            self._owners,
-            self._resync,
-            self._master_follower,
-            self.refresher,
-            self._quarantine_writer,
-        )
 
     def _make_cells(self) -> None:
         host = CellHost(
@@ -231,19 +231,6 @@ class Worker:
         )
         pool = self._pool
         self.cells = Cells(host, self._settings, pool.limits, lease=self._lease.fd, slots=pool.slots)
-        self._farewell = Farewell(
-            self._me,
-            self._ledger,
-            self.cells,
-            self._background,
-            self.loop,
-            self.shutdown,
-            self._deferred_cleanup,
-            self._outcomes,
-            self._holdings,
-            self._crash_reports,
-            self.complain,
-        )
 
     def _make_heartbeat(self) -> None:
         settings, pool = self._settings, self._pool
@@ -337,7 +324,7 @@ class Worker:
             inflight=self._inflight,
             pauses=self._pausing.paused,
             resync_window=self._resync_window,
-            master_follower=self._master_follower,
+            resync=self._resync,
             quarantine_writer=self._quarantine_writer,
             complain=self.complain,
         )
@@ -384,7 +371,62 @@ class Worker:
             self._settings.activation_interval,
         )
 
+    # --- beside its messages --------------------------------------------------------------------
+
+    def begin_rounds(self) -> None:
+        """Start what goes on in the background, once the pool has forked. Safe to call again."""
+        if self._is_on_rounds:
+            return
+        self._is_on_rounds = True
+        self._writer.open()  # now, and not when the event loop has something to note
+        self._background.start()
+        self._background.do(self._go_round)
+        self._background.do(self.refresher.go_on)
+        self._background.do(self._quarantine_writer.bring_spooled)
+        if self._writer.follows_master:
+            self._background.do(self._resync.follow_master)
+
+    def _go_round(self) -> None:
+        self._rejoin.go_through()
+        self._owners.read()
+        # Nothing is forgotten here while Redis is away: it may come back having forgotten more than that.
+        if self._writer.open():
+            self._resync.heard_from(self._writer.run_id)
+            self._resync.clean_up()
+            self._resync.recheck()
+        raise Retry(PAUSE)
+
     def farewell(self) -> None:
-        """Leave the books clean; nothing in a process that is not the main one."""
-        if os.getpid() == self._me.pid:
-            self._farewell()
+        """Leave the books clean: what still runs was interrupted, and nobody is to blame.
+
+        Once everything that can be has been acknowledged; nothing in a process that is not the main one.
+        """
+        if os.getpid() != self._me.pid:
+            return
+        self.shutdown.is_begun = True
+        self.cells.end()
+        self._background.finish(FAREWELL)
+        self.loop.drain()
+        self.shutdown.is_over = True
+        try:
+            # It may have been taken for dead a moment ago, and nobody else knows that these had ended.
+            self._deferred_cleanup.take_back_flags(Queries(self._ledger).candidate_ids())
+            self._deferred_cleanup.clean_up(everything=True)
+            self._outcomes.take_back_all()
+            if self._gives_everything_back():
+                self._ledger.retire(self._me.worker)
+                if self._me.rejoins:
+                    self._ledger.retire(self._me.first_worker)
+        except LedgerUnavailable as error:
+            self.complain(error)
+        if self._crash_reports is not None:
+            self._crash_reports.remove()
+
+    def _gives_everything_back(self) -> bool:
+        """Whoever still holds messages says no farewell: others declare it dead, and put them back."""
+        over = time.monotonic() + FAREWELL
+        while not self._holdings.leave_for_good():
+            if time.monotonic() > over:
+                return False
+            time.sleep(PAUSE)
+        return True

@@ -27,7 +27,6 @@ ALL_THE_TIME = {
     "worker/exits.py",
     "worker/loop.py",
     "worker/prefork.py",
-    "worker/upkeep.py",
 }
 
 _FILE = re.compile(r"[\w/]+\.(?:py|lua)")

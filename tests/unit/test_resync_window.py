@@ -57,7 +57,7 @@ def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_ru
             look_many=lambda messages, _: [recorded for _ in messages], claim_many=lambda claims: []
         ),
         "resync_window": resync_window,
-        "master_follower": SimpleNamespace(
+        "resync": SimpleNamespace(
             heard_from=lambda run_id: heard.append(run_id) or resync_window.met(run_id)
         ),
     }

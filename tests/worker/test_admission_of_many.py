@@ -53,7 +53,7 @@ class Site:
             "complain": self.complaints.append,
             "me": SimpleNamespace(next_token=lambda: f"b.{next(tokens)}", pid=1, worker="w1@h/b"),
             "resync_window": SimpleNamespace(is_suspected=False, patience=0.0),
-            "master_follower": SimpleNamespace(heard_from=lambda run_id: None),
+            "resync": SimpleNamespace(heard_from=lambda run_id: None),
             "inflight": SimpleNamespace(let_in=lambda token: None, is_running=lambda mid: False),
             "checker": SimpleNamespace(
                 **{"must_ask": lambda *about: False, "concerns": lambda task: bool(checks), **checks}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.worker.deferred_cleanup import FOR_A_COPY, Acknowledged, DeferredCleanup
-from celery_poison.worker.upkeep import Farewell
+from celery_poison.worker.worker import Worker
 
 
 def _nothing(*_: Any) -> None:
@@ -29,20 +30,21 @@ def test_EMS_4_who_leaves_after_it_was_taken_for_dead_takes_back_what_is_held_ag
         # Its acknowledgement may have been lost with the connection: a copy may come.
         cleanup.keep([Acknowledged(0.0, "m", start.token, "id", "t")], FOR_A_COPY)
         parts: dict[str, Any] = {
-            "me": SimpleNamespace(worker="w@host/bootr1", first_worker="w@host/boot", rejoins=1),
+            "_me": SimpleNamespace(
+                worker="w@host/bootr1", first_worker="w@host/boot", rejoins=1, pid=os.getpid()
+            ),
             "cells": SimpleNamespace(end=_nothing),
-            "background": SimpleNamespace(finish=_nothing),
+            "_background": SimpleNamespace(finish=_nothing),
             "loop": SimpleNamespace(drain=_nothing),
             "shutdown": SimpleNamespace(is_begun=False, is_over=False),
-            "outcomes": SimpleNamespace(take_back_all=_nothing),
-            "holdings": SimpleNamespace(leave_for_good=lambda: True),
+            "_outcomes": SimpleNamespace(take_back_all=_nothing),
+            "_holdings": SimpleNamespace(leave_for_good=lambda: True),
+            "_ledger": ledger,
+            "_deferred_cleanup": cleanup,
+            "_crash_reports": None,
         }
-        Farewell(
-            **cast("Any", parts),
-            ledger=ledger,
-            deferred_cleanup=cleanup,
-            crash_reports=None,
-            complain=_nothing,
-        )()
+        worker = Worker.__new__(Worker)
+        vars(worker).update(parts)
+        worker.farewell()
         assert not Queries(ledger).candidate_ids()
         assert not client.exists(ledger.keys.lineage("id"))

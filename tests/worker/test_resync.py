@@ -39,16 +39,20 @@ class Here:
         self.owes = False
         self.loop_has_run_until = math.inf
         background = cast(Background, SimpleNamespace(do=self.later.append))
+        loop: Any = SimpleNamespace(has_run_until=lambda: self.loop_has_run_until)
+        nobody: Any = None
         self.resync = Resync(
             ledger,
+            nobody,
+            nobody,
             self.me,
             0.0,
             ResyncWindow(1.0),
             self.deferred_cleanup,
             self.inflight,
             background,
+            loop,
             lambda: self.owes,
-            lambda: self.loop_has_run_until,
         )
 
     def start(self, mid: str, phase: str = "R", pid: int = NOBODY, worker: str = "") -> Start:
