@@ -79,7 +79,7 @@ HOOKS: Mapping[Part, _Table] = {
             "trace_task_ret(name, uuid, request, body, content_type, content_encoding)",
             "setup_worker_optimizations(app, hostname)",
         ),
-        # The choke points of a consumer (worker/bootsteps.py, dispatcher.py, loop.py, unprocessable.py).
+        # The choke points of a consumer (worker/bootsteps.py, dispatcher.py, threads.py, unprocessable.py).
         "celery.worker.consumer:Consumer": (
             "on_task_request",
             "create_task_handler()",

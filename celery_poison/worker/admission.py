@@ -29,14 +29,13 @@ from celery_poison.pauses import Scope
 from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.settings import Settings
 from celery_poison.states import State
-from celery_poison.worker.background import Background, Retry
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import AdmitMarks, Delivery, Receiver
 from celery_poison.worker.rejoin import Incarnation
 from celery_poison.worker.resync import Resync, ResyncWindow
+from celery_poison.worker.threads import Background, EventLoop, Retry
 
 logger = get_logger("celery_poison")
 

@@ -13,7 +13,7 @@ from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.error_transactions import ErrorTransactions, told_of
 from celery_poison.reports import Kind, Report
-from celery_poison.worker.background import Background
+from celery_poison.worker.threads import Background
 
 #: Characters of an error that a report tells.
 REASON_LENGTH = 500

@@ -19,8 +19,8 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.policy import Policy
 from celery_poison.quarantine.fingerprint import fingerprint_of, is_readable
-from celery_poison.worker import native
 from celery_poison.worker.recorder import Recorder
+from celery_poison.worker.threads import call_in_real_thread
 
 logger = get_logger("celery_poison")
 
@@ -47,7 +47,7 @@ class Fingerprints:
         """Return the fingerprint of a message; raises nothing that ``function`` does."""
         if self.asks(message, task, function):
             try:
-                return native.call(partial(fingerprint_of, message, task, secret, function), PATIENCE)
+                return call_in_real_thread(partial(fingerprint_of, message, task, secret, function), PATIENCE)
             except TimeoutError:
                 self._hung.add(task)
                 self._complain(_broken(task, f"took longer than {PATIENCE:g} s and is not asked again"))

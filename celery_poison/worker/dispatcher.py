@@ -24,10 +24,10 @@ from celery_poison.worker.exits import Exits
 from celery_poison.worker.health import Health
 from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.receive import AdmitMarks
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.threads import EventLoop
 
 #: Seconds between two looks at the pool while somebody waits for it to become empty.
 LOOK_AGAIN = 0.02

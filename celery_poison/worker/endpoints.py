@@ -23,9 +23,8 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.settings import Settings
 from celery_poison.suspension import FRESH, PROBING, Bounds, Endpoint, Mode, after_run, most_suspended
 from celery_poison.worker.announce import Announcer
-from celery_poison.worker.background import Background
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker.threads import Background, EventLoop
 
 logger = get_logger("celery_poison")
 

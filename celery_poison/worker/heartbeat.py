@@ -24,12 +24,11 @@ from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.procfs import MemoryGroup
 from celery_poison.sandbox.trial import TimeLimits
-from celery_poison.worker import native
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.health import Health
 from celery_poison.worker.lease import Lease, clock
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.threads import EventLoop, start_real_thread
 
 #: Seconds after which a shutdown is told at the latest.
 TICK = 0.5
@@ -271,7 +270,7 @@ class Heartbeat:
     def start(self) -> None:
         if not self._started:
             self._started = True
-            native.start(self._work, "poison-heartbeat")
+            start_real_thread(self._work, "poison-heartbeat")
             # A death before the first heartbeat would be nobody's: no task may run before it.
             patience = clock() + FIRST_BEAT
             while not self._due and clock() < patience:

@@ -15,7 +15,7 @@ import time
 
 from celery_poison.forking import no_fork
 from celery_poison.ledger.writer import Writer, command
-from celery_poison.worker import native
+from celery_poison.worker.threads import start_real_thread
 
 _LAYOUT = struct.Struct("=dqq")
 
@@ -109,4 +109,4 @@ def keep_child_alive(writer: Writer, lease_key: str, heartbeat: float, activatio
                 writer.send(renewal)
             writer.wait(heartbeat)  # shorter when the connection breaks: then it is opened anew at once
 
-    native.start(work, "poison-heartbeat")
+    start_real_thread(work, "poison-heartbeat")

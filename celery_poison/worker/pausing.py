@@ -22,10 +22,9 @@ from celery_poison.ledger.pauses import Paused
 from celery_poison.pauses import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.worker.announce import Announcer
-from celery_poison.worker.background import Background
 from celery_poison.worker.endpoints import Endpoints
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker.threads import Background, EventLoop
 
 logger = get_logger("celery_poison")
 

@@ -11,13 +11,12 @@ from celery.worker.state import active_requests
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Phase
-from celery_poison.worker.background import Background
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.prefork import hear_of_begun
 from celery_poison.worker.rejoin import Incarnation, Rejoin
 from celery_poison.worker.resync import Resync
+from celery_poison.worker.threads import Background, EventLoop
 
 
 @dataclass(eq=False, repr=False)

@@ -11,11 +11,10 @@ from celery_poison.ledger import Ledger, notices
 from celery_poison.plugin import Plugin
 from celery_poison.policy import Policy
 from celery_poison.worker.announce import Announcer, Complaints
-from celery_poison.worker.background import Retry
 from celery_poison.worker.blocklist import BlockList
 from celery_poison.worker.health import Health
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.pausing import Pausing
+from celery_poison.worker.threads import EventLoop, Retry
 
 logger = get_logger("celery_poison")
 

@@ -18,7 +18,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.threads import EventLoop
 
 logger = get_logger("celery_poison")
 

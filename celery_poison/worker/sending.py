@@ -31,11 +31,11 @@ from celery_poison.worker.child import run_fast, run_plain
 from celery_poison.worker.endpoints import Endpoints
 from celery_poison.worker.exits import Exits
 from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.receive import Delivery, attempt_of, size_of
 from celery_poison.worker.recorder import Recorder, Ticket
 from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.threads import EventLoop
 
 
 @dataclass(frozen=True, slots=True)

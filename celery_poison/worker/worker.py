@@ -27,7 +27,6 @@ from celery_poison.worker import child, crash_reports
 from celery_poison.worker.admission import Admission, Judge
 from celery_poison.worker.announce import Announcer, Complaints, greet
 from celery_poison.worker.attempts import Attempts
-from celery_poison.worker.background import Background, Retry
 from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
 from celery_poison.worker.deferred_cleanup import DeferredCleanup
 from celery_poison.worker.dispatcher import CellHost, Dispatcher, start_permission
@@ -45,7 +44,6 @@ from celery_poison.worker.heartbeat import (
 )
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Lease, keep_child_alive
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.outcome import Outcomes, Ownership
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.quarantine_writer import QuarantineWriter
@@ -56,6 +54,7 @@ from celery_poison.worker.refresh import Refresher
 from celery_poison.worker.rejoin import Incarnation, Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
+from celery_poison.worker.threads import Background, EventLoop, Retry
 from celery_poison.worker.unprocessable import Unprocessable, tell_outbox
 
 #: Seconds a shutdown waits for decisions that are not on record yet.

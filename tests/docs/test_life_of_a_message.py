@@ -25,7 +25,7 @@ ALL_THE_TIME = {
     "broker/unacked.py",
     "worker/announce.py",
     "worker/exits.py",
-    "worker/loop.py",
+    "worker/threads.py",
     "worker/prefork.py",
 }
 

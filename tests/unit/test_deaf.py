@@ -11,7 +11,7 @@ import pytest
 from celery_poison.fleet import WorkerRecord
 from celery_poison.quarantine.deaf import GRACE, QUIET, Deaf, is_quiet, missed
 from celery_poison.worker.heartbeat import Reception
-from celery_poison.worker.loop import EventLoop
+from celery_poison.worker.threads import EventLoop
 
 #: Seconds of Redis' clock.
 NOW = 1_000_000.0

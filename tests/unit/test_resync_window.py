@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from celery_poison.worker.admission import Judge
-from celery_poison.worker.background import Retry
 from celery_poison.worker.resync import ResyncWindow
+from celery_poison.worker.threads import Retry
 
 GRACE, TELL_AGAIN = 10.0, 1.0
 

@@ -17,8 +17,8 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.settings import Settings
 from celery_poison.worker.dispatcher import Dispatcher
-from celery_poison.worker.loop import EventLoop
 from celery_poison.worker.quarantine_writer import QuarantineWriter
+from celery_poison.worker.threads import EventLoop
 from celery_poison.worker.unprocessable import Unprocessable
 from tests import PATIENCE
 

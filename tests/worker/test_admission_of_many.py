@@ -18,8 +18,8 @@ from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.testing import wait_until
 from celery_poison.worker.admission import Admission, Judge
-from celery_poison.worker.background import Background
 from celery_poison.worker.receive import Receiver
+from celery_poison.worker.threads import Background
 
 COUNT = 200
 

@@ -9,8 +9,8 @@ import pytest
 
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.testing import wait_until
-from celery_poison.worker import background as module
-from celery_poison.worker.background import Background, Retry
+from celery_poison.worker import threads as module
+from celery_poison.worker.threads import Background, Retry
 
 
 class Office:
