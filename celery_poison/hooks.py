@@ -180,14 +180,14 @@ HOOKS: Mapping[Part, _Table] = {
             "_q_for_pri(queue, pri)",
         ),
     },
-    Part.EXITS: {  # worker/prefork.py
+    Part.EXITS: {  # worker/processes.py
         "billiard.pool:Pool": ("_pool", "_create_worker_process(i)", "_result_handler"),
         "billiard.process:BaseProcess": ("_popen",),
         "billiard.pool:ResultHandler": ("on_state_change",),
         "billiard.queues:_SimpleQueue": ("_reader",),
         "billiard.popen_fork:Popen": ("method", "pid", "returncode", "poll(flag)"),
     },
-    Part.RECONNECT: {  # worker/prefork.py
+    Part.RECONNECT: {  # worker/processes.py
         "celery.concurrency.asynpool:AsynPool": (
             "_fileno_to_outq",
             "handle_result_event",

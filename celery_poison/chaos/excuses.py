@@ -22,7 +22,7 @@ RECONNECT = 5.0
 BACK_AT_WORK = 9.0
 #: Seconds until a busy worker notices that a connection is closed.
 NOTICE = 6.0
-#: Seconds until an end that was acknowledged is forgotten (``worker/deferred_cleanup.py``).
+#: Seconds until an end that was acknowledged is forgotten (``worker/inflight.py``).
 FORGETTING = 2.0
 #: Seconds until one is that had ended just before an outage, or in it: for a copy that may come of that.
 KEPT = 20.0

@@ -31,9 +31,9 @@ from celery_poison.settings import Settings
 from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import AdmitMarks, Delivery, Receiver
-from celery_poison.worker.rejoin import Incarnation
 from celery_poison.worker.resync import Resync, ResyncWindow
 from celery_poison.worker.threads import Background, EventLoop, Retry
 

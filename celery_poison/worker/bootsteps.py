@@ -18,7 +18,7 @@ from celery_poison.errors import ConfigurationError, PoisonError
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import TimeLimits
 from celery_poison.worker.heartbeat import PoolFacts
-from celery_poison.worker.prefork import hear_of_begun, keep_what_runs, watch_again
+from celery_poison.worker.processes import hear_of_begun, keep_what_runs, watch_again
 from celery_poison.worker.worker import FAREWELL, Worker
 
 logger = get_logger("celery_poison")

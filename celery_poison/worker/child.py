@@ -27,11 +27,9 @@ from celery_poison.model import Ended, Start
 from celery_poison.requests import NeverBegan, StaleCompletion, TaskDied, read_end
 from celery_poison.task import PoisonTask, attempts
 from celery_poison.worker import crash_reports
+from celery_poison.worker.effects import OncePerKey, Tied
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.once import OncePerKey
-from celery_poison.worker.recorder import Recorder, Ticket, Told, peak_memory_kb
-from celery_poison.worker.tied import Tied
-from celery_poison.worker.traits import Given
+from celery_poison.worker.recorder import Given, Recorder, Ticket, Told, peak_memory_kb
 
 #: Characters of a task's own words that the journal keeps.
 NOTE_LENGTH = 500

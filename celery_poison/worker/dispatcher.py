@@ -20,13 +20,13 @@ from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Prepare
 from celery_poison.settings import Settings
 from celery_poison.worker import in_cell
-from celery_poison.worker.exits import Exits
 from celery_poison.worker.health import Health
 from celery_poison.worker.heartbeat import Shutdown
-from celery_poison.worker.lease import Lease
+from celery_poison.worker.lease import Incarnation, Lease
+from celery_poison.worker.processes import Exits
 from celery_poison.worker.receive import AdmitMarks
 from celery_poison.worker.recorder import Recorder
-from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.threads import EventLoop
 
 #: Seconds between two looks at the pool while somebody waits for it to become empty.

@@ -1,21 +1,30 @@
-"""Whether the ledger is there, fit for its work, and ours."""
+"""What one worker knows of its ledger: whether it is there, fit and ours, and what changes in it.
+
+That is brought here while the worker runs: policies, blocks, pauses, news for Flower.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger import Ledger, connection
+from celery_poison.ledger import Ledger, connection, notices
+from celery_poison.plugin import Plugin
+from celery_poison.policy import Policy
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
-from celery_poison.worker.announce import Complaints
+from celery_poison.worker.announce import Announcer, Complaints
+from celery_poison.worker.blocklist import BlockList
 from celery_poison.worker.durable import Durable
+from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.recorder import Recorder
+from celery_poison.worker.threads import EventLoop, Retry
 
 logger = get_logger("celery_poison")
 
@@ -75,3 +84,80 @@ class Health:
     def is_another_redis(self) -> None:
         """Its Redis was restarted or replaced: whose it is must be asked again."""
         self._enrolled = False
+
+
+@dataclass(eq=False, repr=False)
+class Refresher:
+    """Keeps one worker up to date; nothing of it raises.
+
+    While the ledger is away nothing is asked: the heartbeat finds out when it is back, and nobody else
+    need wait for it too.
+
+    Args:
+        policies: task name -> (policy, whether it diverts); updated in place.
+    """
+
+    plugin: Plugin
+    ledger: Ledger
+    health: Health
+    _policies: dict[str, tuple[Policy, bool]]
+    _blocks: BlockList
+    pausing: Pausing
+    announce: Announcer
+    loop: EventLoop
+    complain: Complaints
+
+    def __post_init__(self) -> None:
+        self._version = self.plugin.policy_overrides.version
+
+    def policies(self) -> None:
+        """Put policies that somebody changed at run time into force here (EMS-9)."""
+        if not self.health.is_up:
+            return
+        try:
+            self.plugin.refresh_policies(self.ledger)
+            version = self.plugin.policy_overrides.version
+            if version != self._version:
+                self._policies.update(self.plugin.policies)
+                self._version = version
+                logger.info("celery_poison: policies of version %d are in force", version)
+        except Exception as error:
+            self.complain(error)
+
+    def blocks(self) -> None:
+        """Put changes of the block list into force here (NEW-3)."""
+        if not self.health.is_up:
+            return
+        try:
+            self._blocks.refresh()
+        except Exception as error:
+            self.complain(error)
+
+    def pauses(self) -> None:
+        """Stop consuming what somebody paused, and go on with what was resumed."""
+        if self.plugin.settings.observe_only:
+            return
+        try:
+            self.pausing.look()
+            if self.health.is_up:
+                self.pausing.refresh()
+        except Exception as error:
+            self.complain(error)
+
+    def go_on(self) -> None:
+        """Refresh everything, now and in each heartbeat interval (in the background thread)."""
+        self.policies()
+        self.blocks()
+        self.pauses()
+        self._tell_the_untold()
+        raise Retry(self.plugin.settings.heartbeat_interval)
+
+    def _tell_the_untold(self) -> None:
+        """Tell Flower what nobody was there to tell."""
+        if not (self.health.is_up and self.announce.is_heard):
+            return
+        try:
+            for news in notices.take(self.ledger):
+                self.loop.call_in_loop(partial(self.announce.news, news))
+        except Exception as error:
+            self.complain(error)

@@ -24,10 +24,10 @@ from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.procfs import MemoryGroup
 from celery_poison.sandbox.trial import TimeLimits
-from celery_poison.worker.exits import Exits
 from celery_poison.worker.health import Health
-from celery_poison.worker.lease import Lease, clock
-from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.lease import Incarnation, Lease, clock
+from celery_poison.worker.processes import Exits
+from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.threads import EventLoop, start_real_thread
 
 #: Seconds after which a shutdown is told at the latest.

@@ -1,4 +1,4 @@
-"""What the processes of one worker know about its lease, without asking Redis.
+"""The names under which one worker lives, and what its processes know about its lease without asking Redis.
 
 The main process writes it at every heartbeat into memory that it shares with its pool processes. A
 process that was stopped for a while, or that a message reached late, finds the lease doubtful, and asks
@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import time
+from uuid import uuid4
 
 from celery_poison.forking import no_fork
 from celery_poison.ledger.writer import Writer, command
@@ -25,6 +26,46 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 def clock() -> float:
     return time.clock_gettime(_CLOCK)
+
+
+class Incarnation:
+    """A worker as others know it at this moment.
+
+    Args:
+        node: its node name.
+
+    Attributes:
+        boot_id: what tells it from every other worker of that name; part of its tokens.
+        rejoins: how often it rejoined.
+        pid: of its main process.
+        issued: number of the last token.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.pid = os.getpid()
+        self.rejoins = 0
+        self.boot_id = self._life = uuid4().hex[:16]
+        self.issued = 0
+
+    @property
+    def worker(self) -> str:
+        """Its name in the ledger."""
+        return f"{self.node}/{self.boot_id}"
+
+    @property
+    def first_worker(self) -> str:
+        """The name that it was born with, and that its connections keep."""
+        return f"{self.node}/{self._life}"
+
+    def next_token(self) -> str:
+        """Return the fencing token of a new start (on the event loop)."""
+        self.issued += 1
+        return f"{self.boot_id}.{self.issued}"
+
+    def rejoin(self) -> None:
+        self.rejoins += 1
+        self.boot_id = f"{self._life}r{self.rejoins}"
 
 
 class Lease:

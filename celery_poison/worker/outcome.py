@@ -30,13 +30,11 @@ from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.requests import success_was_stored
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer
-from celery_poison.worker.deferred_cleanup import FOR_A_COPY, Acknowledged, DeferredCleanup
-from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.lease import Lease, rejoins_before
+from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight
+from celery_poison.worker.lease import Incarnation, Lease, rejoins_before
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import Delivery
 from celery_poison.worker.recorder import Recorder, Ticket
-from celery_poison.worker.rejoin import Incarnation
 from celery_poison.worker.resync import Resync
 from celery_poison.worker.threads import Background, EventLoop, Retry
 

@@ -33,10 +33,9 @@ from celery_poison.settings import Settings
 from celery_poison.text import clean
 from celery_poison.worker.announce import Announcer
 from celery_poison.worker.blocklist import Fingerprints
-from celery_poison.worker.recorder import Recorder
-from celery_poison.worker.refresh import Refresher
+from celery_poison.worker.health import Refresher
+from celery_poison.worker.recorder import Recorder, traits_of_message
 from celery_poison.worker.threads import EventLoop, Retry
-from celery_poison.worker.traits import traits_of_message
 
 logger = get_logger("celery_poison")
 

@@ -17,7 +17,7 @@ from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.task import Attempt
 from celery_poison.worker.blocklist import Checker
-from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.resync import ResyncWindow
 from celery_poison.worker.threads import EventLoop
 

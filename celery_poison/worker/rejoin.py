@@ -1,66 +1,31 @@
-"""The names under which one worker lives, and what it does when it was taken for dead, and lives (EMS-8).
+"""What a worker does when it was taken for dead, and lives (EMS-8), and when it lost its broker connection.
 
-It has a new name after each time. Others have put back what it held, and may be running it. What waits here
-is dropped. What runs goes on, and is this worker's again unless somebody else has started it meanwhile.
+It has a new name after it was taken for dead. Others have put back what it held, and may be running it. What
+waits here is dropped. What runs goes on, and is this worker's again unless somebody else has started it
+meanwhile. What an earlier broker connection left here is void, too.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from functools import partial
-from uuid import uuid4
+from typing import Any
 
 from celery.utils.log import get_logger
+from celery.worker.state import active_requests
 
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import Phase
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.lease import Lease
-from celery_poison.worker.threads import EventLoop
+from celery_poison.worker.lease import Incarnation, Lease
+from celery_poison.worker.processes import hear_of_begun
+from celery_poison.worker.resync import Resync
+from celery_poison.worker.threads import Background, EventLoop
 
 logger = get_logger("celery_poison")
-
-
-class Incarnation:
-    """A worker as others know it at this moment.
-
-    Args:
-        node: its node name.
-
-    Attributes:
-        boot_id: what tells it from every other worker of that name; part of its tokens.
-        rejoins: how often it rejoined.
-        pid: of its main process.
-        issued: number of the last token.
-    """
-
-    def __init__(self, node: str) -> None:
-        self.node = node
-        self.pid = os.getpid()
-        self.rejoins = 0
-        self.boot_id = self._life = uuid4().hex[:16]
-        self.issued = 0
-
-    @property
-    def worker(self) -> str:
-        """Its name in the ledger."""
-        return f"{self.node}/{self.boot_id}"
-
-    @property
-    def first_worker(self) -> str:
-        """The name that it was born with, and that its connections keep."""
-        return f"{self.node}/{self._life}"
-
-    def next_token(self) -> str:
-        """Return the fencing token of a new start (on the event loop)."""
-        self.issued += 1
-        return f"{self.boot_id}.{self.issued}"
-
-    def rejoin(self) -> None:
-        self.rejoins += 1
-        self.boot_id = f"{self._life}r{self.rejoins}"
 
 
 @dataclass(eq=False, repr=False)
@@ -111,3 +76,58 @@ class Rejoin:
             except LedgerUnavailable as error:
                 self.complain(error)
         self.loop.call_in_loop(partial(self.loop.start_afresh, "it was taken for dead"))
+
+
+@dataclass(eq=False, repr=False)
+class ReconnectCleanup:
+    """Clears up in one worker when a broker connection is lost, and when the next one begins."""
+
+    loop: EventLoop
+    ledger: Ledger
+    inflight: InFlight
+    background: Background
+    me: Incarnation
+    lease: Lease
+    rejoin: Rejoin
+    resync: Resync
+    _connections = 0
+
+    @property
+    def has_reconnected(self) -> bool:
+        """Whether the worker has lost its broker connection before."""
+        return self._connections > 1
+
+    def connected(self, consumer: Any) -> None:
+        """A broker connection begins: what came by earlier ones and has not begun is dropped."""
+        self.disconnected()
+        self._connections += 1
+        self.rejoin.is_fenced = False
+        if void := self.inflight.connection_lost(active_requests):
+            self.background.do(partial(take_back_claims, self.ledger, void))
+        forgets = consumer.connection.transport.driver_type == "redis"
+        self.resync.connected(broker_forgets=forgets, again=self.has_reconnected)
+        self.loop.consumer = consumer
+
+    def disconnected(self) -> None:
+        """The broker connection is gone: what came by it and has not begun is void, and delivered again."""
+        self.loop.epoch += 1
+        self.lease.void(self.me.issued)
+
+    def away(self) -> None:
+        """It is gone, and the worker stays: nothing is forgotten until there is another."""
+        self.resync.broker_is_away = True
+        self.disconnected()
+
+    def channel_closes(self, channel: Any) -> None:
+        """A channel closes, and what it holds goes back: from now on nothing of that may begin."""
+        consumer = getattr(self.loop.consumer, "task_consumer", None)
+        if consumer is not None and consumer.channel is channel:
+            self.disconnected()
+            hear_of_begun(self.loop.consumer)
+
+
+def take_back_claims(ledger: Ledger, tokens: set[str]) -> None:
+    """Their copies may come to another worker, and would wait there for as long as this one lives."""
+    for mid, start, raw in Queries(ledger).running():
+        if start.token in tokens and start.phase == Phase.CLAIMED:
+            ledger.claim(mid, raw, None)

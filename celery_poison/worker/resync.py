@@ -23,10 +23,9 @@ from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Phase, Start
-from celery_poison.worker.deferred_cleanup import BATCH, FOR_A_COPY, Acknowledged, DeferredCleanup
 from celery_poison.worker.health import Health
-from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker.inflight import BATCH, FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.threads import Background, EventLoop, Retry
 
 logger = get_logger("celery_poison")

@@ -25,16 +25,17 @@ from celery_poison.policy import Policy
 from celery_poison.sandbox.pool import Cells
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST
-from celery_poison.worker.attempts import Attempts
+from celery_poison.worker.announce import Attempts
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.child import run_fast, run_plain
-from celery_poison.worker.endpoints import Endpoints
-from celery_poison.worker.exits import Exits
 from celery_poison.worker.inflight import InFlight
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
+from celery_poison.worker.pausing import Endpoints
+from celery_poison.worker.processes import Exits
 from celery_poison.worker.receive import Delivery, attempt_of, size_of
 from celery_poison.worker.recorder import Recorder, Ticket
-from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.threads import EventLoop
 
 

@@ -30,9 +30,9 @@ from celery_poison.producer.outbox import Outbox
 from celery_poison.quarantine.stored import Identity, identity_of, original, word
 from celery_poison.settings import Settings
 from celery_poison.text import clean
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import size_of
-from celery_poison.worker.rejoin import Incarnation
 from celery_poison.worker.threads import Background, EventLoop
 
 logger = get_logger("celery_poison")

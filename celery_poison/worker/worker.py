@@ -25,14 +25,11 @@ from celery_poison.quarantine.error_transactions import ErrorTransactions, for_f
 from celery_poison.sandbox.pool import Cells
 from celery_poison.worker import child, crash_reports
 from celery_poison.worker.admission import Admission, Judge
-from celery_poison.worker.announce import Announcer, Complaints, greet
-from celery_poison.worker.attempts import Attempts
+from celery_poison.worker.announce import Announcer, Attempts, Complaints, greet
 from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
-from celery_poison.worker.deferred_cleanup import DeferredCleanup
 from celery_poison.worker.dispatcher import CellHost, Dispatcher, start_permission
 from celery_poison.worker.durable import open_durable
-from celery_poison.worker.exits import Exits
-from celery_poison.worker.health import Health
+from celery_poison.worker.health import Health, Refresher
 from celery_poison.worker.heartbeat import (
     Heartbeat,
     HostEvidence,
@@ -42,16 +39,15 @@ from celery_poison.worker.heartbeat import (
     Reception,
     Shutdown,
 )
-from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.lease import Lease, keep_child_alive
+from celery_poison.worker.inflight import DeferredCleanup, InFlight
+from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
 from celery_poison.worker.outcome import Outcomes, Ownership
 from celery_poison.worker.pausing import Pausing
+from celery_poison.worker.processes import Exits
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import AdmitMarks, Receiver
-from celery_poison.worker.reconnect_cleanup import ReconnectCleanup
 from celery_poison.worker.recorder import open_recorder
-from celery_poison.worker.refresh import Refresher
-from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.rejoin import ReconnectCleanup, Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
 from celery_poison.worker.threads import Background, EventLoop, Retry

@@ -15,8 +15,7 @@ from celery_poison.model import Ended
 from celery_poison.policy import Policy
 from celery_poison.states import TRANSITIONS, Event
 from celery_poison.task import Attempt
-from celery_poison.worker.recorder import Recorder, Ticket
-from celery_poison.worker.traits import Given
+from celery_poison.worker.recorder import Given, Recorder, Ticket
 from tests.docs.pages import PACKAGE, rows, section, text, words
 
 BODY = '[[5, "a"], {"page": null}, {}]'

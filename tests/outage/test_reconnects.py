@@ -11,7 +11,7 @@ import redis
 
 from celery_poison.chaos.servers import RabbitServer
 from celery_poison.testing import RedisServer
-from celery_poison.worker.deferred_cleanup import DELAY
+from celery_poison.worker.inflight import DELAY
 from tests.outage.conftest import BOTH_POOLS, Site
 
 NewSite = Callable[..., Site]

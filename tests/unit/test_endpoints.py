@@ -11,8 +11,8 @@ import pytest
 from celery_poison.decide import End
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.settings import Settings
-from celery_poison.worker import endpoints as module
-from celery_poison.worker.endpoints import Endpoints
+from celery_poison.worker import pausing as module
+from celery_poison.worker.pausing import Endpoints
 
 
 class Stub:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.worker.crash_reports import CrashReport, CrashReports
-from celery_poison.worker.exits import Kills
+from celery_poison.worker.processes import Kills
 from tests import PATIENCE
 
 NUMBER = st.none() | st.integers(0, 1 << 40)
@@ -129,7 +129,7 @@ class _Group:
 
 
 def test_each_kill_of_the_kernel_explains_one_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_poison.worker.exits.MemoryGroup", _Group)
+    monkeypatch.setattr("celery_poison.worker.processes.MemoryGroup", _Group)
     monkeypatch.setattr(_Group, "count", 3)
     kills = Kills()
     assert not kills.was_for_memory(1000)

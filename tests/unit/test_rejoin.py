@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from celery_poison.errors import StaleDelivery
-from celery_poison.worker.rejoin import Incarnation, Rejoin
+from celery_poison.worker.lease import Incarnation
+from celery_poison.worker.rejoin import Rejoin
 
 
 class Surroundings:

@@ -11,7 +11,7 @@ import pytest
 from celery.worker import state
 
 from celery_poison.worker.dispatcher import Dispatcher
-from celery_poison.worker.prefork import keep_what_runs
+from celery_poison.worker.processes import keep_what_runs
 from celery_poison.worker.request import acks_end
 
 

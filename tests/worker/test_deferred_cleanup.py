@@ -15,11 +15,11 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.model import Ended, Start
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST
-from celery_poison.worker import deferred_cleanup as module
-from celery_poison.worker.deferred_cleanup import DeferredCleanup
+from celery_poison.worker import inflight as module
+from celery_poison.worker.inflight import DeferredCleanup
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.recorder import Ticket
-from celery_poison.worker.rejoin import Incarnation
 
 
 @pytest.fixture

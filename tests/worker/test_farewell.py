@@ -10,7 +10,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
-from celery_poison.worker.deferred_cleanup import FOR_A_COPY, Acknowledged, DeferredCleanup
+from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup
 from celery_poison.worker.worker import Worker
 
 

@@ -12,7 +12,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Start
 from celery_poison.worker.inflight import MEMORY, InFlight
-from celery_poison.worker.reconnect_cleanup import take_back_claims
+from celery_poison.worker.rejoin import take_back_claims
 
 NOBODY = 2**22 + 1  # above the largest pid of Linux
 

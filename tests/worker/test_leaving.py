@@ -9,8 +9,8 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.settings import Settings
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
-from celery_poison.worker.rejoin import Incarnation
 
 
 def test_NEW_9_a_suspect_that_ended_while_its_worker_left_is_a_candidate_no_longer(redis_url: str) -> None:

@@ -17,7 +17,7 @@ from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.requests import WaitsForKey
-from celery_poison.worker.once import OncePerKey, digest_of
+from celery_poison.worker.effects import OncePerKey, digest_of
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 

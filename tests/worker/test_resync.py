@@ -17,10 +17,9 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Phase, Start
 from celery_poison.quarantine.stored import pack, stored_fields
-from celery_poison.worker import deferred_cleanup as settling
-from celery_poison.worker.deferred_cleanup import DeferredCleanup
-from celery_poison.worker.inflight import InFlight
-from celery_poison.worker.rejoin import Incarnation
+from celery_poison.worker import inflight as settling
+from celery_poison.worker.inflight import DeferredCleanup, InFlight
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.resync import Resync, ResyncWindow
 from celery_poison.worker.threads import Background
 from tests.broker.kit import Site

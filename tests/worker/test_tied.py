@@ -18,7 +18,7 @@ from celery_poison.ledger.scripts import script
 from celery_poison.model import Start
 from celery_poison.policy import Policy
 from celery_poison.requests import StaleCompletion
-from celery_poison.worker.tied import Tied
+from celery_poison.worker.effects import Tied
 
 MID = "m1"
 START = Start.of("boot.1", "node/boot", "id1", "t", queue="q", at_ms=1, deliveries=1)

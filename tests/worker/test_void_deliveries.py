@@ -16,9 +16,9 @@ from celery_poison.settings import Settings
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.prefork import hear_of_begun
+from celery_poison.worker.processes import hear_of_begun
 from celery_poison.worker.receive import AdmitMarks, note_delivery
-from celery_poison.worker.reconnect_cleanup import ReconnectCleanup
+from celery_poison.worker.rejoin import ReconnectCleanup
 from celery_poison.worker.threads import EventLoop
 
 
