@@ -8,10 +8,10 @@ in the ledger after a moment, and its delivery is acknowledged (TP1-8).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -26,15 +26,17 @@ from celery_poison.ledger.messages import MessageState
 from celery_poison.ledger.pauses import Paused
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
 from celery_poison.pauses import Scope
+from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.settings import Settings
 from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Incarnation
+from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import AdmitMarks, Delivery, Receiver
-from celery_poison.worker.resync import Resync, ResyncWindow
+from celery_poison.worker.receive import AdmitMarks, Delivery, home_of, needs_care, note_delivery
+from celery_poison.worker.resync import Resync
 from celery_poison.worker.threads import Background, EventLoop, Retry
 
 logger = get_logger("celery_poison")
@@ -46,32 +48,88 @@ PARK_AFTER = 2.0
 
 #: What is claimed: mid, the start on record that it replaces, the new start.
 Claim = tuple[str, bytes, Start]
-#: Takes a delivery that may come in, in the background thread.
-Enter = Callable[[Delivery], object]
 
 
-class NeverStarted(Protocol):
-    """Whoever takes the claim of a delivery back that does not go to the pool."""
+@dataclass(eq=False, repr=False)
+class Admission:
+    """Stands in for the consumer's ``on_task_received``.
 
-    def never_started(self, delivery: Delivery, *, put_back: bool) -> None: ...
+    Attributes:
+        handler: Celery's own ``on_task_received``.
+        policies: task name -> (policy, whether it diverts).
+    """
 
-
-@dataclass(slots=True, eq=False)
-class Judge:
-    """Looks deliveries up in the ledger and decides what becomes of them; everything waits for Redis."""
-
+    handler: Callable[[Any], Any]
     loop: EventLoop
+    background: Background
     ledger: Ledger
     settings: Settings
     me: Incarnation
+    policies: Mapping[str, tuple[Policy, bool]]
     inflight: InFlight
     pauses: Paused
-    resync_window: ResyncWindow
+    checker: Checker
     resync: Resync
+    admit_marks: AdmitMarks
     quarantine_writer: QuarantineWriter
+    outcomes: Outcomes
     complain: Callable[[Exception], object]
 
-    def __call__(self, deliveries: Sequence[Delivery], enter: Enter) -> list[Exception | None]:
+    def __call__(self, message: Any) -> Any:
+        try:
+            delivery = self.notes(message)
+        except Exception as error:  # garbage in headers: Celery has its own ways with that
+            self.complain(error)
+            delivery = None
+        if delivery is None:
+            return self.handler(message)
+        if delivery.is_asked_about:
+            return self.background.do(partial(self._ask_first, delivery))
+        limit = delivery.policy.max_payload_bytes
+        if delivery.look or delivery.blocked or delivery.paused or limit is not None:
+            return self._judge_soon(delivery)
+        return self.let_in(delivery)
+
+    def _judge_soon(self, delivery: Delivery) -> None:
+        self.background.do_together(self.judge, delivery, partial(self._ledger_away, delivery))
+
+    def notes(self, message: Any) -> Delivery | None:
+        """Return notes about a message that needs care; None for one that goes straight on."""
+        task = message.headers.get("task")
+        guarded = self.policies.get(task)
+        if guarded is None or "id" not in message.headers:
+            return None
+        policy, diverts = guarded
+        if policy.by_queue:
+            policy = policy.at(home_of(message))
+        suspected = self.resync.window.is_suspected
+        paused = self.pauses(Scope.TASK, task)
+        care = paused or suspected or needs_care(message, policy)
+        blockable = self.checker.concerns(task)
+        if not care and not blockable:
+            return None
+        delivery = note_delivery(
+            message,
+            policy,
+            diverts=diverts,
+            token=self.me.next_token(),
+            worker=self.me.worker,
+            pid=self.me.pid,
+            epoch=self.loop.epoch,
+            suspected=suspected,
+        )
+        delivery.paused = paused
+        if blockable:
+            args = (message, task, policy)
+            if not self.checker.must_ask(*args):
+                delivery.blocked = self.checker.reason(*args, ask=False)
+            else:  # what needs care is asked about when it is let in
+                delivery.is_asked_about = not care
+        return delivery if care or delivery.blocked or delivery.is_asked_about else None
+
+    # --- in the background thread --------------------------------------------------------------
+
+    def judge(self, deliveries: Sequence[Delivery]) -> list[Exception | None]:
         """Look up, judge and claim many messages in two round trips; return the error of each.
 
         Raises:
@@ -84,32 +142,32 @@ class Judge:
         states = self.ledger.look_many(ids, self._activation_ms)
         for delivery, recorded in zip(here, states, strict=True):
             try:
-                if claim := self._judge_one(delivery, recorded, enter):
+                if claim := self._judge_one(delivery, recorded):
                     claims.append((delivery, claim))
             except Exception as error:
                 errors[delivery.start.token] = error
-        errors |= self._claim(claims, enter)
+        errors |= self._claim(claims)
         return [errors.get(delivery.start.token) for delivery in deliveries]
 
     @property
     def _activation_ms(self) -> int:
         return int(self.settings.activation_interval * 1000)
 
-    def _judge_one(self, delivery: Delivery, recorded: MessageState, enter: Enter) -> Claim | None:
+    def _judge_one(self, delivery: Delivery, recorded: MessageState) -> Claim | None:
         """Carry out the verdict; return the claim if the message is to be let in."""
         recorded = self._complete_release(delivery, recorded)
         self.resync.heard_from(recorded.run_id)
-        if pause := self.resync_window.patience:
+        if pause := self.resync.window.patience:
             raise Retry(pause)  # somebody may be about to tell again that it runs there
         foreign, ended = self._earlier_start(delivery, recorded)
         facts = facts_of(delivery, recorded, foreign, ended)
-        verdict = judge(facts, delivery.limits)
+        verdict = judge(facts, delivery.limits(trials=self.settings.has_trials))
         if self.settings.observe_only:
-            self._observe(delivery, recorded, verdict, enter)
+            self._observe(delivery, recorded, verdict)
             return None
         return self._carry_out(delivery, recorded, verdict)
 
-    def _claim(self, claims: list[tuple[Delivery, Claim]], enter: Enter) -> dict[str, Exception]:
+    def _claim(self, claims: list[tuple[Delivery, Claim]]) -> dict[str, Exception]:
         """Let in those that nobody else was faster with; return the errors of the others, by token."""
         tokens = [delivery.start.token for delivery, _ in claims]
         try:
@@ -118,7 +176,7 @@ class Judge:
             return dict.fromkeys(tokens, error)
         for (delivery, _), is_ours in zip(claims, granted, strict=True):
             if is_ours:
-                enter(delivery)
+                self._enter(delivery)
         return {token: Retry(0.0) for token, is_ours in zip(tokens, granted, strict=True) if not is_ours}
 
     def _complete_release(self, delivery: Delivery, recorded: MessageState) -> MessageState:
@@ -144,7 +202,7 @@ class Judge:
             return self.inflight.of(start, recorded.ended)
         return (True, recorded.ended) if recorded.is_in_the_way else (False, Ended.NOT)
 
-    def _observe(self, delivery: Delivery, recorded: MessageState, verdict: Verdict, enter: Enter) -> None:
+    def _observe(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> None:
         """Note what was judged; let it in as Celery would."""
         start = delivery.start
         if verdict.action is Action.QUARANTINE:
@@ -157,7 +215,7 @@ class Judge:
             delivery.mid = f"{delivery.mid}:{start.token}"
         delivery.history = recorded.history
         delivery.start = start._replace(deliveries=recorded.history.deliveries + 1)
-        enter(delivery)
+        self._enter(delivery)
 
     def _carry_out(self, delivery: Delivery, recorded: MessageState, verdict: Verdict) -> Claim | None:
         start = delivery.start
@@ -168,7 +226,7 @@ class Judge:
                 self.ledger.duplicate(delivery.mid, start, reason=verdict.reason)
                 self._acknowledge(delivery)
             case Action.QUARANTINE:
-                self.quarantine(delivery, verdict)
+                self._quarantine(delivery, verdict)
             case _ if self._is_paused(delivery):
                 self._park_freely(delivery, recorded, delivery.start)
             case _:
@@ -222,7 +280,7 @@ class Judge:
             raise Retry(PATIENCE) from error
         self._acknowledge(delivery)
 
-    def quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
+    def _quarantine(self, delivery: Delivery, verdict: Verdict) -> None:
         """Keep the original first, acknowledge it afterwards."""
         self.quarantine_writer.write(
             delivery.message, delivery.mid, delivery.start, verdict.cause, verdict.reason
@@ -239,56 +297,6 @@ class Judge:
         delivery.start = delivery.start._replace(deliveries=recorded.history.deliveries + 1, alone=int(alone))
         self.inflight.let_in(delivery.start.token)
         return delivery.mid, recorded.raw, delivery.start
-
-
-@dataclass(slots=True, eq=False)
-class Admission:
-    """Stands in for the consumer's ``on_task_received``.
-
-    Attributes:
-        handler: Celery's own ``on_task_received``.
-        judge: decides in the background about what must be looked up.
-    """
-
-    handler: Callable[[Any], Any]
-    receiver: Receiver
-    judge: Judge
-    loop: EventLoop
-    background: Background
-    settings: Settings
-    inflight: InFlight
-    checker: Checker
-    admit_marks: AdmitMarks
-    quarantine_writer: QuarantineWriter
-    outcomes: NeverStarted
-    complain: Callable[[Exception], object]
-
-    def __call__(self, message: Any) -> Any:
-        try:
-            delivery = self.receiver.notes(message)
-        except Exception as error:  # garbage in headers: Celery has its own ways with that
-            self.complain(error)
-            delivery = None
-        if delivery is None:
-            return self.handler(message)
-        if delivery.is_asked_about:
-            return self.background.do(partial(self._ask_first, delivery))
-        if (
-            delivery.look
-            or delivery.blocked
-            or delivery.paused
-            or delivery.limits.max_payload_bytes is not None
-        ):
-            return self._judge_soon(delivery)
-        return self.let_in(delivery)
-
-    def _judge_soon(self, delivery: Delivery) -> None:
-        self.background.do_together(self._judge, delivery, partial(self._ledger_away, delivery))
-
-    # --- in the background thread --------------------------------------------------------------
-
-    def _judge(self, deliveries: Sequence[Delivery]) -> list[Exception | None]:
-        return self.judge(deliveries, self._enter)
 
     def _ask_first(self, delivery: Delivery) -> None:
         """Ask the user's function about a message that has just arrived, under an admit mark (NEW-3)."""
@@ -357,7 +365,7 @@ class Admission:
 
     def _refuse(self, delivery: Delivery, cause: str, reason: str) -> None:
         verdict = Verdict(Action.QUARANTINE, cause, reason)
-        self.background.do(partial(self.judge.quarantine, delivery, verdict))
+        self.background.do(partial(self._quarantine, delivery, verdict))
 
 
 def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, ended: Ended) -> Facts:

@@ -1,12 +1,11 @@
-"""What a worker notes about one delivery that needs care, and the admit mark under which it is opened.
+"""What is noted about one delivery that needs care, and the admit mark under which it is opened.
 
 Receiving can kill too: kombu unpacks, and Celery decodes, in the main process, before any start is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from celery_poison.failures import last_trouble
@@ -16,10 +15,6 @@ from celery_poison.ledger.writer import Writer, command
 from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.task import Attempt
-from celery_poison.worker.blocklist import Checker
-from celery_poison.worker.lease import Incarnation
-from celery_poison.worker.resync import ResyncWindow
-from celery_poison.worker.threads import EventLoop
 
 
 @dataclass(slots=True)
@@ -45,7 +40,6 @@ class Delivery:
         overtaken: the entry of an earlier start that has not ended, and under which mid it stands, where
             nobody is made to wait for it (``poison_observe_only``).
         released: a person released this task id, and no rule stands against it.
-        trials: whether suspects are tried at all.
     """
 
     message: Any
@@ -60,7 +54,6 @@ class Delivery:
     park: int
     redelivered: bool
     stamped: bool
-    trials: bool = True
     history: History = NO_HISTORY
     alone: bool = False
     waits_since: float | None = None
@@ -70,10 +63,9 @@ class Delivery:
     released: bool = False
     overtaken: tuple[str, bytes] | None = None
 
-    @property
-    def limits(self) -> Limits:
+    def limits(self, *, trials: bool = True) -> Limits:
         policy = self.policy
-        return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, self.trials)
+        return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, trials)
 
     def is_from(self, trial_queue: str) -> bool:
         """Whether it was consumed from the trial queue. Where no transport tells, its header has the say."""
@@ -140,7 +132,6 @@ def note_delivery(
     pid: int,
     epoch: int,
     suspected: bool = False,
-    trials: bool = True,
 ) -> Delivery:
     """Make the notes about a message that needs care.
 
@@ -155,7 +146,19 @@ def note_delivery(
         message=message,
         mid=mid_of(headers),
         policy=policy,
-        start=_start_of(message, policy, diverts=diverts, token=token, worker=worker, pid=pid),
+        start=Start.of(
+            token,
+            worker,
+            str(headers["id"]),
+            headers["task"],
+            queue=home_of(message),
+            phase=Phase.CLAIMED,
+            pid=pid,
+            max_crashes=policy.max_crashes,
+            max_failures=policy.max_failures,
+            payload_bytes=size_of(message),
+            diverts=diverts,
+        ),
         came_from=_came_from(message),
         epoch=epoch,
         look=is_known or suspected,
@@ -164,7 +167,6 @@ def note_delivery(
         park=park if isinstance(park, int) else 0,
         redelivered=redelivered,
         stamped=MID in headers,
-        trials=trials,
     )
 
 
@@ -172,26 +174,10 @@ def _came_from(message: Any) -> str:
     return getattr(message, "queue_name", None) or str(message.delivery_info.get("routing_key") or "")
 
 
-def _home_of(message: Any) -> str:
+def home_of(message: Any) -> str:
     """Return the queue that a message was sent to, which is not the trial queue."""
     home = message.headers.get(TRIAL)
     return home if home and isinstance(home, str) else _came_from(message)
-
-
-def _start_of(message: Any, policy: Policy, *, diverts: bool, token: str, worker: str, pid: int) -> Start:
-    return Start.of(
-        token,
-        worker,
-        str(message.headers["id"]),
-        message.headers["task"],
-        queue=_home_of(message),
-        phase=Phase.CLAIMED,
-        pid=pid,
-        max_crashes=policy.max_crashes,
-        max_failures=policy.max_failures,
-        payload_bytes=size_of(message),
-        diverts=diverts,
-    )
 
 
 class AdmitMarks:
@@ -217,57 +203,3 @@ class AdmitMarks:
     def remove(self, mid: str) -> None:
         """Take that entry away again, in the same way."""
         self._writer.send(command(b"HDEL", self._running, mid.encode()))
-
-
-@dataclass(eq=False, repr=False)
-class Receiver:
-    """Makes the notes about what this worker receives, on the event loop.
-
-    Args:
-        policies: task name -> (policy, whether it diverts).
-        is_paused: whether a task is paused.
-        trials: whether suspects are tried at all.
-    """
-
-    loop: EventLoop
-    me: Incarnation
-    policies: Mapping[str, tuple[Policy, bool]]
-    resync_window: ResyncWindow
-    checker: Checker
-    is_paused: Callable[[str], bool]
-    trials: bool = field(kw_only=True)
-
-    def notes(self, message: Any) -> Delivery | None:
-        """Return notes about a message that needs care; None for one that goes straight on."""
-        task = message.headers.get("task")
-        guarded = self.policies.get(task)
-        if guarded is None or "id" not in message.headers:
-            return None
-        policy, diverts = guarded
-        if policy.by_queue:
-            policy = policy.at(_home_of(message))
-        suspected = self.resync_window.is_suspected
-        paused = self.is_paused(task)
-        care = paused or suspected or needs_care(message, policy)
-        blockable = self.checker.concerns(task)
-        if not care and not blockable:
-            return None
-        delivery = note_delivery(
-            message,
-            policy,
-            diverts=diverts,
-            token=self.me.next_token(),
-            worker=self.me.worker,
-            pid=self.me.pid,
-            epoch=self.loop.epoch,
-            suspected=suspected,
-            trials=self.trials,
-        )
-        delivery.paused = paused
-        if blockable:
-            args = (message, task, policy)
-            if not self.checker.must_ask(*args):
-                delivery.blocked = self.checker.reason(*args, ask=False)
-            else:  # what needs care is asked about when it is let in
-                delivery.is_asked_about = not care
-        return delivery if care or delivery.blocked or delivery.is_asked_about else None

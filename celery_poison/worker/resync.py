@@ -114,7 +114,7 @@ class Resync:
     health: Health
     me: Incarnation
     pause: float
-    resync_window: ResyncWindow
+    window: ResyncWindow
     deferred_cleanup: DeferredCleanup
     inflight: InFlight
     background: Background
@@ -128,7 +128,7 @@ class Resync:
 
     def heard_from(self, run_id: str) -> None:
         """Note which Redis answered; one that was restarted or replaced is told what it may not know."""
-        if not self.resync_window.met(run_id):
+        if not self.window.met(run_id):
             return
         logger.warning(
             "celery_poison: the ledger's Redis was restarted or replaced, and may have forgotten its last"
@@ -136,7 +136,7 @@ class Resync:
         )
         self.health.is_another_redis()
         self._follow_master()
-        if self.resync_window.broker_forgets:
+        if self.window.broker_forgets:
             self._remind(self.deferred_cleanup.recent())
         self.disturbed()
 
@@ -147,11 +147,11 @@ class Resync:
             broker_forgets: it can lose its last moments, and deliver a message again without saying so.
             again: there was a connection before.
         """
-        self.resync_window.broker_forgets = broker_forgets
+        self.window.broker_forgets = broker_forgets
         if again:
-            self.resync_window.reconnected()
+            self.window.reconnected()
         self.disturbed()
-        keep_for = self.resync_window.grace if self.resync_window.broker_forgets else FOR_A_COPY
+        keep_for = self.window.grace if self.window.broker_forgets else FOR_A_COPY
         self._remind(self.deferred_cleanup.connection_lost(keep_for))
         self.broker_is_away = False
 
@@ -217,7 +217,7 @@ class Resync:
         if well:
             self.ledger.resync([(mid, start, Ended.DONE)])
             self.deferred_cleanup.keep(
-                [Acknowledged(0.0, mid, start.token, start.id, start.task)], self.resync_window.grace
+                [Acknowledged(0.0, mid, start.token, start.id, start.task)], self.window.grace
             )
         elif well is None and start.phase == Phase.RUNNING:
             with suppress(StaleDelivery):

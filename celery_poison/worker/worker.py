@@ -18,13 +18,12 @@ from celery_poison.failover.monitor import Monitor
 from celery_poison.guard import give_back_acks
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
-from celery_poison.pauses import Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.error_transactions import ErrorTransactions, for_failed_sends
 from celery_poison.sandbox.pool import Cells
 from celery_poison.worker import child, crash_reports
-from celery_poison.worker.admission import Admission, Judge
+from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Attempts, Complaints, greet
 from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
 from celery_poison.worker.dispatcher import CellHost, Dispatcher, start_permission
@@ -45,7 +44,7 @@ from celery_poison.worker.outcome import Outcomes, Ownership
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import AdmitMarks, Receiver
+from celery_poison.worker.receive import AdmitMarks
 from celery_poison.worker.recorder import open_recorder
 from celery_poison.worker.rejoin import ReconnectCleanup, Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
@@ -302,36 +301,18 @@ class Worker:
 
     def admission(self, handler: Callable[[Any], Any]) -> Admission:
         """Return what stands in for ``handler``, Celery's own ``on_task_received``."""
-        receiver = Receiver(
-            self.loop,
-            self._me,
-            self._policies,
-            self._resync_window,
-            self._checker,
-            partial(self._pausing.paused, Scope.TASK),
-            trials=self._settings.has_trials,
-        )
-        judge = Judge(
+        return Admission(
+            handler=self.unprocessable.around(handler),
             loop=self.loop,
+            background=self._background,
             ledger=self._ledger,
             settings=self._settings,
             me=self._me,
+            policies=self._policies,
             inflight=self._inflight,
             pauses=self._pausing.paused,
-            resync_window=self._resync_window,
-            resync=self._resync,
-            quarantine_writer=self._quarantine_writer,
-            complain=self.complain,
-        )
-        return Admission(
-            handler=self.unprocessable.around(handler),
-            receiver=receiver,
-            judge=judge,
-            loop=self.loop,
-            background=self._background,
-            settings=self._settings,
-            inflight=self._inflight,
             checker=self._checker,
+            resync=self._resync,
             admit_marks=self._admit_marks,
             quarantine_writer=self._quarantine_writer,
             outcomes=self._outcomes,

@@ -6,7 +6,7 @@ from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
-from celery_poison.worker.admission import Judge
+from celery_poison.worker.admission import Admission
 from celery_poison.worker.resync import ResyncWindow
 from celery_poison.worker.threads import Retry
 
@@ -49,19 +49,19 @@ def test_TP1_8_nothing_is_judged_before_all_workers_have_told_again_what_they_ru
     heard: list[str] = []
     resync_window = _resync_window()
     recorded = SimpleNamespace(run_id="b", kept=None)
-    parts: dict[str, Any] = dict.fromkeys(signature(Judge).parameters)
+    parts: dict[str, Any] = dict.fromkeys(signature(Admission).parameters)
     parts |= {
         "loop": SimpleNamespace(epoch=1),
         "settings": SimpleNamespace(activation_interval=1.0),
         "ledger": SimpleNamespace(
             look_many=lambda messages, _: [recorded for _ in messages], claim_many=lambda claims: []
         ),
-        "resync_window": resync_window,
         "resync": SimpleNamespace(
-            heard_from=lambda run_id: heard.append(run_id) or resync_window.met(run_id)
+            heard_from=lambda run_id: heard.append(run_id) or resync_window.met(run_id),
+            window=resync_window,
         ),
     }
     start = SimpleNamespace(id="id", token="b.1")
     delivery: Any = SimpleNamespace(epoch=1, mid="m", release=0, start=start)
-    (again,) = Judge(**parts)([delivery], lambda delivery: None)
+    (again,) = Admission(**parts).judge([delivery])
     assert isinstance(again, Retry) and heard == ["b"] and 0 < again.pause <= TELL_AGAIN

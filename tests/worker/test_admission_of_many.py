@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from inspect import signature
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +16,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.testing import wait_until
-from celery_poison.worker.admission import Admission, Judge
-from celery_poison.worker.receive import Receiver
+from celery_poison.worker.admission import Admission
 from celery_poison.worker.threads import Background
 
 COUNT = 200
@@ -52,8 +50,9 @@ class Site:
             "background": self.background,
             "complain": self.complaints.append,
             "me": SimpleNamespace(next_token=lambda: f"b.{next(tokens)}", pid=1, worker="w1@h/b"),
-            "resync_window": SimpleNamespace(is_suspected=False, patience=0.0),
-            "resync": SimpleNamespace(heard_from=lambda run_id: None),
+            "resync": SimpleNamespace(
+                heard_from=lambda run_id: None, window=SimpleNamespace(is_suspected=False, patience=0.0)
+            ),
             "inflight": SimpleNamespace(let_in=lambda token: None, is_running=lambda mid: False),
             "checker": SimpleNamespace(
                 **{"must_ask": lambda *about: False, "concerns": lambda task: bool(checks), **checks}
@@ -68,18 +67,11 @@ class Site:
             ),
             "handler": self.handled.append,
             "pauses": Paused(self.ledger),
-            "is_paused": lambda task: False,
             "policies": {"t": (Policy(), True)},
-            "trials": True,
             "outcomes": None,
         }
         self.inflight = parts["inflight"]
-
-        def made(kind: Any) -> Any:
-            return kind(**{name: parts[name] for name in signature(kind).parameters})
-
-        parts |= {"judge": made(Judge), "receiver": made(Receiver)}
-        self.admission = made(Admission)
+        self.admission = Admission(**parts)
 
     def receive(self, number: int, *, redelivered: bool) -> None:
         self.admission(

@@ -139,7 +139,7 @@ class ParkingMachine(RuleBasedStateMachine):
         recorded = self.ledger.look(M, TASK_ID, 3_600_000)
         foreign = recorded.is_in_the_way
         ended = recorded.ended if foreign else Ended.NOT
-        match judge(facts_of(delivery, recorded, foreign, ended), delivery.limits).action:
+        match judge(facts_of(delivery, recorded, foreign, ended), delivery.limits()).action:
             case Action.DROP:
                 self.ledger.duplicate(M, delivery.start, reason="x")
                 return True
