@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -46,15 +47,30 @@ _contained = False
 #: True where nothing may become of a task but what Celery makes of it (``poison_observe_only``).
 _observing = False
 
-#: What runs in this process: task id -> its ticket and its entry in the ledger.
-_running: dict[str, tuple[Ticket, bytes]] = {}
 
-#: What running tasks have raised, by mid; None where that is not to be kept.
-_raised: dict[str, Failure | None] = {}
-#: What running tasks have published that leaves with their success, by mid.
-_tied: dict[str, Tied] = {}
-#: What the journal is told of runs that have returned, by mid.
-_remarks: dict[str, str] = {}
+@dataclass(slots=True, eq=False)
+class Run:
+    """What is known of a run in this process.
+
+    Attributes:
+        entry: its start in the ledger.
+        failure: what it has raised, if that is to be kept; once ``has_raised``, it need not be asked again.
+        tied: what it has published that leaves with its success.
+        remark: what the journal is told of it when it has returned.
+    """
+
+    recorder: Recorder
+    ticket: Ticket
+    entry: bytes
+    has_raised: bool = False
+    failure: Failure | None = None
+    tied: Tied | None = None
+    remark: str = ""
+
+
+#: What runs in this process, by mid. Not by task id: in a pool of threads a retry begins before the attempt
+#: has ended that sent it.
+_running: dict[str, Run] = {}
 #: On what the pool returns of a failed task: the Failure that is to be kept.
 KEPT = "poison_failure"
 
@@ -74,118 +90,101 @@ def configure(
 
 def still_running() -> bytes:
     """Return the commands that tell a Redis what runs in this process, in case that it has forgotten."""
-    return _recorder.reminder(list(_running.values())) if _recorder is not None else b""
+    if _recorder is None:
+        return b""
+    return _recorder.reminder([(run.ticket, run.entry) for run in list(_running.values())])
+
+
+def _run_of(task: Task) -> Run | None:
+    """Return the run of a task; None where that is called directly or eagerly, or merely observed."""
+    request = task.request
+    if _observing or not _running or request.called_directly or request.is_eager:
+        return None
+    return _running.get(mid_of(vars(request)))
 
 
 def _check_ownership(task: Task) -> None:
     """Raise StaleCompletion when the message of ``task``, which has just ended, has a new owner (EMS-8)."""
-    found = _running.get(task.request.id or "")
-    if _observing or found is None or not _lease.is_doubtful(found[0].token):
+    run = _run_of(task)
+    if run is None or not _lease.is_doubtful(run.ticket.token):
         return
-    ticket, entry = found
     try:
-        _ledger.reclaim(ticket.mid, Start.decode(entry))
+        _ledger.reclaim(run.ticket.mid, Start.decode(run.entry))
     except StaleDelivery as error:
         raise StaleCompletion(str(error)) from None
     except LedgerUnavailable:
         return  # nobody can know
 
 
-def _found(task: Task) -> tuple[Recorder, Ticket, Start] | None:
-    """Return what is known of the run of a task; None where it does not run under our eyes."""
-    found = _running.get(task.request.id or "") if _mid_in(task.request) else None
-    if _recorder is None or _observing or found is None:
-        return None
-    return _recorder, found[0], Start.decode(found[1])
-
-
 def _once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the body of a task, unless another one with its idempotency key runs or has returned."""
-    found = _found(task)
-    if found is None:
+    run = _run_of(task)
+    if run is None:
         return call(*args, **kwargs)
-    recorder, ticket, start = found
-    policy = recorder.policy(task.name)
+    policy = run.recorder.policy(task.name)
 
     def body(*args: Any, **kwargs: Any) -> Any:
         with _tying(task) if policy.transactional_publish else nullcontext():
             result = call(*args, **kwargs)
-        if tied := _tied.get(ticket.mid):
-            tied.tie()
+        if run.tied:
+            run.tied.tie()
         return result
 
-    if policy.idempotency_key is None or not recorder.diverts(task.name):
+    if policy.idempotency_key is None or not run.recorder.diverts(task.name):
         return body(*args, **kwargs)
-    once = OncePerKey(_ledger, task, policy, ticket.mid, start)
-    result = once.run(body, args, kwargs, kept_with_end=lambda: _tied.get(ticket.mid))
+    once = OncePerKey(_ledger, task, policy, run.ticket.mid, Start.decode(run.entry))
+    result = once.run(body, args, kwargs, kept_with_end=lambda: run.tied)
     if once.first:
-        _remarks[ticket.mid] = f"the result of {once.first}, which had its idempotency key first"
+        run.remark = f"the result of {once.first}, which had its idempotency key first"
     return result
 
 
 def _tying(task: Task) -> AbstractContextManager[None]:
     """Tie what is published while this is entered to the success of a task that runs here."""
-    found = _found(task)
-    if found is None:
+    run = _run_of(task)
+    if run is None:
         return nullcontext()
-    recorder, ticket, start = found
-    tied = _tied.get(ticket.mid)
-    if tied is None:
-        tied = _tied[ticket.mid] = Tied(recorder, _ledger, task, ticket, start)
-    return tied.publishing()
+    if run.tied is None:
+        run.tied = Tied(run.recorder, _ledger, task, run.ticket, Start.decode(run.entry))
+    return run.tied.publishing()
 
 
 # --- what tasks raise --------------------------------------------------------------------------------
 
 
-def _queue_of(mid: str) -> str:
-    return next((ticket.queue for ticket, _ in list(_running.values()) if ticket.mid == mid), "")
-
-
-def _failing(task: str, mid: str, error: Exception) -> Failing:
+def _failing(run: Run, task: str, error: Exception) -> Failing:
     """Decide about what a task of this process raised, or wants to retry for."""
-    recorder = _recorder
-    if recorder is None or not recorder.diverts(task):
-        return Failing.NOTHING
-    policy = recorder.policy(task, _queue_of(mid))
-    if not policy.looks_at_failures or read_end(error)[0] is not End.RAISED:
+    policy = run.recorder.policy(task, run.ticket.queue)
+    if not (run.recorder.diverts(task) and policy.looks_at_failures and read_end(error)[0] is End.RAISED):
         return Failing.NOTHING
     return policy.failing(error)
 
 
-def _mid_in(request: Any) -> str:
-    """Return the mid of the message that runs; empty for a task that is called directly, or eagerly.
-
-    Not its task id: in a pool of threads a retry begins before the attempt has ended that sent it.
-    """
-    if request.called_directly or request.is_eager or _recorder is None:
-        return ""
-    return mid_of(vars(request))
-
-
 def _note_failure(task: Task, error: Exception) -> None:
     """Note what a task has raised, before Celery makes something of it that can be pickled."""
-    if mid := _mid_in(task.request):
-        _raised[mid] = failure_of(error) if _failing(task.name, mid, error) is not Failing.NOTHING else None
+    if run := _run_of(task):
+        run.has_raised = True
+        run.failure = failure_of(error) if _failing(run, task.name, error) is not Failing.NOTHING else None
 
 
-def _to_be_kept(mid: str, task: str, raised: BaseException | None) -> Failure | None:
+def _to_be_kept(run: Run, task: str, raised: BaseException | None) -> Failure | None:
     """Return what is to be kept of a run that raised, be it outside of the task's own code."""
     if not isinstance(raised, Exception) or read_end(raised)[0] is not End.RAISED:
         return None
-    if mid in _raised:
-        return _raised[mid]
-    return failure_of(raised) if _failing(task, mid, raised) is not Failing.NOTHING else None
+    if run.has_raised:
+        return run.failure
+    return failure_of(raised) if _failing(run, task, raised) is not Failing.NOTHING else None
 
 
 def _before_retry(task: Task, error: Exception) -> tuple[str, bool]:
     """Return what the retry is to carry, and whether there is to be none."""
-    mid = _mid_in(task.request)
-    if _observing or _recorder is None or not mid:
+    run = _run_of(task)
+    if run is None:
         return "", False
-    if _failing(task.name, mid, error) is Failing.AT_ONCE:
+    if _failing(run, task.name, error) is Failing.AT_ONCE:
         return "", True
-    if not (_recorder.policy(task.name, _queue_of(mid)).keep_failures and _recorder.diverts(task.name)):
+    policy = run.recorder.policy(task.name, run.ticket.queue)
+    if not (policy.keep_failures and run.recorder.diverts(task.name)):
         return "", False
     return carried_after(getattr(task.request, FAILURES, None), failure_of(error)), False
 
@@ -229,13 +228,13 @@ def run_guarded(
         return tracer(task, uuid, request, body, content_type, content_encoding)
     ticket = Ticket.told(told)
     try:
-        run = _running[uuid] = ticket, _begin(recorder, ticket, uuid, task)
+        run = _running[ticket.mid] = Run(recorder, ticket, _begin(recorder, ticket, uuid, task))
     except NeverBegan as error:
         return _failed(error)
-    attempts[uuid] = ticket.attempt
+    attempts[uuid] = attempt = ticket.attempt._replace()  # an object of its own
     if not _observing and recorder.policy(task).on_rollback is not None:
         recorder.open_attempt(ticket, request, body, content_type)
-    finish = partial(_finish, recorder, ticket, uuid, task, Given(body, content_type, request))
+    finish = partial(_finish, run, uuid, task, Given(body, content_type, request))
     begun = time.monotonic()
     try:
         result = tracer(task, uuid, request, body, content_type, content_encoding)
@@ -248,43 +247,29 @@ def run_guarded(
         raise
     else:
         failed, info, _ = result
-        raised, kept = _read_failure(info, ticket.mid, task) if failed else (None, None)
+        raised, kept = _read_failure(info, run, task) if failed else (None, None)
         finish(raised, time.monotonic() - begun, is_kept=kept is not None)
         return result
     finally:
-        _forget(uuid, run)
+        if _running.get(ticket.mid) is run:
+            del _running[ticket.mid]
+        if attempts.get(uuid) is attempt:  # among threads a retry may run already, under the same task id
+            del attempts[uuid]
 
 
-def _read_failure(info: Any, mid: str, task: str) -> tuple[BaseException, Failure | None]:
+def _read_failure(info: Any, run: Run, task: str) -> tuple[BaseException, Failure | None]:
     """Return what a task raised; and what is to be kept of that, which is handed on with ``info``."""
     raised = info.exception
     if isinstance(raised, ExceptionWithTraceback):
         raised = raised.exc
-    kept = _to_be_kept(mid, task, raised)
+    kept = _to_be_kept(run, task, raised)
     if kept is not None:
         setattr(info, KEPT, kept)
     return raised, kept
 
 
-def _forget(id: str, run: tuple[Ticket, bytes]) -> None:
-    """Forget a run that has ended; among threads a retry of it may run already, under the same task id."""
-    for noted in (_raised, _tied, _remarks):
-        if noted:
-            noted.pop(run[0].mid, None)
-    if _running.get(id) is run:
-        del _running[id]
-        attempts.pop(id, None)
-
-
 def _finish(
-    recorder: Recorder,
-    ticket: Ticket,
-    id: str,
-    task: str,
-    given: Given,
-    error: BaseException | None,
-    ran: float,
-    is_kept: bool = False,
+    run: Run, id: str, task: str, given: Given, error: BaseException | None, ran: float, is_kept: bool = False
 ) -> None:
     """Send the end of a run; nothing where another start owns the message: this one leaves nothing behind."""
     end = read_end(error)[0] if error is not None else End.RETURNED
@@ -292,14 +277,20 @@ def _finish(
         return
     if not end.outcome:  # an error that only a main process can tell: the task has raised it itself
         end = End.RAISED
-    note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else _remarks.pop(ticket.mid, "")
+    note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else run.remark
     # What is to be kept has not ended before it is stored: if its worker dies till then, it runs again.
     mark = Ended.INTERRUPTED if is_kept and not _observing else end.mark
-    leaves_nothing = end in LEAVE_NOTHING and recorder.policy(task).on_rollback is not None
-    tied = _tied.get(ticket.mid)
-    with_it = tied.at_the_end(succeeded=end is End.RETURNED) if tied else b""
-    recorder.finish(
-        ticket, id, task, mark, end.outcome, ran, note, given, leaves_nothing=leaves_nothing, with_it=with_it
+    run.recorder.finish(
+        run.ticket,
+        id,
+        task,
+        mark,
+        end.outcome,
+        ran,
+        note,
+        given,
+        leaves_nothing=end in LEAVE_NOTHING and run.recorder.policy(task).on_rollback is not None,
+        with_it=run.tied.at_the_end(succeeded=end is End.RETURNED) if run.tied else b"",
     )
 
 

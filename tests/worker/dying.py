@@ -34,7 +34,8 @@ def die_after(number: int, id: str, *, whole: bool) -> None:
             result = send(self, commands, *args, **options)
             words = commands if isinstance(commands, bytes) else b"".join(commands)
             is_greeting = any(greeting in words for greeting in _GREETINGS)
-            if threading.get_ident() == thread and id in child._running and not is_greeting:
+            runs = any(id.encode() in run.entry for run in child._running.values())
+            if threading.get_ident() == thread and runs and not is_greeting:
                 sent += 1
                 if sent == number:
                     die()
