@@ -17,10 +17,9 @@ from celery.utils.log import get_logger
 from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
 from celery_poison.headers import PARK, TRIAL
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.pauses import Paused
+from celery_poison.ledger.pauses import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Parked, ParkingState
-from celery_poison.pauses import Scope
 from celery_poison.quarantine.stored import stored_message, unpack
 from celery_poison.settings import Settings
 
