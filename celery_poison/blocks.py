@@ -9,12 +9,13 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
 from celery_poison.errors import ConfigurationError
+from celery_poison.model import Record
 
 
 class Kind(StrEnum):
@@ -25,7 +26,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Record):
     """One entry of the block list.
 
     Attributes:
@@ -52,9 +53,6 @@ class Rule:
         by = f"by {self.actor}" if self.actor else f"after {self.convictions} convictions"
         return f"{self.kind} {self.name} is blocked {by}" + (f": {self.note}" if self.note else "")
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def read(cls, field: str, text: str | bytes) -> Self:
         """Return the rule that one field of the hash holds.
@@ -62,69 +60,55 @@ class Rule:
         Raises:
             ValueError: it is not to be understood; a newer version may have written it.
         """
-        kind, name, told = parts_of(field, text)
-        until = _number(told.get("until_ms"))
-        return cls(
-            kind=Kind(kind),
-            name=name,
-            task=name if kind == Kind.TASK else _text(told.get("task")),
-            since=_number(told.get("since_ms")) / 1000,
-            until=until / 1000 if until else None,
-            actor=_text(told.get("actor")),
-            note=_text(told.get("note")),
-            convictions=int(_number(told.get("convictions"))),
-        )
+        kind, name, told, known = parts_of(field, text)
+        task = name if kind == Kind.TASK else str(told.get("task") or "")
+        convictions = int(told.get("convictions") or 0)
+        return cls(kind=Kind(kind), name=name, task=task, convictions=convictions, **known)
 
 
 def is_fingerprint(text: str) -> bool:
     return bool(re.fullmatch("[0-9a-f]{16}", text))
 
 
-def parts_of(field: str, text: str | bytes) -> tuple[str, str, dict[str, Any]]:
-    """Return kind, name and values of one field of a hash of rules.
+def parts_of(field: str, text: str | bytes) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """Return kind, name and values of one field of a hash of rules or pauses, and what both know.
 
     Raises:
-        ValueError: it is none.
+        ValueError, TypeError, OverflowError: it is none.
     """
     kind, _, name = field.partition(":")
-    values = json.loads(text)
-    if not name or not isinstance(values, dict):
+    told = json.loads(text)
+    if not name or not isinstance(told, dict):
         raise ValueError(field)
-    return kind, name, values
+    since, until = (float(told.get(word) or 0) / 1000 for word in ("since_ms", "until_ms"))
+    if not math.isfinite(since + until):
+        raise ValueError(text)
+    words = {word: str(told.get(word) or "") for word in ("actor", "note")}
+    return kind, name, told, {"since": since, "until": until or None, **words}
 
 
 def read_rules(
     raw: Mapping[str, str | bytes], now: float
 ) -> tuple[dict[str, Rule], list[ConfigurationError]]:
     """Return the rules in force (by field) at ``now``, and why the rest is not usable."""
-    rules, complaints = {}, []
+    return in_force(Rule.read, raw, now, "block list in Redis, {} is ignored: it is no rule")
+
+
+def in_force(
+    read: Callable[[str, str | bytes], Any], raw: Mapping[str, str | bytes], now: float, ignored: str
+) -> tuple[dict[str, Any], list[ConfigurationError]]:
+    """Return what of a hash is not over at ``now`` (by field), and why the rest is not usable.
+
+    Args:
+        ignored: what is said of a field that ``read`` does not understand.
+    """
+    found, complaints = {}, []
     for field, text in raw.items():
         try:
-            rule = Rule.read(field, text)
-        except (ValueError, TypeError, RecursionError):
-            complaints.append(ConfigurationError(f"block list in Redis, {field} is ignored: it is no rule"))
-            continue
-        if rule.until is None or rule.until > now:
-            rules[field] = rule
-    return rules, complaints
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _number(value: Any) -> float:
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(value)
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ValueError("too large") from None
-    if not math.isfinite(number):
-        raise ValueError(value)
-    return number
+            found[field] = read(field, text)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            complaints.append(ConfigurationError(ignored.format(field)))
+    return {field: each for field, each in found.items() if not each.until or each.until > now}, complaints
 
 
 # --- proposals ------------------------------------------------------------------------------------
@@ -156,7 +140,7 @@ class ProposedRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Record):
     """What waits for a person.
 
     Attributes:
@@ -179,9 +163,6 @@ class Proposal:
     def caught(self) -> int:
         """Messages that its rules would have kept from running, by the back-test."""
         return sum(rule.caught for rule in self.rules)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def summary(self) -> dict[str, Any]:
         """Return what an overview says of it."""

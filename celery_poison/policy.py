@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -29,27 +29,31 @@ _NONE: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Limits of one task. Every field is also an option of ``guarded(...)`` and a task attribute.
+    """Limits of one task. Every field is also an option of ``guarded(...)`` and a task attribute. Where the
+    code says nothing, the setting of that name holds, ``poison_max_crashes`` for example.
 
     Attributes:
-        max_crashes: deaths attributed to a message before quarantine (SAP-3); default 2.
+        max_crashes: deaths before quarantine (SAP-3); default 2.
         max_failures: times a message may be put back before quarantine (WAS-3); default 5.
         max_payload_bytes: largest body accepted, as received (SAP-6); default no limit.
-        fingerprint: function of the task's arguments whose result tells equal messages (NEW-3).
+        fingerprint: function of the task's arguments that tells equal messages (NEW-3); default all of them.
         block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
             quarantined on arrival (NEW-3); default never.
         keep_failures: keep in quarantine what failed with an exception (NEW-10); default no.
-        ignore: exceptions that are left alone all the same, as classes or dotted names; default none.
-        convict_at_once: exceptions that are neither retried nor left alone; default none.
-        idempotency_key: function of the task's arguments whose result names its effect (NEW-12); default
-            none.
+        ignore: exceptions that are left alone all the same: classes, or their dotted names; default none.
+        convict_at_once: exceptions at the first of which a message is quarantined without a retry, also
+            without ``keep_failures``; default none.
+        idempotency_key: function of the task's arguments: a second message with the same result gives the
+            first one's, or waits for it (NEW-12); default none.
         idempotency_window: seconds for which a key counts after its task has returned; default 86400.
-        exception_destination: where poison goes (WAS-4): ``"system"`` (default), a queue, None, or a mapping
-            of causes to these.
-        blocked_retry_timeout: where that is None: seconds before the next delivery (WAS-5); default 5.
-        transactional_publish: what the task publishes leaves with its success (TP1-9); default no.
-        on_send_failed, on_rollback, on_quarantine, on_discard: error transactions (TP1-3): a signature, a
-            task's name, or a mapping of queue names to these; default none.
+        exception_destination: where poison goes (WAS-4): ``"system"`` (default), a queue name, None (it
+            stays), or a mapping of causes to these.
+        blocked_retry_timeout: where that is None: seconds before the next delivery, 0 at once, -1 not before
+            a person releases it (WAS-5); default 5.
+        transactional_publish: its whole body is within ``self.publishing()`` (TP1-9); default no.
+        on_send_failed, on_rollback, on_quarantine, on_discard: what is started with a report when a message
+            could not be sent, an attempt ended without success, a message was put into quarantine, or
+            discarded (TP1-3): a signature, a task's name, or a mapping of queue names to these; default none.
         outbox: what is published is stored first, and sent by a relay (TP1-1); default no.
         by_queue: queue -> what holds there instead; no option.
     """
@@ -138,8 +142,14 @@ def policy_of(task: object, name: str, settings: Settings, overrides: Overrides)
 
 def own_options(task: object) -> dict[str, Any]:
     """Return the policy options that the code gives to ``task`` itself."""
-    found = ((name, _own(task, name)) for name in Policy.option_names())
-    return {name: value for name, value in found if value is not _unsaid(name)}
+    found = {}
+    for name in Policy.option_names():
+        unsaid = ... if name == "exception_destination" else None  # None says something there
+        value = inspect.getattr_static(task, name, unsaid)
+        if value is not unsaid:
+            # A function given as a class attribute would otherwise come back bound to the task.
+            found[name] = value.__func__ if isinstance(value, staticmethod) else value
+    return found
 
 
 def check_options(options: Mapping[str, Any], where: str, names: Sequence[str] = ()) -> None:
@@ -159,17 +169,6 @@ def check_options(options: Mapping[str, Any], where: str, names: Sequence[str] =
         Settings.from_conf({PREFIX + name: value for name, value in options.items()})
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {str(error).removeprefix(PREFIX)}") from None
-
-
-def _unsaid(name: str) -> Any:
-    """What an option is where the code says nothing: None, but where None says something."""
-    return ... if name == "exception_destination" else None
-
-
-def _own(task: object, name: str) -> Any:
-    # A function given as a class attribute would otherwise come back bound to the task.
-    value = inspect.getattr_static(task, name, _unsaid(name))
-    return value.__func__ if isinstance(value, staticmethod) else value
 
 
 # --- overridden at run time -----------------------------------------------------------------------
@@ -201,12 +200,17 @@ class Overrides:
         Each option is judged by itself: a newer version may know options that this one does not.
         """
         complaints: list[ConfigurationError] = []
-        found = {}
-        for name, text in raw.items():
-            options, wrong = _usable(name, text)
-            complaints += wrong
-            if options:
-                found[name] = options
+        found: dict[str, dict[str, Any]] = {}
+        for task, text in raw.items():
+            entry, where = entry_of(text), f"policy of {task} in Redis"
+            if not entry:
+                complaints.append(ConfigurationError(f"{where} is ignored: it is no JSON object of options"))
+            for name, value in entry.items():
+                try:
+                    check_options({name: value}, f"{where}, {name} is ignored", OVERRIDABLE)
+                    found.setdefault(task, {})[name] = value
+                except ConfigurationError as error:
+                    complaints.append(error)
         by_task = {name: options for name, options in found.items() if not name.startswith(A_QUEUE)}
         of_queues = {name.removeprefix(A_QUEUE): found[name] for name in found.keys() - by_task.keys()}
         return cls(version, by_task, of_queues), complaints
@@ -238,20 +242,3 @@ def entry_of(text: str | bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _usable(task: str, text: str | bytes) -> tuple[dict[str, Any], list[ConfigurationError]]:
-    entry = entry_of(text)
-    if not entry:
-        wrong = ConfigurationError(f"policy of {task} in Redis is ignored: it is no JSON object of options")
-        return {}, [wrong]
-    complaints = dict(_complaints(task, entry))
-    return {name: value for name, value in entry.items() if name not in complaints}, [*complaints.values()]
-
-
-def _complaints(task: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, ConfigurationError]]:
-    for name, value in entry.items():
-        try:
-            check_options({name: value}, f"policy of {task} in Redis, {name} is ignored", OVERRIDABLE)
-        except ConfigurationError as error:
-            yield name, error

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Caller, Runner
+from celery_poison.ledger.scripts import Caller
 from celery_poison.states import State
 
 #: Tasks that are remembered, and for how many seconds, where nobody listens.
@@ -52,19 +52,19 @@ def leave_notice(ledger: Caller, notice: Notice) -> None:
 def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
     """Leave notices in one round trip."""
     texts = ((notice.id, json.dumps([notice.fact, notice.mid, notice.story])) for notice in notices)
-    calls: list[Any] = [({}, {"id": id, "notice": text}) for id, text in texts]
-    common = {"most": MAX_NOTICES, "lifetime_ms": LIFETIME * 1000}
-    Runner(ledger.client).each("leave_notice", {"untold": ledger.keys.untold}, common, calls)
+    calls: Iterable[Any] = (({}, {"id": id, "notice": text}) for id, text in texts)
+    ledger._call_each("leave_notice", calls, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
 
 
 def take(ledger: Caller) -> list[Notice]:
     """Take all notices that are still true; nobody else gets them."""
-    flat = Runner(ledger.client)("take_notices", {"untold": ledger.keys.untold}, {})[1]
+    flat = ledger._call("take_notices", {})[1]
     if not flat:
         return []
-    found = [
-        _notice(id.decode("utf-8", "replace"), line) for id, line in zip(flat[::2], flat[1::2], strict=True)
-    ]
+    found = []
+    for id, line in zip(flat[::2], flat[1::2], strict=True):
+        fact, mid, story = json.loads(line)
+        found.append(Notice(id.decode("utf-8", "replace"), Fact(fact), story, mid))
     with clear_errors("reading whether notices are true"):
         pipe = ledger.client.pipeline(transaction=False)
         for notice in found:
@@ -80,8 +80,3 @@ def _is_true(notice: Notice, flagged: float | None, state: bytes | None) -> bool
         # Once it has run, its worker told how it ended; RETRY would stand over that for ever.
         return flagged is not None
     return state is None or state.decode() == State.FAIL
-
-
-def _notice(id: str, line: bytes) -> Notice:
-    fact, mid, story = json.loads(line)
-    return Notice(id, Fact(fact), story, mid)

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -17,9 +16,9 @@ from celery_poison import signals
 from celery_poison.blocks import Kind, Rule, is_fingerprint, read_rules
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.fleet import GateRecord
-from celery_poison.ledger import policies as stored_blocks
-from celery_poison.ledger import policies as stored_policies
+from celery_poison.ledger import policies as stored
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Record
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import (
     A_QUEUE,
@@ -34,6 +33,7 @@ from celery_poison.policy import (
 from celery_poison.quarantine.owner import check_owner, default_actor
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
+from celery_poison.text import nearest
 
 #: How often a change of a policy is tried again that others were faster than.
 ATTEMPTS = 10
@@ -42,7 +42,7 @@ Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockList:
+class BlockList(Record):
     """The block list of one moment, the newest rule first.
 
     Attributes:
@@ -54,12 +54,9 @@ class BlockList:
     rules: Sequence[Rule]
     ignored: Sequence[str]
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPolicy:
+class TaskPolicy(Record):
     """What one task tolerates.
 
     Attributes:
@@ -74,20 +71,14 @@ class TaskPolicy:
     origins: Mapping[str, str]
     guarded: bool
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policies:
+class Policies(Record):
     """The policies of one moment; attributes as of :class:`BlockList`."""
 
     version: int
     tasks: Sequence[TaskPolicy]
     ignored: Sequence[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class PolicyChange(NamedTuple):
@@ -128,7 +119,7 @@ class Rules:
     def blocks(self) -> BlockList:
         """Return what is blocked."""
         self.check_owner()
-        version, raw, now = stored_blocks.read_blocks(self._ledger)
+        version, raw, now = stored.read(self._ledger, self._ledger.keys.blocks)
         rules, complaints = read_rules(raw, now)
         newest_first = sorted(rules.values(), key=lambda rule: -rule.since)
         return BlockList(version=version, rules=newest_first, ignored=[*map(str, complaints)])
@@ -199,7 +190,7 @@ class Rules:
     def policies(self) -> Policies:
         """Return the policy of every guarded task, and of every task or queue that has one of its own."""
         self.check_owner()
-        overrides, complaints = Overrides.read(*stored_policies.read(self._ledger))
+        overrides, complaints = Overrides.read(*stored.read(self._ledger, self._ledger.keys.policy)[:2])
         guarded = self._guarded()
         names = sorted({*guarded, *overrides.by_task})
         settings = self._plugin.settings
@@ -233,7 +224,7 @@ class Rules:
         check_override(task, options)
         if not options:
             raise ConfigurationError(f"policy of {task}: no option given; there are {', '.join(OVERRIDABLE)}")
-        if task == stored_policies.VERSION:
+        if task == stored.VERSION:
             raise ConfigurationError(f"a task named {task!r} cannot be overridden: the name is taken")
         if not force and task.startswith(A_QUEUE):
             self._refuse_unless_known(task.removeprefix(A_QUEUE), "force sets it all the same")
@@ -279,7 +270,7 @@ class Rules:
         """Edit one entry of the newest version; ``edit`` gets None where there is none."""
         self.check_owner()
         for attempt in range(1, ATTEMPTS + 1):
-            version, raw = stored_policies.read(self._ledger)
+            version, raw, _ = stored.read(self._ledger, self._ledger.keys.policy)
             options = edit(entry_of(raw[task]) if task in raw else None)
             expected = version if if_version is None else if_version
             try:
@@ -301,16 +292,13 @@ class Rules:
     def _refuse_unless_guarded(self, task: str, otherwise: str) -> None:
         guarded = self._guarded()
         if task not in guarded:
-            near = get_close_matches(task, guarded, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise MessageNotFound(f"this app guards no task {task!r}{hint} ({otherwise})")
+            raise MessageNotFound(f"this app guards no task {task!r}{nearest(task, guarded)} ({otherwise})")
 
     def _refuse_unless_known(self, queue: str, otherwise: str) -> None:
         workers = self.queries.workers(int(self._plugin.settings.activation_interval * 1000))
         known = {*self._app.amqp.queues, *(name for worker in workers for name in worker.all_queues)}
         if queue not in known:
-            near = get_close_matches(queue, known, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
+            hint = nearest(queue, known)
             raise MessageNotFound(f"no worker consumes queue {queue!r}{hint} ({otherwise})")
 
     # --- fleet gate (NEW-1) --------------------------------------------------------------------

@@ -40,13 +40,19 @@ class Spooled(NamedTuple):
 
     def encode(self) -> bytes:
         fields = self.words["fields"].items()
-        packed = {name: _pack(value) if isinstance(value, bytes) else value for name, value in fields}
+        packed = {
+            name: [base64.b64encode(value).decode()] if isinstance(value, bytes) else value
+            for name, value in fields
+        }
         return json.dumps([self.mid, self.start, {**self.words, "fields": packed}]).encode()
 
     @classmethod
     def decode(cls, raw: bytes) -> Spooled:
         mid, start, words = json.loads(raw)
-        fields = {name: _unpack(value) for name, value in words["fields"].items()}
+        fields = {
+            name: base64.b64decode(value[0]) if isinstance(value, list) else value
+            for name, value in words["fields"].items()
+        }
         return cls(mid, Start(*start), {**words, "fields": fields, "route": Route(*words["route"])})
 
 
@@ -83,7 +89,12 @@ class Spool:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-        self._sync()
+        # The name of a new file is on disk only when its directory is.
+        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def bring_to(self, ledger: Ledger) -> Iterator[str]:
         """Bring every message to quarantine; yield the mids of those that it did not know.
@@ -92,8 +103,12 @@ class Spool:
             LedgerUnavailable: Redis still takes nothing; all that is left stays here.
         """
         for file in self._files():
-            message = self._read(file)
-            if message is None:
+            try:
+                message = Spooled.decode(file.read_bytes())
+            except FileNotFoundError:
+                continue  # another worker was faster
+            except Exception:
+                self._set_aside(file)
                 continue
             new = False
             try:
@@ -116,27 +131,10 @@ class Spool:
     def _files(self) -> list[Path]:
         return sorted(self.path.glob(f"*{_MESSAGE}"))
 
-    def _read(self, file: Path) -> Spooled | None:
-        try:
-            return Spooled.decode(file.read_bytes())
-        except FileNotFoundError:
-            return None  # another worker was faster
-        except Exception:
-            self._set_aside(file)
-        return None
-
     def _set_aside(self, file: Path) -> None:
         logger.exception("celery_poison: nobody can read %s; it is kept as %s", file, _BROKEN)
         with suppress(FileNotFoundError):
             file.rename(file.with_suffix(_BROKEN))
-
-    def _sync(self) -> None:
-        """The name of a new file is on disk only when its directory is."""
-        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
 
 def open_spool(directory: str | None) -> Spool | None:
@@ -160,11 +158,3 @@ def spooled_here(directory: str | None) -> str:
     except OSError as error:
         return f"poison_spool_directory cannot be used: {error}"
     return f"{count_of(number, 'message')} that quarantine could not take in {directory}" if number else ""
-
-
-def _pack(value: bytes) -> list[str]:
-    return [base64.b64encode(value).decode()]
-
-
-def _unpack(value: Any) -> Any:
-    return base64.b64decode(value[0]) if isinstance(value, list) else value
