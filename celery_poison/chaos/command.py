@@ -23,7 +23,7 @@ from celery_poison.chaos.plan import make_plan, play, shortest
 from celery_poison.chaos.runs import Blow, Facts, Fault, runs_of
 from celery_poison.chaos.stage import SLOTS, Options, Stage, directory_of
 from celery_poison.chaos.surroundings import Disk
-from celery_poison.testing.basics import Interrupted, Interruptions
+from celery_poison.testing.servers import Interrupted, Interruptions
 
 EXIT_BROKEN, EXIT_NO_SERVER = 1, 3
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery

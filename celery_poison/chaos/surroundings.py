@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from celery_poison.testing.basics import Running, free_ports
+from celery_poison.testing.servers import Running, free_ports
 
 HOST = "127.0.0.1"
 

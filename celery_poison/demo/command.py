@@ -15,7 +15,7 @@ from celery_poison.demo.app import POISONS
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import SLOTS, WORKERS, Stage, open_stage, plan
 from celery_poison.demo.story import Report, Story, judge, play_plain
-from celery_poison.testing.basics import Interrupted, Interruptions
+from celery_poison.testing.servers import Interrupted, Interruptions
 
 EXIT_BROKEN, EXIT_NO_REDIS = 1, 3
 

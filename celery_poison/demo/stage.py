@@ -25,8 +25,8 @@ from celery_poison.demo.app import (
     build_app,
 )
 from celery_poison.testing import RedisServer, Supervisor, Worker
-from celery_poison.testing.basics import Interrupted
 from celery_poison.testing.processes import end_marked, private_environment
+from celery_poison.testing.servers import Interrupted
 
 WORKERS = SLOTS = 2
 #: Seconds that workers get for a warm shutdown before they are killed.

@@ -16,7 +16,7 @@ from celery_poison.demo.app import HANG, POISONS, SEGFAULT, SIGKILL, Poison, exp
 from celery_poison.demo.screen import Screen, Snapshot, Watch, deaths
 from celery_poison.demo.stage import Load, Stage
 from celery_poison.model import MessageRecord
-from celery_poison.testing.basics import Interrupted, Interruptions
+from celery_poison.testing.servers import Interrupted, Interruptions
 from celery_poison.text import count_of
 
 MAX_CRASHES = 2

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from celery_poison import procfs
 
-from .basics import PATIENCE, Running, wait_until
+from .servers import PATIENCE, Running, wait_until
 
 _PACKAGE = str(Path(__file__).parents[2])
 
