@@ -95,10 +95,13 @@ def block(
         rule = quarantine.block_task(name, force=force, **how)
     else:
         rule = quarantine.block_fingerprint(name, task=of, **how)
-    whose = f" of {rule.task or 'any task'}" if rule.kind is Kind.FINGERPRINT else ""
+    answer(rule.as_dict(), _block_line(rule), as_json=as_json, hint=_SOON)
+
+
+def _block_line(rule: Rule) -> str:
+    of = f" of {rule.task or 'any task'}" if rule.kind is Kind.FINGERPRINT else ""
     until = f"until {when(rule.until)}" if rule.until else "until somebody unblocks it"
-    line = f"blocked  {rule.kind} {rule.name}{whose}, {until}"
-    answer(rule.as_dict(), line, as_json=as_json, hint=_SOON)
+    return f"blocked  {rule.kind} {rule.name}{of}, {until}"
 
 
 @verb(*_WHAT, _QUEUE, *who_options, json_option)
