@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from celery_poison.testing.basics import Running, free_ports, wait_until
+from celery_poison.testing.servers import Running, free_ports, wait_until
 
 #: PostgreSQL does not run as root: then it runs as this user, whom Debian's package makes.
 USER = "postgres"

@@ -1,25 +1,38 @@
-"""The command ``celery-poison chaos``."""
+"""The command ``celery-poison chaos``, and one run of it: plan, stage, faults, judge."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
+import redis
 
-from celery_poison.chaos import report
-from celery_poison.chaos.faults import KINDS, possible
-from celery_poison.chaos.judge import Outcome
-from celery_poison.chaos.plan import Fault, make_plan, shortest
-from celery_poison.chaos.run import Program
-from celery_poison.chaos.stage import SLOTS, Options, directory_of
+from celery_poison.chaos import remains, report
+from celery_poison.chaos.excuses import ENDS, GATE, IN_MINGLE, Wrong
+from celery_poison.chaos.faults import EVERY_BROKER, KINDS, NEED_A_DISK, possible
+from celery_poison.chaos.judge import HEALTHY, Outcome, judge, judge_plain
+from celery_poison.chaos.plan import make_plan, play, shortest
+from celery_poison.chaos.runs import Blow, Facts, Fault, runs_of
+from celery_poison.chaos.stage import SLOTS, Options, Stage, directory_of
 from celery_poison.chaos.surroundings import Disk
-from celery_poison.chaos.torment import EVERY_BROKER, NEED_A_DISK
-from celery_poison.testing.basics import Interrupted, Interruptions
+from celery_poison.testing.servers import Interrupted, Interruptions
 
 EXIT_BROKEN, EXIT_NO_SERVER = 1, 3
+#: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
+#: looks only every hundred seconds for what a dead worker held.
+PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 600.0, 45.0, 130.0
+#: Stories that are told.
+STORIES = 20
+#: What Celery says when a worker gives up, and the traceback behind it.
+UNRECOVERABLE = re.compile(r"(Unrecoverable error: .*)((?:\n(?!\[).*)*)")
 
 _EPILOG = """\b
 Examples:
@@ -64,12 +77,18 @@ def chaos(
     options = Options(pool, broker, trial, not guarded, disks=any(name in NEED_A_DISK for name in chosen))
     plan = make_plan(chosen, minutes * 60, seed, options.workers)
     with Interruptions() as interruptions:
-        program = Program(options, minutes * 60, seed, _say, interruptions)
+
+        def try_part(part: list[Fault]) -> Outcome:
+            with directory_of(keep) as directory:
+                _say(f"{len(part)} faults, in {directory}")
+                with Stage(options, directory, seed, interruptions.stopping) as stage:
+                    return run(stage, part, minutes * 60, interruptions)
+
         try:
-            outcome = _play(program, plan, keep)
+            outcome = try_part(plan)
             told = report.as_dict(outcome, options, seed, minutes)
             if outcome.failures and runs:
-                found = shortest(plan, lambda part: bool(_play(program, part, keep).failures), runs)
+                found = shortest(plan, lambda part: bool(try_part(part).failures), runs)
                 told["shortest"] = [f"{fault.at:g} s {fault.name} w{fault.worker}" for fault in found]
         except Interrupted as interrupted:
             click.echo("stopped; nothing is left behind", err=True)
@@ -98,12 +117,6 @@ def _chosen(names: str, pool: str, broker: str) -> list[str]:
     return [name for name in there_are if name not in without]
 
 
-def _play(program: Program, plan: list[Fault], keep: Path | None) -> Outcome:
-    with directory_of(keep) as directory:
-        _say(f"{len(plan)} faults, in {directory}")
-        return program.run(plan, directory)
-
-
 def _text(told: dict[str, object], outcome: Outcome) -> Iterator[str]:
     fleet = f"{told['pool']} on {told['broker']}{', plain' if told['plain'] else ''}"
     sent = f"{told['messages']} messages, {told['poisons']} of them poison, {len(outcome.plan)} faults"
@@ -115,3 +128,129 @@ def _text(told: dict[str, object], outcome: Outcome) -> Iterator[str]:
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def run(stage: Stage, plan: list[Fault], seconds: float, interruptions: Interruptions) -> Outcome:
+    """Play a plan to a fleet of its own, and judge.
+
+    Args:
+        seconds: how long faults may strike.
+
+    Raises:
+        Interrupted: somebody wants it to end.
+    """
+    stage.start_fleet()
+    with remains.Watch(stage) as watch:
+        with stage.load:
+            blows, broken = play(plan, stage, seconds, _say)
+        began = time.monotonic()
+        _await_quiet(stage, watch)
+    interruptions.pause()
+    quiet, plain = time.monotonic() - began, stage.options.plain
+    facts = _facts(stage, watch, blows, broken)
+    outcome = Outcome(plan, facts, (judge_plain if plain else judge)(facts), quiet)
+    # Journal and logs go by the wall clock.
+    ahead, logs = time.time() - time.monotonic(), stage.logs()
+    outcome.stories = {
+        id: report.story(id, facts, stage.log.lines, watch.journal, ahead, logs) for id in _worst(outcome)
+    }
+    _write_down(stage.directory, outcome, watch.journal)
+    return outcome
+
+
+def _await_quiet(stage: Stage, watch: remains.Watch) -> None:
+    """Wait until nothing is left to do, or patience ends."""
+    began = changed = time.monotonic()
+    standstill = PLAIN_STANDSTILL if stage.options.plain else STANDSTILL
+    left = _open(stage, watch)
+    while left and time.monotonic() < min(began + PATIENCE, changed + standstill):
+        stage.wait(0.5)
+        if stage.stopping.is_set():
+            return
+        before, left = left, _open(stage, watch)
+        changed = changed if left == before else time.monotonic()
+    _say(f"after {time.monotonic() - began:.0f} s {left or 'nothing'} is left to do")
+
+
+def _open(stage: Stage, watch: remains.Watch) -> dict[str, int]:
+    stage.log.update()
+    sure = {id for id, sent in stage.load.sent.items() if sent.sure and sent.kind == HEALTHY}
+    missing = len(sure - stage.log.ended - {*watch.convicted})
+    with suppress(redis.RedisError, OSError):
+        left = remains.unfinished(stage) | ({"not done": missing} if missing else {})
+        return {name: count for name, count in left.items() if name != ENDS}
+    return {"server": 1}
+
+
+def _facts(stage: Stage, watch: remains.Watch, blows: list[Blow], broken: list[str]) -> Facts:
+    """Ask Redis what is left, before and after everybody leaves."""
+    plain, left, on_record = stage.options.plain, remains.counted(stage), remains.on_record(stage)
+    remembered, expiring = (set(), set()) if plain else remains.flagged(stage)
+    ended = set() if plain or stage.rabbit else remains.ended(stage)
+    stage.stop_fleet()
+    after = {name: count for name, count in remains.counted(stage).items() if name not in left}
+    left |= {f"{name}, when all have left": count for name, count in after.items()}
+    if not plain:
+        left |= remains.left_behind(stage)
+    stage.log.update()
+    blows = [*blows, *stage.deaths, *_gates(watch.journal)]
+    return Facts(
+        sent=stage.load.sent,
+        runs=runs_of(stage.log.lines),
+        blows=sorted(blows, key=lambda blow: blow.began),
+        broker=stage.options.broker,
+        tried=stage.options.trial != "off",
+        convicted=watch.convicted,
+        flagged=frozenset(remembered),
+        expiring=frozenset(expiring),
+        ended=frozenset(ended),
+        left=left,
+        complaints=[*_complaints(stage), *(("", text) for text in broken)],
+        on_record=on_record,
+    )
+
+
+def _gates(journal: Iterable[dict[str, str]]) -> list[Blow]:
+    """Return when the fleet gate was closed."""
+    gates: list[Blow] = []
+    ahead = time.time() - time.monotonic()
+    for entry in journal:
+        at = report.recorded_at(entry) - ahead
+        if entry["event"] == "gate_closed":
+            gates.append(Blow(GATE, at, note=entry["note"]))
+        elif entry["event"] == "gate_lifted" and gates:
+            gates[-1].ended = at
+    return gates
+
+
+def _worst(outcome: Outcome) -> list[str]:
+    """Return ids of messages that went wrong, the lost ones first."""
+    found = sorted(outcome.failures, key=lambda finding: finding.case.wrong is not Wrong.LOST)
+    return list(dict.fromkeys(finding.case.id for finding in found if finding.case.id))[:STORIES]
+
+
+def _complaints(stage: Stage) -> list[tuple[str, str]]:
+    return [
+        (life, f"{found} {IN_MINGLE}" if "consumer/mingle.py" in trace else found)
+        for life, worker in stage.lives.items()
+        for found, trace in UNRECOVERABLE.findall(worker.log_text())
+    ]
+
+
+def _write_down(directory: Path, outcome: Outcome, journal: Iterable[Any]) -> None:
+    rows = {
+        "plan": map(asdict, outcome.plan),
+        "blows": map(asdict, outcome.facts.blows),
+        "sent": ({"id": id, **asdict(sent)} for id, sent in outcome.facts.sent.items()),
+        "journal": journal,
+        "findings": ({"excuse": found.excuse, **asdict(found.case)} for found in outcome.findings),
+    }
+    for name, of_kind in rows.items():
+        lines = (f"{json.dumps(row, default=str)}\n" for row in of_kind)
+        (directory / f"{name}.jsonl").write_text("".join(lines))
+    stories = ("\n".join([id, *told, ""]) for id, told in outcome.stories.items())
+    (directory / "stories.txt").write_text("\n".join(stories))
+    (directory / "on-record.txt").write_text("".join(f"{line}\n" for line in outcome.facts.on_record))

@@ -79,14 +79,12 @@ class Excuse:
     why: str
     broker: str = ""
 
-    def holds(self, case: Case, blow: Blow, broker: str) -> bool:
-        known = case.wrong in self.wrong and blow.name in self.faults and self.broker in ("", broker)
-        return known and self.test(case, blow)
-
 
 def find_excuse(case: Case, blows: list[Blow], broker: str = "redis") -> str:
     """Return why something wrong is nobody's fault; the empty string if it is somebody's."""
-    return next((row.why for row in EXCUSES for blow in blows if row.holds(case, blow, broker)), "")
+    rows = (row for row in EXCUSES if case.wrong in row.wrong and row.broker in ("", broker))
+    held = (row.why for row in rows for blow in blows if blow.name in row.faults and row.test(case, blow))
+    return next(held, "")
 
 
 def settled(run: Run, blows: Iterable[Blow]) -> float:
@@ -122,9 +120,10 @@ def _was_there(case: Case, blow: Blow) -> bool:
 
 
 def _went_with_it(case: Case, blow: Blow) -> bool:
-    """Whether the message is gone, and Redis heard of no end since that would clear its history."""
+    """Whether the message is gone, and who would ask for its end, or nothing was heard that clears it."""
     ends = [run.end for run in case.runs if run.end is not None and run.end >= blow.began]
-    return case.id in blow.gone and (not ends or case.settled > max(ends) + CUT_SHORT)
+    never_cleared = not ends or case.settled > max(ends) + CUT_SHORT
+    return case.id in blow.gone and (case.text == ITS_END or never_cleared)
 
 
 def _could_not_tell_of_its_end(case: Case, blow: Blow) -> bool:
@@ -136,15 +135,10 @@ def _could_not_tell_of_its_end(case: Case, blow: Blow) -> bool:
 
 
 def _its_end_was_refused(case: Case, blow: Blow) -> bool:
-    """Whether Redis lost the note of its end or quarantine, or that it was forgotten, seconds later."""
-    since, until = blow.began - TOGETHER - FORGETTING, blow.ended + TOGETHER
-    return bool(case.id) and any(since <= (run.end or run.kill or 0.0) <= until for run in case.runs)
-
-
-def _was_forgotten_in_vain(case: Case, blow: Blow) -> bool:
-    """Whether Redis lost that its end was forgotten; its worker left before it had looked again."""
-    since = blow.began - KEPT
-    return case.text == ITS_END and any(since <= (run.end or 0.0) <= blow.ended for run in case.runs)
+    """Whether Redis lost the note of its end or quarantine, or that it was forgotten, which comes later."""
+    since = blow.began - (KEPT if case.text == ITS_END else TOGETHER + FORGETTING)
+    ends = (run.end or run.kill or 0.0 for run in case.runs)
+    return bool(case.id) and any(since <= end <= blow.ended + TOGETHER for end in ends)
 
 
 def _was_recovered_from_in_vain(case: Case, blow: Blow) -> bool:
@@ -212,18 +206,17 @@ def _came_after_what_tells_it(case: Case, blow: Blow) -> bool:
 
 
 def _was_on_trial_there(case: Case, blow: Blow) -> bool:
-    """Whether its cell may have been hit; one that stood still was not seen at work any more by then."""
-    return any(
+    """Whether its cell may have been hit, at work, or, when it was convicted, before its first line.
+
+    One that stood still was not seen at work any more by then.
+    """
+    at_work = any(
         run.on_trial
         and run.life in blow.lives
         and run.begin - SLACK <= blow.began <= (run.end or max(run.last, case.at)) + SLACK
         for run in case.runs
     )
-
-
-def _was_about_to_begin_there(case: Case, blow: Blow) -> bool:
-    """Whether a cell was killed when it was convicted: its own, before the task came to its first line."""
-    return bool(blow.lives) and blow.began - SLACK <= case.at <= blow.ended + TOGETHER
+    return at_work or (bool(blow.lives) and blow.began - SLACK <= case.at <= blow.ended + TOGETHER)
 
 
 def _struck_its_worker(case: Case, blow: Blow) -> bool:
@@ -274,19 +267,9 @@ ENDS = "ends that wait for a copy"
 ITS_END, REMEMBERED, EXPIRES = "its end is on record", "is remembered", "is remembered for a while"
 
 
-def _nobody_asks_for_its_end(case: Case, blow: Blow) -> bool:
-    """Whether its worker was forgotten, or the copy that its end waits for: it stays for some hours."""
-    return case.text == ITS_END and case.id in blow.gone
-
-
-def _ended_under_a_former_name(case: Case, blow: Blow) -> bool:
-    """Whether its worker was taken for dead: if it dies later, the end waits for a copy, for hours."""
-    return case.text == ITS_END and _was_away(case, blow)
-
-
-def _ended_unheard(case: Case, blow: Blow) -> bool:
-    """Whether its worker was taken for dead: who ran it last, or was to run it, never told of its end."""
-    return case.text == EXPIRES and _was_away(case, blow)
+def _was_taken_for_dead(case: Case, blow: Blow) -> bool:
+    """Whether its worker was: nobody told of its end, or it waits for a copy when that worker dies later."""
+    return case.text in (ITS_END, EXPIRES) and _was_away(case, blow)
 
 
 def _waits_for_a_copy(case: Case, blow: Blow) -> bool:
@@ -312,21 +295,9 @@ OF_CONNECTIONS = (
 #: What keeps a ledger from answering that is not the broker.
 OF_THE_LEDGER = ("redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "disk-full")
 #: What keeps the heartbeats of a worker, or of all, from Redis for less than it takes to be taken for dead.
-SHORT = (
-    "redis-pause",
-    "redis-kill",
-    "redis-down",
-    "redis-lost-second",
-    "redis-full",
-    "net-freeze-4",
-    "stop-4",
-)
+SHORT = (*OF_THE_LEDGER[:-1], "net-freeze-4", "stop-4")
 #: What keeps an acknowledgement from getting out.
-OUTAGES = (
-    *SWITCHES, "redis-pause", "redis-kill", "redis-down", "redis-lost-second", "redis-full", "rabbit-kill",
-    "rabbit-pause", "rabbit-close", "net-drop", "net-cut-5", "net-cut-15", "net-freeze-4", "net-freeze-15",
-    "net-slow", "stop-4",
-)  # fmt: skip
+OUTAGES = (*SWITCHES, *OF_THE_LEDGER[:-1], *OF_CONNECTIONS, "net-slow", "stop-4")
 
 EXCUSES = (
     Excuse((Wrong.LOST,), ("redis-empty",), _was_there,
@@ -353,28 +324,18 @@ EXCUSES = (
            "what would have told a copy for one was in Redis when that was emptied", "rabbitmq"),
     Excuse((Wrong.CONVICTED,), OF_CELLS, _was_on_trial_there,
            "somebody killed its cell from outside"),
-    Excuse((Wrong.CONVICTED,), OF_CELLS, _was_about_to_begin_there,
-           "somebody killed its cell from outside, before the task began"),
     Excuse((Wrong.CONVICTED,), (DEATH,), _was_in_two_deaths,
            "it ran in two workers that died, which convicts where nothing is tried (`--trial off`)"),
-    Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15"),
-           _came_together, "a fault came at the same time"),
+    Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15", GATE),
+           _came_together, "a fault came at the same time, or the fleet gate was closed"),
     Excuse((Wrong.KILLED,), (DEATH,), _worker_died_beside_its_trial,
            "its worker died beside its trial, of something else"),
-    Excuse((Wrong.KILLED,), (GATE,), _came_together,
-           "the fleet gate was closed: many workers had died at once"),
     Excuse((Wrong.LEFT,), ("redis-empty",), _went_with_it,
            "its message was in Redis when that was emptied"),
-    Excuse((Wrong.LEFT,), ("redis-empty",), _nobody_asks_for_its_end,
-           "who would ask for its end was forgotten with it"),
-    Excuse((Wrong.LEFT,), SILENCES, _ended_under_a_former_name,
-           "its worker was taken for dead, and died before it could forget the end"),
-    Excuse((Wrong.LEFT,), SILENCES, _ended_unheard,
-           "its worker was taken for dead, and nobody told of its end: it is forgotten after 30 days"),
+    Excuse((Wrong.LEFT,), SILENCES, _was_taken_for_dead,
+           "its worker was taken for dead: its end, or its history, stays until it expires"),
     Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
            "Redis did not keep the note of its end, or that it was forgotten"),
-    Excuse((Wrong.LEFT,), ("redis-lost-second",), _was_forgotten_in_vain,
-           "Redis lost that its end was forgotten, and its worker left: it stays for some hours"),
     Excuse((Wrong.LEFT,), ("redis-lost-second",), _was_recovered_from_in_vain,
            "Redis lost that its worker's death was on record: it is flagged again, after its end"),
     Excuse((Wrong.LEFT,), ("redis-empty",), _had_a_copy_beside_its_trial,

@@ -20,8 +20,7 @@ from celery_poison.chaos.excuses import (
     settled,
     silences,
 )
-from celery_poison.chaos.plan import Fault
-from celery_poison.chaos.runs import Blow, Facts, Run
+from celery_poison.chaos.runs import Blow, Facts, Fault, Run
 
 #: Deaths until a poison is convicted: ``max(2, max_crashes)``.
 MAX_DEATHS = 2

@@ -1,32 +1,24 @@
-"""The plan of one run: which fault strikes when and whom, made up front from a seed; and a shorter one."""
+"""The plan of one run: made up front from a seed, carried out; and a shorter one."""
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
+
+from celery_poison.chaos.faults import KINDS
+from celery_poison.chaos.runs import Blow, Fault
+from celery_poison.chaos.stage import Stage
 
 #: Seconds of peace at the beginning, and the shortest and longest pause between two faults.
 PEACE = 3.0
 PAUSE = (2.0, 6.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault.
-
-    Attributes:
-        at: seconds after the load has begun.
-        name: as in the table of docs/chaos.md.
-        worker: number of the worker it strikes, from 1, if it strikes one.
-        dice: from 0 to 1, for what else there is to choose.
-    """
-
-    at: float
-    name: str
-    worker: int
-    dice: float
+#: Seconds between two faults of one owner: two short ones shall not look like a long one.
+REST = 3.0
 
 
 def make_plan(names: Sequence[str], seconds: float, seed: int, workers: int) -> list[Fault]:
@@ -44,6 +36,48 @@ def make_plan(names: Sequence[str], seconds: float, seed: int, workers: int) -> 
         plan.append(Fault(round(at, 2), deck.pop(), dice.randint(1, workers), round(dice.random(), 4)))
         at += dice.uniform(*PAUSE)
     return plan
+
+
+def play(
+    plan: Iterable[Fault], stage: Stage, seconds: float, say: Callable[[str], None]
+) -> tuple[list[Blow], list[str]]:
+    """Strike a stage for so many seconds, each fault in a thread of its own, so that they meet.
+
+    Returns:
+        What was done, in the order of its beginnings; and faults that could not be done, and why.
+    """
+    blows: list[Blow] = []
+    broken: list[str] = []
+    owners: dict[str, threading.Lock] = defaultdict(threading.Lock)
+
+    def strike(fault: Fault) -> None:
+        kind = KINDS[fault.name]
+        owned = kind.owns.format(worker=fault.worker)
+        with owners[owned] if owned else contextlib.nullcontext():
+            if stage.stopping.is_set():
+                return
+            blow = Blow(fault.name, time.monotonic())
+            blows.append(blow)
+            try:
+                kind.do(stage, fault, blow)
+            except Exception as error:  # told, and a failure of the run
+                broken.append(f"{fault.name}: {error!r}")
+            blow.ended = time.monotonic()
+            say(f"{fault.at:8.2f} s  {blow.name} {' '.join(blow.lives)} {blow.note}")
+            if owned:
+                stage.wait(REST)
+
+    threads, began = [], time.monotonic()
+    for fault in plan:
+        stage.wait(began + fault.at - time.monotonic())
+        if stage.stopping.is_set():
+            break
+        threads.append(threading.Thread(target=strike, args=(fault,), name=fault.name, daemon=True))
+        threads[-1].start()
+    stage.wait(began + seconds - time.monotonic())
+    for thread in threads:
+        thread.join()
+    return blows, broken
 
 
 # --- a shorter one --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -117,12 +117,16 @@ def _number(answer: Any) -> int:
     return int(answer or 0)
 
 
-def entries(stage: Stage) -> list[str]:
-    """Return the starts, ends and parkings that the ledger has on record, as they stand there."""
-    with stage.redis.client() as client:
-        told: list[Any] = [client.hgetall(key) for key in (_KEYS.running, _KEYS.done, _KEYS.parked)]
-    rows = [row for each in told for row in each.items()]
-    return [f"{name}: {value}" for name, value in rows]
+def on_record(stage: Stage) -> list[str]:
+    """Return one line for each message, start, end, parking and candidate that Redis holds, and where."""
+    hashes = {"unacked": "unacked", **{name: getattr(_KEYS, name) for name in ("running", "done", "parked")}}
+    with stage.redis.client(decode_responses=False) as client:
+        rows: list[tuple[str, Any]] = []
+        for name, key in hashes.items():
+            rows += [(f"{name} {field.decode()}", value) for field, value in client.hgetall(key).items()]
+        rows += [("candidates", id) for id in client.zrange(_KEYS.candidates, 0, -1)]
+        rows += [(name, value) for name in stage.queues for value in client.lrange(name, 0, -1)]
+    return [f"{where}: {value.decode(errors='replace')}" for where, value in rows]
 
 
 def ended(stage: Stage) -> set[str]:
@@ -164,25 +168,6 @@ def _may_stay(path: Path) -> bool:
     return path.match("celery_poison-*") or path.name == "ballast" or path.parts[0].startswith("pymp-")
 
 
-def traces(stage: Stage, ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return where Redis still knows these task ids, before everybody leaves."""
-    found: dict[str, list[str]] = {id: [] for id in ids}
-    with stage.redis.client(decode_responses=False) as client:
-        rows: list[tuple[str, Any]] = [
-            (f"unacked {tag.decode()}", value) for tag, value in client.hgetall("unacked").items()
-        ]
-        for name in ("running", "parked", "candidates"):
-            key = getattr(_KEYS, name)
-            values: Any = client.zrange(key, 0, -1) if name == "candidates" else client.hvals(key)
-            rows += [(name, value) for value in values]
-        rows += [(name, value) for name in stage.queues for value in client.lrange(name, 0, -1)]
-    for where, value in rows:
-        for id, places in found.items():
-            if id.encode() in value:
-                places.append(f"{where}: {value[:200].decode(errors='replace')}")
-    return found
-
-
 #: Seconds between two looks, and more journal entries than come meanwhile.
 LOOK, LATEST = 0.5, 500
 
@@ -205,13 +190,13 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
-        self._look()
+        self._look(count=1_000_000)
 
     def _look_on(self) -> None:
         while not self._over.wait(LOOK):
             self._look()
 
-    def _look(self) -> None:
+    def _look(self, count: int = LATEST) -> None:
         if not self._stage.options.plain:
             with suppress(PoisonError):  # Redis is away
                 queries = Quarantine(self._stage.app).queries
@@ -219,11 +204,9 @@ class Watch:
                 now = time.monotonic()
                 for _, id in kept:
                     self.convicted.setdefault(id, now)
-                self._entries |= {entry["at"]: entry for entry in queries.journal(count=LATEST)}
+                self._entries |= {entry["at"]: entry for entry in queries.journal(count=count)}
 
+    @property
     def journal(self) -> list[dict[str, str]]:
-        """Return every entry that was seen, the oldest first."""
-        if not self._stage.options.plain:
-            everything = Quarantine(self._stage.app).queries.journal(count=1_000_000)
-            self._entries |= {entry["at"]: entry for entry in everything}
+        """Every entry that was seen, the oldest first."""
         return sorted(self._entries.values(), key=lambda entry: [*map(int, entry["at"].split("-"))])

@@ -103,6 +103,8 @@ def _machine() -> str:
 
 #: Seconds of faults that are told before and after what happened to the message.
 BEFORE, AFTER = 5.0, 20.0
+#: Characters that are told of a record that mentions it.
+_LONG = 200
 _LOGGED = re.compile(r"^\[([\d:, -]+): \w+/\w[\w-]*\] (.*)$", re.MULTILINE)
 _TOLD = ("event", "token", "worker", "state", "cause", "outcome", "deliveries", "strikes", "note")
 
@@ -133,7 +135,8 @@ def story(
     told += _logged(id, logs, ahead)
     begin = facts.sent[id].at if id in facts.sent else first
     found = [f"{at - begin:+8.2f} s  {text}" for at, text in sorted(told)]
-    return [*found, *(f"left in {place}" for place in facts.traces.get(id, ()))]
+    mentions = re.compile(rf"(?<![\w.]){re.escape(id)}(?![\w.])").search
+    return [*found, *(f"left in {line[:_LONG]}" for line in facts.on_record if mentions(line))]
 
 
 def _logged(id: str, logs: Mapping[str, str], ahead: float) -> Iterator[tuple[float, str]]:

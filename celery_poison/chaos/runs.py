@@ -77,6 +77,23 @@ class TaskLog:
                 self.ended.add(line.id)
 
 
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        at: seconds after the load has begun.
+        name: as in the table of docs/chaos.md.
+        worker: number of the worker it strikes, from 1, if it strikes one.
+        dice: from 0 to 1, for what else there is to choose.
+    """
+
+    at: float
+    name: str
+    worker: int
+    dice: float
+
+
 @dataclass
 class Blow:
     """A fault as it came, or a death: seconds, monotonic; the lives and processes that it struck.
@@ -144,7 +161,7 @@ class Facts:
         ended: task ids of starts that ended and are still on record, where nothing waits for a copy.
         complaints: lives of workers, and what Celery said when it gave up; or no life, and a fault that
             could not be done.
-        traces: where Redis still knew a message that was not done, when all was quiet.
+        on_record: what Redis still held when all was quiet, and where.
     """
 
     sent: Mapping[str, Sent]
@@ -158,7 +175,7 @@ class Facts:
     expiring: frozenset[str] = frozenset()
     ended: frozenset[str] = frozenset()
     complaints: list[tuple[str, str]] = field(default_factory=list)
-    traces: Mapping[str, list[str]] = field(default_factory=dict)
+    on_record: list[str] = field(default_factory=list)
 
 
 def runs_of(lines: Iterable[Line]) -> dict[str, list[Run]]:

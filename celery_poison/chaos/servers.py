@@ -7,7 +7,7 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ import kombu
 import redis
 
 from celery_poison.testing import RedisServer
-from celery_poison.testing.basics import PATIENCE, Running, free_ports, wait_until
+from celery_poison.testing.servers import PATIENCE, Running, Server, free_ports, wait_until
 
 #: Debian's `rabbitmq-server` on the PATH changes to the user rabbitmq and to the system's directories;
 #: the script that it calls in the end does neither.
@@ -28,7 +28,7 @@ def find_script(name: str = "rabbitmq-server") -> str | None:
     return str(plain) if os.access(plain, os.X_OK) else shutil.which(name)
 
 
-class RabbitServer(Running):
+class RabbitServer(Server):
     """One RabbitMQ node with a name, ports, directories, cookie, user and port mapper of its own.
 
     ::
@@ -38,10 +38,14 @@ class RabbitServer(Running):
                 app = Celery(broker=rabbit.url())
 
     No plugins are loaded, nothing of the system's RabbitMQ is read or written, and it runs as any user,
-    root too. Starting takes some seconds.
+    root too. Starting takes some seconds. After `kill()`, `start()` brings durable messages back.
     """
 
+    title = "RabbitMQ"
+    goodbye = signal.SIGKILL  # nothing in it is worth a slow one
+
     def __init__(self) -> None:
+        super().__init__()
         script = find_script()
         if script is None:
             raise FileNotFoundError("no rabbitmq-server: install RabbitMQ")
@@ -50,8 +54,6 @@ class RabbitServer(Running):
         self._node = f"poison{self.port}@localhost"
         # Random, so that only this server lets us in, should another one have taken the port.
         self._password = secrets.token_hex(8)
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._server: subprocess.Popen[bytes] | None = None
         self._epmd: subprocess.Popen[bytes] | None = None
 
     @staticmethod
@@ -79,73 +81,25 @@ class RabbitServer(Running):
             raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    @property
-    def directory(self) -> Path:
-        if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="poison-rabbit-")
-        return Path(self._directory.name)
-
-    def start(self) -> Self:
-        """Start and wait until one can log in. On the same port and data after `kill()`."""
-        if self._server is not None:
-            raise RuntimeError("this RabbitMQ is already running")
+    def _launch(self) -> subprocess.Popen[bytes]:
         self._write_files()
+        environment = self._environment()
         # The port mapper is started here: left to itself, Erlang starts one that outlives us.
-        self._epmd = self._spawn("epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1")
-        self._server = self._spawn(self._script)
-        try:
-            wait_until(self._answers, what=lambda: f"RabbitMQ answers\n{self.log_text()}")
-        except BaseException:
-            self.stop()
-            raise
-        return self
+        self._epmd = self._spawn(
+            "epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1", env=environment
+        )
+        return self._spawn(self._script, env=environment)
 
-    def kill(self) -> None:
-        """SIGKILL the node. Its directory stays, so that `start()` brings durable messages back."""
-        for process in (self._server, self._epmd):
-            if process is not None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        self._server = self._epmd = None
-
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal(signal.SIGCONT)
-
-    def stop(self) -> None:
-        """End the node and remove its directory. Nothing in it is worth a slow good-bye."""
-        self.kill()
-        if self._directory is not None:
-            self._directory.cleanup()
-            self._directory = None
-
-    def log_text(self) -> str:
-        return "\n".join(path.read_text(errors="replace") for path in sorted(self.directory.glob("*.log")))
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._server is None:
-            raise RuntimeError("this RabbitMQ is not running")
-        os.killpg(self._server.pid, number)
-
-    def _spawn(self, *command: str) -> subprocess.Popen[bytes]:
-        with (self.directory / "output.log").open("ab") as log:
-            return subprocess.Popen(
-                command,
-                env=self._environment(),
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        for each in (process, self._epmd):
+            if each is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(each.pid, how)
+                each.wait()
+        self._epmd = None
 
     def _answers(self) -> bool:
-        assert self._server is not None
-        if self._server.poll() is not None:
-            raise RuntimeError(f"RabbitMQ left with {self._server.returncode}\n{self.log_text()}")
         with kombu.Connection(self.url(), connect_timeout=5) as connection:
             try:
                 connection.connect()
@@ -218,21 +172,12 @@ class SentinelServer(RedisServer):
 
     def has_master(self, port: int) -> bool:
         """Does it send everybody there, in whatever way it is asked? During a failover its answers differ."""
-        row = _row(self._ask("master"))
+        row = _row(self.ask("master"))
         return row["port"] == str(port) and row["flags"] == "master"
 
-    def sees_replica(self) -> bool:
-        """Does it know one usable replica?"""
-        known = map(_row, self._ask("replicas"))
-        return sum(row["flags"] == "slave" and row["master-link-status"] == "ok" for row in known) == 1
-
-    def demote_master(self) -> None:
-        """Make it fail over although the master is well."""
-        self._ask("failover")
-
-    def _ask(self, what: str) -> Any:
+    def ask(self, what: str) -> Any:
+        """As it comes: what redis-py makes of it differs between its versions."""
         with self.client(protocol=2) as client:
-            # As it comes: what redis-py makes of it differs between its versions.
             client.response_callbacks.clear()
             return client.execute_command("SENTINEL", what, MASTER_NAME)
 
@@ -301,19 +246,24 @@ class SentinelSet(Running):
         if kill:
             old.kill()
         else:
-            self.sentinel.demote_master()
-        wait_until(lambda: self._is_master(new), what=lambda: f"a failover\n{self.sentinel.log_text()}")
+            self.sentinel.ask("failover")
+
+        def has_taken_over() -> bool:
+            with new.client() as client:
+                role = client.info("replication")["role"]
+            return bool(role == "master" and self.sentinel.has_master(new.port))
+
+        wait_until(has_taken_over, what=lambda: f"a failover\n{self.sentinel.log_text()}")
         self.master, self.replica = new, old
 
     def wait_whole(self) -> None:
         """Wait until the Sentinel knows a replica in step: it can fail over."""
-        wait_until(self.sentinel.sees_replica, what=lambda: f"a replica\n{self.sentinel.log_text()}")
 
-    def _is_master(self, server: RedisServer) -> bool:
-        if not self.sentinel.has_master(server.port):
-            return False
-        with server.client() as client:
-            return bool(client.info("replication")["role"] == "master")
+        def in_step() -> bool:
+            known = map(_row, self.sentinel.ask("replicas"))
+            return sum(row["flags"] == "slave" and row["master-link-status"] == "ok" for row in known) == 1
+
+        wait_until(in_step, what=lambda: f"a replica\n{self.sentinel.log_text()}")
 
 
 # The failover's own time limit is short, so that one that went wrong is tried again within a test.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from celery_poison.testing.basics import Running, free_ports
+from celery_poison.testing.servers import Running, free_ports
 
 HOST = "127.0.0.1"
 
@@ -65,11 +65,12 @@ class TcpProxy(Running):
         self._set_flowing(False)
 
     def slow_down(self, seconds: float) -> None:
-        """Hold everything that is sent from now on for so long; 0: no more."""
+        """Hold everything that is sent from now on for so long; 0, or `heal`: no more."""
         self.delay = seconds
 
     def heal(self) -> None:
-        """Accept and forward again. What was sent while frozen is delivered, in order."""
+        """Accept and forward again, at once. What was sent while frozen is delivered, in order."""
+        self.delay = 0.0
         with self._changed:
             if not self._listening:
                 self._listener.listen(128)

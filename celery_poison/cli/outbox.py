@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from celery_poison.cli.output import print_json, print_table, say
+from celery_poison.cli.output import answer, answer_table, print_json, print_table, say
 from celery_poison.cli.session import (
     REFUSED,
     Refused,
     app_of,
     json_option,
+    limit_option,
     open_quarantine,
     verb,
     who_options,
@@ -80,10 +81,8 @@ def status(ctx: click.Context, as_json: bool) -> None:
     if rows:
         say(str(rows), err=True)
     if failed:
-        say(
-            f"{count_of(failed, 'message')} could not be sent and do not wait: `outbox list --failed`",
-            err=True,
-        )
+        lost = f"{count_of(failed, 'message')} could not be sent and do not wait"
+        say(f"{lost}: `outbox list --failed`", err=True)
 
 
 def _lane_row(lane: LaneRecord) -> list[object]:
@@ -92,28 +91,17 @@ def _lane_row(lane: LaneRecord) -> list[object]:
         by = lane.blocked.get("actor") or lane.blocked.get("cause")
         note = lane.blocked.get("note")
         since = when(lane.blocked.get("at_ms", 0) / 1000)
-        return [
-            lane.queue,
-            task,
-            lane.waiting,
-            lane.tries,
-            f"BLOCKED by {by} since {since}{note and f': {note}'}",
-            "-",
-        ]
-    soon = f"in {duration(lane.due_in)}" if lane.cause and lane.due_in else "now"
-    return [lane.queue, task, lane.waiting, lane.tries, _why(lane.cause), soon]
-
-
-def _why(cause: str) -> str:
-    known = cause in {each.value for each in Cause}
-    return f"{cause}: {Cause(cause).row.sentence}" if known else cause or "-"
+        why, soon = f"BLOCKED by {by} since {since}{note and f': {note}'}", "-"
+    else:
+        known = lane.cause in {each.value for each in Cause}
+        why = f"{lane.cause}: {Cause(lane.cause).row.sentence}" if known else lane.cause or "-"
+        soon = f"in {duration(lane.due_in)}" if lane.cause and lane.due_in else "now"
+    return [lane.queue, task, lane.waiting, lane.tries, why, soon]
 
 
 @verb(
     *_SELECT,
-    click.option(
-        "-n", "--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many."
-    ),
+    limit_option(50),
     json_option,
     name="list",
     group=outbox,
@@ -127,12 +115,7 @@ def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int, a
     celery -A proj poison outbox list --failed --json | jq '.[].seq'
     """
     found = [*islice(_desk(ctx).messages(queue, task, failed=failed), limit)]
-    if as_json:
-        print_json([each.as_dict() for each in found])
-    elif found:
-        print_table(["NUMBER", "ID", "TASK", "QUEUE", "AGE", "BYTES"], map(_row, found))
-    else:
-        click.echo("nothing", err=True)
+    answer_table(found, ["NUMBER", "ID", "TASK", "QUEUE", "AGE", "BYTES"], _row, "nothing", as_json=as_json)
 
 
 def _row(found: Waiting) -> list[object]:
@@ -152,11 +135,8 @@ def show(ctx: click.Context, number: int, as_json: bool) -> None:
     celery -A proj poison outbox show 17 --json | jq .headers
     """
     told = _desk(ctx).find(number).details()
-    if as_json:
-        print_json(told)
-        return
-    for name, value in told.items():
-        say(f"{name:<16}{when(value) if name == 'at' else value}")
+    lines = (f"{name:<16}{when(value) if name == 'at' else value}" for name, value in told.items())
+    answer(told, *lines, as_json=as_json)
 
 
 @verb(_NUMBERS, *_SELECT[:2], *who_options, json_option, name="retry", group=outbox)
@@ -177,10 +157,7 @@ def retry(
         _each(ctx, numbers, lambda seq: desk.retry(seq, actor=who, note=note), "retried", as_json=as_json)
         return
     due = desk.resend(queue, task)
-    if as_json:
-        print_json({"destinations": due})
-    else:
-        say(f"{count_of(due, 'destination')} tried again now")
+    answer({"destinations": due}, f"{count_of(due, 'destination')} tried again now", as_json=as_json)
 
 
 @verb(
@@ -203,19 +180,19 @@ def drop(ctx: click.Context, numbers: tuple[int, ...], note: str, actor: str, as
 def _each(
     ctx: click.Context, numbers: tuple[int, ...], act: Callable[[int], None], done: str, *, as_json: bool
 ) -> None:
-    outcomes: list[dict[str, Any]] = []
+    errors: dict[int, str] = {}
+    numbers = tuple(dict.fromkeys(numbers))
     for seq in numbers:
         try:
             act(seq)
-            outcomes.append({"seq": seq, "done": True, "error": ""})
         except MessageNotFound as error:
-            outcomes.append({"seq": seq, "done": False, "error": str(error)})
+            errors[seq] = str(error)
     if as_json:
-        print_json(outcomes)
+        print_json([{"seq": seq, "done": seq not in errors, "error": errors.get(seq, "")} for seq in numbers])
     else:
-        for outcome in outcomes:
-            say(f"{done}  {outcome['seq']}" if outcome["done"] else outcome["error"], err=not outcome["done"])
-    if not all(outcome["done"] for outcome in outcomes):
+        for seq in numbers:
+            say(errors.get(seq, f"{done}  {seq}"), err=seq in errors)
+    if errors:
         ctx.exit(REFUSED)
 
 
@@ -260,12 +237,10 @@ def block_sending(
     if consuming and task:
         raise click.UsageError("--consuming is about a whole queue; of one task: `pause --task`")
     is_new = _desk(ctx).block(queue, task, consuming=consuming, actor=actor or default_actor(), note=note)
-    if as_json:
-        print_json({"kind": "queue", "queue": queue, "task": task, "new": is_new})
-        return
     of = f" of task {task}" if task else ""
     was, too = "" if is_new else " (it was)", ", and consuming it" if consuming else ""
-    say(f"blocked  sending{of} to queue {queue}{too}, until somebody unblocks it{was}")
+    line = f"blocked  sending{of} to queue {queue}{too}, until somebody unblocks it{was}"
+    answer({"kind": "queue", "queue": queue, "task": task, "new": is_new}, line, as_json=as_json)
 
 
 def unblock_sending(
@@ -276,7 +251,6 @@ def unblock_sending(
         due = _desk(ctx).unblock(queue, task, actor=actor or default_actor(), note=note)
     except MessageNotFound as error:
         raise Refused(str(error)) from error
-    if as_json:
-        print_json({"kind": "queue", "queue": queue, "task": task, "destinations": due})
-        return
-    say(f"unblocked  sending to queue {queue}; {count_of(due, 'destination')} tried now")
+    told = {"kind": "queue", "queue": queue, "task": task, "destinations": due}
+    line = f"unblocked  sending to queue {queue}; {count_of(due, 'destination')} tried now"
+    answer(told, line, as_json=as_json)

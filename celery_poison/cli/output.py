@@ -32,6 +32,34 @@ def say(line: object, *, err: bool = False) -> None:
     click.echo(clean(line), err=err)
 
 
+def answer(value: Any, *lines: object, as_json: bool, hint: str = "") -> None:
+    """Print what a verb has done: JSON, or lines; the hint is for whoever reads those."""
+    if as_json:
+        print_json(value)
+        return
+    for line in lines:
+        say(line)
+    if hint:
+        say(hint, err=True)
+
+
+def answer_table(
+    found: Sequence[Any],
+    headings: Sequence[str],
+    row: Callable[[Any], Sequence[object]],
+    empty: str,
+    *,
+    as_json: bool,
+) -> None:
+    """Print records: JSON, or a row for each of them; ``empty`` goes to stderr where there are none."""
+    if as_json:
+        print_json([each.as_dict() for each in found])
+    elif found:
+        print_table(headings, map(row, found))
+    else:
+        say(empty, err=True)
+
+
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, fit: bool = False) -> None:
     """Print columns under their headings; cells are cleaned.
 

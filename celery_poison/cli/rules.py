@@ -1,17 +1,18 @@
-"""``celery poison block | unblock | policy | gate``: what is in force, changed while the workers run."""
+"""``celery poison block | unblock | pause | resume | policy``: what is in force, while the workers run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
 from celery_poison.blocks import Kind, Rule
 from celery_poison.cli.outbox import block_sending, unblock_sending
-from celery_poison.cli.output import print_json, print_table, say
+from celery_poison.cli.output import answer, print_json, print_table, say
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
-from celery_poison.fleet import GateRecord
+from celery_poison.ledger.pauses import Scope
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown
@@ -88,26 +89,19 @@ def block(
     if as_list:
         _show_blocks(quarantine.blocks(), as_json=as_json)
         return
+    kind, name, of = _chosen(quarantine, **what)
     how: dict[str, Any] = {"seconds": expires, "actor": actor, "note": note}
-    _show_block(_blocked(quarantine, *_chosen(quarantine, **what), force, how), as_json=as_json)
-
-
-def _blocked(
-    quarantine: Quarantine, kind: Kind, name: str, task: str, force: bool, how: dict[str, Any]
-) -> Rule:
     if kind is Kind.TASK:
-        return quarantine.block_task(name, force=force, **how)
-    return quarantine.block_fingerprint(name, task=task, **how)
+        rule = quarantine.block_task(name, force=force, **how)
+    else:
+        rule = quarantine.block_fingerprint(name, task=of, **how)
+    answer(rule.as_dict(), _block_line(rule), as_json=as_json, hint=_SOON)
 
 
-def _show_block(rule: Rule, *, as_json: bool) -> None:
-    if as_json:
-        print_json(rule.as_dict())
-        return
+def _block_line(rule: Rule) -> str:
     of = f" of {rule.task or 'any task'}" if rule.kind is Kind.FINGERPRINT else ""
     until = f"until {when(rule.until)}" if rule.until else "until somebody unblocks it"
-    say(f"blocked  {rule.kind} {rule.name}{of}, {until}")
-    say(_SOON, err=True)
+    return f"blocked  {rule.kind} {rule.name}{of}, {until}"
 
 
 @verb(*_WHAT, _QUEUE, *who_options, json_option)
@@ -127,11 +121,8 @@ def unblock(ctx: click.Context, queue: str, note: str, actor: str, as_json: bool
     quarantine = Quarantine(app_of(ctx))
     kind, name, _ = _chosen(quarantine, **what)
     version = quarantine.unblock(kind, name, actor=actor, note=note)
-    if as_json:
-        print_json({"kind": kind, "name": name, "version": version})
-        return
-    say(f"unblocked  {kind} {name}")
-    say(_SOON, err=True)
+    told = {"kind": kind, "name": name, "version": version}
+    answer(told, f"unblocked  {kind} {name}", as_json=as_json, hint=_SOON)
 
 
 def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> tuple[Kind, str, str]:
@@ -165,6 +156,76 @@ def _block_row(rule: Rule) -> list[str]:
     return [rule.kind, rule.name, rule.task or "any", when(rule.since), until, why]
 
 
+# --- pauses ------------------------------------------------------------------------------------
+
+
+_PAUSED = (
+    click.option("--queue", default="", help="No worker consumes this queue."),
+    click.option("--task", default="", help="No message of this task begins; they are parked."),
+)
+
+
+def _scope(queue: str, task: str) -> tuple[Scope, str]:
+    if bool(queue) == bool(task):
+        raise click.UsageError("say what: --queue NAME or --task NAME")
+    return (Scope.QUEUE, queue) if queue else (Scope.TASK, task)
+
+
+@verb(
+    *_PAUSED,
+    click.option("--force", is_flag=True, help="Even if nobody knows such a queue, or guards such a task."),
+    *who_options,
+    json_option,
+)
+def pause(
+    ctx: click.Context, queue: str, task: str, force: bool, note: str, actor: str, as_json: bool
+) -> None:
+    """Keep the messages of a queue, or of a task, in place until somebody resumes it.
+
+    Every worker acts on it within about a heartbeat, and so does one that starts later. What runs already
+    goes on. `status` shows what is paused.
+
+    \b
+    celery -A proj poison pause --queue mails --note "relay is down"
+    celery -A proj poison pause --task shop.convert
+    """
+    scope, name = _scope(queue, task)
+    quarantine = Quarantine(app_of(ctx))
+    act = quarantine.pause_queue if scope is Scope.QUEUE else quarantine.pause_task
+    paused = act(name, actor=actor, note=note, force=force)
+    answer(paused.as_dict(), f"paused  {scope} {name}", as_json=as_json, hint=_SOON)
+
+
+@verb(
+    *_PAUSED,
+    click.option("--worker", default="", metavar="NODE", help="Only what this worker suspended by itself."),
+    *who_options,
+    json_option,
+)
+def resume(
+    ctx: click.Context, queue: str, task: str, worker: str, note: str, actor: str, as_json: bool
+) -> None:
+    """Let the messages of a paused queue, or of a paused task, go on.
+
+    Workers that suspended themselves from the queue consume it again, too.
+
+    \b
+    celery -A proj poison resume --queue mails --note "relay is back"
+    celery -A proj poison resume --queue mails --worker worker1@example.com
+    celery -A proj poison resume --task shop.convert
+    """
+    scope, name = _scope(queue, task)
+    quarantine = Quarantine(app_of(ctx))
+    if scope is Scope.QUEUE:
+        over = quarantine.resume_queue(name, worker=worker, actor=actor, note=note)
+    elif worker:
+        raise click.UsageError("--worker goes with --queue")
+    else:
+        over = quarantine.resume_task(name, actor=actor, note=note)
+    lines = [f"resumed  {each.scope} {each.name}{each.worker and f' of {each.worker}'}" for each in over]
+    answer([each.as_dict() for each in over], *lines, as_json=as_json, hint=_SOON)
+
+
 # --- policy ------------------------------------------------------------------------------------
 
 
@@ -182,10 +243,10 @@ def policy() -> None:
     """
 
 
-_QUEUE = click.option("--queue", default="", help="In the place of TASK: all messages of this queue.")
+_OF_QUEUE = click.option("--queue", default="", help="In the place of TASK: all messages of this queue.")
 
 
-@verb(click.argument("task", required=False), _QUEUE, json_option, group=policy)
+@verb(click.argument("task", required=False), _OF_QUEUE, json_option, group=policy)
 def get(ctx: click.Context, task: str | None, queue: str, as_json: bool) -> None:
     """Show what each task, or one TASK, tolerates, and where that comes from.
 
@@ -218,7 +279,7 @@ def get(ctx: click.Context, task: str | None, queue: str, as_json: bool) -> None
 @verb(
     click.argument("task"),
     click.argument("options", nargs=-1, metavar="OPTION=VALUE..."),
-    _QUEUE,
+    _OF_QUEUE,
     *who_options,
     _IF_VERSION,
     json_option,
@@ -251,7 +312,7 @@ def set_(
 @verb(
     click.argument("task", required=False, default=""),
     click.argument("options", nargs=-1, metavar="[OPTION]..."),
-    _QUEUE,
+    _OF_QUEUE,
     *who_options,
     _IF_VERSION,
     json_option,
@@ -274,21 +335,16 @@ def unset(
 
 
 def _option(typed: str) -> tuple[str, Any]:
-    name, given, value = typed.partition("=")
+    name, given, text = map(str.strip, typed.partition("="))
     if not given:
         raise click.UsageError(
             f"{typed!r} is not OPTION=VALUE: write for example max_crashes=3, and '*' in quotes"
         )
-    return name.strip(), _value(value.strip())
-
-
-def _value(text: str) -> Any:
     if text.lower() == "none":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        return text  # refused by the same check as a setting, which names the cure
+        return name, None
+    with suppress(ValueError):
+        return name, int(text)
+    return name, text  # refused by the same check as a setting, which names the cure
 
 
 def _policy_row(of: TaskPolicy) -> list[str]:
@@ -300,62 +356,9 @@ def _policy_row(of: TaskPolicy) -> list[str]:
 
 
 def _report(change: PolicyChange, *, as_json: bool) -> None:
-    if as_json:
-        print_json(change._asdict())
-        return
     options = " ".join(f"{name}={shown(value)}" for name, value in change.options.items())
-    say(f"{change.task}  {options or 'not overridden any more'}")
-    say(f"version {change.version}; {_SOON}", err=True)
-
-
-# --- fleet gate --------------------------------------------------------------------------------
-
-
-@click.group()
-def gate() -> None:
-    """See and lift the fleet gate, which closes when too many workers die at once.
-
-    While it is closed, only a death on trial convicts. It opens by itself when no more workers die.
-
-    \b
-    celery -A proj poison gate show
-    celery -A proj poison gate lift --note "the node is back"
-    """
-
-
-@verb(json_option, name="show", group=gate)
-def show_gate(ctx: click.Context, as_json: bool) -> None:
-    """Say whether it is closed, since when, and why.
-
-    \b
-    celery -A proj poison gate show
-    celery -A proj poison gate show --json | jq .closed
-    """
-    seen = Quarantine(app_of(ctx)).gate()
-    if as_json:
-        print_json(seen.as_dict())
-    else:
-        say(gate_line(seen))
-
-
-@verb(*who_options, json_option, group=gate)
-def lift(ctx: click.Context, note: str, actor: str, as_json: bool) -> None:
-    """Let deaths convict again, at once; those that closed the gate are not counted any more.
-
-    \b
-    celery -A proj poison gate lift --note "the node is back"
-    """
-    seen = Quarantine(app_of(ctx)).lift_gate(actor=actor, note=note)
-    if as_json:
-        print_json(seen.as_dict())
-    else:
-        click.echo("lifted  the fleet gate: deaths convict again")
-
-
-def gate_line(gate: GateRecord) -> str:
-    """Return one sentence about how the gate stands."""
-    if gate.closed:
-        return f"CLOSED since {when(gate.closed_at)}, until {when(gate.until)} at the earliest: {gate.story}"
-    if gate.lifted_at is None:
-        return "open"
-    return f"open; lifted {when(gate.lifted_at)} by {gate.lifted_by or 'itself'}"
+    line, hint = (
+        f"{change.task}  {options or 'not overridden any more'}",
+        f"version {change.version}; {_SOON}",
+    )
+    answer(change._asdict(), line, as_json=as_json, hint=hint)

@@ -26,6 +26,14 @@ Option = Callable[..., Any]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")
 force_option = click.option("--force", is_flag=True, help="Even if this app guards no task of that name.")
+
+
+def limit_option(default: int) -> Option:
+    return click.option(
+        "-n", "--limit", type=click.IntRange(1), default=default, show_default=True, help="At most so many."
+    )
+
+
 _TICKET = re.compile(r"\w[\w.#/-]{0,63}")
 
 

@@ -23,15 +23,12 @@ class _Commands(LazyGroup):
             module = self.places[cmd_name].partition(":")[0]
             if error.name not in (module, module.rpartition(".")[0], "rich", "rich.text"):
                 raise
-            return _absent(cmd_name)
 
+        @click.command(name=cmd_name, help="Not part of this installation.")
+        def absent() -> None:
+            raise click.ClickException(f"the {cmd_name} is not installed: pip install 'celery-poison[demo]'")
 
-def _absent(name: str) -> click.Command:
-    @click.command(name=name, help="Not part of this installation.")
-    def absent() -> None:
-        raise click.ClickException(f"the {name} is not installed: pip install 'celery-poison[demo]'")
-
-    return absent
+        return absent
 
 
 @click.group(cls=_Commands, places=COMMANDS, context_settings=HELP)

@@ -1,24 +1,31 @@
-"""``celery poison status | ready | workers | incidents``: how things stand, who lives, who died."""
+"""``celery poison status | ready | workers | incidents | gate``: how things stand, who lives, who died."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
 from celery_poison import causes
-from celery_poison.blocks import Proposal
-from celery_poison.cli.output import print_json, print_table
-from celery_poison.cli.rules import gate_line
-from celery_poison.cli.session import REFUSED, Refused, app_of, json_option, open_quarantine, verb
-from celery_poison.fleet import Incident, WorkerRecord
+from celery_poison.cli.output import answer, answer_table, print_json
+from celery_poison.cli.session import (
+    REFUSED,
+    Refused,
+    app_of,
+    json_option,
+    limit_option,
+    open_quarantine,
+    verb,
+    who_options,
+)
+from celery_poison.fleet import GateRecord, Incident, WorkerRecord
 from celery_poison.ledger.pauses import Pause
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.deaf import find_deaf
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
-from celery_poison.quarantine.stranded import Stranded
 from celery_poison.text import clean, command, count_of, duration, some_of, when
 
 
@@ -58,48 +65,43 @@ def _tell(console: Any, seen: Overview) -> None:
         console.echo(console.style("WARNING", fg="red", bold=True) + f"  {clean(warning)}")
 
 
-def _lines(seen: Overview) -> list[tuple[str, str]]:
-    workers = f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
-    errors = (
-        f"{count_of(seen.unguarded, 'task')} ran unguarded, {count_of(seen.ledger_errors, 'ledger error')}"
-    )
-    would = ", ".join(f"{number} {causes.short(cause)}" for cause, number in seen.would_quarantine.items())
-    observed = [("observed", f"would have been quarantined: {would or 'nothing yet'}")]
-    return [
-        *(observed if seen.observe_only or would else []),
-        ("quarantine", count_of(seen.quarantined, "message") + " (NDLV)"),
-        *(
-            [("leaving", f"{count_of(seen.leaving, 'message')} that leave by themselves; show ID tells when")]
-            if seen.leaving
-            else []
-        ),
-        ("given up", count_of(seen.failed, "message") + " (FAIL)"),
-        ("candidates", str(seen.candidates)),
-        ("running", f"{seen.running} (DLNG)"),
-        ("parked", f"{count_of(seen.parked, 'message')} (TBDL)"),
-        *([("stuck", _stuck_line(seen.stranded))] if seen.stranded.total else []),
-        ("blocked", count_of(seen.blocked, "rule")),
-        *([("outbox", _outbox_line(seen))] if seen.outbox or seen.outbox_database else []),
-        *([("paused", "; ".join(_paused_line(pause) for pause in seen.paused))] if seen.paused else []),
-        *([("proposal", _proposal_line(seen.proposal))] if seen.proposal else []),
-        ("gate", gate_line(seen.gate)),
-        ("workers", workers),
-        *([("unguarded", _unguarded_line(seen))] if seen.alive else []),
-        ("errors", errors),
-        ("monitor", seen.monitor or "nobody"),
-        ("journal", f"{seen.journal} entries"),
-        ("ledger", f"{seen.ledger}, namespace {seen.namespace}"),
-    ]
-
-
-def _unguarded_line(seen: Overview) -> str:
-    named = some_of(seen.unguarded_tasks) or "no task"
-    return f"{named}; {count_of(seen.guarded_tasks, 'task')} guarded"
-
-
-def _stuck_line(stranded: Stranded) -> str:
-    kinds = ", ".join(f"{number} {kind}" for kind, number in stranded.counts.items() if number)
-    return f"nobody works on {count_of(stranded.total, 'message')}: {kinds}"
+def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
+    if seen.observe_only or seen.would_quarantine:
+        kinds = (f"{number} {causes.short(cause)}" for cause, number in seen.would_quarantine.items())
+        yield "observed", f"would have been quarantined: {', '.join(kinds) or 'nothing yet'}"
+    yield "quarantine", count_of(seen.quarantined, "message") + " (NDLV)"
+    if seen.leaving:
+        yield "leaving", f"{count_of(seen.leaving, 'message')} that leave by themselves; show ID tells when"
+    yield "given up", count_of(seen.failed, "message") + " (FAIL)"
+    yield "candidates", str(seen.candidates)
+    yield "running", f"{seen.running} (DLNG)"
+    yield "parked", f"{count_of(seen.parked, 'message')} (TBDL)"
+    if (stuck := seen.stranded).total:
+        kinds = (f"{number} {kind}" for kind, number in stuck.counts.items() if number)
+        yield "stuck", f"nobody works on {count_of(stuck.total, 'message')}: {', '.join(kinds)}"
+    yield "blocked", count_of(seen.blocked, "rule")
+    if seen.outbox or seen.outbox_database:
+        waiting = count_of(sum(lane.waiting for lane in seen.outbox), "message")
+        troubled = some_of(sorted({lane.queue for lane in seen.outbox if lane.cause or lane.blocked}))
+        trouble = f"; trouble with {troubled}" if troubled else ""
+        rows = f"; {seen.outbox_database}" if seen.outbox_database else ""
+        yield "outbox", f"{waiting} wait to be sent{trouble}{rows}"
+    if seen.paused:
+        yield "paused", "; ".join(_paused_line(pause) for pause in seen.paused)
+    if proposal := seen.proposal:
+        options = f" and {count_of(len(proposal.policy), 'option')}" if proposal.policy else ""
+        what = f"{count_of(len(proposal.rules), 'rule')}{options} of the pipeline"
+        yield "proposal", f"{what}, until {when(proposal.until)}: `pipeline publish --show`"
+    yield "gate", gate_line(seen.gate)
+    yield "workers", f"{seen.alive} alive, {seen.dead} silent, {seen.stopping} stopping"
+    if seen.alive:
+        named = some_of(seen.unguarded_tasks) or "no task"
+        yield "unguarded", f"{named}; {count_of(seen.guarded_tasks, 'task')} guarded"
+    unguarded, errors = count_of(seen.unguarded, "task"), count_of(seen.ledger_errors, "ledger error")
+    yield "errors", f"{unguarded} ran unguarded, {errors}"
+    yield "monitor", seen.monitor or "nobody"
+    yield "journal", f"{seen.journal} entries"
+    yield "ledger", f"{seen.ledger}, namespace {seen.namespace}"
 
 
 def _paused_line(pause: Pause) -> str:
@@ -107,20 +109,6 @@ def _paused_line(pause: Pause) -> str:
         return f"queue {pause.name} by {pause.worker} itself until {when(pause.until)}: {pause.note}"
     note = f": {pause.note}" if pause.note else ""
     return f"{pause.scope} {pause.name} since {when(pause.since)} by {pause.actor}{note}"
-
-
-def _outbox_line(seen: Overview) -> str:
-    waiting = count_of(sum(lane.waiting for lane in seen.outbox), "message")
-    troubled = {lane.queue for lane in seen.outbox if lane.cause or lane.blocked}
-    trouble = f"; trouble with {some_of(sorted(troubled))}" if troubled else ""
-    rows = f"; {seen.outbox_database}" if seen.outbox_database else ""
-    return f"{waiting} wait to be sent{trouble}{rows}"
-
-
-def _proposal_line(proposal: Proposal) -> str:
-    options = f" and {count_of(len(proposal.policy), 'option')}" if proposal.policy else ""
-    what = f"{count_of(len(proposal.rules), 'rule')}{options}"
-    return f"{what} of the pipeline, until {when(proposal.until)}: `pipeline publish --show`"
 
 
 @verb(click.argument("node", default=""), json_option)
@@ -176,43 +164,29 @@ def workers(ctx: click.Context, as_json: bool) -> None:
     """
     queries = open_quarantine(ctx).queries
     found = queries.workers(int(plugin_of(app_of(ctx)).settings.activation_interval * 1000))
-    if as_json:
-        print_json([worker.as_dict() for worker in found])
-    elif found:
-        now = queries.now_ms() / 1000
-        headings = ("WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES", "UNGUARDED", "ERRORS")
-        print_table((*headings, "NOTICED BY", "STARTED"), (_worker_row(worker, now) for worker in found))
-    else:
-        click.echo("no worker has reported", err=True)
+    now = queries.now_ms() / 1000
+
+    def row(worker: WorkerRecord) -> Sequence[object]:
+        paused = [f"{queue} (paused)" for queue in worker.paused.split(",") if queue]
+        return (
+            worker.worker,
+            "silent" if not worker.alive else "stopping" if worker.stopping else "alive",
+            f"{duration(now - (worker.last_beat or now))} ago",
+            worker.pid,
+            worker.pool or "-",
+            worker.concurrency,
+            ", ".join([*filter(None, worker.queues.split(",")), *paused]) or "-",
+            worker.unguarded,
+            worker.ledger_errors,
+            worker.noticed_by,
+            when(worker.started_at),
+        )
+
+    headings = ("WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES", "UNGUARDED", "ERRORS")
+    answer_table(found, (*headings, "NOTICED BY", "STARTED"), row, "no worker has reported", as_json=as_json)
 
 
-def _set_aside(worker: WorkerRecord) -> list[str]:
-    return [f"{queue} (paused)" for queue in worker.paused.split(",") if queue]
-
-
-def _worker_row(worker: WorkerRecord, now: float) -> tuple[object, ...]:
-    state = "silent" if not worker.alive else "stopping" if worker.stopping else "alive"
-    return (
-        worker.worker,
-        state,
-        f"{duration(now - (worker.last_beat or now))} ago",
-        worker.pid,
-        worker.pool or "-",
-        worker.concurrency,
-        ", ".join([*filter(None, worker.queues.split(",")), *_set_aside(worker)]) or "-",
-        worker.unguarded,
-        worker.ledger_errors,
-        worker.noticed_by,
-        when(worker.started_at),
-    )
-
-
-@verb(
-    click.option(
-        "-n", "--limit", type=click.IntRange(1), default=20, show_default=True, help="At most so many."
-    ),
-    json_option,
-)
+@verb(limit_option(20), json_option)
 def incidents(ctx: click.Context, limit: int, as_json: bool) -> None:
     """List the deaths of whole workers, newest first, and count those of task processes.
 
@@ -229,15 +203,9 @@ def incidents(ctx: click.Context, limit: int, as_json: bool) -> None:
     """
     queries = open_quarantine(ctx).queries
     found = queries.incidents(limit)
-    if as_json:
-        print_json([incident.as_dict() for incident in found])
-        return
-    if found:
-        headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
-        print_table(headings, map(_incident_row, found))
-    else:
-        click.echo("no worker has died", err=True)
-    if alone := process_deaths(queries.counts()):
+    headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
+    answer_table(found, headings, _incident_row, "no worker has died", as_json=as_json)
+    if not as_json and (alone := process_deaths(queries.counts())):
         of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
         died = count_of(sum(alone.values()), "task process")
         click.echo(f"{died} died alone, since the ledger began: {of}; {command('poison groups')}")
@@ -254,3 +222,50 @@ def _incident_row(incident: Incident) -> tuple[object, ...]:
         ", ".join(f"{queue}: {count}" for queue, count in incident.returned.items()) or incident.put_back,
         incident.worker,
     )
+
+
+# --- fleet gate --------------------------------------------------------------------------------
+
+
+@click.group()
+def gate() -> None:
+    """See and lift the fleet gate, which closes when too many workers die at once.
+
+    While it is closed, only a death on trial convicts. It opens by itself when no more workers die.
+
+    \b
+    celery -A proj poison gate show
+    celery -A proj poison gate lift --note "the node is back"
+    """
+
+
+@verb(json_option, name="show", group=gate)
+def show_gate(ctx: click.Context, as_json: bool) -> None:
+    """Say whether it is closed, since when, and why.
+
+    \b
+    celery -A proj poison gate show
+    celery -A proj poison gate show --json | jq .closed
+    """
+    seen = Quarantine(app_of(ctx)).gate()
+    answer(seen.as_dict(), gate_line(seen), as_json=as_json)
+
+
+@verb(*who_options, json_option, group=gate)
+def lift(ctx: click.Context, note: str, actor: str, as_json: bool) -> None:
+    """Let deaths convict again, at once; those that closed the gate are not counted any more.
+
+    \b
+    celery -A proj poison gate lift --note "the node is back"
+    """
+    seen = Quarantine(app_of(ctx)).lift_gate(actor=actor, note=note)
+    answer(seen.as_dict(), "lifted  the fleet gate: deaths convict again", as_json=as_json)
+
+
+def gate_line(gate: GateRecord) -> str:
+    """Return one sentence about how the gate stands."""
+    if gate.closed:
+        return f"CLOSED since {when(gate.closed_at)}, until {when(gate.until)} at the earliest: {gate.story}"
+    if gate.lifted_at is None:
+        return "open"
+    return f"open; lifted {when(gate.lifted_at)} by {gate.lifted_by or 'itself'}"

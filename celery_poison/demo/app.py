@@ -83,19 +83,11 @@ class Tally:
         return self._clients[pid]
 
     def count(self, what: str, name: object) -> None:
-        """Count one more; ``what``: started, finished, killed, or born in a worker."""
+        """Count one more; ``what``: finished, killed, or born in a worker."""
         self._client.hincrby(f"demo:{what}", str(name), 1)
 
     def counts(self, what: str) -> dict[str, int]:
         return {name: int(number) for name, number in self._client.hgetall(f"demo:{what}").items()}
-
-    def starts(self) -> dict[int, int]:
-        """How often each healthy task was started, by its number."""
-        return {int(number): times for number, times in self.counts("started").items()}
-
-    def pool_deaths(self, slots: int) -> int:
-        """How many pool processes were replaced in workers that went on living, of ``slots`` each."""
-        return sum(max(0, born - slots) for born in self.counts("born").values())
 
     def repair(self, poison: Poison) -> None:
         """From now on this poison does no harm: somebody repaired its task."""
@@ -149,7 +141,6 @@ def _register(app: Celery, tally: Tally, guard: Callable[[Any], Any]) -> None:
     @guard
     @app.task(shared=False, name=HEALTHY)
     def healthy(n: int) -> int:
-        tally.count("started", n)
         time.sleep(WORK)
         tally.count("finished", n)
         return expected(n)

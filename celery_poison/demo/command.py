@@ -14,8 +14,8 @@ from rich.text import Text
 from celery_poison.demo.app import POISONS
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import SLOTS, WORKERS, Stage, open_stage, plan
-from celery_poison.demo.story import Report, Story, judge, play_plain
-from celery_poison.testing.basics import Interrupted, Interruptions
+from celery_poison.demo.story import Report, Story, play_plain
+from celery_poison.testing.servers import Interrupted, Interruptions
 
 EXIT_BROKEN, EXIT_NO_REDIS = 1, 3
 
@@ -55,7 +55,7 @@ def demo(healthy: int, seed: int, plain_: bool, seconds: float, as_json: bool, k
         logging.getLogger(name).addHandler(logging.NullHandler())
     try:
         with Interruptions() as interruptions, open_stage(plain=plain_) as stage:
-            report = _play(stage, screen, interruptions, healthy, seed, seconds if plain_ else None)
+            report = _play(stage, screen, interruptions, healthy, seed, seconds)
             _tell(report, screen, stage, as_json=as_json)
             interruptions.pause()
             if keep:
@@ -74,28 +74,19 @@ def demo(healthy: int, seed: int, plain_: bool, seconds: float, as_json: bool, k
 
 
 def _play(
-    stage: Stage,
-    screen: Screen,
-    interruptions: Interruptions,
-    healthy: int,
-    seed: int,
-    plain_seconds: float | None,
+    stage: Stage, screen: Screen, interruptions: Interruptions, healthy: int, seed: int, seconds: float
 ) -> Report:
-    """Send the load and look on; ``plain_seconds``: how long, where the plugin is left out."""
-    kind = "" if plain_seconds is None else ", without the plugin"
+    """Send the load and look on; ``seconds``: how long, where the plugin is left out."""
+    kind = "" if stage.quarantine else ", without the plugin"
     sent = f"{healthy} healthy tasks with {len(POISONS)} poison messages among them"
     fleet = f"{WORKERS} workers of {SLOTS} processes"
     screen.say(Text(f"celery-poison demo{kind}", "bold"), Text(f"{sent}; {fleet}\n", "dim"))
     interruptions.pause()
-    load = stage.send(plan(healthy, seed))
+    stage.send(plan(healthy, seed))
     stage.workers.start()
-    if plain_seconds is not None:
-        last = play_plain(stage, load, screen, interruptions, plain_seconds)
-        return Report(last=last, starts=stage.tally.starts())
-    story = Story(stage, load, screen, interruptions)
-    findings = story.play()
-    last, starts = story.watch.look(), stage.tally.starts()
-    return Report(last=last, starts=starts, findings=findings, promises=tuple(judge(findings)))
+    if stage.quarantine is None:
+        return play_plain(stage, screen, interruptions, seconds)
+    return Story(stage, stage.quarantine, screen, interruptions).play()
 
 
 def _tell(report: Report, screen: Screen, stage: Stage, *, as_json: bool) -> None:

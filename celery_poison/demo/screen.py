@@ -1,11 +1,9 @@
-"""How things stand at one moment, and how that is shown: in place on a terminal, line by line elsewhere."""
+"""How the demo is shown: in place on a terminal, line by line elsewhere."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -14,121 +12,29 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from celery_poison import Quarantine, State
 from celery_poison.causes import describe
-from celery_poison.demo.app import HEALTHY, POISONS, Poison
-from celery_poison.demo.stage import SLOTS, Load, Stage
-from celery_poison.model import MessageRecord
+from celery_poison.demo.stage import DECIDED, Row, Snapshot
 from celery_poison.text import count_of
 
 #: Seconds between two lines in a pipe.
 PAUSE = 3.0
 #: Lines of the panel with its notes, and the prompt below it.
 _ROOM = 24
-#: Colours of sentences about what is not decided.
-_UNDECIDED = {"waiting": "dim", "candidate": "yellow", "killing": "red"}
-#: Where a poison message stands -> its mark, the mark's colour, and what is said of it.
-FATES = {
-    "waiting": ("·", "dim", "waits in its queue"),
-    "killing": ("✗", "red", "has killed"),
-    "candidate": ("●", "yellow", "candidate: it runs alone from now on"),
-    "quarantined": ("✓", "green", "in quarantine: {cause}"),
-    "released": ("→", "green", "repaired and released: its result arrived"),
-    "failed": ("→", "dim", "given up: its caller was told"),
+#: Where a poison message stands -> its mark, the mark's colour, what is said of it, and the colour of that.
+LOOKS = {
+    "waiting": ("·", "dim", "waits in its queue", "dim"),
+    "killing": ("✗", "red", "has killed", "red"),
+    "candidate": ("●", "yellow", "candidate: it runs alone from now on", "yellow"),
+    "quarantined": ("✓", "green", "in quarantine: {cause}", ""),
+    "released": ("→", "green", "repaired and released: its result arrived", ""),
+    "failed": ("→", "dim", "given up: its caller was told", ""),
 }
-DECIDED = ("quarantined", "released", "failed")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One poison; ``kills`` are those that it counted itself, ``fate`` is one of FATES."""
-
-    poison: Poison
-    kills: int
-    fate: str
-    cause: str = ""
-
-    @property
-    def loops(self) -> bool:
-        """Whether it kills more often than the plugin would let it."""
-        return self.fate == "killing" and self.kills > 2
-
-    @property
-    def sentence(self) -> str:
-        return (
-            "kills again and again" if self.loops else FATES[self.fate][2].format(cause=describe(self.cause))
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Attributes:
-    workers: name -> whether it consumes at this moment.
-    strangers: healthy tasks in quarantine.
-    """
-
-    seconds: float
-    sent: int
-    done: int
-    workers: Mapping[str, bool]
-    worker_deaths: int
-    pool_deaths: int
-    rows: tuple[Row, ...]
-    strangers: int = 0
-
-    @property
-    def waiting(self) -> int:
-        return self.sent - self.done
-
-    @property
-    def kept(self) -> int:
-        """How many poison messages went into quarantine, those about which somebody decided since too."""
-        return sum(row.fate in DECIDED for row in self.rows)
-
-
-class Watch:
-    """Looks at a stage, with or without the plugin on it."""
-
-    def __init__(self, stage: Stage, load: Load, quarantine: Quarantine | None) -> None:
-        self._stage, self._load, self._quarantine = stage, load, quarantine
-        self._since = time.monotonic()
-        #: Poisons whose result arrived: nothing in the ledger remembers them any more.
-        self.released: set[str] = set()
-
-    @property
-    def seconds(self) -> float:
-        """Since the watch began."""
-        return time.monotonic() - self._since
-
-    def look(self) -> Snapshot:
-        supervisor, tally, records = self._stage.workers, self._stage.tally, self._records()
-        kills, ids = tally.counts("killed"), self._load.poison
-        return Snapshot(
-            seconds=self.seconds,
-            sent=len(self._load.healthy),
-            done=len(tally.counts("finished")),
-            workers={worker.name: worker.is_ready() and worker.is_alive() for worker in supervisor.workers},
-            worker_deaths=len(supervisor.deaths),
-            pool_deaths=tally.pool_deaths(SLOTS),
-            rows=tuple(self._row(p, kills.get(p.name, 0), records.get(ids[p.name])) for p in POISONS),
-            strangers=sum(record.task == HEALTHY and record.state == "NDLV" for record in records.values()),
-        )
-
-    def _records(self) -> dict[str, MessageRecord]:
-        """Return what the ledger knows, by task id; a message that moved meanwhile counts where it went."""
-        quarantine = self._quarantine
-        if quarantine is None:
-            return {}
-        found = quarantine.list(candidates=True) + quarantine.list() + quarantine.list(state=State.FAIL)
-        return {record.id: record for record in found}
-
-    def _row(self, poison: Poison, kills: int, record: MessageRecord | None) -> Row:
-        if poison.name in self.released:
-            return Row(poison, kills, "released")
-        if record is None:
-            return Row(poison, kills, "killing" if kills else "waiting")
-        fates = {State.NDLV: "quarantined", State.FAIL: "failed"}
-        return Row(poison, kills, fates.get(State(record.state), "candidate"), record.cause)
+def _sentence(row: Row) -> str:
+    if row.fate == "killing" and row.kills > 2:
+        return "kills again and again"
+    return LOOKS[row.fate][2].format(cause=describe(row.record.cause) if row.record else "")
 
 
 class Screen:
@@ -154,11 +60,12 @@ class Screen:
         self._notes: list[str] = []
         self._known: dict[str, str] = {}
         self._seconds = self._due = 0.0
-        self._live = self._open() if terminal and self._console.height >= _ROOM else None
-
-    def _open(self) -> Live:
-        # Refreshed by hand: no thread of its own, nothing redirected.
-        return Live(console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._live: Live | None = None
+        if terminal and self._console.height >= _ROOM:
+            # Refreshed by hand: no thread of its own, nothing redirected.
+            self._live = Live(
+                console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+            )
 
     def show(self, snapshot: Snapshot, *, last: bool = False) -> None:
         """Show how things stand; called several times a second, and once with ``last`` at the end."""
@@ -168,10 +75,15 @@ class Screen:
             return
         self._seconds = snapshot.seconds
         for row in snapshot.rows:
-            self._tell_change(row)
+            sentence = _sentence(row)
+            if (row.fate in DECIDED or row.kills > 2) and self._known.get(row.poison.name) != sentence:
+                self._line(f"{row.poison.name}: {sentence}")
+            self._known[row.poison.name] = sentence
         if last or snapshot.seconds >= self._due:
             self._due = snapshot.seconds + PAUSE
-            self._line(progress(snapshot, guarded=self._guarded))
+            kept = f", quarantine {snapshot.kept} of {len(snapshot.rows)}" if self._guarded else ""
+            done = f"healthy {snapshot.done} of {snapshot.sent} done"
+            self._line(f"{done}{kept}, died: {deaths(snapshot)}")
 
     def note(self, text: str) -> None:
         """Tell of something that the demo itself did."""
@@ -190,22 +102,19 @@ class Screen:
         if self._live:
             self._live.stop()
 
-    def _tell_change(self, row: Row) -> None:
-        former, self._known[row.poison.name] = self._known.get(row.poison.name), row.sentence
-        if (row.loops or row.fate in DECIDED) and former != row.sentence:
-            self._line(f"{row.poison.name}: {row.sentence}")
-
     def _line(self, text: str) -> None:
         self.say(f"{self._seconds:4.0f} s  {text}")
 
 
 def panel(snapshot: Snapshot, notes: Iterable[str], *, guarded: bool) -> Group:
     """Return everything that the terminal shows while the demo runs."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row(Text("  healthy", "dim"), *_measure(snapshot.done, snapshot.sent, "done"))
+    parts = [("  healthy", snapshot.done, snapshot.sent, "done")]
     if guarded:
-        kept = _measure(snapshot.kept, len(snapshot.rows), "poison messages")
-        facts.add_row(Text("  quarantine", "dim"), *kept)
+        parts.append(("  quarantine", snapshot.kept, len(snapshot.rows), "poison messages"))
+    facts = Table.grid(padding=(0, 2))
+    for title, part, whole, what in parts:
+        bar = ProgressBar(total=whole or 1, completed=part if whole else 1, width=30)
+        facts.add_row(Text(title, "dim"), bar, f"{part} of {whole} {what}")
     workers = [
         (f"{'●' if up else '○'} {name} {'consumes' if up else 'starts'}  ", "green" if up else "yellow")
         for name, up in snapshot.workers.items()
@@ -217,23 +126,11 @@ def panel(snapshot: Snapshot, notes: Iterable[str], *, guarded: bool) -> Group:
     rows = Table.grid(padding=(0, 2))
     rows.add_row("", Text("poison", "dim"), Text("kills", "dim"), "")
     for row in snapshot.rows:
-        sentence = Text(row.sentence, _UNDECIDED.get(row.fate, ""), no_wrap=True, overflow="ellipsis")
-        kills = f"{row.kills}×" if row.kills else ""
-        mark = Text.assemble("  ", FATES[row.fate][:2])
-        rows.add_row(mark, Text(row.poison.name, "bold"), Text(kills, justify="right"), sentence)
+        mark, colour, _, tone = LOOKS[row.fate]
+        sentence = Text(_sentence(row), tone, no_wrap=True, overflow="ellipsis")
+        kills = Text(f"{row.kills}×" if row.kills else "", justify="right")
+        rows.add_row(Text.assemble("  ", (mark, colour)), Text(row.poison.name, "bold"), kills, sentence)
     return Group(facts, *lines, "", rows, "", *(f"  {note}" for note in notes))
-
-
-def _measure(part: int, whole: int, what: str) -> tuple[RenderableType, str]:
-    return ProgressBar(
-        total=whole or 1, completed=part if whole else 1, width=30
-    ), f"{part} of {whole} {what}"
-
-
-def progress(snapshot: Snapshot, *, guarded: bool) -> str:
-    """Return the same in one line."""
-    kept = f", quarantine {snapshot.kept} of {len(snapshot.rows)}" if guarded else ""
-    return f"healthy {snapshot.done} of {snapshot.sent} done{kept}, died: {deaths(snapshot)}"
 
 
 def deaths(snapshot: Snapshot) -> str:

@@ -12,9 +12,8 @@ answers, and stops exactly what it started::
 plugin, and nothing in it needs pytest.
 """
 
-from .basics import WaitTimeout, wait_until
 from .processes import Death, Supervisor, Worker
-from .servers import RedisServer, find_redis_binary
+from .servers import RedisServer, WaitTimeout, find_redis_binary, wait_until
 
 __all__ = [
     "RedisServer",

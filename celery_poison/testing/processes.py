@@ -12,22 +12,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from celery_poison import procfs
 
-from .basics import PATIENCE, Running, wait_until
+from .servers import PATIENCE, Running, wait_until
 
 _PACKAGE = str(Path(__file__).parents[2])
-
-
-class Process(Protocol):
-    """What is needed of a started process."""
-
-    pid: int
-    returncode: Any
-
-    def wait(self) -> int: ...
 
 
 class Worker(Running):
@@ -51,7 +42,7 @@ class Worker(Running):
     """
 
     #: Starts its process; takes what `subprocess.Popen` takes.
-    popen: ClassVar[Callable[..., Process]] = subprocess.Popen
+    popen: ClassVar[Callable[..., Any]] = subprocess.Popen
 
     def __init__(
         self,
@@ -78,7 +69,7 @@ class Worker(Running):
             log_path = Path(self._log_directory.name) / f"{name}.log"
         self.log_path = Path(log_path)
         self._log_start = 0
-        self._process: Process | None = None
+        self._process: Any = None
         self._reaping = threading.Lock()
 
     # -- life
@@ -190,7 +181,7 @@ class Worker(Running):
 
     @property
     def main_pid(self) -> int:
-        return self._started().pid
+        return int(self._started().pid)
 
     def child_pids(self) -> list[int]:
         """The children of the main process: the pool's, under prefork."""
@@ -210,12 +201,12 @@ class Worker(Running):
 
     # -- inside
 
-    def _started(self) -> Process:
+    def _started(self) -> Any:
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._process
 
-    def _running(self) -> Process | None:
+    def _running(self) -> Any:
         """The process while it runs. A dead one is noticed without reaping it, see `wait`."""
         process = self._started()
         if process.returncode is not None:

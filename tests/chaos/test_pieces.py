@@ -17,12 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_poison.chaos import excuses, runs
-from celery_poison.chaos.faults import KINDS, possible
+from celery_poison.chaos.faults import EVERY_BROKER, EVERY_POOL, KINDS, possible
 from celery_poison.chaos.plan import PAUSE, PEACE, make_plan, shortest
 from celery_poison.chaos.report import story
 from celery_poison.chaos.runs import Blow, runs_of
 from celery_poison.chaos.surroundings import CLOCKWORK, Clock
-from celery_poison.chaos.torment import EVERY_BROKER, EVERY_POOL
 from tests import PATIENCE
 from tests.chaos.world import facts, run
 
@@ -110,14 +109,14 @@ def test_a_story_tells_in_order_what_happened_to_a_message_and_around_it() -> No
     entry = {"at": "1101800-0", "event": "crashed", "id": "a", "token": "t.1", "cause": "oom"}
     said = datetime.fromtimestamp(1101.2).strftime("[%Y-%m-%d %H:%M:%S,%f")[:-3] + ": INFO/MainProcess] "
     logs = {"w2/1": f"{said}Task chaos.work[a] received\n{said}Task chaos.work[ab] received"}
-    given = replace(given, traces={"a": ["unacked t: x"]})
+    given = replace(given, on_record=["unacked t: a", "unacked u: ab"])
     assert story("a", given, lines, [entry, entry | {"id": "b"}], 1000.0, logs) == [
         "   +0.00 s  sent (healthy)",
         "   +1.00 s  begin in w1/1, process 7 on trial",
         "   +1.20 s  w2/1: Task chaos.work[a] received",
         "   +1.50 s  FAULT redis-kill   (0.1 s)",
         "   +1.80 s  journal: event=crashed token=t.1 cause=oom",
-        "left in unacked t: x",
+        "left in unacked t: a",
     ]
 
 

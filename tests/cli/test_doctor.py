@@ -231,6 +231,12 @@ def test_a_server_is_named_and_one_that_is_too_old_or_not_a_single_Redis_is_foun
     assert bool(found.cure) is (level != "ok")
 
 
+@pytest.mark.parametrize("name", ["rdb_last_bgsave_status", "aof_last_write_status"])
+def test_a_server_that_could_not_write_to_its_disk_is_found(name: str, redis_server: RedisServer) -> None:
+    found = server_checks._persistence(redis_server.client(), {name: "err"})
+    assert found.level == "FAIL" and name in found.said and "disk full" in found.cure
+
+
 def test_the_ledger_of_another_app_is_found(console: Console, keeper: Keeper, fleet: Fleet) -> None:
     fleet.app.main = "another"
     assert finding(console, "owner", status=1)["level"] == "FAIL"

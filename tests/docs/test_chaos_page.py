@@ -6,9 +6,8 @@ import pytest
 
 from celery_poison.chaos.command import chaos
 from celery_poison.chaos.excuses import EXCUSES, Wrong
-from celery_poison.chaos.faults import KINDS
+from celery_poison.chaos.faults import EVERY_BROKER, EVERY_POOL, KINDS
 from celery_poison.chaos.report import HEAD
-from celery_poison.chaos.torment import EVERY_BROKER, EVERY_POOL
 from tests.docs.pages import rows, section, text, words
 
 PAGE = text("chaos.md")

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from celery_poison.testing import wait_until
-from celery_poison.testing.basics import free_ports
+from celery_poison.testing.servers import free_ports
 from tests import PATIENCE
 from tests.apps.harness import ROOT, Fleet
 

@@ -11,7 +11,7 @@ import redis
 
 from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, wait_until
-from celery_poison.testing.basics import free_ports
+from celery_poison.testing.servers import free_ports
 
 
 @pytest.fixture

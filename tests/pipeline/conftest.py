@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from celery_poison.testing import wait_until
-from celery_poison.testing.basics import free_ports
+from celery_poison.testing.servers import free_ports
 from tests import PATIENCE
 from tests.services import need
 

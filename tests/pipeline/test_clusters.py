@@ -23,7 +23,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("duckdb")
 
 from celery_poison.testing import RedisServer, wait_until
-from celery_poison.testing.basics import free_ports
+from celery_poison.testing.servers import free_ports
 from examples.histories import World, write_lake
 from tests.pipeline.journals import Driver, Producer, add, commits, in_lake, in_store, told
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_poison.quarantine.owner import default_actor
-from celery_poison.testing.basics import wait_until
+from celery_poison.testing.servers import wait_until
 from tests.apps.harness import ROOT, Fleet
 from tests.cli.conftest import Console
 from tests.producer.kit import NOWHERE, Shop, tied

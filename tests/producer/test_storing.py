@@ -17,7 +17,7 @@ from celery_poison.ledger.outbox import Copy, Failure
 from celery_poison.ledger.queries import Queries
 from celery_poison.producer.message import Outgoing
 from celery_poison.testing import RedisServer
-from celery_poison.testing.basics import wait_until
+from celery_poison.testing.servers import wait_until
 from tests.producer.kit import Shop
 
 BROKERS = pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)

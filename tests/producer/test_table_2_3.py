@@ -17,7 +17,7 @@ from celery_poison.producer import handover
 from celery_poison.producer.causes import Blocks, Cause, cause_of
 from celery_poison.producer.desk import OutboxDesk
 from celery_poison.testing import RedisServer
-from celery_poison.testing.basics import wait_until
+from celery_poison.testing.servers import wait_until
 from tests.producer.kit import NOWHERE, Shop, declare_otherwise
 
 NOWHERES = pytest.mark.parametrize("nowhere", [NOWHERE, "amqp://127.0.0.1:1//"])

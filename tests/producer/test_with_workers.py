@@ -14,7 +14,7 @@ from celery_poison.chaos.servers import RabbitServer
 from celery_poison.plugin import plugin_of
 from celery_poison.producer import relay
 from celery_poison.producer.desk import OutboxDesk
-from celery_poison.testing.basics import wait_until
+from celery_poison.testing.servers import wait_until
 from tests import PATIENCE, sampled
 from tests.producer.orders import SqlOrders, rows
 from tests.services import need

@@ -21,7 +21,7 @@ from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.fingerprint import fingerprint_of
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.stored import original, stored_fields
-from celery_poison.testing.basics import wait_until
+from celery_poison.testing.servers import wait_until
 from tests import PATIENCE
 
 SECRET = b"secret"
