@@ -7,20 +7,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Self
 
-import click
-
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline.lake import day
 
-#: Options of every command that looks at a window.
-OPTIONS = (
-    click.Option(
-        ["--since"],
-        metavar="DAY|Nd",
-        help="Only from this day on (UTC), compared with all before: 2026-03-02, or 7d: the last seven days.",
-    ),
-    click.Option(["--until"], metavar="DAY", help="Only up to this day, which is not among them."),
-)
 _DAYS = re.compile(r"(\d{1,4})d")
 _DAY_MS = 24 * 3_600_000
 
