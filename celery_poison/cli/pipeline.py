@@ -30,10 +30,9 @@ _COMMON = (
     click.option(
         "--master",
         default="local[*]",
-        show_default=True,
         help="Where Spark runs: local[N], spark://host:port, or sc://host:port (Spark Connect).",
     ),
-    click.option("--memory", default="1g", show_default=True, help="Heap of Spark's driver."),
+    click.option("--memory", default="1g", help="Heap of Spark's driver."),
     click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting, e.g. of S3."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout."),
 )
@@ -44,18 +43,14 @@ _INGEST = (
         metavar="HOURS",
         help="Drop from Redis what is safely in the lake and older; never, unless this is said.",
     ),
-    click.option("--compact/--no-compact", default=True, help="Put small files together. [yes]"),
+    click.option("--compact/--no-compact", default=True, help="Put small files together."),
     click.option(
         "--moved",
         is_flag=True,
         help="The app's journal is another one from now on: its Redis was emptied, or its broker moved.",
     ),
     click.option(
-        "--max-rows",
-        type=click.IntRange(1),
-        default=1_000_000,
-        show_default=True,
-        help="About so many entries in one batch.",
+        "--max-rows", type=click.IntRange(1), default=1_000_000, help="About so many entries in one batch."
     ),
 )
 _DAYS = (
@@ -71,14 +66,13 @@ _REPORT = (
         "--out",
         type=click.Path(dir_okay=False, path_type=Path),
         default=Path("poison-report.html"),
-        show_default=True,
         help="The page; its figures go beside it, as .json.",
     ),
     *_DAYS,
 )
 
 
-@click.group(cls=DYMGroup)
+@click.group(cls=DYMGroup, context_settings={"show_default": True})
 def pipeline() -> None:
     """Learn from the journal with Spark: see docs/pipeline.md.
 
@@ -108,12 +102,11 @@ def _command(
 
 
 @_command(
-    click.option("--once/--follow", default=True, help="Return when all is in the lake, or go on. [once]"),
+    click.option("--once/--follow", default=True, help="Return when all is in the lake, or go on."),
     click.option(
         "--every",
         type=click.FloatRange(0, min_open=True),
         default=5.0,
-        show_default=True,
         help="Seconds between two batches of --follow.",
     ),
     *_INGEST,
@@ -148,7 +141,7 @@ def tables(options: dict[str, Any]) -> None:
 
 
 @_command(
-    click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="Of each kind."),
+    click.option("--top", type=click.IntRange(1), default=5, help="Of each kind."),
     click.option("--cause", help="Only deaths of this cause, as `oom` or `signal:11`."),
     *_DAYS,
 )
@@ -170,7 +163,6 @@ def blame(options: dict[str, Any]) -> None:
         "--weight",
         type=click.FloatRange(0),
         default=10.0,
-        show_default=True,
         help="How many deaths are as bad as one innocent in quarantine.",
     ),
     *_DAYS,
@@ -194,11 +186,10 @@ def report(options: dict[str, Any]) -> None:
         "--keep-hours",
         type=click.FloatRange(0),
         default=24.0,
-        show_default=True,
         help="How long replaced files stay: longer than the longest reader takes.",
     ),
     click.option("--keep-days", type=click.IntRange(1), help="Drop the rows of days before so many."),
-    click.option("--forget", multiple=True, metavar="ID", help="Remove all rows of a task id. [several]"),
+    click.option("--forget", multiple=True, metavar="ID", help="Remove all rows of a task id."),
     click.option("--restore", type=click.IntRange(0), metavar="VERSION", help="Of the journal."),
     click.option("--history", is_flag=True, help="Print the newest versions of the journal, and do nothing."),
     click.option(
@@ -240,14 +231,12 @@ def maintain(options: dict[str, Any]) -> None:
         "--hours",
         type=click.FloatRange(0, min_open=True),
         default=168.0,
-        show_default=True,
         help="How long a proposal waits, and how long its rules hold.",
     ),
     click.option(
         "--least",
         type=click.IntRange(1),
         default=2,
-        show_default=True,
         help="Messages of a fingerprint that must have been proven guilty.",
     ),
     click.option(
@@ -255,7 +244,6 @@ def maintain(options: dict[str, Any]) -> None:
         type=click.FloatRange(0),
         metavar="HOURS",
         default=24.0,
-        show_default=True,
         help="Propose nothing of tables that are further behind the journal.",
     ),
     click.option(

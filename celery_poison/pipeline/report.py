@@ -222,11 +222,8 @@ def _bars(title: str, days: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _blame(told: Mapping[str, Any]) -> str:
-    names = ["key", "standing", "interval", "deaths", "expected", "times", "low", "high", "p", "q", "alive"]
-    names += [
-        "causes",
-        *(("before_deaths", "before_expected", "change_p") if told["window"]["since"] else ()),
-    ]
+    names = ["key", "standing", "interval", "deaths", "expected", "times", "q", "alive", "causes"]
+    names += ["before_deaths", "before_expected", "change_p"] if told["window"]["since"] else []
     most = max([min(float(row["times"]), 1e6) for row in told["blame"]], default=1.0)
     decades = max(2, math.ceil(math.log10(most)) + 1)
     parts = []

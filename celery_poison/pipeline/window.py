@@ -53,7 +53,7 @@ class Window:
         return f"date < date '{self.until}'" if self.until else "true"
 
     def as_dict(self) -> dict[str, Any]:
-        return {"since": _text(self.since), "until": _text(self.until)}
+        return {"since": self.since and str(self.since), "until": self.until and str(self.until)}
 
     def says(self) -> str:
         """Return the window in words; empty where nothing bounds it."""
@@ -81,7 +81,3 @@ def _day(option: str, text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(f"{option} {text}: a day is wanted, as 2026-03-02, or 7d") from None
-
-
-def _text(day: date | None) -> str | None:
-    return day.isoformat() if day else None
