@@ -104,7 +104,7 @@ _STYLE = """
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif;
 overflow-wrap:anywhere}
-main{max-width:980px;margin:0 auto;padding:28px 20px 60px}h1{margin:0 0 4px;font-size:26px}
+main{max-width:1080px;margin:0 auto;padding:28px 20px 60px}h1{margin:0 0 4px;font-size:26px}
 h2{font-size:18px;margin:34px 0 4px}h3{font-size:15px;margin:18px 0 2px}p{margin:2px 0 10px;color:var(--dim)}
 section{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:14px 18px;
 overflow-x:auto}
@@ -114,14 +114,14 @@ border:1px solid var(--rule);border-radius:10px;padding:10px 14px}.tile b{displa
 .bars{display:flex;align-items:flex-end;gap:2px;height:150px;border-bottom:1px solid var(--dim)}
 .bars div{flex:1 1 3px;height:100%;display:flex;flex-direction:column-reverse}
 .bad{background:var(--bad)}.warn{background:var(--warn)}.good{background:var(--good)}
-.span{position:relative;width:180px;height:14px;background:linear-gradient(var(--dim),var(--dim)) no-repeat;
+.span{position:relative;width:130px;height:14px;background:linear-gradient(var(--dim),var(--dim)) no-repeat;
 background-size:1px 100%;background-position:var(--one)}.span i,.span b{position:absolute}
 .span i{top:3px;height:8px;background:var(--calm);opacity:.4}
 .span b{width:8px;height:8px;top:3px;margin-left:-4px;border-radius:4px;background:var(--good)}
 .guilty .span b{background:var(--bad)}.suspicious .span b{background:var(--warn)}
 table{border-collapse:collapse;width:100%;font-size:13px}
 td,th{padding:4px 8px;text-align:left;border-bottom:1px solid var(--rule);white-space:nowrap}
-td.w{white-space:normal;min-width:14em}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+td.w{white-space:normal;min-width:11em}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 tr.best td{font-weight:600;color:var(--good)}li{margin:2px 0}
 """
 _TITLES = {
@@ -293,7 +293,7 @@ def _backtest(told: Mapping[str, Any]) -> str:
 
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], best: str = "", decades: int = 2) -> str:
     kinds = {name: ' class="n"' if isinstance(rows[0].get(name), (int, float)) else "" for name in names}
-    kinds |= dict.fromkeys({"says", "key"} & kinds.keys(), ' class="w"')
+    kinds |= dict.fromkeys({"says", "key", "causes"} & kinds.keys(), ' class="w"')
     heads = "".join(f"<th{kind}>{_safe(name.replace('_', ' '))}</th>" for name, kind in kinds.items())
     lines = []
     for row in rows:
