@@ -16,11 +16,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from celery_poison.pipeline import commands
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake, Table
 from celery_poison.pipeline.schema import LAKE
 from celery_poison.pipeline.sink import Written
-from celery_poison.pipeline.stages import run_all
 
 ROOT = Path(__file__).resolve().parents[1]
 #: The worst of what `tables` is asked to do, in one sentence of SQL, for comparison.
@@ -62,7 +62,7 @@ def measure(session: Any, root: Path, cpu: Callable[[], float]) -> Whole:
 
     began, spent = time.perf_counter(), cpu()
     with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as place:
-        run_all.learn(Derived(session, Lake(session, str(root)), told), {"out": Path(place) / "report.html"})
+        commands.learn(Derived(session, Lake(session, str(root)), told), {"out": Path(place) / "report.html"})
     return Whole(time.perf_counter() - began, cpu() - spent, stages)
 
 

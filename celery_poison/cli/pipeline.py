@@ -1,183 +1,78 @@
 """``celery poison pipeline …``, and ``celery-poison pipeline …`` without an app.
 
-A command is a function ``run(session, lake, options)``. Its module may name more of its own in ``OPTIONS``,
-a sequence of ``click.Option``; ``options`` has their values and those of the common ones, by name. Where some
-of them need neither Spark nor a lake, ``run_without_spark(options)`` does those and says whether it did; with
-``needs_spark=False`` it does so where Spark is not installed, too.
-Spark is imported when a command is asked for, not before.
+What the commands do is in ``celery_poison.pipeline``, which needs Spark: it is imported when a command runs,
+not before. A command's function gets what was typed, by name, and what the app says of the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import click
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
-from celery_poison.cli.session import Misused, Refused, plainly
+from celery_poison.cli.session import Misused, Option, Refused, plainly
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE
 from celery_poison.quarantine.owner import identity_of
 
-
-@dataclass(frozen=True)
-class Stage:
-    """Where a command is to be found, and what --help says of it.
-
-    Attributes:
-        name: of its module in ``celery_poison.pipeline.stages``.
-    """
-
-    name: str
-    help: str
-    #: Whether there is nothing that it could do in an installation without Spark.
-    needs_spark: bool = True
-
-    @property
-    def module(self) -> str:
-        return f"celery_poison.pipeline.stages.{self.name}"
-
-
-#: In the order of --help.
-STAGES = {
-    "ingest": Stage("run_ingest", "Bring the journal into the lake, each entry once."),
-    "check": Stage("run_check", "Read the whole lake and say what cannot be read."),
-    "tables": Stage("run_tables", "Write attempts, incidents and the other tables."),
-    "blame": Stage("run_blame", "Who is guilty of deaths, who is suspected."),
-    "backtest": Stage("run_backtest", "Replay history under other policies."),
-    "report": Stage("run_report", "Write one HTML page about all of it."),
-    "maintain": Stage("run_maintain", "Keep the lake small; forget, restore, take over."),
-    "publish": Stage("run_publish", "Propose rules, apply them, roll back.", False),
-    "all": Stage("run_all", "Ingest, and then all the others in one Spark session."),
-}
-
 _NEEDS = ("pyspark", "pyarrow", "deltalake", "scipy")
-_CURE = "the pipeline needs PySpark: pip install 'celery-poison[spark]'"
+
+_COMMON = (
+    click.option("--lake", envvar="POISON_LAKE", help="Directory, or s3://, gs://, abfss://.  [required]"),
+    click.option("--app-name", help="Whose rows, where several apps share the lake; default: the app's."),
+    click.option("--redis", "url", help="URL of the ledger's Redis; default: the app's."),
+    click.option("--namespace", help="Of the ledger; default: the app's, else 'poison'."),
+    click.option("--master-name", help="Of the Sentinels' master, beside a sentinel:// URL."),
+    click.option(
+        "--master",
+        default="local[*]",
+        help="Where Spark runs: local[N], spark://host:port, or sc://host:port (Spark Connect).",
+    ),
+    click.option("--memory", default="1g", help="Heap of Spark's driver."),
+    click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting, e.g. of S3."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout."),
+)
+_INGEST = (
+    click.option(
+        "--trim-after",
+        type=click.FloatRange(0),
+        metavar="HOURS",
+        help="Drop from Redis what is safely in the lake and older; never, unless this is said.",
+    ),
+    click.option("--compact/--no-compact", default=True, help="Put small files together."),
+    click.option(
+        "--moved",
+        is_flag=True,
+        help="The app's journal is another one from now on: its Redis was emptied, or its broker moved.",
+    ),
+    click.option(
+        "--max-rows", type=click.IntRange(1), default=1_000_000, help="About so many entries in one batch."
+    ),
+)
+_DAYS = (
+    click.option(
+        "--since",
+        metavar="DAY|Nd",
+        help="Only from this day on (UTC), compared with all before: 2026-03-02, or 7d: the last seven days.",
+    ),
+    click.option("--until", metavar="DAY", help="Only up to this day, which is not among them."),
+)
+_REPORT = (
+    click.option(
+        "--out",
+        type=click.Path(dir_okay=False, path_type=Path),
+        default=Path("poison-report.html"),
+        help="The page; its figures go beside it, as .json.",
+    ),
+    *_DAYS,
+)
 
 
-def _common() -> list[click.Parameter]:
-    return [
-        click.Option(
-            ["--lake"], envvar="POISON_LAKE", help="Directory, or s3://, gs://, abfss://.  [required]"
-        ),
-        click.Option(
-            ["--app-name"], help="Whose rows, where several apps share the lake; default: the app's."
-        ),
-        click.Option(["--redis", "url"], help="URL of the ledger's Redis; default: the app's."),
-        click.Option(["--namespace"], help="Of the ledger; default: the app's, else 'poison'."),
-        click.Option(["--master-name"], help="Of the Sentinels' master, beside a sentinel:// URL."),
-        click.Option(
-            ["--master"],
-            default="local[*]",
-            show_default=True,
-            help="Where Spark runs: local[N], spark://host:port, or sc://host:port (Spark Connect).",
-        ),
-        click.Option(["--memory"], default="1g", show_default=True, help="Heap of Spark's driver."),
-        click.Option(["--conf"], multiple=True, metavar="NAME=VALUE", help="A Spark setting, e.g. of S3."),
-        click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, and nothing else, on stdout."),
-    ]
-
-
-class _Stages(DYMGroup):
-    """Finds a command's options when it is asked for."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name, stage in STAGES.items() if find_spec(stage.module)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        stage = STAGES.get(cmd_name)
-        if stage is None or find_spec(stage.module) is None:
-            return None
-        if _lacking() and stage.needs_spark:
-            return _explanation(cmd_name, stage)
-        module = import_module(stage.module)
-        own: Sequence[click.Parameter] = getattr(module, "OPTIONS", ())
-
-        @plainly
-        def callback(**options: Any) -> None:
-            _run(module, options)
-
-        return click.Command(
-            cmd_name, help=getattr(module, "HELP", stage.help), callback=callback, params=[*own, *_common()]
-        )
-
-
-def _explanation(name: str, stage: Stage) -> click.Command:
-    """Return what stands for a command in an installation without Spark."""
-
-    def explain(words: Sequence[str]) -> None:
-        raise Refused(_CURE)
-
-    return click.Command(
-        name,
-        help=stage.help,
-        callback=explain,
-        params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
-        context_settings={"ignore_unknown_options": True},
-    )
-
-
-def _lacking() -> bool:
-    return any(find_spec(name) is None for name in _NEEDS)
-
-
-def _run(module: Any, options: dict[str, Any]) -> None:
-    _fill_from_app(options)
-    if hasattr(module, "run_without_spark") and module.run_without_spark(options):
-        return
-    if _lacking():
-        raise Refused(_CURE)
-    from celery_poison.pipeline.session import open_session
-
-    if not options["lake"]:
-        raise Misused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment")
-    conf = dict(_setting(text) for text in options["conf"])
-    session = open_session(options["master"], options["memory"], conf)
-    try:
-        module.run(session, _lake(session, options), options)
-    finally:
-        session.stop()
-
-
-def _lake(session: Any, options: dict[str, Any]) -> Any:
-    from celery_poison.pipeline.lake import Lake
-
-    lake = Lake(session, options["lake"], options["app_name"] or "")
-    app = getattr(click.get_current_context().obj, "app", None)
-    if app is not None and not options["app_name"] and len(lake.apps()) > 1:
-        lake.app = identity_of(app)["app"]
-    return lake
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign:
-        raise Misused(f"--conf {text}: NAME=VALUE is wanted")
-    return name, value
-
-
-def _fill_from_app(options: dict[str, Any]) -> None:
-    """Complete what was not said by what the app of ``celery -A`` says."""
-    app = getattr(click.get_current_context().obj, "app", None)
-    if app is not None:
-        said = plugin_of(app).settings
-        options["settings"] = {name: getattr(said, name) for name in OVERRIDABLE} | {
-            "trial": said.trial != "off"
-        }
-    if app is not None and not options["url"]:
-        plugin = plugin_of(app)
-        broker = dict(app.conf.broker_transport_options or {})
-        options["url"] = plugin.ledger_url
-        options["namespace"] = options["namespace"] or plugin.settings.namespace
-        options["master_name"] = options["master_name"] or broker.get("master_name")
-    options["namespace"] = options["namespace"] or "poison"
-
-
-@click.group(cls=_Stages)
+@click.group(cls=DYMGroup, context_settings={"show_default": True})
 def pipeline() -> None:
     """Learn from the journal with Spark: see docs/pipeline.md.
 
@@ -187,3 +82,244 @@ def pipeline() -> None:
 
     Needs the extra celery-poison[spark] and Java 17 or newer.
     """
+
+
+def _command(
+    *own: Option, name: str | None = None
+) -> Callable[[Callable[[dict[str, Any]], None]], click.Command]:
+    def make(function: Callable[[dict[str, Any]], None]) -> click.Command:
+        @plainly
+        def callback(**options: Any) -> None:
+            _fill_from_app(options)
+            function(options)
+
+        for option in reversed((*own, *_COMMON)):
+            callback = option(callback)
+        command: click.Command = pipeline.command(name or function.__name__, help=function.__doc__)(callback)
+        return command
+
+    return make
+
+
+@_command(
+    click.option("--once/--follow", default=True, help="Return when all is in the lake, or go on."),
+    click.option(
+        "--every",
+        type=click.FloatRange(0, min_open=True),
+        default=5.0,
+        help="Seconds between two batches of --follow.",
+    ),
+    *_INGEST,
+)
+def ingest(options: dict[str, Any]) -> None:
+    """Bring the journal into the lake, each entry once, whatever kills this command on the way.
+
+    \b
+    celery -A proj poison pipeline ingest --lake /data/poison                     once, from cron
+    celery -A proj poison pipeline ingest --lake /data/poison --follow            as a daemon
+    celery -A proj poison pipeline ingest --lake /data/poison --trim-after 24     and keep Redis small
+    """
+    _in_spark("ingest", options)
+
+
+@_command()
+def check(options: dict[str, Any]) -> None:
+    """Read every value of the lake's journal once, and say what cannot be read and what is missing.
+
+    Exit status: 1 where something cannot be read.
+    """
+    _in_spark("check", options)
+
+
+@_command()
+def tables(options: dict[str, Any]) -> None:
+    """Bring the tables below LAKE/tables up to the end of the lake's journal.
+
+    See docs/pipeline-tables.md. Only what is new in the journal is read again, and what it concerns.
+    """
+    _in_spark("tables", options)
+
+
+@_command(
+    click.option("--top", type=click.IntRange(1), default=5, help="Of each kind."),
+    click.option("--cause", help="Only deaths of this cause, as `oom` or `signal:11`."),
+    *_DAYS,
+)
+def blame(options: dict[str, Any]) -> None:
+    """Say who is guilty of killing workers, who is suspected, and by how much.
+
+    Guilty is only what a trial proved. One model looks at all else together, so that a bad task does not
+    colour its host: it says how many deaths were to be expected, and how likely what happened is by chance.
+
+    \b
+    celery -A proj poison pipeline blame --lake /data/poison --since 7d     the last week against before
+    celery -A proj poison pipeline blame --lake /data/poison --cause oom    only deaths for want of memory
+    """
+    _in_spark("blame", options)
+
+
+@_command(
+    click.option(
+        "--weight",
+        type=click.FloatRange(0),
+        default=10.0,
+        help="How many deaths are as bad as one innocent in quarantine.",
+    ),
+    *_DAYS,
+)
+def backtest(options: dict[str, Any]) -> None:
+    """Replay history under other policies: what they would have cost, and which to take."""
+    _in_spark("backtest", options)
+
+
+@_command(*_REPORT)
+def report(options: dict[str, Any]) -> None:
+    """Write one self-contained HTML page about what the lake tells, of all its days or of some.
+
+    Beside it the same figures as JSON.
+    """
+    _in_spark("report", options)
+
+
+@_command(
+    click.option(
+        "--keep-hours",
+        type=click.FloatRange(0),
+        default=24.0,
+        help="How long replaced files stay: longer than the longest reader takes.",
+    ),
+    click.option("--keep-days", type=click.IntRange(1), help="Drop the rows of days before so many."),
+    click.option("--forget", multiple=True, metavar="ID", help="Remove all rows of a task id."),
+    click.option("--restore", type=click.IntRange(0), metavar="VERSION", help="Of the journal."),
+    click.option("--history", is_flag=True, help="Print the newest versions of the journal, and do nothing."),
+    click.option(
+        "--take-over",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        metavar="OLD",
+        help="Bring the entries of a lake of an older release into this one, which must be new.",
+    ),
+)
+def maintain(options: dict[str, Any]) -> None:
+    """Put small files together, and delete what no reader needs any more. Needs no Java.
+
+    \b
+    pipeline maintain --lake /data/poison                              every day, from cron
+    pipeline maintain --lake /data/poison --keep-days 90               and drop older days
+    pipeline maintain --lake /data/poison --forget ID --keep-hours 0   remove all rows of a task id, for good
+    pipeline maintain --lake /data/poison --history                    versions of the journal
+    pipeline maintain --lake /data/poison --restore VERSION            make the journal what it was
+    pipeline maintain --lake NEW --take-over OLD                       bring in a lake of an older release
+
+    Ingest and readers may go on meanwhile, except with --keep-hours 0: then no reader may.
+    """
+    _need_lake_and_spark(options)
+    from celery_poison.pipeline import commands
+
+    commands.maintain(options)
+
+
+@_command(
+    click.option("--show", is_flag=True, help="Show what waits for a person, and change nothing."),
+    click.option("--apply", type=click.IntRange(1), metavar="VERSION", help="Put this proposal in force."),
+    click.option("--dismiss", type=click.IntRange(1), metavar="VERSION", help="Drop this proposal."),
+    click.option("--rollback", is_flag=True, help="Take back all that was put in force."),
+    click.option("--rules-only", is_flag=True, help="With --apply: leave the policy alone."),
+    click.option("--replaced", is_flag=True, help="With --apply: even if there is a newer proposal."),
+    click.option("--at-once", is_flag=True, help="Put the rules in force without waiting for a person."),
+    click.option("--again", is_flag=True, help="Propose what a person said no to, too."),
+    click.option(
+        "--hours",
+        type=click.FloatRange(0, min_open=True),
+        default=168.0,
+        help="How long a proposal waits, and how long its rules hold.",
+    ),
+    click.option(
+        "--least",
+        type=click.IntRange(1),
+        default=2,
+        help="Messages of a fingerprint that must have been proven guilty.",
+    ),
+    click.option(
+        "--max-age",
+        type=click.FloatRange(0),
+        metavar="HOURS",
+        default=24.0,
+        help="Propose nothing of tables that are further behind the journal.",
+    ),
+    click.option(
+        "--accept-missing", is_flag=True, help="Propose although entries are missing; say a --note."
+    ),
+    click.option("--note", default="", help="Why; is journalled."),
+    click.option("--actor", help="Who does this; default: your login."),
+)
+def publish(options: dict[str, Any]) -> None:
+    """Make block rules of what was proven, and propose them; a person applies exactly what was read.
+
+    \b
+    celery -A proj poison pipeline publish --lake /data/poison     propose, and show what
+    celery -A proj poison pipeline publish --show                  what waits for a person
+    celery -A proj poison pipeline publish --apply VERSION         put it in force, within a heartbeat
+    celery -A proj poison pipeline publish --dismiss VERSION       none of it, and not again for 30 days
+    celery -A proj poison pipeline publish --rollback              take back all that is in force of it
+
+    A rule is never made for a fingerprint of which any message ever ended alive. Nothing is proposed where
+    that cannot be known: healthy runs that are only counted, entries that are missing, tables that are old.
+    """
+    from celery_poison.pipeline.publish import decide
+
+    if not decide(options):
+        _in_spark("publish", options)
+
+
+@_command(*_INGEST, *_REPORT, name="all")
+def all_of_it(options: dict[str, Any]) -> None:
+    """Ingest what is new, bring all tables up to date, and write the report: once, as from cron.
+
+    Nothing is published: that is `pipeline publish`.
+    """
+    _in_spark("all_of_it", options)
+
+
+def _in_spark(name: str, options: dict[str, Any]) -> None:
+    """Run what a command does, in a Spark session of its own."""
+    _need_lake_and_spark(options)
+    from celery_poison.pipeline import commands, publish, session
+    from celery_poison.pipeline.lake import Lake
+
+    conf = {}
+    for text in options["conf"]:
+        setting, sign, conf[setting] = text.partition("=")
+        if not sign:
+            raise Misused(f"--conf {text}: NAME=VALUE is wanted")
+    spark = session.open_session(options["master"], options["memory"], conf)
+    try:
+        lake = Lake(spark, options["lake"], options["app_name"] or "")
+        app = getattr(click.get_current_context().obj, "app", None)
+        if app is not None and not options["app_name"] and len(lake.apps()) > 1:
+            lake.app = identity_of(app)["app"]
+        getattr(publish if name == "publish" else commands, name)(spark, lake, options)
+    finally:
+        spark.stop()
+
+
+def _need_lake_and_spark(options: dict[str, Any]) -> None:
+    if any(find_spec(name) is None for name in _NEEDS):
+        raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
+    if not options["lake"]:
+        raise Misused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment")
+
+
+def _fill_from_app(options: dict[str, Any]) -> None:
+    """Complete what was not said by what the app of ``celery -A`` says."""
+    app = getattr(click.get_current_context().obj, "app", None)
+    if app is not None:
+        plugin = plugin_of(app)
+        said = plugin.settings
+        options["settings"] = {name: getattr(said, name) for name in OVERRIDABLE}
+        options["settings"]["trial"] = said.trial != "off"
+        if not options["url"]:
+            broker = dict(app.conf.broker_transport_options or {})
+            options["url"] = plugin.ledger_url
+            options["namespace"] = options["namespace"] or said.namespace
+            options["master_name"] = options["master_name"] or broker.get("master_name")
+    options["namespace"] = options["namespace"] or "poison"

@@ -10,7 +10,11 @@ In reading order::
     tables      pure functions from DataFrame to DataFrame
     derived     the tables of a lake, kept up to date by what is new
     maintain    compaction, vacuum, forgetting, going back
-    stages      what the commands do
+    blame       who is guilty, who is suspected; anomalies: what changed
+    model       one regression of deaths over all dimensions
+    backtest    what other policies would have cost; replay: one history under one of them
+    report      a page of it all
+    commands    what the commands do; publish: block rules, proposed to a person
 
 Needs the extra ``celery-poison[spark]`` and Java 17 or newer.
 """

@@ -5,7 +5,7 @@ As in :mod:`celery_poison.pipeline.blame`, the queries are SQL that Spark and Du
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from typing import Any
 
@@ -76,87 +76,61 @@ def anomalies(
     return sorted(found, key=lambda row: (-row["times"], row["kind"], row["key"]))
 
 
-def _drifts(ask: Ask, names: Mapping[str, str]) -> list[dict[str, Any]]:
-    died = ask(filled(DRIFTS, names)).to_pylist()
-    if not died:
-        return []
+def _drifts(ask: Ask, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     points: dict[tuple[str, str], list[tuple[float, int]]] = {}
     for row in ask(filled(USUAL, names)).to_pylist():
         points.setdefault((row["task"], row["measure"]), []).append((row["value"], row["n"]))
-    return [
-        _row(row["measure"], row["task"], row["date"], row["value"], usual, _drift_says(row))
-        for row in died
-        if (usual := _weighted_median(points.get((row["task"], row["measure"]), ()))) > 0
-    ]
+    for row in ask(filled(DRIFTS, names)).to_pylist():
+        days = sorted(points.get((row["task"], row["measure"]), ()))
+        reached = np.cumsum([n for _, n in days])
+        usual = days[int(np.searchsorted(reached, reached[-1] / 2))][0] if days else 0.0
+        if usual > 0:
+            says = f"{row['measure']} of the {row['n']} that died, against those that ended alive"
+            yield _row(row["measure"], row["task"], row["date"], row["value"], usual, says)
 
 
-def _drift_says(row: Mapping[str, Any]) -> str:
-    return f"{row['measure']} of the {row['n']} that died, against those that ended alive"
-
-
-def _more_deaths(blamed: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what is suspicious now and kills more often than it did before.
+def _more_deaths(blamed: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Return what is suspicious now and kills more often than it did before, or did not run before.
 
     Only of what is suspicious: when a task begins to kill, the rate of its host and of its queue rises with
-    it. What did not run before is told, too.
+    it.
     """
     bad = [row for row in blamed if row["standing"] != "unremarkable" and row["deaths"] >= LEAST]
     bad = [row for row in bad if row["before_deaths"] is not None]
-    new = [row for row in bad if row["change_p"] is None]
     compared = [row for row in bad if row["change_p"] is not None]
-    found = [(row, row["expected"], "expected; it did not run before") for row in new]
-    if compared:
-        q = q_values(np.array([row["change_p"] for row in compared]), len(compared))
-        found += [
-            (row, row["before_expected"], f"at its rate before, q={chance:.2g}")
-            for row, chance in zip(compared, q, strict=True)
-            if chance < FALSE_SHARE
-        ]
-    return [
-        _row(
-            "deaths",
-            f"{row['dimension']} {row['key']}",
-            None,
-            row["deaths"],
-            # Half a death at least: none at all before is a small rate and no division by nothing.
-            max(usual, 0.5),
-            f"{row['deaths']:.3g} deaths, {usual:.2g} {words}",
-        )
-        for row, usual, words in found
+    rates = q_values(np.array([row["change_p"] for row in compared]), len(compared))
+    found = [
+        (row, row["expected"], "expected; it did not run before") for row in bad if row["change_p"] is None
     ]
+    found += [
+        (row, row["before_expected"], f"at its rate before, q={chance:.2g}")
+        for row, chance in zip(compared, rates, strict=True)
+        if chance < FALSE_SHARE
+    ]
+    for row, usual, words in found:
+        key, says = f"{row['dimension']} {row['key']}", f"{row['deaths']:.3g} deaths, {usual:.2g} {words}"
+        # Half a death at least: none at all before is a small rate and no division by nothing.
+        yield _row("deaths", key, None, row["deaths"], max(usual, 0.5), says)
 
 
-def _slower(ask: Ask, names: Mapping[str, str], window: Window) -> list[dict[str, Any]]:
+def _slower(ask: Ask, names: Mapping[str, str], window: Window) -> Iterator[dict[str, Any]]:
     queues: dict[str, list[dict[str, Any]]] = {}
     for row in ask(filled(RECOVERIES, names)).to_pylist():
         queues.setdefault(row["queue"], []).append(row)
-    says = "milliseconds, the last third of its incidents against the first"
-    if window.since:
-        says = f"milliseconds, since {window.since} against before"
-    found = []
     for queue, rows in queues.items():
-        early, late = _split(rows, window)
-        if min(len(early), len(late)) >= LEAST:
+        if window.since:
+            says = f"milliseconds, since {window.since} against before"
+            early = [row["ms"] for row in rows if not row["recent"]]
+            late = [row["ms"] for row in rows if row["recent"]]
+        else:
+            says = "milliseconds, the last third of its incidents against the first"
+            first, last = min(row["noticed"] for row in rows), max(row["noticed"] for row in rows)
+            third = (last - first) / 3
+            early = [row["ms"] for row in rows if row["noticed"] < first + third]
+            late = [row["ms"] for row in rows if row["noticed"] > last - third]
+        if min(len(early), len(late)) >= LEAST and (usual := float(np.median(early))) > 0:
             day = max(row["date"] for row in rows)
-            found.append(_row("recovery", queue, day, float(np.median(late)), float(np.median(early)), says))
-    return [row for row in found if row["usual"] > 0]
-
-
-def _split(rows: Sequence[Mapping[str, Any]], window: Window) -> tuple[list[float], list[float]]:
-    if window.since:
-        return [r["ms"] for r in rows if not r["recent"]], [r["ms"] for r in rows if r["recent"]]
-    first, last = min(row["noticed"] for row in rows), max(row["noticed"] for row in rows)
-    third = (last - first) / 3
-    early = [row["ms"] for row in rows if row["noticed"] < first + third]
-    return early, [row["ms"] for row in rows if row["noticed"] > last - third]
-
-
-def _weighted_median(points: Iterable[tuple[float, int]]) -> float:
-    ordered = sorted(points)
-    if not ordered:
-        return 0.0
-    reached = np.cumsum([n for _, n in ordered])
-    return float(ordered[int(np.searchsorted(reached, reached[-1] / 2))][0])
+            yield _row("recovery", queue, day, float(np.median(late)), usual, says)
 
 
 def _row(kind: str, key: str, day: date | None, value: float, usual: float, says: str) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from celery_poison.pipeline.model import Cells, Codes, Judged, chance_of_change, grouped, judge
+from celery_poison.pipeline.model import Cells, Codes, Judged, chance_of_change, judge
 from celery_poison.pipeline.window import Window
 
 ALWAYS = Window()
@@ -121,17 +121,24 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
     names = {"recent": window.recent, "window": window.within}
     # In one order, whatever Spark's tasks end in: the model adds up, and takes the first of equals.
     table = ask(filled(CELLS, names))
-    table = table.sort_by([(name, "ascending") for name in table.column_names])
+    cells = table.sort_by([(name, "ascending") for name in table.column_names]).to_pandas()
     if cause is not None:
-        other = pc.not_equal(pc.fill_null(table["cause"], cause), cause)
-        table = table.filter(pc.invert(other))
-    if not table.num_rows:
+        cells = cells[cells["cause"].isna() | (cells["cause"] == cause)]
+    if cells.empty:
         return []
     guilty = dict(zip(*ask(filled(GUILTY, names)).to_pydict().values(), strict=True))
-    seen = ask(filled(SEEN, names))["n"][0].as_py() or 0
-    elements = _Elements(table, window.since is not None)
-    rows = [elements.row(told, guilty) for told in judge(elements.cells(int(seen), guilty))]
-    rows.sort(key=lambda row: (DIMENSIONS.index(row["dimension"]), *_order(row)))
+    seen = int(ask(filled(SEEN, names))["n"][0].as_py() or 0)
+    sizes = cells["size"].map(dict(enumerate(_SIZES)))
+    cells["payload"] = cells["task"] + " " + sizes
+    cells["shape"] = cells["task"] + "(" + cells["shape"] + ")"
+    cells["task_release"] = cells["task"] + " @ " + cells["release"]
+    numbered = {name: pd.factorize(cells[name]) for name in DIMENSIONS}
+    figures, rows = cells[["recent", "cause", "deaths", "ms", "alive"]], []
+    for told in judge(_window(cells, numbered, seen, guilty)):
+        codes, keys = numbered[told.dimension]
+        mine = figures[codes == told.code]
+        rows.append(_row(told, keys[told.code], mine, guilty, window.since is not None))
+    rows.sort(key=_order)
     return rows
 
 
@@ -142,85 +149,60 @@ def filled(query: str, names: Mapping[str, str]) -> str:
     return query
 
 
-def _order(row: dict[str, Any]) -> tuple[Any, ...]:
-    return (
-        ("guilty", "suspicious", "unremarkable").index(row["standing"]),
-        row["q"],
-        -row["times"],
-        row["key"],
+def _window(
+    cells: pd.DataFrame, numbered: Mapping[str, tuple[Codes, Any]], seen: int, guilty: Mapping[str, int]
+) -> Cells:
+    """Return the cells of the window; what one message alone was proven to do may be a task's doing."""
+    recent = cells["recent"].to_numpy(dtype=bool)
+    several = [n for n, key in enumerate(numbered["fingerprint"][1]) if guilty.get(key, 0) > 1]
+    return Cells(
+        deaths=cells["deaths"].to_numpy()[recent],
+        seconds=np.maximum(cells["ms"].to_numpy()[recent], 0.0) / 1000,
+        task=numbered["task"][0][recent],
+        codes={name: codes[recent] for name, (codes, _) in numbered.items() if name != "task"},
+        seen={"fingerprint": seen},
+        known={"fingerprint": several},
+        parts=PARTS,
     )
 
 
-class _Elements:
-    """The elements of each dimension, numbered, and what can be told of them without a model."""
-
-    def __init__(self, table: pa.Table, compared: bool) -> None:
-        self._compared = compared
-        self._recent = table["recent"].to_numpy()
-        self._deaths, self._ms = table["deaths"].to_numpy(), table["ms"].to_numpy()
-        self._alive = table["alive"].to_numpy()
-        self._cause, self._causes = _numbered(table["cause"])
-        keys = _keys(table)
-        numbered = {name: _numbered(keys[name]) for name in DIMENSIONS}
-        self._codes = {name: codes for name, (codes, _) in numbered.items()}
-        self._names = {name: names for name, (_, names) in numbered.items()}
-        self._rows = {name: grouped(codes) for name, codes in self._codes.items()}
-
-    def cells(self, fingerprints: int, guilty: Mapping[str, int]) -> Cells:
-        """Return the cells of the window; what one message alone was proven to do may be a task's doing."""
-        several = [n for n, key in enumerate(self._names["fingerprint"]) if guilty.get(key, 0) > 1]
-        codes = {name: codes[self._recent] for name, codes in self._codes.items() if name != "task"}
-        seconds = np.maximum(self._ms[self._recent], 0.0) / 1000
-        return Cells(
-            self._deaths[self._recent],
-            seconds,
-            self._codes["task"][self._recent],
-            codes,
-            {"fingerprint": fingerprints},
-            {"fingerprint": several},
-            PARTS,
-        )
-
-    def row(self, told: Judged, guilty: dict[str, int]) -> dict[str, Any]:
-        key = self._names[told.dimension][told.code]
-        mine = self._rows[told.dimension][told.code]
-        now, earlier = mine[self._recent[mine]], mine[~self._recent[mine]]
-        proven = guilty.get(key, 0) if told.dimension == "fingerprint" else 0
-        standing = "guilty" if proven else "suspicious" if told.explains else "unremarkable"
-        row = {
-            "dimension": told.dimension,
-            "key": key,
-            "standing": standing,
-            "proven": proven,
-            "deaths": round(told.deaths, 3),
-            "elsewhere": round(told.elsewhere, 3),
-            "expected": told.expected,
-            "times": told.deaths / told.expected,
-            **{name: getattr(told, name) for name in ("low", "high", "p", "q")},
-            "alive": int(self._alive[now].sum()),
-            "hours": float(self._ms[now].sum()) / 3_600_000,
-            "causes": self._told_causes(now),
-        }
-        row |= self._before(earlier, row) if self._compared else _NO_BEFORE
-        return {**row, "says": says(row)}
-
-    def _told_causes(self, rows: Codes) -> str:
-        codes = self._cause[rows]
-        counts = np.bincount(codes[codes >= 0], self._deaths[rows][codes >= 0], len(self._causes))
-        most = sorted((-n, cause) for n, cause in zip(counts, self._causes, strict=True) if n > 0)[:3]
-        return ", ".join(f"{cause} {-n:.3g}" for n, cause in most)
-
-    def _before(self, rows: Codes, row: dict[str, Any]) -> dict[str, Any]:
-        deaths, hours = float(self._deaths[rows].sum()), float(self._ms[rows].sum()) / 3_600_000
-        usual = deaths * row["hours"] / hours if hours > 0 else None
-        p = chance_of_change(row["deaths"], row["hours"], deaths, hours)
-        return {"before_deaths": round(deaths, 3), "before_expected": usual, "change_p": p}
+def _row(
+    told: Judged, key: str, cells: pd.DataFrame, guilty: Mapping[str, int], compared: bool
+) -> dict[str, Any]:
+    """Return a row of the table; ``cells`` are those of the element, in the window and before it."""
+    now, earlier = cells[cells["recent"]], cells[~cells["recent"]]
+    proven = guilty.get(key, 0) if told.dimension == "fingerprint" else 0
+    by_cause = now.groupby("cause")["deaths"].sum()
+    most = sorted((-n, cause) for cause, n in by_cause.items() if n > 0)[:3]
+    row = {
+        "dimension": told.dimension,
+        "key": key,
+        "standing": "guilty" if proven else "suspicious" if told.explains else "unremarkable",
+        "proven": proven,
+        "deaths": round(told.deaths, 3),
+        "elsewhere": round(told.elsewhere, 3),
+        "expected": told.expected,
+        "times": told.deaths / told.expected,
+        **{name: getattr(told, name) for name in ("low", "high", "p", "q")},
+        "alive": int(now["alive"].sum()),
+        "hours": float(now["ms"].sum()) / 3_600_000,
+        "causes": ", ".join(f"{cause} {-n:.3g}" for n, cause in most),
+        **dict.fromkeys(("before_deaths", "before_expected", "change_p")),
+    }
+    if compared:
+        deaths, hours = float(earlier["deaths"].sum()), float(earlier["ms"].sum()) / 3_600_000
+        row["before_deaths"] = round(deaths, 3)
+        row["before_expected"] = deaths * row["hours"] / hours if hours > 0 else None
+        row["change_p"] = chance_of_change(row["deaths"], row["hours"], deaths, hours)
+    return {**row, "says": says(row)}
 
 
-_NO_BEFORE: dict[str, Any] = {"before_deaths": None, "before_expected": None, "change_p": None}
+def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    standing = ("guilty", "suspicious", "unremarkable").index(row["standing"])
+    return DIMENSIONS.index(row["dimension"]), standing, row["q"], -row["times"], row["key"]
 
 
-def says(row: dict[str, Any]) -> str:
+def says(row: Mapping[str, Any]) -> str:
     """Return in one sentence what is known of an element."""
     chance = f"{row['deaths']:.3g} deaths where {row['expected']:.2g} are expected, p={row['p']:.2g}"
     if row["standing"] == "guilty":
@@ -236,23 +218,3 @@ def says(row: dict[str, Any]) -> str:
             f"; at its rate before it would have been {row['before_expected']:.2g}, p={row['change_p']:.2g}"
         )
     return told
-
-
-def _numbered(column: Any) -> tuple[Any, list[str]]:
-    coded = column.combine_chunks().dictionary_encode()
-    coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
-    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return codes, coded.dictionary.to_pylist()
-
-
-def _keys(table: pa.Table) -> dict[str, Any]:
-    """Return the key of each cell's element in each of :data:`DIMENSIONS`, or null."""
-    task = table["task"]
-    sizes = pa.array(_SIZES).take(table["size"].combine_chunks().cast(pa.int64()))
-    joined = pc.binary_join_element_wise
-    return {
-        **{name: table[name] for name in ("fingerprint", "task", "release", "queue", "host")},
-        "shape": joined(task, "(", table["shape"], ")", ""),
-        "payload": joined(task, pa.chunked_array([sizes]), " "),
-        "task_release": joined(task, table["release"], " @ "),
-    }

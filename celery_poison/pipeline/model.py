@@ -4,14 +4,14 @@ A Poisson regression with run time as exposure. Every task has a rate of its own
 fleet; to these are added, one after another, the hosts, releases, queues, forms of arguments, sizes and
 fingerprints that had more deaths than the rest of the model leaves them. What is added first explains most;
 what is then left of the others is judged beside it. Nothing here knows Spark or where the counts come from.
-docs/pipeline-tables.md says what each figure means.
+docs/pipeline-tables.md says what each figure means; a test holds the fit against that of statsmodels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ FALSE_SHARE = 0.05
 PRIOR = 0.5
 #: A single death accuses nobody.
 LEAST_DEATHS = 2.0
-_ROUNDS, _SWEEPS, _EXACT = 100, 500, 1e-7
 _NOTHING = 1e-12
 
 
@@ -54,8 +53,7 @@ class Cells:
     parts: Collection[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """What the model says about one element.
 
     Attributes:
@@ -75,39 +73,8 @@ class Judged:
     high: float
     p: float
     q: float
-    explains: bool = False
+    explains: bool
     elsewhere: float = 0.0
-
-
-class _Dimension:
-    """The elements of one dimension, and what those in the model multiply."""
-
-    def __init__(self, codes: Codes, deaths: Floats, known: Collection[int]) -> None:
-        self.size = int(codes.max(initial=-1)) + 1
-        #: How many elements there are: those of other windows have numbers, too.
-        self.seen = len(np.unique(codes[codes >= 0]))
-        # Rows without an element have one of their own, which is never in the model.
-        self.codes = np.where(codes < 0, self.size, codes)
-        self.deaths = _added(self.codes, deaths, self.size + 1)
-        self.times = np.ones(self.size + 1)
-        self.inside = np.zeros(self.size + 1, dtype=bool)
-        self.inside[[*known]] = True
-
-    def alone(self, mean: Floats) -> Floats:
-        """Return what is expected of each element without its own effect."""
-        told: Floats = np.maximum(_added(self.codes, mean, self.size + 1) / self.times, _NOTHING)
-        return told
-
-    def fit(self, mean: Floats) -> None:
-        """Let each element in the model explain its deaths; changes ``mean``."""
-        if self.inside.any():
-            self.change(
-                np.where(self.inside, np.maximum(self.deaths, _NOTHING) / self.alone(mean), 1.0), mean
-            )
-
-    def change(self, times: Floats, mean: Floats) -> None:
-        mean *= (times / self.times)[self.codes]
-        self.times = times
 
 
 def judge(cells: Cells) -> list[Judged]:
@@ -142,12 +109,50 @@ def interval(deaths: Floats, expected: Floats) -> tuple[Floats, Floats]:
     return low / expected, special.gammaincinv(deaths + 1.0, 0.975) / expected
 
 
+def chance_of_change(deaths: float, time: float, before: float, time_before: float) -> float | None:
+    """Return how likely at least ``deaths`` of all of them fall into ``time``, if nothing had changed.
+
+    None where one of the two spans has no run time: nothing can be compared.
+    """
+    if time <= 0 or time_before <= 0:
+        return None
+    part = time / (time + time_before)
+    return float(special.betainc(deaths, before + 1, part)) if deaths > 0 else 1.0
+
+
+def _added(codes: Codes, values: Floats, size: int) -> Floats:
+    """Add up ``values`` by code."""
+    return np.bincount(codes, values, size).astype(np.float64)
+
+
+class _Dimension:
+    """The elements of one dimension, and what those in the model multiply."""
+
+    def __init__(self, codes: Codes, deaths: Floats, known: Collection[int] = ()) -> None:
+        self.size = int(codes.max(initial=-1)) + 1
+        #: How many elements there are: those of other windows have numbers, too.
+        self.seen = len(np.unique(codes[codes >= 0]))
+        # Rows without an element have one of their own, which is never in the model.
+        self.codes = np.where(codes < 0, self.size, codes)
+        self.deaths = _added(self.codes, deaths, self.size + 1)
+        self.times = np.ones(self.size + 1)
+        self.inside = np.isin(np.arange(self.size + 1), [*known])
+
+    def alone(self, mean: Floats) -> Floats:
+        """Return what is expected of each element without its own effect."""
+        return np.maximum(_added(self.codes, mean, self.size + 1) / self.times, _NOTHING)
+
+    def change(self, times: Floats, mean: Floats) -> None:
+        mean *= (times / self.times)[self.codes]
+        self.times = times
+
+
 class _Model:
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
         # Runs of an unknown task are one more task.
         task = np.where(cells.task < 0, cells.task.max(initial=-1) + 1, cells.task)
-        self._tasks = _Dimension(task, cells.deaths, ())
+        self._tasks = _Dimension(task, cells.deaths)
         self.dimensions = {
             name: _Dimension(codes, cells.deaths, cells.known.get(name, ()))
             for name, codes in cells.codes.items()
@@ -160,38 +165,30 @@ class _Model:
 
         Each step has a closed form, and none can overshoot; the sum of it all is concave.
         """
-        died, mean = self._cells.deaths.sum(), self.mean
-        for _ in range(_SWEEPS):
+        died, mean, tasks = self._cells.deaths.sum(), self.mean, self._tasks
+        for _ in range(500):
             before = mean.copy()
             mean *= died / max(mean.sum(), _NOTHING)
-            tasks = self._tasks
             tasks.change((tasks.deaths + PRIOR) / (tasks.alone(mean) + PRIOR), mean)
-            for dimension in self.dimensions.values():
-                dimension.fit(mean)
-            if np.abs(mean - before).sum() <= _EXACT * max(mean.sum(), _NOTHING):
+            for each in self.dimensions.values():
+                own = np.maximum(each.deaths, _NOTHING) / each.alone(mean)
+                each.change(np.where(each.inside, own, 1.0), mean)
+            if np.abs(mean - before).sum() <= 1e-7 * max(mean.sum(), _NOTHING):
                 break
 
     def grow(self) -> None:
         """Add what explains deaths until nothing suspicious is left, then drop what is not needed."""
-        for _ in range(_ROUNDS):
+        for _ in range(100):
             fresh = self._most_suspicious()
             if not fresh:
                 break
             for told in fresh:
                 self.dimensions[told.dimension].inside[told.code] = True
             self.fit()
-        needless = [told for told in self.elements() if self._is_needless(told)]
-        for told in needless:
-            dimension = self.dimensions[told.dimension]
-            dimension.inside[told.code] = False
-        if needless:
-            for dimension in self.dimensions.values():
-                dimension.change(np.where(dimension.inside, dimension.times, 1.0), self.mean)
-            self.fit()
-
-    def _is_needless(self, told: Judged) -> bool:
-        given = told.code in self._cells.known.get(told.dimension, ())
-        return bool(self.dimensions[told.dimension].inside[told.code]) and not told.explains and not given
+        for told in self.elements():
+            if not told.explains and told.code not in self._cells.known.get(told.dimension, ()):
+                self.dimensions[told.dimension].inside[told.code] = False
+        self.fit()
 
     def _most_suspicious(self) -> list[Judged]:
         """Return those whose excess is largest, none of which shares a death with another."""
@@ -202,30 +199,30 @@ class _Model:
             and told.deaths >= LEAST_DEATHS
             and not self.dimensions[told.dimension].inside[told.code]
         ]
-        found.sort(key=_excess, reverse=True)
-        died = self._cells.deaths > 0
-        taken = np.zeros(len(died), dtype=bool)
+        # By how much its own effect would improve the likelihood; unlike p that never becomes zero.
+        found.sort(
+            key=lambda t: t.deaths * np.log(t.deaths / t.expected) - t.deaths + t.expected, reverse=True
+        )
+        free = self._cells.deaths > 0
         fresh = []
         for told in found:
-            mine = died & (self.dimensions[told.dimension].codes == told.code)
-            if not (taken & mine).any():
-                taken |= mine
+            mine = (self._cells.deaths > 0) & (self.dimensions[told.dimension].codes == told.code)
+            if free[mine].all():
+                free &= ~mine
                 fresh.append(told)
         return fresh
 
     def elements(self) -> list[Judged]:
         """Return every element but the tasks: its deaths against those that the rest of the model expects."""
         found = []
-        for name, dimension in self.dimensions.items():
-            codes = np.flatnonzero(dimension.deaths[: dimension.size] > 0)
-            deaths, expected = dimension.deaths[codes], dimension.alone(self.mean)[codes]
-            p, seen = chance(deaths, expected), self._cells.seen.get(name, dimension.seen)
-            told = _judged(name, codes, deaths, expected, interval(deaths, expected), p, q_values(p, seen))
-            inside = dimension.inside[codes]
-            found += [
-                replace(each, explains=bool(within) and each.q < FALSE_SHARE)
-                for each, within in zip(told, inside, strict=True)
-            ]
+        for name, each in self.dimensions.items():
+            codes = np.flatnonzero(each.deaths[: each.size] > 0)
+            deaths, expected = each.deaths[codes], each.alone(self.mean)[codes]
+            p = chance(deaths, expected)
+            q = q_values(p, self._cells.seen.get(name, each.seen))
+            explains = each.inside[codes] & (q < FALSE_SHARE)
+            columns = (codes, deaths, expected, *interval(deaths, expected), p, q, explains)
+            found += [Judged(name, *row) for row in zip(*(c.tolist() for c in columns), strict=True)]
         return found
 
     def tasks(self) -> list[Judged]:
@@ -235,42 +232,24 @@ class _Model:
         so that the next is compared with those that are left.
         """
         rest = np.ones(len(self.mean), dtype=bool)
-        for name in self._cells.parts:
-            rest &= ~self.dimensions[name].inside[self.dimensions[name].codes]
+        for part in (self.dimensions[name] for name in self._cells.parts):
+            rest &= ~part.inside[part.codes]
         size, task = self._tasks.size, self._tasks.codes[rest]
         deaths = _added(task, self._cells.deaths[rest], size)
         elsewhere = self._tasks.deaths[:size] - deaths
         # What each task would expect at the rate of the fleet.
         share = _added(task, self.mean[rest], size) / self._tasks.times[:size]
-        calm = np.ones(len(deaths), dtype=bool)
-        p, low, high, usual = _against(deaths, share, calm)
-        for _ in range(len(deaths)):
-            q = q_values(p, len(p))
-            worst = int(np.argmin(np.where(calm, p, 2.0)))
-            if not calm[worst] or q[worst] >= FALSE_SHARE or deaths[worst] < LEAST_DEATHS:
-                break
-            calm[worst] = False
+        calm = np.ones(size, dtype=bool)
+        while True:
             p, low, high, usual = _against(deaths, share, calm)
-        found = _judged("task", np.arange(size), deaths, usual, (low, high), p, q_values(p, size))
-        known = int(self._cells.task.max(initial=-1)) + 1
-        return [
-            replace(told, explains=not calm[n], elsewhere=float(elsewhere[n]))
-            for n, told in enumerate(found[:known])
-            if deaths[n] + elsewhere[n] > 0
-        ]
-
-
-def _judged(
-    name: str,
-    codes: Codes,
-    deaths: Floats,
-    expected: Floats,
-    bounds: tuple[Floats, Floats],
-    p: Floats,
-    q: Floats,
-) -> list[Judged]:
-    figures = np.column_stack([deaths, expected, *bounds, p, q])
-    return [Judged(name, int(code), *row) for code, row in zip(codes, figures.tolist(), strict=True)]
+            q = q_values(p, size)
+            suspects = calm & (deaths >= LEAST_DEATHS) & (q < FALSE_SHARE)
+            if not suspects.any():
+                break
+            calm[np.argmin(np.where(suspects, p, 2.0))] = False
+        columns = (np.arange(size), deaths, usual, low, high, p, q, ~calm, elsewhere)
+        known = np.flatnonzero(self._tasks.deaths[: int(self._cells.task.max(initial=-1)) + 1] > 0)
+        return [Judged("task", *row) for row in zip(*(c[known].tolist() for c in columns), strict=True)]
 
 
 def _against(
@@ -284,40 +263,11 @@ def _against(
     """
     others = deaths[calm].sum() - np.where(calm, deaths, 0.0)
     room = np.maximum(share[calm].sum() - np.where(calm, share, 0.0), _NOTHING)
-    part = share / (share + room)
-    p = np.where(deaths > 0, special.betainc(np.maximum(deaths, _NOTHING), others + 1, part), 1.0)
-    low = np.where(deaths > 0, special.betaincinv(np.maximum(deaths, _NOTHING), others + 1, 0.025), 0.0)
+    mine = np.maximum(deaths, _NOTHING)
+    p = np.where(deaths > 0, special.betainc(mine, others + 1, share / (share + room)), 1.0)
+    low = np.where(deaths > 0, special.betaincinv(mine, others + 1, 0.025), 0.0)
     high = np.where(others > 0, special.betaincinv(deaths + 1, np.maximum(others, _NOTHING), 0.975), 1.0)
     odds = np.maximum(share, _NOTHING) / room
     with np.errstate(divide="ignore"):
         bounds = low / (1 - low) / odds, high / (1 - high) / odds
     return p, *bounds, np.maximum(others, PRIOR) * odds
-
-
-def _excess(told: Judged) -> float:
-    """Return by how much its own effect would improve the likelihood; unlike p it never becomes zero."""
-    return told.deaths * float(np.log(told.deaths / told.expected)) - told.deaths + told.expected
-
-
-def _added(codes: Codes, values: Floats, size: int) -> Floats:
-    """Add up ``values`` by code."""
-    told: Floats = np.bincount(codes, values, size).astype(np.float64)
-    return told
-
-
-def grouped(codes: Codes) -> Sequence[Codes]:
-    """Return the rows of each code."""
-    order = np.argsort(codes, kind="stable")
-    bounds = np.searchsorted(codes[order], np.arange(codes.max(initial=-1) + 2))
-    return [order[start:end] for start, end in pairwise(bounds)]
-
-
-def chance_of_change(deaths: float, time: float, before: float, time_before: float) -> float | None:
-    """Return how likely at least ``deaths`` of all of them fall into ``time``, if nothing had changed.
-
-    None where one of the two spans has no run time: nothing can be compared.
-    """
-    if time <= 0 or time_before <= 0:
-        return None
-    part = time / (time + time_before)
-    return float(special.betainc(deaths, before + 1, part)) if deaths > 0 else 1.0

@@ -1,36 +1,44 @@
-"""From the history back into the workers: block rules that never hurt an innocent (NEW-7)."""
+"""From the history back into the workers: block rules that never hurt an innocent (NEW-7).
+
+Only making a proposal needs Spark, of which nothing is imported before.
+"""
 
 from __future__ import annotations
 
-import re
+import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from celery_poison.blocks import ProposedRule, policy_item
-from celery_poison.pipeline.backtest.grid import Recommendation
-from celery_poison.pipeline.backtest.in_force import DEFAULTS, InForce
-from celery_poison.pipeline.backtest.replay import Outcome, Policy
-from celery_poison.policy import OVERRIDABLE
+import click
+
+from celery_poison.blocks import Proposal, ProposedRule, is_fingerprint, policy_item, read_rules, sheet
+from celery_poison.errors import ConfigurationError, ProposalRefused
+from celery_poison.ledger import Keys, Ledger, policies
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.scripts import Code
+from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy
+from celery_poison.policy import EVERY_TASK, OVERRIDABLE, entry_of
+from celery_poison.quarantine.owner import default_actor
+from celery_poison.text import clean, when
+
+if TYPE_CHECKING:
+    from celery_poison.pipeline.backtest import Recommendation
+    from celery_poison.pipeline.lake import Lake
 
 #: Without its own decision nobody needs a longer list: workers hold each rule.
 MOST_RULES = 500
-#: A fingerprint must have been proven guilty in so many different messages.
-LEAST_MESSAGES = 2
 #: The policy of the back-test that blocks soonest says what a rule would have caught.
-SOONEST = Policy(block_fingerprint_after=1)
-#: What :func:`proposals` reads.
-FINGERPRINTS = """
+SOONEST: Policy = {"block_fingerprint_after": 1}
+_FINGERPRINTS = """
 select fingerprint, task, deaths, guilty_messages, alive, cleared from {fingerprints}
 where guilty_messages > 0
 """
-_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 
 
-@dataclass(frozen=True)
-class Grounds:
+class Grounds(NamedTuple):
     """What a proposal would rest on.
 
     Attributes:
@@ -60,55 +68,39 @@ def refusals(grounds: Grounds, now: datetime, oldest: timedelta, accept_missing:
         oldest: by how much the tables may be behind the journal.
         accept_missing: a person has looked at what is missing.
     """
-    return [
-        *_unwritten(grounds),
-        *_stale(grounds, now, oldest),
-        *([] if accept_missing else _missing(grounds)),
-    ]
-
-
-def _unwritten(grounds: Grounds) -> list[str]:
+    found = []
     if grounds.counted:
         names = ", ".join(grounds.counted[:5]) + (", …" if len(grounds.counted) > 5 else "")
-        return [
+        found.append(
             f'healthy runs of {names} were only counted (poison_journal="incidents"): nobody knows which'
             ' messages ended alive. Set poison_journal="attempts" on every worker, let a history grow, then'
             " delete the counts: redis-cli DEL NAMESPACE:tally"
-        ]
-    if not grounds.alive:
-        return [
+        )
+    elif not grounds.alive:
+        found.append(
             "no run in the lake ended alive, so nobody knows which messages would have: was"
             ' poison_journal="incidents" set, or was the lake begun just now? Set it to "attempts", and let a'
             " history grow"
-        ]
-    return []
-
-
-def _stale(grounds: Grounds, now: datetime, oldest: timedelta) -> list[str]:
+        )
     if grounds.upto is None:
-        return ["the lake is empty: run `celery poison pipeline all` first"]
+        found.append("the lake is empty: run `celery poison pipeline all` first")
     # A fleet that does nothing has no newer entry, and its tables do not grow old.
-    behind = (grounds.newest or now) - grounds.upto
-    if behind <= oldest:
-        return []
-    hours = behind / timedelta(hours=1)
-    whose = "the journal in Redis" if grounds.newest else "the clock (the journal in Redis is empty)"
-    return [
-        f"the tables end {hours:.0f} hours before {whose}, more than --max-age"
-        f" {oldest / timedelta(hours=1):g}: run `celery poison pipeline all` first"
-    ]
-
-
-def _missing(grounds: Grounds) -> list[str]:
-    return [
-        f"{sentence}. A message that would be blocked may have ended alive there. Look at it with `celery"
-        " poison pipeline check`; then --accept-missing with a --note goes on without it"
-        for sentence in grounds.missing
-    ]
+    elif (behind := (grounds.newest or now) - grounds.upto) > oldest:
+        whose = "the journal in Redis" if grounds.newest else "the clock (the journal in Redis is empty)"
+        found.append(
+            f"the tables end {behind / timedelta(hours=1):.0f} hours before {whose}, more than --max-age"
+            f" {oldest / timedelta(hours=1):g}: run `celery poison pipeline all` first"
+        )
+    for sentence in () if accept_missing else grounds.missing:
+        found.append(
+            f"{sentence}. A message that would be blocked may have ended alive there. Look at it with `celery"
+            " poison pipeline check`; then --accept-missing with a --note goes on without it"
+        )
+    return found
 
 
 def proposals(
-    fingerprints: Iterable[Mapping[str, Any]], outcomes: Sequence[Outcome], least: int = LEAST_MESSAGES
+    fingerprints: Iterable[Mapping[str, Any]], outcomes: Sequence[Outcome], least: int = 2
 ) -> list[ProposedRule]:
     """Return the rules that history supports, those that would have spared most first.
 
@@ -121,6 +113,7 @@ def proposals(
         least: how many different messages must have been proven guilty.
     """
     wrong: Collection[str] = set().union(*(told.wrong_blocks for told in outcomes))
+    caught = next((told.caught for told in outcomes if told.policy == SOONEST), Counter[str]())
     sure = [
         row
         for row in fingerprints
@@ -128,23 +121,35 @@ def proposals(
         and not row["alive"]
         and not row["cleared"]
         and row["fingerprint"] not in wrong
-        and _FINGERPRINT.fullmatch(row["fingerprint"])
+        and is_fingerprint(row["fingerprint"])
     ]
     sure.sort(key=lambda row: (-row["deaths"], row["fingerprint"]))
-    caught = next((told.caught for told in outcomes if told.policy == SOONEST), Counter[str]())
-    return [_rule(row, caught[row["fingerprint"]]) for row in sure[:MOST_RULES]]
+    return [
+        ProposedRule(
+            fingerprint=row["fingerprint"],
+            task=row["task"] or "",
+            note=f"pipeline: {row['deaths']} deaths by {row['guilty_messages']} messages, none ever ended"
+            " alive",
+            deaths=row["deaths"],
+            messages=row["guilty_messages"],
+            caught=caught[row["fingerprint"]],
+        )
+        for row in sure[:MOST_RULES]
+    ]
 
 
-def policy_of(recommended: Recommendation | None, now: InForce = DEFAULTS) -> dict[str, Any]:
+def policy_of(recommended: Recommendation, now: InForce = DEFAULTS) -> dict[str, Any]:
     """Return what can be set at run time of a recommended policy, where it is not as it is ``now``.
 
     To block by fingerprint is none of it where that kept an innocent from running.
     """
-    told = recommended.policy.changes() if recommended is not None else {}
-    differs = {name: value for name, value in told.items() if value != getattr(now, name)}
-    if recommended is not None and recommended.outcome.wrong_blocks:
-        differs.pop("block_fingerprint_after", None)
-    return {name: value for name, value in differs.items() if name in OVERRIDABLE}
+    return {
+        name: value
+        for name, value in recommended.policy.items()
+        if name in OVERRIDABLE
+        and value != getattr(now, name)
+        and not (name == "block_fingerprint_after" and recommended.outcome.wrong_blocks)
+    }
 
 
 def undecided(
@@ -159,13 +164,143 @@ def undecided(
     return [rule for rule in rules if rule.item not in decided], left
 
 
-def _rule(row: Mapping[str, Any], caught: int) -> ProposedRule:
-    deaths, messages = row["deaths"], row["guilty_messages"]
-    return ProposedRule(
-        fingerprint=row["fingerprint"],
-        task=row["task"] or "",
-        note=f"pipeline: {deaths} deaths by {messages} messages, none ever ended alive",
-        deaths=deaths,
-        messages=messages,
-        caught=caught,
+# --- the command --------------------------------------------------------------------------------------
+
+
+def decide(options: Mapping[str, Any]) -> bool:
+    """Do what asks the ledger alone, and print it; return whether that was all.
+
+    Raises:
+        ProposalRefused: what was read is not what waits any more.
+    """
+    verbs = ("show", "apply", "dismiss", "rollback", "at_once")
+    asked = [name for name in verbs if options.get(name)]
+    if len(asked) > 1:
+        raise ConfigurationError(f"--{', --'.join(asked).replace('_', '-')}: one at a time")
+    if options.get("accept_missing") and not options.get("note"):
+        raise ConfigurationError(
+            "--accept-missing: say why it does not matter, with --note; it is journalled"
+        )
+    if asked in ([], ["at_once"]):
+        return False
+    told: dict[str, Any]
+    with _ledger(options) as ledger:
+        if options.get("show"):
+            told = {"proposal": _waiting(ledger)}
+        elif options.get("apply"):
+            how = {name: bool(options.get(name)) for name in ("rules_only", "replaced")}
+            told = {"applied": _apply(ledger, options["apply"], **_who(options), **how)}
+        elif options.get("dismiss"):
+            ledger.dismiss_proposal(options["dismiss"], **_who(options))
+            told = {"dismissed": options["dismiss"]}
+        else:
+            rules, policy = ledger.retract(**_who(options))
+            told = {"taken_back": {"rules": rules, "policy": policy}}
+    click.echo(json.dumps(told, indent=2) if options.get("as_json") else _words(told))
+    return True
+
+
+def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
+    """Propose what the lake's history supports, or with ``at_once`` put its rules in force; print it.
+
+    Raises:
+        ProposalRefused: what the history says cannot be relied on, and why.
+    """
+    from celery_poison.pipeline import commands, derived
+
+    with _ledger(options) as ledger:
+        tables = derived.Derived(session, lake)
+        grounds = _grounds(ledger, tables)
+        oldest = timedelta(hours=options.get("max_age", 24.0))
+        refused = refusals(grounds, datetime.now(UTC), oldest, bool(options.get("accept_missing")))
+        if refused:
+            raise ProposalRefused("nothing is proposed: " + "; and ".join(refused))
+        outcomes, best, now = commands.replayed(tables, options)
+        found = proposals(tables.ask(_FINGERPRINTS).to_pylist(), outcomes, options["least"])
+        at_once = bool(options.get("at_once"))
+        decided = _in_force(ledger) | (set() if options.get("again") else policies.refused_items(ledger))
+        # What nobody is asked about cannot be more than rules: a policy is for a person.
+        rules, policy = undecided(found, {} if at_once else policy_of(best, now), decided)
+        text, effect = sheet(rules, policy, [grounds.as_of, *best.reasons])
+        who, lasts_ms = _who(options), round(options["hours"] * 3_600_000)
+        said = f"{len(rules)} rules, {len(policy)} options, {grounds.as_of}"
+        said += f": {options['note']}" if options.get("note") else ""
+        code, version = ledger.publish(text, effect, lasts_ms=lasts_ms, actor=who["actor"], said=said)
+        told: dict[str, Any] = {"decided_before": len(found) - len(rules), "grounds": grounds.as_of}
+        told["proposal"] = None if code is Code.DONE else _waiting(ledger)
+        if at_once and code is not Code.DONE:
+            told["applied"] = _apply(ledger, version, **who)
+    click.echo(json.dumps(told, indent=2) if options.get("as_json") else _words(told))
+
+
+@contextmanager
+def _ledger(options: Mapping[str, Any]) -> Iterator[Ledger]:
+    if not options.get("url"):
+        raise ConfigurationError("publish needs the ledger: an app, or --redis URL")
+    with open_redis(options["url"], {"master_name": options.get("master_name")}) as client:
+        yield Ledger(client, Keys(options.get("namespace") or "poison"))
+
+
+def _who(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {"actor": options.get("actor") or default_actor(), "note": options.get("note") or ""}
+
+
+def _waiting(ledger: Ledger) -> dict[str, Any] | None:
+    waiting = Proposal.read(*policies.waiting_proposal(ledger))
+    return waiting.as_dict() if waiting else None
+
+
+def _apply(ledger: Ledger, version: int, **how: Any) -> dict[str, int]:
+    rules, options = ledger.apply_proposal(version, **how)
+    return {"version": version, "rules": rules, "options": options}
+
+
+def _grounds(ledger: Ledger, derived: Any) -> Grounds:
+    """Ask lake and Redis for what a proposal would rest on."""
+    from celery_poison.pipeline.blame import RUNS_ALIVE
+
+    client: Any = ledger.client
+    last = client.xrevrange(ledger.keys.journal, count=1)
+    return Grounds(
+        as_of=derived.as_of.says(),
+        upto=derived.as_of.at,
+        newest=datetime.fromtimestamp(int(last[0][0].split(b"-")[0]) / 1000, UTC) if last else None,
+        missing=derived.left_out,
+        counted=sorted(name.decode(errors="replace") for name in client.hkeys(ledger.keys.tally)),
+        alive=derived.ask(RUNS_ALIVE)["n"][0].as_py() or 0,
     )
+
+
+def _in_force(ledger: Ledger) -> set[str]:
+    """Return the items that need no proposal: blocked fingerprints, and options that every task has."""
+    _, raw, now = policies.read(ledger, ledger.keys.blocks)
+    every = entry_of(policies.read(ledger, ledger.keys.policy)[1].get(EVERY_TASK))
+    return {*read_rules(raw, now)[0], *(policy_item(name, value) for name, value in every.items())}
+
+
+def _words(told: Mapping[str, Any]) -> str:
+    if "dismissed" in told:
+        return f"dismissed  proposal {told['dismissed']}"
+    if "taken_back" in told:
+        policy = ", and the policy is as it was before" if told["taken_back"]["policy"] else ""
+        return f"took back {told['taken_back']['rules']} rules{policy}"
+    lines, proposal = [], told.get("proposal")
+    if proposal:
+        for rule in proposal["rules"]:
+            would = f"would have caught {rule['caught']} messages, {rule['innocents']} innocents"
+            lines.append(f"fingerprint {rule['fingerprint']} of {rule['task']}: {rule['note']}; {would}")
+        lines += [f"policy of every task: {name}={value}" for name, value in proposal["policy"].items()]
+        lines += [f"  {reason}" for reason in proposal["reasons"] if proposal["policy"]]
+    lines += [told["grounds"]] if "grounds" in told else []
+    if "applied" in told:
+        done = told["applied"]
+        put = f"applied  proposal {done['version']}: {done['rules']} rules in force"
+        lines.append(f"{put}, {done['options']} options set" if done["options"] else put)
+    elif proposal:
+        version, until = proposal["version"], when(proposal["until"])
+        lines.append(f"proposal {version} waits until {until}: --apply {version}, or --dismiss {version}")
+    else:
+        lines.append("nothing is proposed")
+    if told.get("decided_before"):
+        lines.append(f"{told['decided_before']} more are in force already, or a person said no to them")
+    return "\n".join(map(clean, lines))

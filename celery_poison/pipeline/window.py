@@ -7,20 +7,9 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any, Self
 
-import click
-
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline.lake import day
 
-#: Options of every command that looks at a window.
-OPTIONS = (
-    click.Option(
-        ["--since"],
-        metavar="DAY|Nd",
-        help="Only from this day on (UTC), compared with all before: 2026-03-02, or 7d: the last seven days.",
-    ),
-    click.Option(["--until"], metavar="DAY", help="Only up to this day, which is not among them."),
-)
 _DAYS = re.compile(r"(\d{1,4})d")
 _DAY_MS = 24 * 3_600_000
 
@@ -64,7 +53,7 @@ class Window:
         return f"date < date '{self.until}'" if self.until else "true"
 
     def as_dict(self) -> dict[str, Any]:
-        return {"since": _text(self.since), "until": _text(self.until)}
+        return {"since": self.since and str(self.since), "until": self.until and str(self.until)}
 
     def says(self) -> str:
         """Return the window in words; empty where nothing bounds it."""
@@ -92,7 +81,3 @@ def _day(option: str, text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(f"{option} {text}: a day is wanted, as 2026-03-02, or 7d") from None
-
-
-def _text(day: date | None) -> str | None:
-    return day.isoformat() if day else None

@@ -12,11 +12,17 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from celery_poison.pipeline import commands
 from celery_poison.pipeline.lake import Lake
+from celery_poison.pipeline.publish import publish
 from celery_poison.pipeline.session import open_session
-from celery_poison.pipeline.stages import run_all, run_backtest, run_blame, run_publish
 
-STAGES = {"blame": run_blame, "all": run_all, "backtest": run_backtest, "publish": run_publish}
+STAGES: dict[str, Any] = {
+    "blame": commands.blame,
+    "all": commands.all_of_it,
+    "backtest": commands.backtest,
+    "publish": publish,
+}
 
 
 def main(master: str, url: str, place: str) -> None:
@@ -27,7 +33,7 @@ def main(master: str, url: str, place: str) -> None:
     for name, stage in STAGES.items():
         out = StringIO()
         with redirect_stdout(out):
-            stage.run(session, Lake(session, place), options)
+            stage(session, Lake(session, place), options)
         told[name] = json.loads(out.getvalue())
     sys.stdout.write(json.dumps(told))
     session.stop()

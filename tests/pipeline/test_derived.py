@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from celery_poison.pipeline import sink, tables
 from celery_poison.pipeline.backtest import past
-from celery_poison.pipeline.backtest.grid import SIZES
 from celery_poison.pipeline.blame import blame
 from celery_poison.pipeline.derived import Derived
 from celery_poison.pipeline.lake import Lake, Position
@@ -119,7 +118,7 @@ def test_spark_reads_the_queries_of_blame_and_of_the_back_test_as_duckdb_does(
         assert len(told.blame) > 100
     derived.register("seen_")
     assert spark.sql("select * from seen_blame").count() == len(blame(ask))
-    theirs, ours = past(ask, SIZES), past(derived.ask, SIZES)
+    theirs, ours = past(ask), past(derived.ask)
     assert (ours.days, ours.oversized) == (theirs.days, theirs.oversized)
     assert sorted(ours.steps) == sorted(theirs.steps) != []
 

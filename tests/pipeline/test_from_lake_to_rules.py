@@ -20,7 +20,7 @@ from celery_poison.blocks import read_rules
 from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.pipeline.stages import run_publish
+from celery_poison.pipeline import publish
 from celery_poison.pipeline.window import Window
 from tests.pipeline import tallied
 
@@ -49,7 +49,7 @@ def _rules(url: str) -> set[str]:
 
 
 def _decide(options: dict[str, Any], **asked: Any) -> None:
-    assert run_publish.run_without_spark({**options, **asked})
+    assert publish.decide({**options, **asked})
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_NEW_7_what_is_applied_is_what_was_read_and_one_rollback_takes_it_back(
 ) -> None:
     lake: Any = None
     options = _options(redis_url)
-    run_publish.run(None, lake, options)
+    publish.publish(None, lake, options)
     told = json.loads(capsys.readouterr().out)
     proposed = told["proposal"]
     assert told["grounds"] == proposed["reasons"][0] == AS_OF
@@ -77,14 +77,14 @@ def test_NEW_7_what_is_applied_is_what_was_read_and_one_rollback_takes_it_back(
     applied = json.loads(capsys.readouterr().out)["applied"]
     assert (applied["rules"], _rules(redis_url)) == (len(guilty), guilty)
     # What is in force is not proposed, and what was taken back neither.
-    run_publish.run(None, lake, options)
+    publish.publish(None, lake, options)
     again = json.loads(capsys.readouterr().out)
     assert again == {"decided_before": len(guilty), "grounds": AS_OF, "proposal": None}
     _decide(options, rollback=True)
     assert json.loads(capsys.readouterr().out)["taken_back"]["rules"] == len(guilty)
-    run_publish.run(None, lake, {**options, "at_once": True})
+    publish.publish(None, lake, {**options, "at_once": True})
     assert json.loads(capsys.readouterr().out)["proposal"] is None and _rules(redis_url) == set()
-    run_publish.run(None, lake, {**options, "at_once": True, "again": True, "as_json": False})
+    publish.publish(None, lake, {**options, "at_once": True, "again": True, "as_json": False})
     said = capsys.readouterr().out
     assert f"{len(guilty)} rules in force" in said and AS_OF in said and _rules(redis_url) == guilty
 
@@ -96,17 +96,17 @@ def test_the_command_refuses_what_it_cannot_know_and_proposes_when_a_person_acce
     with open_redis(redis_url) as client:
         client.hset(Keys().tally, "shop.pay", "7")
         with pytest.raises(ProposalRefused, match=r"nothing is proposed: healthy runs of shop\.pay"):
-            run_publish.run(None, lake, _options(redis_url))
+            publish.publish(None, lake, _options(redis_url))
         client.delete(Keys().tally)
         client.xadd(Keys().journal, {"v": "2"})
         derived.as_of.at -= timedelta(days=3)
         with pytest.raises(ProposalRefused, match="the tables end 72 hours before the journal in Redis"):
-            run_publish.run(None, lake, _options(redis_url))
+            publish.publish(None, lake, _options(redis_url))
         derived.left_out.append("GAP: 60 entries between 1-0 and 9-0: trimmed")
         old = {**_options(redis_url), "max_age": 100.0}
         with pytest.raises(ProposalRefused, match="GAP: 60 entries"):
-            run_publish.run(None, lake, old)
-        run_publish.run(None, lake, {**old, "accept_missing": True, "note": "only pings were lost"})
+            publish.publish(None, lake, old)
+        publish.publish(None, lake, {**old, "accept_missing": True, "note": "only pings were lost"})
         assert json.loads(capsys.readouterr().out)["proposal"]["rules"]
         (_, last), *_ = client.xrevrange(Keys().journal, count=1)
         assert last[b"note"].endswith(f" options, {AS_OF}: only pings were lost".encode())

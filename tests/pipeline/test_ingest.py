@@ -15,10 +15,9 @@ pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
 pytest.importorskip("duckdb")
 
-from celery_poison.pipeline import maintain
+from celery_poison.pipeline import commands, maintain
 from celery_poison.pipeline.ingest.ingest import Ingest
 from celery_poison.pipeline.lake import Lake, LakeError, LakeTaken
-from celery_poison.pipeline.stages import run_check, run_ingest
 from celery_poison.testing import RedisServer
 from examples.histories import World, write_lake
 from tests.pipeline.journals import KEY, Here, add, add_spread, in_lake, told
@@ -219,8 +218,8 @@ def test_damage_inside_a_file_is_found_by_the_check(
     content = bytearray(file.read_bytes())
     content[4:2000] = bytes(1996)
     file.write_bytes(content)
-    with pytest.raises(run_check.LakeDamaged, match=r"1 files of .* are damaged"):
-        run_check.run(spark, ingest.lake, {})
+    with pytest.raises(LakeError, match=r"1 files of .* are damaged"):
+        commands.check(spark, ingest.lake, {})
 
 
 def test_redis_is_trimmed_behind_what_is_safe_in_the_lake_and_only_if_asked(
@@ -268,7 +267,7 @@ def test_nothing_is_ingested_into_a_generated_history_and_all_goes_on(
 ) -> None:
     write_lake(World(attempts=2_000), place)
     lake = Lake(None, str(place))
-    assert run_ingest.run(None, lake, {}).rows == 0
+    assert commands.ingest(None, lake, {}).rows == 0
     said = capsys.readouterr()
     assert "holds a generated history, no journal belongs to it: nothing is ingested" in said.err
     assert said.out == "0 entries in 0 new batches\n" and lake.journal.delta.count() > 2_000

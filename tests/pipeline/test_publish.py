@@ -16,9 +16,9 @@ from celery_poison.cli import pipeline as commands
 from celery_poison.cli.standalone import main
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.pipeline.backtest.grid import DEFAULT_GRID, Recommendation
-from celery_poison.pipeline.backtest.replay import Outcome, Policy
+from celery_poison.pipeline.backtest import GRID, Recommendation
 from celery_poison.pipeline.publish import SOONEST, Grounds, policy_of, proposals, refusals, undecided
+from celery_poison.pipeline.replay import Outcome
 
 
 def _row(number: int, **more: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def _row(number: int, **more: Any) -> dict[str, Any]:
 
 
 def test_nothing_is_blocked_that_ever_ended_alive_or_kept_an_innocent_from_running() -> None:
-    wrong = Outcome(Policy(), wrong_blocks={f"{4:016x}"})
+    wrong = Outcome({}, wrong_blocks={f"{4:016x}"})
     rows = [
         _row(0),
         _row(1, alive=1),
@@ -44,7 +44,7 @@ def test_nothing_is_blocked_that_ever_ended_alive_or_kept_an_innocent_from_runni
         _row(5, fingerprint="no fingerprint'"),
         _row(6, deaths=99),
     ]
-    assert [rule.fingerprint for rule in proposals(rows, [wrong, Outcome(Policy())])] == [
+    assert [rule.fingerprint for rule in proposals(rows, [wrong, Outcome({})])] == [
         f"{6:016x}",
         f"{0:016x}",
     ]
@@ -102,17 +102,16 @@ def test_what_is_missing_is_accepted_with_a_reason_only(redis_url: str) -> None:
 
 def test_a_rule_tells_what_it_would_have_caught_and_that_no_innocent_was_among_them() -> None:
     caught = Outcome(SOONEST, caught=Counter({f"{0:016x}": 5}))
-    later = Outcome(Policy(block_fingerprint_after=3), caught=Counter({f"{0:016x}": 1}))
+    later = Outcome({"block_fingerprint_after": 3}, caught=Counter({f"{0:016x}": 1}))
     (rule,) = proposals([_row(0)], [later, caught])
     assert (rule.deaths, rule.messages, rule.caught, rule.innocents) == (6, 3, 5, 0)
-    assert SOONEST in DEFAULT_GRID
+    assert SOONEST in GRID
 
 
 def test_only_options_that_can_be_changed_at_run_time_are_proposed() -> None:
-    policy = Policy(max_crashes=1, trial=False, block_fingerprint_after=3)
+    policy = {"max_crashes": 1, "trial": False, "block_fingerprint_after": 3}
     best = Recommendation(policy, Outcome(policy), ("why",))
     assert policy_of(best) == {"max_crashes": 1, "block_fingerprint_after": 3}
-    assert policy_of(None) == {}
     hurt = Recommendation(policy, Outcome(policy, wrong_blocks={"f"}), ("why",))
     assert policy_of(hurt) == {"max_crashes": 1}
 
@@ -154,5 +153,5 @@ def test_who_has_no_spark_reads_and_applies_all_the_same(
 
 
 def test_reading_a_proposal_imports_no_spark() -> None:
-    code = "import sys, celery_poison.pipeline.stages.run_publish; sys.exit('pyspark' in sys.modules)"
+    code = "import sys, celery_poison.pipeline.publish; sys.exit('pyspark' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

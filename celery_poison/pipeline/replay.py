@@ -1,21 +1,30 @@
-"""One history under one policy."""
+"""One history under one policy; each decision is ``celery_poison.decide``'s, as in the workers (NEW-7).
+
+docs/pipeline-tables.md says what is assumed where history is silent.
+"""
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from functools import cache
 from typing import Any, NamedTuple
 
 from celery_poison import causes
 from celery_poison.decide import Action, Facts, convict, judge
 from celery_poison.model import NO_HISTORY, History, Limits
-from celery_poison.pipeline.backtest.in_force import DEFAULTS, InForce, Timeline
+from celery_poison.policy import EVERY_TASK, OVERRIDABLE
 
+#: What is changed of the policy that was in force, by the names of :class:`InForce`; empty: as it was.
+Policy = Mapping[str, Any]
+#: For each limit of size: day -> how many messages that are not among the steps are larger.
+Oversized = Mapping[int, Mapping[int, int]]
 #: A message that history only ever saw dying is not run more often than this.
 _ENOUGH = 100
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
 
 
 class Step(NamedTuple):
@@ -36,28 +45,68 @@ class Step(NamedTuple):
     task: str = ""
 
 
-class Kept(Enum):
-    """That a policy leaves something as it was."""
+class InForce(NamedTuple):
+    """What decided about a message; the names are those of the settings, without their prefix."""
 
-    AS_IT_WAS = "as it was"
+    max_crashes: int = 2
+    max_failures: int = 5
+    max_payload_bytes: int | None = None
+    block_fingerprint_after: int | None = None
+    trial: bool = True
 
 
-KEPT = Kept.AS_IT_WAS
+#: What the settings are where nobody changed them.
+DEFAULTS = InForce()
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """One point of the grid: what it changes of the policy that was in force; names as of the settings."""
+class Timeline:
+    """Which policy was in force when, for which task: what the journal tells of its changes.
 
-    max_crashes: int | Kept = KEPT
-    max_failures: int | Kept = KEPT
-    max_payload_bytes: int | Kept | None = KEPT
-    block_fingerprint_after: int | Kept | None = KEPT
-    trial: bool | Kept = KEPT
+    Args:
+        changes: ``policy_changed`` entries of the journal, by time: milliseconds since 1970, task, note.
+        settings: what held before anybody changed it, and holds for what nobody did; no journal tells it.
+    """
 
-    def changes(self) -> dict[str, Any]:
-        names = InForce._fields
-        return {name: value for name in names if (value := getattr(self, name)) is not KEPT}
+    def __init__(self, changes: Iterable[tuple[int, str, str]] = (), settings: InForce = DEFAULTS) -> None:
+        self._settings = settings
+        self._times: list[int] = []
+        #: Overrides by task, after each change; the first before any.
+        self._states: list[Mapping[str, Mapping[str, Any]]] = [{}]
+        self._of = cache(self._in_force)
+        before: Mapping[str, Any] = {}
+        for at, task, note in changes:
+            options = self._states[-1].get(task, {})
+            if re.search(r": proposal \d+$", note):
+                before = options
+            told = before if note.startswith("as it was before") else _after(options, note)
+            self._times.append(at)
+            self._states.append({**self._states[-1], task: told})
+
+    def at(self, ms: int, task: str) -> InForce:
+        """Return what held for ``task`` at a moment: its own override goes before that of every task."""
+        return self._of(bisect_right(self._times, ms), task)
+
+    def last(self) -> InForce:
+        """Return what holds now for every task without an override of its own."""
+        return self._of(-1, EVERY_TASK)
+
+    def _in_force(self, number: int, task: str) -> InForce:
+        state = self._states[number]
+        return self._settings._replace(**{**state.get(EVERY_TASK, {}), **state.get(task, {})})
+
+
+def _after(options: Mapping[str, Any], note: str) -> Mapping[str, Any]:
+    """Return a task's overrides after a change; what a newer release may have written is left out."""
+    verb, _, rest = note.partition(": ")[0].partition(" ")
+    if verb == "unset":
+        gone = OVERRIDABLE if rest == "everything" else rest.split()
+        return {name: value for name, value in options.items() if name not in gone}
+    found = {
+        name: None if value == "none" else int(value)
+        for name, value in re.findall(r"(\w+)=(none|\d+)", rest)
+        if name in OVERRIDABLE
+    }
+    return {**options, **found}
 
 
 @dataclass(slots=True)
@@ -95,10 +144,6 @@ class Outcome:
         self.by_day.setdefault(day, [0, 0])[1] += many
 
 
-#: For each limit of size: day -> how many messages that are not among the steps are larger.
-Oversized = Mapping[int, Mapping[int, int]]
-
-
 def replay(
     steps: Sequence[Step],
     policy: Policy,
@@ -112,52 +157,51 @@ def replay(
         timeline: the policy that was in force; by default the defaults of the settings.
     """
     told = _Replay(steps, policy, timeline or Timeline())
-    for number, step in enumerate(steps):
-        told.take(step, last=told.last[step.id] == number)
-    outcome, limit = told.outcome, policy.max_payload_bytes
-    if isinstance(limit, int) and oversized:
-        for day, larger in oversized[limit].items():
-            outcome.waiting += larger
-            outcome.wronged(day, larger)
-    return outcome
+    for step in steps:
+        told.take(step)
+    for day, larger in (oversized or {}).get(policy.get("max_payload_bytes") or 0, {}).items():
+        told.outcome.waiting += larger
+        told.outcome.wronged(day, larger)
+    return told.outcome
 
 
 class _Replay:
     """The ledger of a replay: who has which history, who is in quarantine, what is blocked."""
 
     def __init__(self, steps: Sequence[Step], policy: Policy, timeline: Timeline) -> None:
-        self._changes, self._timeline = policy.changes(), timeline
-        self._known: dict[InForce, tuple[InForce, Limits]] = {}
-        self.force, self.limits, self._day = DEFAULTS, DEFAULTS.limits, 0
         self.outcome = Outcome(policy)
-        self.last = {step.id: number for number, step in enumerate(steps)}
+        self._timeline = timeline
+        self._last = {step.id: step for step in steps}
         self._alive_at = {step.id: step.ended for step in steps if step.end == "alive"}
-        self._members = _members(steps)
+        self._members: dict[str, list[Step]] = {}
+        for step in steps:
+            if step.end == "crashed":
+                self._members.setdefault(step.death, []).append(step)
         self._histories: dict[str, History] = {}
         self._gone: set[str] = set()
-        self._convictions: dict[str, int] = {}
+        self._convictions: Counter[str] = Counter()
         self._blocked_since: dict[str, int] = {}
         self._happened: dict[str, bool] = {}
 
-    def _enforce(self, step: Step) -> None:
-        """Let that hold for a step which held then, but for what the policy changes."""
-        was = self._timeline.at(step.ended, step.task)
-        if was not in self._known:
-            force = was._replace(**self._changes)
-            self._known[was] = force, force.limits
-        self.force, self.limits = self._known[was]
-        self._day = step.ended // _DAY_MS
+        @cache
+        def changed(was: InForce) -> tuple[InForce, Limits]:
+            force = was._replace(**policy)
+            return force, Limits(force.max_crashes, force.max_failures, force.max_payload_bytes, force.trial)
 
-    def take(self, step: Step, *, last: bool) -> None:
-        self._enforce(step)
+        self._changed = changed
+
+    def take(self, step: Step) -> None:
+        # That holds for a step which held then, but for what the policy changes.
+        self._force, self._limits = self._changed(self._timeline.at(step.ended, step.task))
+        self._day = step.ended // DAY_MS
         if step.id in self._gone or not self._admitted(step):
             return
         if step.end == "alive":
             self._histories.pop(step.id, None)
         elif step.end == "crashed":
-            self._death(step, last)
+            self._death(step)
         else:
-            known = self._history(step)
+            known = self._histories.get(step.id, NO_HISTORY)
             # A shutdown is nobody's fault; a worker that fell silent counts as a failure.
             counts = step.end == "rolled_back" or step.cause == causes.FROZEN
             self._judge(step, replace(known, failures=known.failures + counts))
@@ -165,11 +209,11 @@ class _Replay:
     def _admitted(self, step: Step) -> bool:
         since = self._blocked_since.get(step.fingerprint) if step.fingerprint else None
         blocked = "blocked" if since is not None and since <= step.started else ""
-        history = self._history(step)
-        if history is NO_HISTORY and not blocked and self.force.max_payload_bytes is None:
+        history = self._histories.get(step.id, NO_HISTORY)
+        if history is NO_HISTORY and not blocked and self._force.max_payload_bytes is None:
             return True  # as nearly all are: nothing is known against it
         facts = Facts(history=history, payload_bytes=step.payload_bytes, blocked=blocked)
-        verdict = judge(facts, self.limits)
+        verdict = judge(facts, self._limits)
         if verdict.action is not Action.QUARANTINE:
             return True
         if verdict.cause == causes.BLOCKED:
@@ -180,55 +224,49 @@ class _Replay:
         self._quarantine(step)
         return False
 
-    def _death(self, step: Step, last: bool) -> None:
+    def _death(self, step: Step) -> None:
         if not self._happens(step):
             # Whoever killed its worker is in quarantine by now: it would have run to its end.
             self._histories.pop(step.id, None)
-            return
-        if step.blame == "shared" and not self.force.trial:
+        elif step.blame == "shared" and not self._force.trial:
             self._fall_together(step)
-            return
-        self._strike(step)
-        if last and step.proof == "proven":
-            # History ends with its conviction; a more patient policy would have seen the same again.
-            for _ in range(_ENOUGH):
-                if step.id in self._gone:
-                    break
-                self.outcome.died(self._day)
-                self._strike(step)
+        else:
+            self._strike(step)
+            if step is self._last[step.id] and step.proof == "proven":
+                # History ends with its conviction; a more patient policy would have seen the same again.
+                for _ in range(_ENOUGH):
+                    if step.id in self._gone:
+                        break
+                    self.outcome.died(self._day)
+                    self._strike(step)
 
     def _happens(self, step: Step) -> bool:
         """Whether this death still comes about, counting it once for all who are in it."""
-        known = self._happened.get(step.death)
-        if known is None:
-            culprits = [each for each in self._members.get(step.death, ()) if each.proof == "proven"]
-            known = not culprits or any(self._still_runs(each) for each in culprits)
-            self._happened[step.death] = known
-            if known:
+        if step.death not in self._happened:
+            culprits = [each for each in self._members[step.death] if each.proof == "proven"]
+            happens = not culprits or any(
+                each.id not in self._gone and self._admitted(each) for each in culprits
+            )
+            self._happened[step.death] = happens
+            if happens:
                 self.outcome.died(self._day)
-            self.outcome.worker_deaths += known and step.in_incident
-        return known
-
-    def _still_runs(self, culprit: Step) -> bool:
-        return culprit.id not in self._gone and self._admitted(culprit)
+                self.outcome.worker_deaths += step.in_incident
+        return self._happened[step.death]
 
     def _strike(self, step: Step) -> None:
-        known = self._history(step)
-        alone = step.blame == "exact"
+        known, alone = self._histories.get(step.id, NO_HISTORY), step.blame == "exact"
         self.outcome.lost_ms += step.runtime_ms
-        self._judge(
-            step,
-            replace(
-                known,
-                crashes=known.crashes + 1,
-                strikes=known.strikes + 1,
-                proven=known.proven + alone,
-                failures=known.failures + (step.cause == causes.TIME_LIMIT),
-                candidate=True,
-                shared_blame=not alone,
-                cause=step.cause,
-            ),
+        told = replace(
+            known,
+            crashes=known.crashes + 1,
+            strikes=known.strikes + 1,
+            proven=known.proven + alone,
+            failures=known.failures + (step.cause == causes.TIME_LIMIT),
+            candidate=True,
+            shared_blame=not alone,
+            cause=step.cause,
         )
+        self._judge(step, told)
 
     def _fall_together(self, step: Step) -> None:
         """Without trials, those who fell together run together again, until the guilty one is convicted.
@@ -252,13 +290,13 @@ class _Replay:
 
     def _judge(self, step: Step, history: History) -> None:
         self._histories[step.id] = history
-        if convict(history, self.limits) is None:
+        if convict(history, self._limits) is None:
             return
         self._quarantine(step)
-        after = self.force.block_fingerprint_after
         if step.fingerprint:
-            count = self._convictions[step.fingerprint] = self._convictions.get(step.fingerprint, 0) + 1
-            if after is not None and count >= after:
+            self._convictions[step.fingerprint] += 1
+            after = self._force.block_fingerprint_after
+            if after is not None and self._convictions[step.fingerprint] >= after:
                 self._blocked_since.setdefault(step.fingerprint, step.ended)
 
     def _quarantine(self, step: Step) -> None:
@@ -269,14 +307,3 @@ class _Replay:
 
     def _is_innocent(self, step: Step) -> bool:
         return step.end == "alive" or step.proof == "cleared" or self._alive_at.get(step.id, 0) > step.ended
-
-    def _history(self, step: Step) -> History:
-        return self._histories.get(step.id, NO_HISTORY)
-
-
-def _members(steps: Iterable[Step]) -> dict[str, list[Step]]:
-    found: dict[str, list[Step]] = {}
-    for step in steps:
-        if step.end == "crashed":
-            found.setdefault(step.death, []).append(step)
-    return found

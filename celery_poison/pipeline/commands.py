@@ -1,0 +1,251 @@
+"""What the commands of ``celery poison pipeline`` do; ``publish`` has a module of its own.
+
+``options`` are what was typed, by name; those that a caller leaves out are at their defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from celery_poison.errors import ConfigurationError
+from celery_poison.pipeline import maintain as keeping
+from celery_poison.pipeline import sink
+from celery_poison.pipeline.backtest import WEIGHT, Replayed, as_dict, as_recommended, say
+from celery_poison.pipeline.backtest import backtest as back_test
+from celery_poison.pipeline.blame import DIMENSIONS
+from celery_poison.pipeline.derived import JUDGED, STORED, Derived
+from celery_poison.pipeline.ingest.ingest import Batch, Ingest, Ingested
+from celery_poison.pipeline.lake import Lake, LakeError, LeftOut, Table
+from celery_poison.pipeline.replay import InForce
+from celery_poison.pipeline.report import as_json, gather, render, top
+from celery_poison.pipeline.session import suit
+from celery_poison.pipeline.telling import sentences, told_gap
+from celery_poison.pipeline.together import together
+from celery_poison.text import clean
+
+
+def _tell(options: Mapping[str, Any], told: Any, words: str) -> None:
+    click.echo(json.dumps(told, indent=2) if options.get("as_json") else words)
+
+
+def _warn(words: str) -> None:
+    click.echo(words, err=True)
+
+
+# --- into the lake ------------------------------------------------------------------------------------
+
+
+def ingest(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
+    """Ingest, batch by batch told on stderr, and say what was done; raises what ``Ingest.once`` raises.
+
+    Into a lake of no journal nothing is ingested, which is said.
+    """
+    done = _ingested(session, lake, options)
+    _tell(options, asdict(done), _summary(done))
+    return done
+
+
+def _ingested(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
+    if what := lake.of_no_journal():
+        _warn(f"{lake.root} holds {what}, no journal belongs to it: nothing is ingested")
+        return Ingested()
+    work = Ingest(
+        lake,
+        _source_options(session, options),
+        keep_hours=options.get("trim_after"),
+        compacting=options.get("compact", True),
+        moved=bool(options.get("moved")),
+        progress=_progress,
+    )
+    if options.get("once", True):
+        return work.once()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return work.follow(stop.is_set, options.get("every", 5.0))
+
+
+def _progress(batch: Batch) -> None:
+    _warn(f"version {batch.version}: {batch.rows} entries up to {batch.upto}")
+    for gap in batch.gaps:
+        _warn(told_gap(gap))
+
+
+def _summary(done: Ingested) -> str:
+    told = f"{done.rows} entries in {done.batches} new batches"
+    if done.upto:
+        told += f", the lake reaches up to {done.upto}"
+    if done.trimmed:
+        told += f"; {done.trimmed} trimmed from Redis"
+    return told
+
+
+def _source_options(session: Any, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the data source's options out of the command's."""
+    if not options.get("url"):
+        raise ConfigurationError("which Redis? --redis redis://…, or celery -A proj poison pipeline …")
+    found = {
+        "url": options["url"],
+        "namespace": options.get("namespace") or "poison",
+        "master_name": options.get("master_name") or "",
+        "app_name": options.get("app_name") or "",
+        "max_rows": str(options.get("max_rows") or 1_000_000),
+    }
+    context = getattr(session, "sparkContext", None) if hasattr(session, "_jvm") else None
+    if context is not None:
+        found["partitions"] = str(max(2, int(context.defaultParallelism)))
+    return found
+
+
+def check(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
+    """Say what is in the journal of all apps, what of it cannot be read, and what never came into it.
+
+    Raises:
+        LakeError: a file cannot be read.
+    """
+    delta = lake.journal.delta
+    damaged = [LeftOut(path, why, rows) for path, rows, why in sink.check(session, lake.journal.uri, delta)]
+    left_out = tuple(damaged) if damaged else lake.left_out()
+    told: dict[str, Any] = {"version": lake.journal.version, "rows": delta.count()}
+    words = f"{told['rows']} entries, version {told['version']}"
+    told |= {"left_out": [asdict(e) for e in left_out], "gaps": [asdict(e) for e in lake.gaps()]}
+    _tell(options, told, words)
+    if not options.get("as_json"):
+        for sentence in sentences(left_out, lake.gaps()):
+            _warn(sentence)
+    if damaged:
+        raise LakeError(
+            f"{len(damaged)} files of {lake.journal.uri} are damaged: bring them back from a copy; what Redis"
+            " still holds can be ingested again after `pipeline maintain --restore VERSION`"
+        )
+
+
+def maintain(options: Mapping[str, Any]) -> None:
+    """Do what is asked; nothing of it needs Spark."""
+    lake = Lake(None, options["lake"], options.get("app_name") or "")
+    told: dict[str, Any] = {}
+    if options.get("take_over"):
+        from celery_poison.pipeline.takeover import take_over
+
+        told["taken_over"] = take_over(lake, options["take_over"], options)
+    elif options.get("history"):
+        told["history"] = keeping.history(lake.journal)
+    elif options.get("restore") is not None:
+        keeping.restore(lake, options["restore"])
+        told |= {"restored": options["restore"], "version": lake.journal.version}
+    else:
+        tables = _tables(lake)
+        if options.get("forget"):
+            told["forgotten"] = keeping.forget(lake, tables, list(options["forget"]))
+        if options.get("keep_days"):
+            told["dropped"] = sum(keeping.keep_days(table, options["keep_days"]) for table in tables)
+        told["fewer_files"] = sum(keeping.compact(table, quietly=True) for table in tables)
+        told["deleted_files"] = sum(keeping.vacuum(table, options["keep_hours"]) for table in tables)
+    rows = told.get("history") or [told]
+    words = "\n".join("  ".join(f"{key}: {value}" for key, value in row.items()) for row in rows)
+    _tell(options, told, words)
+
+
+def _tables(lake: Lake) -> list[Table]:
+    """Return all tables of the lake that are there, the journal first."""
+    lake.journal.delta  # noqa: B018 - says what is wrong where there is none
+    found = [lake.journal]
+    for app in lake.apps():
+        one = Lake(None, lake.root, app)
+        found += [one.table(name) for name in (*STORED, *JUDGED)]
+    return [table for table in found if table.exists]
+
+
+# --- out of it ----------------------------------------------------------------------------------------
+
+
+def tables(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:
+    """Make the tables; what the lake could not read is told on stderr."""
+    derived = Derived(session, lake, _warn)
+    for sentence in derived.left_out:
+        _warn(sentence)
+    where = {name: lake.table(name).uri for name in STORED}
+    as_of = {"version": derived.as_of.version, "upto": derived.as_of.upto}
+    words = [f"as of version {as_of['version']} of the journal, up to {as_of['upto']}", *where.values()]
+    _tell(options, {**as_of, "tables": where}, "\n".join(words))
+    return derived
+
+
+def blame(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:
+    """Judge every fingerprint, task, form, size, release, queue and host that was in a death; print it."""
+    derived = Derived(session, lake, _warn)
+    days = derived.window(options.get("since"), options.get("until"))
+    told = top(derived.judge(days, options.get("cause")).blame, options["top"])
+    lines = [*filter(None, [days.says(), derived.as_of.says()])]
+    for dimension in DIMENSIONS:
+        rows = [row for row in told if row["dimension"] == dimension]
+        lines += [dimension] if rows else []
+        for row in rows:
+            causes = f" ({row['causes']})" if row["causes"] else ""
+            lines.append(f"  {clean(row['key'])}: {row['says']}{clean(causes)}")
+    _tell(options, [as_json(row) for row in told], "\n".join(lines if told else [*lines, "nothing died"]))
+    return derived
+
+
+def backtest(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
+    """Replay the history under a grid of policies and print all outcomes, the recommended one last."""
+    outcomes, best, _ = replayed(Derived(session, lake, _warn), options)
+    lines = ["deaths  workers  lost_s  waiting  innocents  policy"]
+    for each in sorted(outcomes, key=lambda each: (each.innocents, each.deaths)):
+        numbers = f"{each.deaths:6}  {each.worker_deaths:7}  {each.lost_ms // 1000:6}"
+        lines.append(f"{numbers}  {each.waiting:7}  {each.innocents:9}  {say(each.policy)}")
+    lines += [f"recommended: {say(best.policy)}", *(f"  {reason}" for reason in best.reasons)]
+    told = {"outcomes": [as_dict(each) for each in outcomes], "recommended": as_recommended(best)}
+    _tell(options, told, "\n".join(lines))
+
+
+def replayed(derived: Derived, options: Mapping[str, Any]) -> Replayed:
+    """Replay the days that the options say, from the policy that the app's settings say."""
+    days = derived.window(options.get("since"), options.get("until"))
+    settings = InForce(**options.get("settings") or {})
+    return back_test(derived.ask, days, settings, options.get("weight", WEIGHT))
+
+
+def report(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
+    """Write the page and return where it is."""
+    return learn(Derived(session, lake, _warn), options)
+
+
+def all_of_it(session: Any, lake: Lake, options: Mapping[str, Any]) -> Path:
+    """Ingest what is new, bring all tables up to date, and write the report, in one session."""
+    done = _ingested(session, lake, options)
+    click.echo(_summary(done), err=bool(options.get("as_json")))  # the report's is all the JSON
+    suit(session, lake.journal.delta.count(), [text.partition("=")[0] for text in options.get("conf") or ()])
+    return learn(Derived(session, lake, _warn), options)
+
+
+def learn(derived: Derived, options: Mapping[str, Any]) -> Path:
+    """Bring all tables up to date, judge and replay the days that the options say, and write the page."""
+    for sentence in derived.left_out:
+        _warn(sentence)
+    days = derived.window(options.get("since"), options.get("until"))
+    judged, replay = together(lambda: derived.judge(days), lambda: replayed(derived, options))
+    told = gather(
+        derived.ask,
+        judged.blame,
+        judged.anomalies,
+        window=days,
+        replayed=replay,
+        as_of=derived.as_of.says(),
+        left_out=derived.left_out,
+    )
+    page: Path = options["out"]
+    figures = page.with_suffix(".json")
+    page.write_text(render(told), encoding="utf-8")
+    figures.write_text(json.dumps(told, indent=1), encoding="utf-8")
+    where = {"page": str(page), "figures": str(figures)}
+    click.echo(json.dumps(where) if options.get("as_json") else str(page))
+    return page

@@ -1,1 +1,0 @@
-"""What the commands of ``celery poison pipeline`` do, one module each."""
