@@ -139,7 +139,7 @@ def _told_twice(days: Iterator[pa.RecordBatch], uri: str) -> Iterator[pa.RecordB
     place = sink.filesystem(uri)
 
     def mids(paths: list[str]) -> Any:
-        tables = [pq.read_table(place.open_input_file(path), columns=["mid"]) for path in paths]
+        tables = [_plain(pq.read_table(place.open_input_file(path), columns=["mid"])) for path in paths]
         return pa.concat_tables(tables)["mid"].drop_null() if tables else pa.chunked_array([], pa.string())
 
     for batch in days:
@@ -181,12 +181,18 @@ def _found(opened: pq.ParquetFile, sought: _Sought) -> Iterator[pa.Table]:
         mine = found.slice(begin, opened.metadata.row_group(number).num_rows)
         begin += len(mine)
         if pc.any(mine).as_py():
-            rows = opened.read_row_group(number).filter(mine)
+            rows = _plain(opened.read_row_group(number)).filter(mine)
             yield (
                 rows
                 if sought.had is None
                 else rows.filter(pc.invert(pc.is_in(rows["entry"], value_set=sought.had)))
             )
+
+
+def _plain(rows: pa.Table) -> pa.Table:
+    """Return rows without views of text, which ``deltalake`` writes when it deletes and Arrow cannot filter."""
+    plain = [f.with_type(pa.string()) if pa.types.is_string_view(f.type) else f for f in rows.schema]
+    return rows.cast(pa.schema(plain))
 
 
 def _marks(opened: pq.ParquetFile, sought: _Sought) -> Iterator[Any]:
@@ -198,12 +204,12 @@ def _marks(opened: pq.ParquetFile, sought: _Sought) -> Iterator[Any]:
     before = sought.before if pc.any(new).as_py() else {}
     for name, values in sought.keys.items():
         # The whole column at once: for each piece of it the values would be made ready anew.
-        column = opened.read([name])[name]
+        column = _plain(opened.read([name]))[name]
         yield pc.is_in(column, value_set=values)
         if name in before:
             yield pc.and_(new, pc.is_in(column, value_set=before[name]))
     if len(sought.moments):
-        yield _beside(opened.read(["worker", "at", "runtime_ms"]), sought)
+        yield _beside(_plain(opened.read(["worker", "at", "runtime_ms"])), sought)
 
 
 def _beside(runs: pa.Table, sought: _Sought) -> Any:
