@@ -190,7 +190,7 @@ def _found(opened: pq.ParquetFile, sought: _Sought) -> Iterator[pa.Table]:
 
 
 def _plain(rows: pa.Table) -> pa.Table:
-    """Return rows without views of text, which ``deltalake`` writes when it deletes and Arrow cannot filter."""
+    """Return rows without views of text: ``deltalake`` writes them when it deletes, Arrow cannot filter."""
     plain = [f.with_type(pa.string()) if pa.types.is_string_view(f.type) else f for f in rows.schema]
     return rows.cast(pa.schema(plain))
 
