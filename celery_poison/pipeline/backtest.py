@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import date, timedelta
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, Ask, filled
+from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, SIZE, Ask, filled
 from celery_poison.pipeline.replay import (
     DAY_MS,
     DEFAULTS,
@@ -27,15 +28,14 @@ from celery_poison.pipeline.replay import (
     Timeline,
     replay,
 )
-from celery_poison.pipeline.tables.kin import LARGE
 from celery_poison.pipeline.window import Window
 
 #: Of a history with more steps than this the newest are replayed: each policy goes through all of them.
 MOST = 100_000
 #: Changes nothing: what every other policy is compared with.
 AS_IT_WAS: Policy = {}
-#: The limits of size that are tried.
-SIZES = (LARGE, 10_000_000, 100_000_000)
+#: The limits of size that are tried: powers of ten, by which ``tallies`` counts.
+SIZES = (1_000_000, 10_000_000, 100_000_000)
 GRID: tuple[Policy, ...] = (
     *(
         {**crashes, **after, **trial}
@@ -77,12 +77,13 @@ select id, coalesce(started_at, ended_at) as started, ended_at as ended, ending,
   coalesce(runtime_ms, 0) as runtime_ms, coalesce(task, '') as task
 from concerned order by ended_at desc, seq desc limit {{most}}
 """
-_OVERSIZED = f"""{_CONCERNED}, large as (
-  select id as large_id, max(payload_bytes) as size, max(date) as day from told r
-  where {IS_ALIVE} and payload_bytes > {LARGE} group by id
+#: By day and decade of size, how many messages came to their end alive that are not among the steps.
+_OVERSIZED = f"""{_CONCERNED}, ended as (
+  select date as day, size, n from {{tallies}} r
+  where {IS_ALIVE} and r.end = 'finished' and coalesce(outcome, '') <> 'retry' and {{window}} and {{recent}}
+  union all select date, {SIZE}, -1 from concerned where ending = 'alive' and coalesce(outcome, '') <> 'retry'
 )
-select day, size from large left join (select distinct id from concerned) c on large_id = c.id
-where c.id is null
+select day, size, cast(sum(n) as bigint) as n from ended where size > 3 group by day, size
 """
 _CHANGES = """
 select n.at as changed, task, note from {noted} n
@@ -128,7 +129,7 @@ def backtest(
     """Replay a history under every policy of :data:`GRID`, and say which to take.
 
     Args:
-        ask: runs a query over ``{kin}`` and ``{noted}``.
+        ask: runs a query over ``{kin}``, ``{tallies}`` and ``{noted}``.
         settings: what the code and the settings say, which no journal tells.
         weight: how many deaths are as bad as one innocent in quarantine.
     """
@@ -150,20 +151,14 @@ def past(ask: Ask, window: Window = ALWAYS, settings: InForce = DEFAULTS, most: 
     days = range(steps[0].ended // DAY_MS, steps[-1].ended // DAY_MS + 1) if steps else range(0)
     says = ""
     if len(newest) > most:
-        since = np.datetime64(days.start, "D")
+        since = date(1970, 1, 1) + timedelta(days.start)
         says = f"only the runs since {since}: more than {most:,} are too many to replay"
-    large = ask(filled(_OVERSIZED, names))
-    sizes = [
-        *zip(
-            large["day"].cast(pa.date32()).cast(pa.int32()).to_pylist(),
-            large["size"].to_pylist(),
-            strict=True,
-        )
-    ]
-    oversized = {
-        limit: Counter(day for day, size in sizes if size > limit and (day >= days.start or not says))
-        for limit in SIZES
-    }
+    oversized: dict[int, Counter[int]] = {limit: Counter() for limit in SIZES}
+    for row in ask(filled(_OVERSIZED, names)).to_pylist():
+        day = (row["day"] - date(1970, 1, 1)).days
+        for limit in SIZES:
+            if row["n"] and 10 ** (row["size"] + 2) >= limit and (day >= days.start or not says):
+                oversized[limit][day] += row["n"]
     changes = ask(_CHANGES)
     told = zip(_millis(changes["changed"]), *(changes[n].to_pylist() for n in ("task", "note")), strict=True)
     return Past(steps, days, Timeline(told, settings), oversized, says)

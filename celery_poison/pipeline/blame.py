@@ -30,8 +30,9 @@ PARTS = ("fingerprint", "shape", "payload", "task_release")
 Ask = Callable[[str], Any]
 
 _SIZES = ("under 1 kB", "1-10 kB", "10-100 kB", "100 kB-1 MB", "1-10 MB", "10-100 MB", "100 MB or more")
-_SIZE = "case " + " ".join(f"when payload_bytes < 1e{power} then {power - 3}" for power in range(3, 9))
-_SIZE += " when payload_bytes is not null then 6 end"
+#: The decade of a payload, as ``tallies`` has it.
+SIZE = "case " + " ".join(f"when payload_bytes < 1e{power} then {power - 3}" for power in range(3, 9))
+SIZE += " when payload_bytes is not null then 6 end"
 IS_ALIVE = "(r.end = 'rolled_back' or r.end = 'finished' and coalesce(outcome, '') <> 'lost')"
 #: 1 for a death alone of a message that had died before: it was a candidate, and this was its trial.
 _TRIED = "(case when blame = 'exact' and crashes >= 2 then 1 else 0 end)"
@@ -42,7 +43,7 @@ _TRIED = "(case when blame = 'exact' and crashes >= 2 then 1 else 0 end)"
 MISFORTUNES = f"""
 with suspects as (
   select coalesce(id, token) as message, task, queue, host, release, shape, fingerprint, cause, proof,
-    blame, crashes, {_SIZE} as size, {{recent}} as recent, ended_at, seq,
+    blame, crashes, {SIZE} as size, {{recent}} as recent, ended_at, seq,
     sum(case when proof = 'proven' then 1 else 0 end) over (partition by death) as proven,
     sum(case when proof = 'cleared' then 0 else 1 end) over (partition by death) as held
   from {{deaths}} where {{window}}
@@ -66,7 +67,7 @@ CELLS = f"""{MISFORTUNES}, bearers as (
     case when {IS_ALIVE} then n else 0 end as alive
   from {{tallies}} r where {{window}}
 ), borne as (
-  select task, queue, host, release, shape, {_SIZE} as size, fingerprint, {{recent}} as recent,
+  select task, queue, host, release, shape, {SIZE} as size, fingerprint, {{recent}} as recent,
     coalesce(runtime_ms, 0) as ms, case when {IS_ALIVE} then 1 else 0 end as alive
   from {{kin}} r join bearers using (fingerprint) where {{window}}
 ), every as (

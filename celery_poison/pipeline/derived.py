@@ -35,8 +35,7 @@ from celery_poison.pipeline import anomalies, blame, tables
 from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Lake, Position, Table, after, day
 from celery_poison.pipeline.schema import VERSIONS
-from celery_poison.pipeline.seek import Keys, earlier, having, keys
-from celery_poison.pipeline.session import FEW_ROWS
+from celery_poison.pipeline.seek import LOOK_BACK_MS, Keys, company, having, keys
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.tallies import KEYS
 from celery_poison.pipeline.telling import AsOf, sentences
@@ -59,8 +58,6 @@ VIEWS = ("attempts", "messages", "tallies", "task_daily", "usual", "noted")
 JUDGED = ("blame", "anomalies")
 #: What :meth:`Derived.register` makes views of.
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame", "anomalies")
-#: A run that ended alive longer ago than this is not looked at again for a trouble that came only now.
-LOOK_BACK_MS = 7 * 24 * 3_600_000
 #: What makes one entry change what another one means.
 _LINKS = ("id", "mid", "incident")
 
@@ -97,7 +94,7 @@ class Derived:
         known = lake.journal.position(lake.app) or Position()
         self._goal = replace(known, journal=max(0, lake.journal.version))
         self._made, self._as_of = True, None
-        self._make_company()
+        self._update("company", self._company)
         together(self._make_of_troubles, self._make_of_days)
 
     def _make_of_troubles(self) -> None:
@@ -217,31 +214,13 @@ class Derived:
             self._goal.epoch,
         )
 
-    def _make_company(self) -> None:
-        kept = list[Any]()
-
-        def small(few: Any) -> Any:
-            journal = self._lake.journal
-            if journal.exists and journal.delta.count() > FEW_ROWS:
-                kept.append(few.persist())
-                few.count()
-            return few
-
-        try:
-            self._update("company", lambda since: self._company(since, small))
-        finally:
-            for each in kept:
-                each.unpersist()
-
-    def _company(self, since: Position | None, small: Callable[[Any], Any]) -> Any:
-        lake, rest = self._lake, self["noted"]
-        runs = lake.entries(since, healthy=True)
+    def _company(self, since: Position | None) -> Any:
         if since is None:
-            return tables.company(runs, rest, small)
-        before = small(earlier(lake, since, LOOK_BACK_MS))
-        found = tables.company(runs, rest, small, before)
-        known = self._table("company").frame([("date", ">=", day(max(0, since.ms - LOOK_BACK_MS)))])
-        return found.unionByName(before.join(known.select("entry"), "entry", "left_anti")), None
+            return company(self._lake, None, None, None)
+        died, back = self._table("exceptions"), day(max(0, since.ms - LOOK_BACK_MS))
+        dead = died.arrow(["fingerprint"], "death is not null and fingerprint is not null")
+        had = self._table("company").arrow(["entry"], f"date >= '{back}'")
+        return company(self._lake, since, dead["fingerprint"], had["entry"]), None
 
     def _of_days(self, since: Position | None, again: Any) -> tuple[Any, Any]:
         """Return the healthy runs of days on which anything is new, and the filters of what they replace."""

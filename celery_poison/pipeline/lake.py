@@ -177,8 +177,8 @@ class Table:
         return reader.parquet(*paths).select(*schema.names)
 
     def files(self, filters: Sequence[tuple[str, str, Any]]) -> list[tuple[str, str]]:
-        """Return what :func:`sink.listed` tells of the files that :meth:`frame` would read."""
-        return sink.listed(self.delta, self._uris(filters))
+        """Return what :func:`sink.listed` tells of the files that :meth:`frame` would read, if any."""
+        return sink.listed(self.delta, self._uris(filters)) if self.exists else []
 
     def _uris(self, filters: Sequence[tuple[str, str, Any]]) -> list[str]:
         return list(self.delta.file_uris(file_pruning_predicate=list(filters) or None))

@@ -1,4 +1,4 @@
-"""Few rows of very many: those that have a key in common with what is new.
+"""Few rows of very many: those that have a key in common with what is new, and the company of troubles.
 
 A join would read every column of every row. Here tasks read the columns of the keys alone, and whole rows
 only where they found some.
@@ -8,124 +8,229 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass, field
+from functools import partial, reduce
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline import sink
 from celery_poison.pipeline.lake import Lake, Position, Table, after, day
 from celery_poison.pipeline.schema import JOURNAL, LAST_MS
+from celery_poison.pipeline.tables.attempts import LONGEST_MS, is_lone_death
+from celery_poison.pipeline.window import first_ms
 
-#: Among all runs a second end of a message is looked for so far back only: it costs most.
-AGAIN_MS = 24 * 3_600_000
-_TIME = pa.timestamp("us", tz="UTC")
-_MIDS = pa.schema([("at", _TIME), ("seq", pa.int64()), ("mid", pa.string())])
+#: A run that ended alive longer ago than this is not looked at again for a trouble that came only now.
+LOOK_BACK_MS = 7 * 24 * 3_600_000
+_DAY_MS = 24 * 3_600_000
+#: Nearly all runs share their words with many others.
+_WORDS = ("event", "task", "queue", "worker", "state", "cause", "outcome", "shape", "release")
 
 Filters = Sequence[tuple[str, str, Any]]
 #: By column, the values that are looked for.
 Keys = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Sought:
+    """What a task looks for.
+
+    Attributes:
+        keys: of any row.
+        since, before: further keys of rows after a position.
+        moments: :func:`_places` of the deaths of single processes, sorted.
+        deaths: their workers, the first of these times, and the range of them.
+        had: entries that are known already.
+    """
+
+    keys: Keys
+    since: Position | None = None
+    before: Keys = field(default_factory=dict)
+    moments: Any = ()
+    deaths: tuple[Any, int, int] = (None, 0, 0)
+    had: Any = None
+
+
 def keys(rows: Any, *names: str) -> Keys:
     """Return the values of some columns of a DataFrame, which are few."""
     told = rows.select(*names).distinct().toArrow()
-    return {name: told[name].drop_null().unique() for name in names}
+    return {name: _values(told[name]) for name in names}
+
+
+def _values(column: Any) -> Any:
+    return column.drop_null().unique()
 
 
 def having(session: Any, table: Table, filters: Filters, wanted: Keys) -> Any:
     """Return the rows of a table that have one of some keys, as a DataFrame of ``schema.JOURNAL``."""
-    return _sought(session, table, filters, partial(_search, table.uri, wanted, [], None))
+    return _sought(session, table, filters, _Sought(wanted))
 
 
-def earlier(lake: Lake, since: Position, back_ms: int) -> Any:
-    """Return the runs that ended alive up to a position and that an entry after it concerns.
+def company(lake: Lake, since: Position | None, died: Any, had: Any) -> Any:
+    """Return the runs that ended alive and that a trouble concerns, as a DataFrame of ``schema.JOURNAL``.
 
-    Those of a task id or a message that was in trouble after it; those whose fingerprint was in its first
-    death; and of :data:`AGAIN_MS` those whose message ended alive again.
+    Those of a task id or a message that was in trouble; that bear a fingerprint which was in a death; that
+    ran beside a process that died; and whose message ended alive once more on that day or the next.
 
     Args:
-        back_ms: how far before the position they are looked for.
-
-    Returns:
-        DataFrame: of ``schema.JOURNAL``.
+        since: return only what an entry after it makes known, looking :data:`LOOK_BACK_MS` back.
+        died: fingerprints that were in a death up to there.
+        had: entries that were returned before, since so long.
     """
-    wanted = {
-        **keys(lake.entries(since, healthy=False), "id", "mid"),
-        **keys(_first_deaths(lake).where(after(since)), "fingerprint"),
-    }
-    journal, runs = lake.journal, [("app", "=", lake.app), ("healthy", "=", "true")]
-    new = [unquote(path) for path, _ in journal.files([*runs, ("date", ">=", day(since.ms))])]
-    found = [
-        _sought(
-            lake.session,
-            journal,
-            [*runs, ("date", ">=", day(max(0, since.ms - back))), ("date", "<=", day(since.ms))],
-            partial(_search, journal.uri, told, also, since),
-        )
-        for told, also, back in ((wanted, [], back_ms), ({}, new, AGAIN_MS))
+    back = max(0, since.ms - LOOK_BACK_MS) if since else 0
+    rest = lake.entries(Position(back) if since else None, healthy=False)
+    told = rest.select(
+        "id",
+        "mid",
+        F.when(F.col("event") == "crashed", F.col("fingerprint")).alias("fingerprint"),
+        F.when(is_lone_death(), F.col("worker")).alias("worker"),
+        F.unix_millis("at").alias("ms"),
+        F.expr(after(since) if since else "true").alias("new"),
+    ).toArrow()
+    new = told.filter(told["new"])
+    found = {name: _values(new[name]) for name in ("id", "mid", "fingerprint")}
+    before = {name: _values(told[name]) for name in ("id", "mid")} if since else {}
+    if since:
+        dead = _values(died.cast(pa.string()))
+        before["fingerprint"] = pa.concat_arrays([dead, _values(told["fingerprint"])]).unique()
+        first = pc.invert(pc.is_in(found["fingerprint"], value_set=dead))
+        found["fingerprint"] = found["fingerprint"].filter(first)
+    found["mid"] = pa.concat_arrays([found["mid"], _twice(lake, since)])
+    alone = told.filter(told["worker"].is_valid())
+    start, end = pc.min_max(alone["ms"]).as_py().values() if len(alone) else (0, 0)
+    deaths = (_values(alone["worker"]), start, end - start)
+    moments = np.sort(_places(alone["worker"], alone["ms"].to_numpy(), *deaths))
+    known = had.cast(pa.string()) if since else None
+    sought = _Sought(found, since, before, moments, deaths, known)
+    days = [("date", ">=", day(back))] if since else []
+    return _sought(lake.session, lake.journal, [*_runs(lake), *days], sought)
+
+
+def _runs(lake: Lake) -> list[tuple[str, str, Any]]:
+    return [("app", "=", lake.app), ("healthy", "=", "true")]
+
+
+def _twice(lake: Lake, since: Position | None) -> Any:
+    """Return the messages that ended alive twice on one day or on two that follow each other."""
+    days: dict[str, list[str]] = {}
+    least = [("date", ">=", day(max(0, since.ms - _DAY_MS)))] if since else []
+    for path, parts in lake.journal.files([*_runs(lake), *least]):
+        days.setdefault(json.loads(parts)["date"] or "", []).append(unquote(path))
+    rows = [
+        (paths, days.get(day(first_ms(name) - _DAY_MS), []))
+        for name, paths in days.items()
+        if name and (since is None or name >= day(since.ms))
     ]
-    return found[0].unionByName(found[1]).dropDuplicates(["entry"])
+    if not rows:
+        return pa.array([], pa.string())
+    frame = lake.session.createDataFrame(rows, "own array<string>, before array<string>")
+    found = frame.repartition(_many(lake.session, rows)).mapInArrow(
+        partial(_told_twice, uri=lake.journal.uri), "mid string"
+    )
+    return _values(found.toArrow()["mid"])
 
 
-def _first_deaths(lake: Lake) -> Any:
-    died = lake.entries(healthy=False).where("event = 'crashed' and fingerprint is not null")
-    first = died.groupBy("fingerprint").agg(F.min(F.struct("at", "seq")).alias("first"))
-    return first.select("fingerprint", "first.*")
+def _told_twice(days: Iterator[pa.RecordBatch], uri: str) -> Iterator[pa.RecordBatch]:
+    place = sink.filesystem(uri)
+
+    def mids(paths: list[str]) -> Any:
+        tables = [_plain(pq.read_table(place.open_input_file(path), columns=["mid"])) for path in paths]
+        return pa.concat_tables(tables)["mid"].drop_null() if tables else pa.chunked_array([], pa.string())
+
+    for batch in days:
+        for told in batch.to_pylist():
+            own, before = mids(told["own"]), mids(told["before"])
+            counts = pc.value_counts(own)
+            twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+            later = own.filter(pc.is_in(own, value_set=before)).combine_chunks()
+            yield pa.RecordBatch.from_arrays([pa.concat_arrays([twice, later])], ["mid"])
 
 
-def _sought(session: Any, table: Table, filters: Filters, task: Any) -> Any:
+def _many(session: Any, rows: Sequence[Any]) -> int:
+    return min(len(rows), int(session.conf.get("spark.sql.shuffle.partitions")))
+
+
+def _sought(session: Any, table: Table, filters: Filters, sought: _Sought) -> Any:
     files = table.files(filters)
     if not files:
         return session.createDataFrame([], JOURNAL)
-    many = min(len(files), int(session.conf.get("spark.sql.shuffle.partitions")))
-    rows = session.createDataFrame(files, "path string, parts string").repartition(many)
-    return rows.mapInArrow(task, JOURNAL)
+    rows = session.createDataFrame(files, "path string, parts string").repartition(_many(session, files))
+    return rows.mapInArrow(partial(_search, uri=table.uri, sought=sought), JOURNAL)
 
 
-def _search(
-    uri: str, wanted: Keys, also: list[str], upto: Position | None, files: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """A task: look for keys, or for the messages that files ``also`` tell of after a position."""
+def _search(files: Iterator[pa.RecordBatch], uri: str, sought: _Sought) -> Iterator[pa.RecordBatch]:
+    """A task: yield the rows of some files that are sought."""
     place, schema = sink.filesystem(uri), sink.arrow_schema(JOURNAL)
-    if also and upto:
-        mids = ds.dataset(also, _MIDS, format="parquet", filesystem=place).to_table(["mid"], _after(upto))
-        wanted = {"mid": mids["mid"].drop_null()}
     for batch in files:
         for file in batch.to_pylist():
             parts = json.loads(file["parts"])
-            with pq.ParquetFile(place.open_input_file(unquote(file["path"]))) as opened:
-                for rows in _found(opened, wanted, upto):
+            source = place.open_input_file(unquote(file["path"]))
+            with pq.ParquetFile(source, read_dictionary=_WORDS) as opened:
+                for rows in _found(opened, sought):
                     yield from (sink.completed(each, parts, schema) for each in rows.to_batches())
 
 
-def _found(opened: pq.ParquetFile, wanted: Keys, upto: Position | None) -> Iterator[pa.Table]:
-    # The whole column at once: for each piece of it the values would be made ready anew.
-    marks = [pc.is_in(opened.read([name])[name], values) for name, values in wanted.items() if len(values)]
-    if not marks:
-        return
-    found, begin = marks[0], 0
-    for each in marks[1:]:
-        found = pc.or_(found, each)
-    if upto:
-        found = pc.and_(found, pc.less_equal(opened.read(["at"])["at"], _moment(upto)))
+def _found(opened: pq.ParquetFile, sought: _Sought) -> Iterator[pa.Table]:
+    found, begin = reduce(pc.or_, _marks(opened, sought)), 0
     for number in range(opened.num_row_groups):
         mine = found.slice(begin, opened.metadata.row_group(number).num_rows)
         begin += len(mine)
         if pc.any(mine).as_py():
-            rows = opened.read_row_group(number).filter(mine)
-            yield rows.filter(~_after(upto)) if upto else rows
+            rows = _plain(opened.read_row_group(number)).filter(mine)
+            yield (
+                rows
+                if sought.had is None
+                else rows.filter(pc.invert(pc.is_in(rows["entry"], value_set=sought.had)))
+            )
 
 
-def _moment(position: Position) -> Any:
-    return pa.scalar(min(position.ms, LAST_MS) * 1000, _TIME)
+def _plain(rows: pa.Table) -> pa.Table:
+    """Return rows without views of text: ``deltalake`` writes them when it deletes, Arrow cannot filter."""
+    plain = [f.with_type(pa.string()) if pa.types.is_string_view(f.type) else f for f in rows.schema]
+    return rows.cast(pa.schema(plain))
 
 
-def _after(position: Position) -> Any:
-    at, moment = pc.field("at"), _moment(position)
-    return (at > moment) | ((at == moment) & (pc.field("seq") > position.seq))
+def _marks(opened: pq.ParquetFile, sought: _Sought) -> Iterator[Any]:
+    """Yield of each reason which rows of a file are sought for it."""
+    new = pa.repeat(pa.scalar(False), opened.metadata.num_rows)
+    if sought.since:
+        new = pc.fill_null(_after(opened.read(["at", "seq"]), sought.since), False)
+    yield pa.repeat(pa.scalar(False), opened.metadata.num_rows)
+    before = sought.before if pc.any(new).as_py() else {}
+    for name, values in sought.keys.items():
+        # The whole column at once: for each piece of it the values would be made ready anew.
+        column = _plain(opened.read([name]))[name]
+        yield pc.is_in(column, value_set=values)
+        if name in before:
+            yield pc.and_(new, pc.is_in(column, value_set=before[name]))
+    if len(sought.moments):
+        yield _beside(_plain(opened.read(["worker", "at", "runtime_ms"])), sought)
+
+
+def _beside(runs: pa.Table, sought: _Sought) -> Any:
+    """Return which runs their worker had when one of its processes died."""
+    until = pc.fill_null(runs["at"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()), 0)
+    until = until.to_numpy()
+    ran = np.clip(pc.fill_null(runs["runtime_ms"], 0).to_numpy(), 0, LONGEST_MS)
+    first, last = (
+        np.searchsorted(sought.moments, _places(runs["worker"], ms, *sought.deaths))
+        for ms in (until - ran, until)
+    )
+    return pa.array(first < last)
+
+
+def _places(worker: Any, ms: Any, workers: Any, start: int, span: int) -> Any:
+    """Return workers and times as numbers that are in the order of both; workers of no interest are last."""
+    numbers = pc.fill_null(pc.index_in(worker, value_set=workers), len(workers)).to_numpy()
+    return numbers.astype(np.int64) * (span + 3) + np.clip(ms - start + 1, 0, span + 2)
+
+
+def _after(rows: Any, position: Position) -> Any:
+    moment = pa.scalar(min(position.ms, LAST_MS) * 1000, pa.timestamp("us", tz="UTC"))
+    later = pc.and_(pc.equal(rows["at"], moment), pc.greater(rows["seq"], position.seq))
+    return pc.or_(pc.greater(rows["at"], moment), later)

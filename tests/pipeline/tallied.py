@@ -35,12 +35,11 @@ _ALIVE = "(ended.end = 'rolled_back' or ended.end = 'finished' and outcome is di
 _TABLES = {
     "deaths": "select * from ended where ended.end = 'crashed'",
     "tallies": """select date, ended.end, outcome, proof, cause, task, queue, shape, host, release,
-      case when payload_bytes < 1000 then 0
-        else least(6, cast(floor(log10(payload_bytes)) as int) - 2) end as size, count(*) as n,
+      case when payload_bytes < 1000 then 0 when payload_bytes is not null
+        then least(6, cast(floor(log10(payload_bytes)) as int) - 2) end as size, count(*) as n,
       count(fingerprint) as fingerprints, sum(runtime_ms) as runtime_ms from ended group by all""",
     "kin": f"""select * from ended where fingerprint in (select fingerprint from deaths)
-      or id in (select id from ended where not {_ALIVE} or ended.end = 'rolled_back')
-      or payload_bytes > 1e6""",
+      or id in (select id from ended where not {_ALIVE} or ended.end = 'rolled_back')""",
     "fingerprints": f"""select fingerprint, min(task) as task, count(*) filter (where {_ALIVE}) as alive,
       count(*) filter (where proof = 'cleared') as cleared,
       count(*) filter (where ended.end = 'crashed') as deaths,

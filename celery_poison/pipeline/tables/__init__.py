@@ -8,7 +8,7 @@ from celery_poison.pipeline.tables.attempts import attempts, ends, noted, plain,
 from celery_poison.pipeline.tables.daily import daily, task_daily, usual
 from celery_poison.pipeline.tables.fingerprints import fingerprints
 from celery_poison.pipeline.tables.incidents import incidents
-from celery_poison.pipeline.tables.kin import company, kin
+from celery_poison.pipeline.tables.kin import kin
 from celery_poison.pipeline.tables.messages import every_message, grouped, messages
 from celery_poison.pipeline.tables.tallies import tallies
 
@@ -20,7 +20,6 @@ __all__ = [
     "repeated",
     "united",
     "noted",
-    "company",
     "messages",
     "grouped",
     "every_message",

@@ -200,23 +200,19 @@ def _in_its_death(other: DataFrame) -> DataFrame:
 def _at_that_moment(other: DataFrame, alive: DataFrame) -> DataFrame:
     columns = ["token", "worker", "at", "runtime_ms"]
     runs = alive.select(*columns).unionAll(other.select(*columns))
-    return beside(lone_deaths(other), runs).select("token", F.col("run").alias("neighbour"))
+    return _beside(other.where(is_lone_death()), runs).select("token", F.col("run").alias("neighbour"))
 
 
-def lone_deaths(ends: DataFrame) -> DataFrame:
-    """Return the deaths of single processes."""
-    return ends.where(_is_death() & common_death().isNull())
+def is_lone_death() -> Column:
+    """Whether a process died alone."""
+    return _is_death() & common_death().isNull()
 
 
-def beside(deaths: DataFrame, runs: DataFrame, named: str = "token") -> DataFrame:
-    """Return ``token, run``: of each death, and of each run that its worker ran at that moment.
-
-    Args:
-        named: the column of the runs that names them; by ``token`` a death is not beside itself.
-    """
+def _beside(deaths: DataFrame, runs: DataFrame) -> DataFrame:
+    """Return ``token, run``: of each death, and of each run that its worker ran at that moment."""
     until = F.unix_millis("at")
     since = until - F.least(ran_ms(), F.lit(LONGEST_MS))
-    ran = runs.select(F.col(named).alias("run"), "worker", until.alias("until"), since.alias("since"))
+    ran = runs.select(F.col("token").alias("run"), "worker", until.alias("until"), since.alias("since"))
     minutes = F.sequence(F.floor(F.col("since") / _BUCKET_MS), F.floor(F.col("until") / _BUCKET_MS))
     ran = ran.withColumn("minute", F.explode(minutes)).alias("r")
     died = deaths.select(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline.tables.attempts import noted, ran_ms, started
-from celery_poison.pipeline.tables.kin import company
+from celery_poison.pipeline.tables.attempts import ran_ms, started
 
 _KNOWN = "mid is not null and at is not null"
 
@@ -17,8 +16,7 @@ def messages(journal: DataFrame) -> DataFrame:
     Args:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
     """
-    runs, rest = journal.where("healthy"), noted(journal)
-    return every_message(runs, grouped(rest.unionByName(company(runs, rest))))
+    return grouped(journal).drop("date")
 
 
 def every_message(runs: DataFrame, exceptions: DataFrame) -> DataFrame:
