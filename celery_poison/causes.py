@@ -6,7 +6,7 @@ import json
 import re
 import signal
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from celery_poison.text import between
@@ -238,8 +238,7 @@ class Evidence:
             told = {}
         if not isinstance(told, dict):
             told = {}
-        names = {field.name for field in fields(cls)}
-        known: dict[str, Any] = {name: value for name, value in told.items() if name in names}
+        known: dict[str, Any] = {name: told[name] for name in told if name in cls.__dataclass_fields__}
         known["stack"] = tuple(map(str, known.get("stack", ())))
         return cls(**known)
 

@@ -127,33 +127,35 @@ class Publisher:
         Returns for each None, or why it was not published: ``NotPublished``, or what is wrong with itself.
         Fewer than there are parcels: the last ones were not tried, since the others took long.
         """
-        clean = [parcel._replace(headers=_without_notes(parcel.headers)) for parcel in parcels]
         try:
             with self._clear_errors(""):
                 channel = self._connection.default_channel
                 if isinstance(channel, redis_transport.Channel):
-                    return self._pushed(channel, clean)
+                    return self._pushed(channel, parcels)
         except NotPublished as error:
             self._connection.collect()
-            return [error] * len(clean)
-        return self._one_by_one(clean)
+            return [error] * len(parcels)
+        return self._one_by_one(parcels)
 
     def _pushed(self, channel: Any, parcels: Sequence[Parcel]) -> list[Exception | None]:
         refused: list[Exception | None] = []
         with channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
-            # What kombu does for one message, written into one pipeline for all.
-            channel.conn_or_acquire = lambda client=None: nullcontext(client or pipe)
+            pushes = _Pushes()
+            # What kombu does for one message, kept back until it is said of all.
+            channel.conn_or_acquire = lambda client=None: nullcontext(client or pushes)
             try:
                 for parcel in parcels:
+                    pushes.number = len(refused)
                     refused.append(_attempted(partial(self._put, channel, parcel)))
             finally:
                 del channel.conn_or_acquire
+            for key, those in pushes.texts.items():
+                pipe.lpush(key, *those.values())
             replies = pipe.execute(raise_on_error=False)
-        # None of a message that could not be packed, nor where kombu itself waits for the reply.
-        pushed = [n for n, error in enumerate(refused) if error is None]
-        for number, reply in zip(pushed, replies, strict=False):
+        for those, reply in zip(pushes.texts.values(), replies, strict=True):
             if isinstance(reply, Exception):
-                refused[number] = NotPublished(f"the broker did not take the message: {reply}")
+                for number in those:
+                    refused[number] = NotPublished(f"the broker did not take the message: {reply}")
         return refused
 
     def _one_by_one(self, parcels: Sequence[Parcel]) -> list[Exception | None]:
@@ -205,7 +207,7 @@ class Publisher:
             "body": body,
             "content-encoding": stored.content_encoding or None,
             "content-type": stored.content_type or None,
-            "headers": headers,
+            "headers": _without_notes(headers),
             "properties": properties,
         }
         channel._put(queue, message)
@@ -218,11 +220,27 @@ class Publisher:
             stored.body,
             content_type=stored.content_type or None,
             content_encoding=stored.content_encoding or None,
-            headers=headers,
+            headers=_without_notes(headers),
             properties=properties,
             priority=properties.pop("priority", None),
         )
         channel.basic_publish(message, exchange="", routing_key=queue, confirm_timeout=ANSWER_TIMEOUT)
+
+
+class _Pushes:
+    """Stands for kombu's client, and keeps what is to be pushed: one command for each key is enough.
+
+    Attributes:
+        number: of the parcel in hand.
+        texts: key -> number -> what is pushed there.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.texts: dict[str, dict[int, str]] = {}
+
+    def lpush(self, key: str, text: str) -> None:
+        self.texts.setdefault(key, {})[self.number] = text
 
 
 def _attempted(deed: Callable[[], None]) -> Exception | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from sys import intern
 from typing import Any
@@ -236,13 +237,12 @@ class Messages(Reader):
 
         For few at a time: bodies may be large.
         """
+        words: list[str | int] = [self._keys.message(""), len(_ORIGINAL_FIELDS), *_ORIGINAL_FIELDS, *mids]
         with clear_errors("reading messages"):
-            pipe = self._client.pipeline(transaction=False)
-            for mid in mids:
-                pipe.hmget(self._keys.message(mid), _ORIGINAL_FIELDS)
-            rows: list[Any] = pipe.execute()
-        found = (zip(_ORIGINAL_FIELDS, row, strict=True) for row in rows)
-        return [{name: value for name, value in row if value is not None} for row in found]
+            reply: Any = self._originals([self._keys.quarantine], words)
+        # What is not Unicode survives as half a surrogate pair.
+        rows = json.loads(reply[1].decode("utf-8", "surrogateescape"))
+        return [_original(row, body) for row, body in zip(rows, reply[2:], strict=True)]
 
     def candidate_ids(self) -> set[str]:
         """Return the task ids of the messages flagged as candidates."""
@@ -319,6 +319,12 @@ def described(mid: str, start: Start, lineage: dict[str, str]) -> dict[str, str]
 def _named(row: Row) -> dict[str, str]:
     raw = {name: value for name, value in zip(_RECORD_FIELDS, row, strict=True) if value is not False}
     return raw if raw.get("state") else {}
+
+
+def _original(row: Row, body: bytes | None) -> dict[str, bytes]:
+    words = zip(_ORIGINAL_FIELDS, row, strict=True)
+    raw = {name: word.encode("utf-8", "surrogateescape") for name, word in words if word is not False}
+    return raw if body is None else {**raw, "body": body}
 
 
 def _brief(mid: str, row: Row) -> Brief:

@@ -43,6 +43,7 @@ class Reader:
         self._client = ledger.client
         self._keys = ledger.keys
         self._rows_of = self._client.register_script(_text("rows"))
+        self._originals = self._client.register_script(_text("originals"))
         self._index_page = self._client.register_script(_text("index"))
 
     def now_ms(self) -> int:
@@ -55,7 +56,8 @@ class Reader:
     def _rows(self, mids: Iterable[str], fields: Sequence[str]) -> Iterator[tuple[str, Row]]:
         """Yield each mid with these fields of its message."""
         prefix = self._keys.message("")
-        for page in batches(iter(mids)):
+        short = isinstance(mids, list) and len(mids) <= PAGE  # wanted as a whole
+        for page in [mids] if short else batches(iter(mids)):
             with clear_errors("reading messages"):
                 words: list[str | int] = [prefix, len(fields), *fields, *page]
                 reply: Any = self._rows_of([self._keys.quarantine], words)

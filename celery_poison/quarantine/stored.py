@@ -153,9 +153,13 @@ def stored_message(raw: Mapping[str, bytes]) -> StoredMessage:
     )
 
 
+#: What ``kombu_json.loads`` makes anew for each text.
+_read_kombus = json.JSONDecoder(object_hook=kombu_json.object_hook).decode
+
+
 def _read(text: bytes) -> Any:
     try:
-        return kombu_json.loads(text)
+        return _read_kombus(text.decode())
     except Exception:  # somebody's own words that look like kombu's, and are not
         return json.loads(text)
 
@@ -178,7 +182,10 @@ def sent_to(stored: StoredMessage, queue: str) -> StoredMessage:
 
 def as_released(raw: Mapping[str, bytes], record: MessageRecord) -> StoredMessage:
     """Return the original, with what its next run can read of a failure that is kept."""
-    stored, failure = stored_message(raw), KeptFailure.decode(raw.get("failure"))
+    stored = stored_message(raw)
+    if "failure" not in raw:
+        return stored
+    failure = KeptFailure.decode(raw["failure"])
     headers = carried_by_release(stored.headers, FAILURES, failure, record.evidence.source)
     return replace(stored, headers=headers)
 

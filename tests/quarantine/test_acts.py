@@ -258,6 +258,20 @@ def test_a_broker_that_does_not_take_the_message_leaves_it_in_quarantine(
     assert fleet.quarantine.discard([second.mid])[0].done, "open to everybody again"
 
 
+def test_MSG_4_a_queue_that_Redis_refuses_stops_no_other_of_the_same_release(
+    fleet: Fleet, keeper: Keeper
+) -> None:
+    mids = [
+        keeper.send_and_keep("fleet.healthy", n, queue=q) for n, q in enumerate(("celery", "odd", "celery"))
+    ]
+    keeper.ledger.client.set("odd", "no list")
+    first, odd, last = fleet.quarantine.release(mids)
+    assert first.done and last.done
+    assert "did not take the message" in odd.error
+    assert fleet.quarantine.get(odd.mid).state == "NDLV"
+    assert [raw["headers"]["poison_mid"] for raw in keeper.raw_on_redis()] == [mids[0], mids[2]]
+
+
 @pytest.mark.parametrize("broker_url", ["rabbitmq"], indirect=True)
 def test_a_queue_that_no_longer_exists_on_RabbitMQ_is_named_and_the_next_message_still_goes(
     fleet: Fleet, keeper: Keeper

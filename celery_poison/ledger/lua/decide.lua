@@ -20,8 +20,8 @@ local leaves = ARGV[1] == 'release' or ARGV[1] == 'send' or ARGV[1] == 'retry' o
 -- Another number would make the copy in its destination void, which is the only one.
 if m[4] and (leaves or ARGV[1] == 'edit') then return {'ILLEGAL', 'NDLV, sent to the queue ' .. m[5]} end
 local number = redis.call('HINCRBY', KEYS[1], 'decisions', 1)
-redis.call('HSET', KEYS[1], 'deciding', ARGV[2], 'deciding_at', now, 'deciding_note', ARGV[3])
 local retried = {retry = '1', again = '2'}
-if leaves then redis.call('HSET', KEYS[1], 'release', number, 'retried', retried[ARGV[1]] or '0') end
+local leaving = leaves and {'release', number, 'retried', retried[ARGV[1]] or '0'} or {}
+redis.call('HSET', KEYS[1], 'deciding', ARGV[2], 'deciding_at', now, 'deciding_note', ARGV[3], unpack(leaving))
 if ARGV[1] == 'release' or ARGV[1] == 'again' then redis.call('HINCRBY', KEYS[1], 'releases', 1) end
 return {'OK', number}
