@@ -96,5 +96,5 @@ class EffectTransitions(Caller):
         Args:
             awaited: mid -> the effect that it waits for.
         """
-        replies = self._call_many("effect_runs", [({"effect": effect}, {}) for effect in awaited.values()])
+        replies = self._call_each("effect_runs", [({"effect": effect}, {}) for effect in awaited.values()])
         return {mid for mid, reply in zip(awaited, replies, strict=True) if reply[0] is Code.HELD}

@@ -62,8 +62,8 @@ class MessageTransitions(Caller):
     def look_many(self, messages: Iterable[tuple[str, str]], activation_ms: int) -> list[MessageState]:
         """Return everything known about messages, given as (mid, task id), in one round trip."""
         words = {"activation_ms": activation_ms, "children": self.keys.children}
-        calls = ((self._of(mid, id), {"mid": mid, **words}) for mid, id in messages)
-        return [_state_of(reply) for reply in self._call_many("look", calls)]
+        calls = ((self._of(mid, id), {"mid": mid}) for mid, id in messages)
+        return [_state_of(reply) for reply in self._call_each("look", calls, **words)]
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
         """Replace the start that was seen by ``start``; False when somebody else was faster."""
@@ -75,7 +75,7 @@ class MessageTransitions(Caller):
             {"mid": mid, "seen": seen, "start": start.encode() if start else b""}
             for mid, seen, start in claims
         )
-        return [reply[0] is Code.OK for reply in self._call_many("claim", (({}, call) for call in words))]
+        return [reply[0] is Code.OK for reply in self._call_each("claim", (({}, call) for call in words))]
 
     def crash(
         self,
@@ -198,12 +198,11 @@ class MessageTransitions(Caller):
 
     def acquit_many(self, messages: Iterable[tuple[str, Start, bool]], *, copy: bool) -> list[bool]:
         """Clear the flags of messages, given as (mid, start, final), in one round trip."""
-        words = {"copy": int(copy)}
         calls = (
-            (self._of(mid, start.id), {"mid": mid, "start": start.encode(), "final": int(final), **words})
+            (self._of(mid, start.id), {"mid": mid, "start": start.encode(), "final": int(final)})
             for mid, start, final in messages
         )
-        return [bool(reply[1]) for reply in self._call_many("acquit", calls)]
+        return [bool(reply[1]) for reply in self._call_each("acquit", calls, copy=int(copy))]
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running.

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.scripts import Caller, Runner
+from celery_poison.ledger.scripts import Caller
 from celery_poison.states import State
 
 #: Tasks that are remembered, and for how many seconds, where nobody listens.
@@ -52,14 +52,13 @@ def leave_notice(ledger: Caller, notice: Notice) -> None:
 def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
     """Leave notices in one round trip."""
     texts = ((notice.id, json.dumps([notice.fact, notice.mid, notice.story])) for notice in notices)
-    calls: list[Any] = [({}, {"id": id, "notice": text}) for id, text in texts]
-    common = {"most": MAX_NOTICES, "lifetime_ms": LIFETIME * 1000}
-    Runner(ledger.client).each("leave_notice", {"untold": ledger.keys.untold}, common, calls)
+    calls: Iterable[Any] = (({}, {"id": id, "notice": text}) for id, text in texts)
+    ledger._call_each("leave_notice", calls, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
 
 
 def take(ledger: Caller) -> list[Notice]:
     """Take all notices that are still true; nobody else gets them."""
-    flat = Runner(ledger.client)("take_notices", {"untold": ledger.keys.untold}, {})[1]
+    flat = ledger._call("take_notices", {})[1]
     if not flat:
         return []
     found = [

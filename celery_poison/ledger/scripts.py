@@ -10,7 +10,6 @@ from importlib import resources
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError
 
 from celery_poison.errors import (
     DecisionPending,
@@ -42,7 +41,7 @@ class Code(StrEnum):
     FULL = "FULL"
 
 
-_SENTENCES: Mapping[Code, tuple[type[Exception], str]] = {
+_SENTENCES: Mapping[Code, tuple[type[PoisonError], str]] = {
     Code.STALE: (StaleDelivery, "the message has a newer start; this one may not decide about it any more"),
     Code.FENCED: (Fenced, "another monitor took over"),
     Code.MISSING: (MessageNotFound, "no such message in quarantine"),
@@ -159,116 +158,18 @@ def names() -> list[str]:
     return sorted(f.name.removesuffix(".lua") for f in files if not f.name.startswith("_"))
 
 
-class Runner:
-    """Runs scripts on one client; unknown names of keys or arguments are programming errors."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
-        self._scripts: dict[str, Any] = {}
-
-    def __call__(
-        self, name: str, keys: Mapping[str, str], arguments: Mapping[str, Any], rest: Sequence[Any] = ()
-    ) -> list[Any]:
-        """Run ``name`` and return its reply, the code first; codes may be anything but errors.
-
-        Args:
-            rest: values for the last declared argument, which stands for a list.
-
-        Raises:
-            StaleDelivery, Fenced, MessageNotFound, IllegalTransition, DecisionPending: by return code.
-            LedgerUnavailable: Redis is away or refuses.
-        """
-        wanted = script(name)
-        with clear_errors(name):
-            run = self._registered(wanted)
-            return _checked(run(keys=wanted.keys_of(keys), args=wanted.values_of(arguments, rest)))
-
-    def many(
-        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]
-    ) -> list[list[Any]]:
-        """Run ``name`` once for each (keys, arguments), in one round trip; return the replies in order.
-
-        Raises: as a single call; the other calls may have been carried out.
-        """
-        wanted = script(name)
-        with clear_errors(name):
-            sha = self._registered(wanted).sha
-            words = [[*wanted.keys_of(keys), *wanted.values_of(arguments)] for keys, arguments in calls]
-            replies = self._evaluated(sha, len(wanted.keys), words)
-            if any(isinstance(reply, NoScriptError) for reply in replies):  # then not one was carried out
-                self._client.script_load(wanted.text)
-                replies = self._evaluated(sha, len(wanted.keys), words)
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
-        return [_checked(reply) for reply in replies]
-
-    def each(
-        self,
-        name: str,
-        keys: Mapping[str, str],
-        arguments: Mapping[str, Any],
-        calls: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]],
-    ) -> list[list[Any] | PoisonError]:
-        """Run ``name`` once for each of ``calls``, in one script; what they have in common is sent once.
-
-        Args:
-            keys: of every call; ``arguments`` likewise.
-            calls: keys and arguments of each; all have the same names.
-
-        Returns the replies in order; in place of one stands what a single call would raise.
-
-        Raises:
-            LedgerUnavailable: Redis is away or refuses; some calls may have been carried out.
-        """
-        if not calls:
-            return []
-        wanted = batch(name, frozenset(word for mapping in calls[0] for word in mapping))
-        own_keys = (own[word] for own, _ in calls for word in wanted.own_keys)
-        own_values = (own[word] for _, own in calls for word in wanted.own_arguments)
-        with clear_errors(name):
-            replies = self._registered(wanted)(
-                keys=[*(keys[word] for word in wanted.keys), *own_keys],
-                args=[len(calls), *(arguments[word] for word in wanted.arguments), *own_values],
-            )
-        return [_settled(reply) for reply in replies]
-
-    def _registered(self, wanted: Script | Batch) -> Any:
-        found = self._scripts.get(wanted.name)
-        if found is None:
-            found = self._scripts[wanted.name] = self._client.register_script(wanted.text)
-        return found
-
-    def _evaluated(self, sha: str, keys: int, calls: Sequence[Sequence[Any]]) -> list[Any]:
-        pipe = self._client.pipeline(transaction=False)
-        for words in calls:
-            pipe.evalsha(sha, keys, *words)
-        replies: list[Any] = pipe.execute(raise_on_error=False)
-        return replies
-
-
-def _checked(reply: list[Any]) -> list[Any]:
-    code = Code(reply[0].decode())
-    error = _SENTENCES.get(code)
-    if error is not None:
-        kind, sentence = error
-        raise kind(sentence.format(*[_text(part) for part in reply[1:]]))
-    return [code, *reply[1:]]
-
-
 def _settled(reply: list[Any]) -> list[Any] | PoisonError:
-    try:
-        return _checked(reply)
-    except PoisonError as error:
-        return error
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    """Return a reply with its code first, or the error that it is."""
+    code, *rest = Code(reply[0].decode()), *reply[1:]
+    if code not in _SENTENCES:
+        return [code, *rest]
+    kind, sentence = _SENTENCES[code]
+    texts = (part.decode("utf-8", "replace") if isinstance(part, bytes) else str(part) for part in rest)
+    return kind(sentence.format(*texts))
 
 
 class Caller:
-    """Calls scripts with the namespace's keys.
+    """Runs scripts with the namespace's keys; unknown names of keys or arguments are programming errors.
 
     Args:
         client: from :func:`celery_poison.ledger.connection.open_redis`.
@@ -280,21 +181,63 @@ class Caller:
         self.client = client
         self.keys = keys
         self._maxlen = journal_maxlen
-        self._run = Runner(client)
+        self._scripts: dict[str, Any] = {}
         self._fixed = {name: value for name, value in vars(keys).items() if name != "prefix"}
 
-    def _call(self, name: str, keys: Mapping[str, str], /, *, rest: Any = (), **arguments: Any) -> Any:
-        arguments["maxlen"] = self._maxlen
-        return self._run(name, {**self._fixed, **keys}, arguments, rest)
+    def _call(
+        self, name: str, own_keys: Mapping[str, str], /, *, rest: Any = (), **arguments: Any
+    ) -> list[Any]:
+        """Run ``name`` and return its reply, the code first; codes may be anything but errors.
 
-    def _call_many(self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]]) -> Any:
-        fixed, common = self._fixed, {"maxlen": self._maxlen}
-        return self._run.many(name, (({**fixed, **keys}, {**common, **own}) for keys, own in calls))
+        Args:
+            own_keys: beside those that the whole namespace has in common.
+            rest: values for the last declared argument, which stands for a list.
+
+        Raises:
+            StaleDelivery, Fenced, MessageNotFound, IllegalTransition, DecisionPending: by return code.
+            LedgerUnavailable: Redis is away or refuses.
+        """
+        wanted = script(name)
+        keys = wanted.keys_of({**self._fixed, **own_keys})
+        values = wanted.values_of({**arguments, "maxlen": self._maxlen}, rest)
+        with clear_errors(name):
+            reply = _settled(self._registered(wanted)(keys=keys, args=values))
+        if isinstance(reply, PoisonError):
+            raise reply
+        return reply
 
     def _call_each(
         self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]], **common: Any
-    ) -> list[list[Any] | PoisonError]:
-        return self._run.each(name, self._fixed, {"maxlen": self._maxlen, **common}, [*calls])
+    ) -> list[Any]:
+        """Run ``name`` once for each of ``calls``, in one script; what they have in common is sent once.
+
+        Args:
+            calls: keys and arguments of each; all have the same names.
+            common: arguments of every call.
+
+        Returns the replies in order; in place of one stands what a single call would raise.
+
+        Raises:
+            LedgerUnavailable: Redis is away or refuses; some calls may have been carried out.
+        """
+        calls, arguments = [*calls], {**common, "maxlen": self._maxlen}
+        if not calls:
+            return []
+        wanted = batch(name, frozenset(word for mapping in calls[0] for word in mapping))
+        own_keys = (own[word] for own, _ in calls for word in wanted.own_keys)
+        own_values = (own[word] for _, own in calls for word in wanted.own_arguments)
+        with clear_errors(name):
+            replies = self._registered(wanted)(
+                keys=[*(self._fixed[word] for word in wanted.keys), *own_keys],
+                args=[len(calls), *(arguments[word] for word in wanted.arguments), *own_values],
+            )
+        return [_settled(reply) for reply in replies]
+
+    def _registered(self, wanted: Script | Batch) -> Any:
+        found = self._scripts.get(wanted.name)
+        if found is None:
+            found = self._scripts[wanted.name] = self.client.register_script(wanted.text)
+        return found
 
     def _of(self, mid: str, id: str) -> dict[str, str]:
         return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}

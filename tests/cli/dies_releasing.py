@@ -17,7 +17,7 @@ from redis import ResponseError
 from redis.connection import AbstractConnection
 
 from celery_poison.ledger import quarantine
-from celery_poison.ledger.scripts import Runner
+from celery_poison.ledger.scripts import Caller
 from tests.apps.factory import build_app
 
 app = build_app(os.environ, current=True)
@@ -43,17 +43,18 @@ def _die() -> None:
 
 
 _each, _pack_commands, _publish, _confirm = (
-    Runner.each,
+    Caller._call_each,
     AbstractConnection.pack_commands,
     Channel._basic_publish,
     Channel.basic_publish_confirm,
 )
 
 
-def _run_each(self: Any, name: str, keys: Any, arguments: Any, calls: Sequence[Any]) -> Any:
+def _run_each(self: Any, name: str, calls: Iterable[Any], **common: Any) -> Any:
+    calls = [*calls]
     if name in SCRIPTS and _dies_at(SCRIPTS[name], len(calls)):
         _die()
-    return _each(self, name, keys, arguments, calls)
+    return _each(self, name, calls, **common)
 
 
 def _pack(self: Any, commands: Iterable[Sequence[Any]]) -> Any:
@@ -85,7 +86,7 @@ def _send_and_wait(self: Any, *words: Any, **options: Any) -> Any:
         _die()
 
 
-Runner.each = _run_each  # type: ignore[method-assign]
+Caller._call_each = _run_each  # type: ignore[method-assign]
 AbstractConnection.pack_commands = _pack  # type: ignore[method-assign]
 Channel._basic_publish = _send
 Channel.basic_publish_confirm = _send_and_wait

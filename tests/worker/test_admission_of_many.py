@@ -27,9 +27,9 @@ class Counted(Ledger):
 
     trips = 0
 
-    def _call_many(self, name: str, calls: Any) -> Any:
+    def _call_each(self, name: str, calls: Any, **common: Any) -> Any:
         type(self).trips += 1
-        return super()._call_many(name, calls)
+        return super()._call_each(name, calls, **common)
 
 
 class Site:
