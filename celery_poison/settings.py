@@ -47,6 +47,19 @@ def _setting(default: Any, check: Check, doc: str, *, unit: str = "") -> Any:
     return field(default=default, metadata={"check": check, "doc": doc, "unit": unit})
 
 
+def _flag(doc: str, *, default: bool = False) -> Any:
+    return _setting(default, values.flag, doc)
+
+
+def _whole(default: int | None, minimum: int, doc: str, unit: str) -> Any:
+    check = values.number(minimum, integer=True, optional=default is None)
+    return _setting(default, check, doc, unit=unit)
+
+
+def _seconds(default: float | None, minimum: float, doc: str) -> Any:
+    return _setting(default, values.number(minimum, optional=default is None), doc, unit="seconds")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All ``poison_*`` settings; see docs/settings.md, which is checked against this class."""
@@ -57,47 +70,38 @@ class Settings:
         "Where the ledger lives. Default: the broker if it is Redis, else the result backend if it is Redis.",
     )
     namespace: str = _setting("poison", values.name, "Prefix and hash tag of every key of the ledger.")
-    guard_all: bool = _setting(
-        False, values.flag, "Guard every task of the app. Tasks keep their own acknowledgement mode."
+    guard_all: bool = _flag("Guard every task of the app. Tasks keep their own acknowledgement mode.")
+    observe_only: bool = _flag("Judge and journal everything, divert nothing.")
+    fail_open: bool = _flag(
+        "When the ledger is away: True runs tasks unguarded, False holds them back.", default=True
     )
-    observe_only: bool = _setting(False, values.flag, "Judge and journal everything, divert nothing.")
-    fail_open: bool = _setting(
-        True, values.flag, "When the ledger is away: True runs tasks unguarded, False holds them back."
-    )
-    max_crashes: int = _setting(
-        2,
-        values.number(1, integer=True),
-        "Deaths attributed to a message before it is quarantined.",
-        unit="deaths",
-    )
-    max_failures: int = _setting(
+    max_crashes: int = _whole(2, 1, "Deaths attributed to a message before it is quarantined.", "deaths")
+    max_failures: int = _whole(
         5,
-        values.number(1, integer=True),
+        1,
         "Times a message may be put back (rollback, Reject(requeue=True), time limit) before quarantine.",
-        unit="failures",
+        "failures",
     )
-    max_payload_bytes: int | None = _setting(
+    max_payload_bytes: int | None = _whole(
         None,
-        values.number(1, integer=True, optional=True),
+        1,
         "Largest body accepted, as received, before it is unpacked or decoded. None: no limit.",
-        unit="bytes",
+        "bytes",
     )
     fingerprint: Callable[..., Any] | None = _setting(  # noqa: RUF009 - a field, like the others
         None,
         values.function,
         "Function of the task's arguments that tells equal messages. None: all arguments.",
     )
-    block_fingerprint_after: int | None = _setting(
+    block_fingerprint_after: int | None = _whole(
         None,
-        values.number(1, integer=True, optional=True),
+        1,
         "Convictions of one fingerprint after which new messages bearing it are quarantined on arrival.",
-        unit="convictions",
+        "convictions",
     )
-    keep_failures: bool = _setting(
-        False,
-        values.flag,
+    keep_failures: bool = _flag(
         "Keep in quarantine what failed with an exception: raised without a retry, or its retries used up."
-        " Its caller is told as ever.",
+        " Its caller is told as ever."
     )
     ignore: Collection[type[Exception] | str] = _setting(
         (),
@@ -116,11 +120,8 @@ class Settings:
         "Function of the task's arguments whose result names the effect: a second message with the same one"
         " has none of its own. None: no key.",
     )
-    idempotency_window: float = _setting(
-        86_400.0,
-        values.number(1),
-        "How long a key counts after the first task with it has returned.",
-        unit="seconds",
+    idempotency_window: float = _seconds(
+        86_400.0, 1, "How long a key counts after the first task with it has returned."
     )
     exception_destination: str | Mapping[str, str | None] | None = _setting(
         "system",
@@ -128,8 +129,8 @@ class Settings:
         "Where poison goes: 'system' (the quarantine), a queue name, None (it stays and is redelivered after"
         " poison_blocked_retry_timeout), or a mapping of causes, '*' for every other one, to these.",
     )
-    transactional_publish: bool = _setting(
-        False, values.flag, "What a task publishes leaves when it has succeeded, and not at all if it fails."
+    transactional_publish: bool = _flag(
+        "What a task publishes leaves when it has succeeded, and not at all if it fails."
     )
     on_send_failed: Mapping[str, Any] | str | None = _setting(
         None,
@@ -150,22 +151,21 @@ class Settings:
         "Error transaction: a message was discarded, by its task or by a person.",
     )
     quarantine_queue: str = _setting("celery.quarantine", values.name, "Name of the quarantine.")
-    quarantine_keep: float | None = _setting(
+    quarantine_keep: float | None = _seconds(
         None,
-        values.number(1, optional=True),
+        1,
         "How long messages are kept in quarantine, and as long again what was given up, before they are"
         " exported and deleted. None: for ever.",
-        unit="seconds",
     )
     quarantine_export: str | None = _setting(
         None, values.directory, "Directory that what was kept too long is written to before it is deleted."
     )
-    keep_unprocessable: int = _setting(
+    keep_unprocessable: int = _whole(
         10_000,
-        values.number(0, integer=True),
+        0,
         "What never reached a task (unknown task, undecodable, malformed, no task at all) is kept while fewer"
         " messages than this are in quarantine. 0: dropped, as plain Celery does.",
-        unit="messages",
+        "messages",
     )
     blocked_retry_timeout: float = _setting(
         5.0,
@@ -180,43 +180,37 @@ class Settings:
         "Private directory of the machine for what quarantine cannot take while Redis is away, or refuses it."
         " None: that stays with the broker until Redis takes it.",
     )
-    rollback_pause: float = _setting(
-        0.0,
-        values.number(0),
-        "Pause before what was rolled back goes back; doubled each time.",
-        unit="seconds",
+    rollback_pause: float = _seconds(
+        0.0, 0, "Pause before what was rolled back goes back; doubled each time."
     )
     queues: Mapping[str, Mapping[str, Any]] | None = _setting(
         None, _queues, "What differs in some queues: {queue: {option: value}}. A task's own goes before it."
     )
-    suspend_after_failures: int = _setting(
+    suspend_after_failures: int = _whole(
         0,
-        values.number(0, integer=True),
+        0,
         "Sequential failures, over its whole pool, after which a worker stops consuming a queue. 0: never.",
-        unit="failures",
+        "failures",
     )
     suspend_failure_ratio: float | None = _setting(
         None,
         values.share,
         "Share of failures among a worker's last 10 runs of a queue at which it stops consuming that.",
     )
-    suspend_for: float = _setting(
-        60.0,
-        values.number(0.1),
-        "How long it does not consume that queue. Then one message of it runs, and decides.",
-        unit="seconds",
+    suspend_for: float = _seconds(
+        60.0, 0.1, "How long it does not consume that queue. Then one message of it runs, and decides."
     )
     suspend_share: float = _setting(
         0.5,
         values.number(0),
         "Share of the workers of a queue that may have stopped consuming it at a time; one always may.",
     )
-    max_messages: int | None = _setting(
+    max_messages: int | None = _whole(
         None,
-        values.number(1, integer=True, optional=True),
+        1,
         "Messages that may wait in a queue, and in the quarantine; poison_queues has limits of single queues."
         " None: no limit.",
-        unit="messages",
+        "messages",
     )
     max_messages_behavior: Literal["reject_new", "discard_old"] = _setting(
         "reject_new",
@@ -224,10 +218,8 @@ class Settings:
         "At the limit: 'reject_new', publishing raises QueueFull; 'discard_old', the oldest messages make"
         " room, and are kept as given up.",
     )
-    outbox: bool = _setting(
-        False,
-        values.flag,
-        "Store what is published for a guarded task in the ledger first; a relay in the workers sends it.",
+    outbox: bool = _flag(
+        "Store what is published for a guarded task in the ledger first; a relay in the workers sends it."
     )
     outbox_database: str | None = _setting(
         None,
@@ -235,26 +227,18 @@ class Settings:
         "Your own database, in whose transactions messages are stored: 'django', 'django:ALIAS', or a URL of"
         " SQLAlchemy. A relay moves them from there into the ledger.",
     )
-    outbox_timeout: float = _setting(
-        3.0,
-        values.number(0.1),
-        "How long storing a message may keep its caller waiting before the ledger counts as away.",
-        unit="seconds",
+    outbox_timeout: float = _seconds(
+        3.0, 0.1, "How long storing a message may keep its caller waiting before the ledger counts as away."
     )
-    outbox_retries: int = _setting(
+    outbox_retries: int = _whole(
         3,
-        values.number(0, integer=True),
+        0,
         "Times that a message is sent again, where its failure may pass, before that is told.",
-        unit="retries",
+        "retries",
     )
-    outbox_retry_interval: float = _setting(
-        1.0, values.number(0), "Pause before each of them.", unit="seconds"
-    )
-    outbox_resend_interval: float = _setting(
-        10.0,
-        values.number(0.1),
-        "Pause after these, in which nothing is sent to that queue; then it begins anew.",
-        unit="seconds",
+    outbox_retry_interval: float = _seconds(1.0, 0, "Pause before each of them.")
+    outbox_resend_interval: float = _seconds(
+        10.0, 0.1, "Pause after these, in which nothing is sent to that queue; then it begins anew."
     )
     outbox_auto_block: bool | Collection[str] = _setting(
         False,
@@ -262,14 +246,9 @@ class Settings:
         "Block sending to a queue also where the failure may pass, until somebody unblocks it: True, or a"
         " list of queues.",
     )
-    heartbeat_interval: float = _setting(
-        3.0, values.number(0.05), "Pause between heartbeats.", unit="seconds"
-    )
-    activation_interval: float = _setting(
-        10.0,
-        values.number(0.1),
-        "Silence after which a worker counts as dead; at least twice the heartbeat interval.",
-        unit="seconds",
+    heartbeat_interval: float = _seconds(3.0, 0.05, "Pause between heartbeats.")
+    activation_interval: float = _seconds(
+        10.0, 0.1, "Silence after which a worker counts as dead; at least twice the heartbeat interval."
     )
     trial: Literal["cell", "queue", "off"] = _setting(
         "cell",
@@ -283,18 +262,18 @@ class Settings:
         values.name,
         "With poison_trial='queue': the queue in which suspects wait for their trial.",
     )
-    trial_memory_limit: int | None = _setting(
+    trial_memory_limit: int | None = _whole(
         None,
-        values.number(1, integer=True, optional=True),
+        1,
         "Memory that a suspect may use in its cell before it counts as out of memory. None: what there is.",
-        unit="bytes",
+        "bytes",
     )
-    trial_cells: int | None = _setting(
+    trial_cells: int | None = _whole(
         None,
-        values.number(1, integer=True, optional=True),
+        1,
         "How many suspects a worker tries side by side, each in a cell of its own. None: one for four slots,"
         " at least one and at most four.",
-        unit="cells",
+        "cells",
     )
     fleet_gate_share: float | None = _setting(
         0.5,
@@ -302,14 +281,9 @@ class Settings:
         "Share of the workers whose deaths within the window close the fleet gate: until it is lifted, only a"
         " death on trial convicts. None: never.",
     )
-    fleet_gate_workers: int = _setting(
-        3, values.number(1, integer=True), "Workers that must have died at least.", unit="workers"
-    )
-    fleet_gate_window: float = _setting(
-        60.0,
-        values.number(0.1),
-        "Time within which they died; for as long after the last such death the gate stays closed.",
-        unit="seconds",
+    fleet_gate_workers: int = _whole(3, 1, "Workers that must have died at least.", "workers")
+    fleet_gate_window: float = _seconds(
+        60.0, 0.1, "Time within which they died; for as long after the last such death the gate stays closed."
     )
     durability: Literal["process", "sync"] = _setting(
         "process",
@@ -322,12 +296,7 @@ class Settings:
         values.one_of("attempts", "incidents"),
         "Journal every finished attempt, or count ended runs per task and journal only incidents.",
     )
-    journal_maxlen: int = _setting(
-        1_000_000,
-        values.number(1000, integer=True),
-        "Entries the journal keeps, approximately.",
-        unit="entries",
-    )
+    journal_maxlen: int = _whole(1_000_000, 1000, "Entries the journal keeps, approximately.", "entries")
     redact: Sequence[str] | bool = _setting(
         ("*password*", "*secret*", "*token*"),
         values.redact,
@@ -339,11 +308,11 @@ class Settings:
         "Who is told of each new group in quarantine, and of a fleet gate that closed: a list of URLs,"
         " commands, 'module:function' and 'event'. None: nobody.",
     )
-    notify_per_minute: int = _setting(
+    notify_per_minute: int = _whole(
         10,
-        values.number(1, integer=True),
+        1,
         "At most so many for each of them; what is more is summed up in one.",
-        unit="notifications per minute",
+        "notifications per minute",
     )
     release: str = _setting(
         "",

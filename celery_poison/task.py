@@ -83,75 +83,31 @@ class PoisonTask(Task):
     reject_on_worker_lost = True
     Request = "celery_poison.worker.request:GuardedRequest"
 
-    max_crashes: int | None = None
-    max_failures: int | None = None
-    max_payload_bytes: int | None = None
-    fingerprint: Any = None
-    block_fingerprint_after: int | None = None
-    keep_failures: bool | None = None
-    ignore: Any = None
-    convict_at_once: Any = None
-    idempotency_key: Any = None
-    idempotency_window: float | None = None
-    exception_destination: Any = ...  # None says something there
-    blocked_retry_timeout: float | None = None
-    transactional_publish: bool | None = None
-    on_send_failed: Any = None
-    on_rollback: Any = None
-    on_quarantine: Any = None
-    on_discard: Any = None
-    outbox: bool | None = None
-
     #: What holds for the task without us: (acks_late, reject_on_worker_lost); None where it says nothing.
     own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
     #: Whether tasks are only observed in this process (``poison_observe_only``).
     _observed: ClassVar[bool] = False
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False
-    #: Raises StaleCompletion; set in processes that run tasks.
+    # Set in processes that run tasks:
+    #: Raises StaleCompletion when a task has ended whose message has a new owner.
     _check_ownership: ClassVar[Callable[[Task], None]] = staticmethod(lambda task: None)
-    #: Hears of what a task raised; set in processes that run tasks.
+    #: Hears of what a task raised.
     _note_failure: ClassVar[Callable[[Task, Exception], object]] = staticmethod(lambda task, error: None)
-    #: Returns what a retry is to carry, and whether there is to be none; set in the same processes.
+    #: Returns what a retry is to carry, and whether there is to be none.
     _before_retry: ClassVar[Callable[[Task, Exception], tuple[str, bool]]] = staticmethod(
         lambda task, error: ("", False)
     )
-    #: Runs the body once for each idempotency key; set in the same processes.
+    #: Calls the body with its arguments, or gives the result of another with the same key (NEW-12).
     _once: ClassVar[Callable[[Task, Callable[..., Any], Any, Any], Any]] = staticmethod(
         lambda task, call, args, kwargs: call(*args, **kwargs)
     )
-    #: Ties what is published to the success of a task; set in the same processes.
+    #: What is published while it is entered leaves with the success of the task (TP1-9).
     _tying: ClassVar[Callable[[Task], AbstractContextManager[None]]] = staticmethod(
         lambda task: nullcontext()
     )
     #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
-
-    @staticmethod
-    def checked_by(check: Callable[[Task], None]) -> None:
-        """Let ``check`` raise when a task has ended whose message has a new owner."""
-        PoisonTask._check_ownership = staticmethod(check)
-
-    @staticmethod
-    def failures_noted_by(
-        note: Callable[[Task, Exception], object], before_retry: Callable[[Task, Exception], tuple[str, bool]]
-    ) -> None:
-        """Let ``note`` hear of what tasks raise, and ``before_retry`` of what they want to retry for."""
-        PoisonTask._note_failure = staticmethod(note)
-        PoisonTask._before_retry = staticmethod(before_retry)
-
-    @staticmethod
-    def bodies_run_by(
-        once: Callable[[Task, Callable[..., Any], Any, Any], Any],
-        tying: Callable[[Task], AbstractContextManager[None]],
-    ) -> None:
-        """Let ``once`` call the body of a task with its arguments, or give another one's result (NEW-12).
-
-        Args:
-            tying: what is published while it is entered leaves with the task's success (TP1-9).
-        """
-        PoisonTask._once = staticmethod(once)
-        PoisonTask._tying = staticmethod(tying)
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:

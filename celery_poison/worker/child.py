@@ -83,9 +83,10 @@ def configure(
     _recorder, _ledger, _lease, _contained = recorder, ledger, lease, contained
     _observing = observing
     PoisonTask._observed = observing
-    PoisonTask.checked_by(_check_ownership)
-    PoisonTask.failures_noted_by(_note_failure, _before_retry)
-    PoisonTask.bodies_run_by(_once, _tying)
+    PoisonTask._check_ownership = staticmethod(_check_ownership)
+    PoisonTask._note_failure = staticmethod(_note_failure)
+    PoisonTask._before_retry = staticmethod(_before_retry)
+    PoisonTask._once, PoisonTask._tying = staticmethod(_once), staticmethod(_tying)
 
 
 def still_running() -> bytes:
