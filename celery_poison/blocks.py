@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -97,16 +97,24 @@ def read_rules(
     raw: Mapping[str, str | bytes], now: float
 ) -> tuple[dict[str, Rule], list[ConfigurationError]]:
     """Return the rules in force (by field) at ``now``, and why the rest is not usable."""
-    rules, complaints = {}, []
+    return in_force(Rule.read, raw, now, "block list in Redis, {} is ignored: it is no rule")
+
+
+def in_force(
+    read: Callable[[str, str | bytes], Any], raw: Mapping[str, str | bytes], now: float, ignored: str
+) -> tuple[dict[str, Any], list[ConfigurationError]]:
+    """Return what of a hash is not over at ``now`` (by field), and why the rest is not usable.
+
+    Args:
+        ignored: what is said of a field that ``read`` does not understand.
+    """
+    found, complaints = {}, []
     for field, text in raw.items():
         try:
-            rule = Rule.read(field, text)
-        except (ValueError, TypeError, RecursionError):
-            complaints.append(ConfigurationError(f"block list in Redis, {field} is ignored: it is no rule"))
-            continue
-        if rule.until is None or rule.until > now:
-            rules[field] = rule
-    return rules, complaints
+            found[field] = read(field, text)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            complaints.append(ConfigurationError(ignored.format(field)))
+    return {field: each for field, each in found.items() if not each.until or each.until > now}, complaints
 
 
 def _text(value: Any) -> str:

@@ -126,9 +126,9 @@ class Plugin:
         Raises:
             LedgerUnavailable: Redis is away; those in force stay.
         """
-        if policies.version(ledger) == self.policy_overrides.version:
+        if policies.version(ledger, ledger.keys.policy) == self.policy_overrides.version:
             return False
-        return self.apply_overrides(*policies.read(ledger))
+        return self.apply_overrides(*policies.read(ledger, ledger.keys.policy)[:2])
 
     def apply_overrides(self, version: int, overrides: Mapping[str, str | bytes]) -> bool:
         """Lay overrides (task name or ``*`` -> JSON object) over the policies; the newest version wins.

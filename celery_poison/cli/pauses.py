@@ -6,7 +6,7 @@ import click
 
 from celery_poison.cli.output import print_json, say
 from celery_poison.cli.session import app_of, json_option, verb, who_options
-from celery_poison.pauses import Scope
+from celery_poison.ledger.pauses import Scope
 from celery_poison.quarantine import Quarantine
 
 _SOON = "the workers act on it within a heartbeat"

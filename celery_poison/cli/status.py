@@ -14,7 +14,7 @@ from celery_poison.cli.output import print_json, print_table
 from celery_poison.cli.rules import gate_line
 from celery_poison.cli.session import REFUSED, Refused, app_of, json_option, open_quarantine, verb
 from celery_poison.fleet import Incident, WorkerRecord
-from celery_poison.pauses import Pause
+from celery_poison.ledger.pauses import Pause
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.deaf import find_deaf
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths

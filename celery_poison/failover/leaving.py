@@ -24,10 +24,9 @@ from celery_poison.errors import OVERTAKEN, DecisionPending, MessageNotFound
 from celery_poison.forking import no_fork
 from celery_poison.headers import PARK, TRIAL, VERDICT
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.pauses import Paused
+from celery_poison.ledger.pauses import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, MessageRecord, Parked, ParkingState
-from celery_poison.pauses import Scope
 from celery_poison.quarantine.body import BodyBroken, BodyRefused
 from celery_poison.quarantine.results import canvas_in
 from celery_poison.quarantine.stored import (

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 
 from celery_poison.ledger.outbox import LaneRecord
-from celery_poison.pauses import Pause, Scope
+from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.causes import Cause
 from celery_poison.producer.desk import OutboxDesk

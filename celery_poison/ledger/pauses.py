@@ -1,15 +1,86 @@
-"""What is paused for the whole fleet: a queue, or a task. Raises ``LedgerUnavailable`` when Redis is away."""
+"""What is paused: a queue, a task, or one worker's consumption of one queue.
+
+A pause keeps messages in place. What asks Redis raises ``LedgerUnavailable`` when it is away.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
 
-from celery_poison.errors import MessageNotFound
-from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.policies import VERSION, number_of
+from celery_poison.blocks import in_force, parts_of
+from celery_poison.errors import ConfigurationError, MessageNotFound
+from celery_poison.ledger.policies import read, version
 from celery_poison.ledger.scripts import Caller, Code
-from celery_poison.pauses import Pause, Scope, field_of, read_pauses
+
+
+class Scope(StrEnum):
+    """What a pause is about."""
+
+    QUEUE = "queue"
+    """No worker consumes it."""
+    TASK = "task"
+    """Its messages are parked."""
+    ENDPOINT = "endpoint"
+    """One worker does not consume it: it suspended itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """One pause.
+
+    Attributes:
+        name: of the queue, or of the task.
+        worker: name of the node, of an endpoint.
+        since, until: seconds since 1970 by Redis' clock; ``until`` None: until somebody resumes it.
+        actor: who paused it; empty of an endpoint.
+    """
+
+    scope: Scope
+    name: str
+    worker: str = ""
+    since: float = 0.0
+    until: float | None = None
+    actor: str = ""
+    note: str = ""
+
+    @property
+    def field(self) -> str:
+        """Where in the hash it stands."""
+        return field_of(self.scope, self.name, self.worker)
+
+    @property
+    def story(self) -> str:
+        """It in a sentence."""
+        if self.scope is Scope.ENDPOINT:
+            return f"{self.worker} suspended itself from queue {self.name}: {self.note}"
+        return f"{self.scope} {self.name} is paused by {self.actor}" + (f": {self.note}" if self.note else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def read(cls, field: str, text: str | bytes) -> Self:
+        """Return the pause that one field of the hash holds.
+
+        Raises:
+            ValueError: it is not to be understood; a newer version may have written it.
+        """
+        scope, name, told = parts_of(field, text)
+        since, until = (float(told.get(word) or 0) / 1000 for word in ("since_ms", "until_ms"))
+        if not math.isfinite(since + until):
+            raise ValueError(text)
+        words = {word: str(told.get(word) or "") for word in ("actor", "note")}
+        worker, name = name.split(" ", 1) if scope == Scope.ENDPOINT else ("", name)
+        return cls(scope=Scope(scope), name=name, worker=worker, since=since, until=until or None, **words)
+
+
+def field_of(scope: Scope, name: str, worker: str = "") -> str:
+    """Return where in the hash a pause stands."""
+    return f"{scope}:{worker} {name}" if worker else f"{scope}:{name}"
 
 
 class PauseTransitions(Caller):
@@ -63,27 +134,18 @@ class PauseTransitions(Caller):
 # --- reading ------------------------------------------------------------------------------------------
 
 
-def read(ledger: Caller) -> tuple[int, dict[str, bytes], float]:
-    """Return the version, all pauses (field -> JSON, unchecked) and Redis' clock in seconds."""
-    with clear_errors("reading what is paused"):
-        pipe = ledger.client.pipeline()
-        pipe.hgetall(ledger.keys.paused)
-        pipe.time()
-        raw, (seconds, micros) = pipe.execute()
-    found: dict[str, Any] = {name.decode("utf-8", "replace"): value for name, value in raw.items()}
-    return number_of(found.pop(VERSION, None)), found, seconds + micros / 1_000_000
+def read_pauses(
+    raw: Mapping[str, str | bytes], now: float = 0.0
+) -> tuple[dict[str, Pause], list[ConfigurationError]]:
+    """Return the pauses that hold at ``now`` (by field, the oldest first), and why the rest is not usable."""
+    pauses, complaints = in_force(Pause.read, raw, now, "pauses in Redis, {} is ignored: it is no pause")
+    return dict(sorted(pauses.items(), key=lambda pause: pause[1].since)), complaints
 
 
 def holding(ledger: Caller) -> list[Pause]:
     """Return what is paused at this moment, the oldest pause first."""
-    _, raw, now = read(ledger)
+    _, raw, now = read(ledger, ledger.keys.paused)
     return [*read_pauses(raw, now)[0].values()]
-
-
-def version(ledger: Caller) -> int:
-    """Return the version of the pauses, 0 if nobody ever paused anything; one cheap look."""
-    with clear_errors("reading the version of the pauses"):
-        return number_of(ledger.client.hget(ledger.keys.paused, VERSION))
 
 
 class Paused:
@@ -107,9 +169,9 @@ class Paused:
         Raises:
             LedgerUnavailable: Redis is away; what was paused stays so.
         """
-        if version(self._ledger) == self._version:
+        if version(self._ledger, self._ledger.keys.paused) == self._version:
             return [], []
-        newest, raw, now = read(self._ledger)
+        newest, raw, now = read(self._ledger, self._ledger.keys.paused)
         pauses, complaints = read_pauses(raw, now)
         for complaint in complaints:
             self._complain(complaint)

@@ -141,31 +141,21 @@ def _check_proposal(version: int, code: Code, rest: list[bytes]) -> None:
 # --- reading ------------------------------------------------------------------------------------------
 
 
-def version(ledger: Caller) -> int:
-    """Return the version of the overrides, 0 if nobody ever changed any; one cheap look."""
-    with clear_errors("reading the version of the policies"):
-        return number_of(ledger.client.hget(ledger.keys.policy, VERSION))
+def version(ledger: Caller, key: str) -> int:
+    """Return the version of what a hash keeps, 0 if nobody ever changed any; one cheap look.
+
+    Args:
+        key: ``keys.policy``, ``keys.blocks`` or ``keys.paused``.
+    """
+    with clear_errors("reading a version"):
+        return number_of(ledger.client.hget(key, VERSION))
 
 
-def read(ledger: Caller) -> tuple[int, dict[str, bytes]]:
-    """Return the version and all overrides (task name or ``*`` -> JSON, unchecked), of one moment."""
-    with clear_errors("reading the policies"):
-        raw: Any = ledger.client.hgetall(ledger.keys.policy)
-    found = {name.decode("utf-8", "replace"): value for name, value in raw.items()}
-    return number_of(found.pop(VERSION, None)), found
-
-
-def block_version(ledger: Caller) -> int:
-    """Return the version of the block list, 0 if nobody ever changed it; one cheap look."""
-    with clear_errors("reading the version of the block list"):
-        return number_of(ledger.client.hget(ledger.keys.blocks, VERSION))
-
-
-def read_blocks(ledger: Caller) -> tuple[int, dict[str, bytes], float]:
-    """Return the version, all rules (field -> JSON, unchecked) and Redis' clock in seconds."""
-    with clear_errors("reading the block list"):
+def read(ledger: Caller, key: str) -> tuple[int, dict[str, bytes], float]:
+    """Return its version, all that it keeps (field -> JSON, unchecked) and Redis' clock in seconds."""
+    with clear_errors("reading policies, blocks or pauses"):
         pipe = ledger.client.pipeline()
-        pipe.hgetall(ledger.keys.blocks)
+        pipe.hgetall(key)
         pipe.time()
         raw, (seconds, micros) = pipe.execute()
     found: dict[str, Any] = {name.decode("utf-8", "replace"): value for name, value in raw.items()}

@@ -10,7 +10,7 @@ from celery_poison import signals
 from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger import pauses
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
-from celery_poison.pauses import Pause, Scope
+from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.producer import database
 from celery_poison.producer.message import Outgoing
 from celery_poison.producer.outbox import Host

@@ -298,10 +298,10 @@ class BlockedTasks:
 
     def refresh(self) -> None:
         """Look for changes; what was blocked and is not any more is due at once."""
-        version = policies.block_version(self._ledger)
+        version = policies.version(self._ledger, self._ledger.keys.blocks)
         if version == self._version and not any(self._until.values()):
             return
-        self._version, raw, now = policies.read_blocks(self._ledger)
+        self._version, raw, now = policies.read(self._ledger, self._ledger.keys.blocks)
         rules, _ = read_rules(raw, now)
         tasks = {rule.name: rule.until for rule in rules.values() if rule.kind is Kind.TASK}
         for task in self._tasks - set(tasks):

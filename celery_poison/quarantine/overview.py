@@ -17,9 +17,9 @@ from celery_poison.fleet import GateRecord, WorkerRecord
 from celery_poison.ledger import Ledger, pauses, policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.outbox import FAILED, LaneRecord
+from celery_poison.ledger.pauses import Pause
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
-from celery_poison.pauses import Pause
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.database import Waiting, waiting_rows
 from celery_poison.quarantine.backlog import Backlog, read_backlogs
@@ -220,7 +220,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     totals: dict[str, Any] = queries.totals()  # by the names of fields
     workers = queries.workers(int(settings.activation_interval * 1000))
     deaf, unheard = find_deaf(app, queries, workers)
-    _, raw, now = policies.read_blocks(ledger)
+    _, raw, now = policies.read(ledger, ledger.keys.blocks)
     is_counted = queues or plugin.limits.are_set()
     backlogs, uncounted = read_backlogs(app, queries, workers, totals["quarantined"] if is_counted else None)
     seen = Overview(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger import pauses as stored
-from celery_poison.pauses import Pause, Scope
+from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.quarantine.owner import default_actor
 from celery_poison.quarantine.rules import Rules, with_note
 

@@ -17,8 +17,7 @@ from celery_poison import signals
 from celery_poison.blocks import Kind, Rule, is_fingerprint, read_rules
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
 from celery_poison.fleet import GateRecord
-from celery_poison.ledger import policies as stored_blocks
-from celery_poison.ledger import policies as stored_policies
+from celery_poison.ledger import policies as stored
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import (
@@ -128,7 +127,7 @@ class Rules:
     def blocks(self) -> BlockList:
         """Return what is blocked."""
         self.check_owner()
-        version, raw, now = stored_blocks.read_blocks(self._ledger)
+        version, raw, now = stored.read(self._ledger, self._ledger.keys.blocks)
         rules, complaints = read_rules(raw, now)
         newest_first = sorted(rules.values(), key=lambda rule: -rule.since)
         return BlockList(version=version, rules=newest_first, ignored=[*map(str, complaints)])
@@ -199,7 +198,7 @@ class Rules:
     def policies(self) -> Policies:
         """Return the policy of every guarded task, and of every task or queue that has one of its own."""
         self.check_owner()
-        overrides, complaints = Overrides.read(*stored_policies.read(self._ledger))
+        overrides, complaints = Overrides.read(*stored.read(self._ledger, self._ledger.keys.policy)[:2])
         guarded = self._guarded()
         names = sorted({*guarded, *overrides.by_task})
         settings = self._plugin.settings
@@ -233,7 +232,7 @@ class Rules:
         check_override(task, options)
         if not options:
             raise ConfigurationError(f"policy of {task}: no option given; there are {', '.join(OVERRIDABLE)}")
-        if task == stored_policies.VERSION:
+        if task == stored.VERSION:
             raise ConfigurationError(f"a task named {task!r} cannot be overridden: the name is taken")
         if not force and task.startswith(A_QUEUE):
             self._refuse_unless_known(task.removeprefix(A_QUEUE), "force sets it all the same")
@@ -279,7 +278,7 @@ class Rules:
         """Edit one entry of the newest version; ``edit`` gets None where there is none."""
         self.check_owner()
         for attempt in range(1, ATTEMPTS + 1):
-            version, raw = stored_policies.read(self._ledger)
+            version, raw, _ = stored.read(self._ledger, self._ledger.keys.policy)
             options = edit(entry_of(raw[task]) if task in raw else None)
             expected = version if if_version is None else if_version
             try:

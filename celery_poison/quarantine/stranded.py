@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 from celery import Celery
 
 from celery_poison.broker.aged import LOOKED_AT, AgedEntry, aged_entries
-from celery_poison.ledger.pauses import Paused
+from celery_poison.ledger.pauses import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
-from celery_poison.pauses import Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 from celery_poison.text import when

@@ -91,9 +91,9 @@ class BlockList:
         Raises:
             LedgerUnavailable: Redis is away; the rules in force stay.
         """
-        if policies.block_version(self._ledger) == self._rules.version:
+        if policies.version(self._ledger, self._ledger.keys.blocks) == self._rules.version:
             return
-        version, raw, now = policies.read_blocks(self._ledger)
+        version, raw, now = policies.read(self._ledger, self._ledger.keys.blocks)
         rules, complaints = read_rules(raw, now)
         for complaint in complaints:
             self._complain(complaint)

@@ -27,9 +27,8 @@ from celery_poison import signals
 from celery_poison.broker.unacked import number_of
 from celery_poison.decide import End
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.pauses import Paused
+from celery_poison.ledger.pauses import Pause, Paused, Scope
 from celery_poison.ledger.queries import Queries
-from celery_poison.pauses import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.settings import Settings
 from celery_poison.suspension import FRESH, PROBING, Bounds, Endpoint, Mode, after_run, most_suspended

@@ -33,7 +33,8 @@ def propose(fleet: Fleet, *numbers: int, policy: int = 0, hours: float = 1) -> i
 
 
 def in_force(fleet: Fleet) -> dict[str, str]:
-    _, raw, now = policies.read_blocks(plugin_of(fleet.app).open_ledger())
+    ledger = plugin_of(fleet.app).open_ledger()
+    _, raw, now = policies.read(ledger, ledger.keys.blocks)
     return {rule.name: rule.actor for rule in read_rules(raw, now)[0].values()}
 
 

@@ -32,7 +32,7 @@ def _convict(ledger: Ledger, mid: str, block_after: int | None, fingerprint: str
 
 
 def _rules(ledger: Ledger) -> list[Rule]:
-    _, raw, now = policies.read_blocks(ledger)
+    _, raw, now = policies.read(ledger, ledger.keys.blocks)
     rules, complaints = read_rules(raw, now)
     assert not complaints
     return [*rules.values()]
@@ -57,10 +57,10 @@ def test_NEW_3_the_nth_conviction_blocks_the_fingerprint_once_and_for_a_while(le
     (rule,) = _rules(ledger)
     assert (rule.kind, rule.name, rule.task, rule.convictions) == (Kind.FINGERPRINT, FP, "shop.convert", 3)
     assert rule.until is not None and round(rule.until - rule.since) == REMEMBER_CONVICTIONS_MS / 1000
-    version = policies.block_version(ledger)
+    version = policies.version(ledger, ledger.keys.blocks)
     assert version > 10**12
     _convict(ledger, "m4", 3)
-    assert policies.block_version(ledger) == version, "blocked already"
+    assert policies.version(ledger, ledger.keys.blocks) == version, "blocked already"
     assert _told(ledger) == [("blocked", "shop.convert", "", f"fingerprint {FP} after 3 convictions")]
     ttl: Any = ledger.client.pttl(ledger.keys.convictions(FP))
     assert 0 < ttl <= REMEMBER_CONVICTIONS_MS
@@ -83,7 +83,7 @@ def test_NEW_3_a_count_that_is_garbage_does_not_keep_a_message_out_of_quarantine
 def test_NEW_3_what_a_person_blocks_stays_until_unblocked_or_over(ledger: Ledger) -> None:
     first = _block(ledger, Kind.TASK, "shop.convert")
     second = _block(ledger, Kind.FINGERPRINT, FP, lasts_ms=60_000)
-    assert policies.block_version(ledger) == second > first
+    assert policies.version(ledger, ledger.keys.blocks) == second > first
     task, fingerprint = sorted(_rules(ledger), key=lambda rule: rule.kind, reverse=True)
     assert (task.until, task.actor, task.note) == (None, "ann", "why")
     assert fingerprint.until == pytest.approx(fingerprint.since + 60)
@@ -91,7 +91,7 @@ def test_NEW_3_what_a_person_blocks_stays_until_unblocked_or_over(ledger: Ledger
     assert third > second and _rules(ledger) == [fingerprint]
     with pytest.raises(MessageNotFound, match=r"task shop\.convert is not blocked"):
         ledger.unblock(Kind.TASK, "shop.convert", actor="bob", said="again")
-    assert policies.block_version(ledger) == third
+    assert policies.version(ledger, ledger.keys.blocks) == third
     assert _told(ledger) == [
         ("blocked", "shop.convert", "ann", "task shop.convert: why"),
         ("blocked", "shop.convert", "ann", f"fingerprint {FP}: why"),
@@ -107,7 +107,7 @@ def test_NEW_3_what_is_over_is_no_rule_and_goes_with_the_next_change(ledger: Led
         ledger.unblock(Kind.FINGERPRINT, FP, actor="ann", said="")
     ledger.client.hset(ledger.keys.blocks, f"fingerprint:{FP}", over)
     _convict(ledger, "m1", 1)
-    (rule,) = read_rules(*policies.read_blocks(ledger)[1:])[0].values()
+    (rule,) = read_rules(*policies.read(ledger, ledger.keys.blocks)[1:])[0].values()
     assert rule.convictions == 1, "blocked anew"
     assert ledger.unblock(Kind.TASK, "garbage", actor="ann", said="")
 

@@ -8,12 +8,11 @@ import pytest
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.failover.leaving import Parking
-from celery_poison.ledger import Keys, Ledger, pauses
+from celery_poison.ledger import Keys, Ledger, pauses, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.pauses import Paused
+from celery_poison.ledger.pauses import Pause, Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
-from celery_poison.pauses import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.stored import pack
 from tests.apps.harness import Fleet
@@ -36,7 +35,7 @@ def _resume(ledger: Ledger, scope: Scope, name: str) -> int:
 def test_a_pause_and_its_end_are_one_step_each_and_journalled_with_who_and_why(ledger: Ledger) -> None:
     first = _pause(ledger, Scope.QUEUE, "a:b")
     second = _pause(ledger, Scope.TASK, "shop.convert")
-    assert 0 < first < second == pauses.version(ledger)
+    assert 0 < first < second == policies.version(ledger, ledger.keys.paused)
     found = pauses.holding(ledger)
     assert [(pause.scope, pause.name, pause.actor, pause.note) for pause in found] == [
         (Scope.QUEUE, "a:b", "ann", "why"),
@@ -129,7 +128,7 @@ def test_WAS_6_a_suspension_whose_time_is_over_counts_for_nothing_and_is_forgott
     (pause,) = pauses.holding(ledger)
     assert (pause.scope, pause.name, pause.worker) == (Scope.ENDPOINT, "a b", "w2@h")
     assert pause.until is not None and round(pause.until - pause.since) == 60
-    assert len(pauses.read(ledger)[1]) == 1
+    assert len(policies.read(ledger, ledger.keys.paused)[1]) == 1
 
 
 def test_WAS_6_a_copy_tells_a_node_how_long_it_stays_suspended(ledger: Ledger) -> None:

@@ -38,14 +38,14 @@ def _waiting(ledger: Ledger) -> Proposal | None:
 
 
 def _in_force(ledger: Ledger) -> dict[str, str]:
-    _, raw, now = policies.read_blocks(ledger)
+    _, raw, now = policies.read(ledger, ledger.keys.blocks)
     rules, complaints = read_rules(raw, now)
     assert not complaints
     return {rule.name: rule.actor for rule in rules.values()}
 
 
 def _every_task(ledger: Ledger) -> Any:
-    return json.loads(policies.read(ledger)[1].get("*", b"null"))
+    return json.loads(policies.read(ledger, ledger.keys.policy)[1].get("*", b"null"))
 
 
 def _told(ledger: Ledger, event: str) -> list[tuple[str, str]]:
@@ -59,7 +59,11 @@ def test_NEW_7_a_proposal_puts_nothing_in_force_and_waits_for_a_person(ledger: L
     assert told is not None and code is Code.OK
     assert (told.version, [*told.rules], told.policy, told.actor) == (version, RULES, POLICY, "cron")
     assert told.until - told.at == 3600 and (told.caught, told.reasons) == (3, ["because"])
-    assert (_in_force(ledger), policies.block_version(ledger), _every_task(ledger)) == ({}, 0, None)
+    assert (_in_force(ledger), policies.version(ledger, ledger.keys.blocks), _every_task(ledger)) == (
+        {},
+        0,
+        None,
+    )
     assert _told(ledger, "proposal_made") == [("cron", f"{version}: so much")]
 
 
@@ -67,14 +71,17 @@ def test_NEW_7_a_person_applies_what_was_read_and_one_command_takes_all_of_it_ba
     ledger.set_policy("*", '{"max_failures":7}', 0, "eva", "")
     _, version = _publish(ledger, policy=POLICY)
     assert ledger.apply_proposal(version, actor="ann", note="seen") == (3, 2)
-    known = policies.block_version(ledger), policies.version(ledger)
+    known = policies.version(ledger, ledger.keys.blocks), policies.version(ledger, ledger.keys.policy)
     assert set(_in_force(ledger).values()) == {"ann"} and _waiting(ledger) is None
     assert _every_task(ledger) == {**POLICY, "max_failures": 7}
     assert _told(ledger, "proposal_applied") == [("ann", f"{version}: 3 rules, 2 options: seen")]
     assert ("ann", f"fingerprint {0:016x}: why (proposal {version})") in _told(ledger, "blocked")
     assert ledger.retract("ben", "they complain") == (3, True)
     assert _in_force(ledger) == {} and _every_task(ledger) == {"max_failures": 7}
-    assert policies.block_version(ledger) > known[0] and policies.version(ledger) > known[1]
+    assert (
+        policies.version(ledger, ledger.keys.blocks) > known[0]
+        and policies.version(ledger, ledger.keys.policy) > known[1]
+    )
     assert len(_told(ledger, "unblocked")) == 3
     assert _told(ledger, "proposal_taken_back") == [("ben", "3 rules, 1 policies: they complain")]
     assert ledger.retract("ben") == (0, False)
@@ -156,7 +163,7 @@ def test_a_persons_rule_and_policy_are_neither_replaced_nor_taken_back(ledger: L
     assert ledger.apply_proposal(version, actor="cron") == (2, 2)
     # Changed by a person after the pipeline did.
     ledger.block(Kind.FINGERPRINT, RULES[1].fingerprint, lasts_ms=0, **told)
-    ledger.set_policy("*", '{"max_crashes":3}', policies.version(ledger), "eva", "")
+    ledger.set_policy("*", '{"max_crashes":3}', policies.version(ledger, ledger.keys.policy), "eva", "")
     assert ledger.retract("ben") == (1, False)
     assert set(_in_force(ledger).values()) == {"eva"} and _every_task(ledger) == {"max_crashes": 3}
 
@@ -178,7 +185,7 @@ def test_several_proposals_are_taken_back_by_one_rollback(ledger: Ledger) -> Non
 def test_rules_hold_as_long_as_they_were_to_from_when_they_are_applied(ledger: Ledger) -> None:
     _, version = _publish(ledger, lasts_ms=HOUR)
     ledger.apply_proposal(version, actor="ann")
-    _, raw, now = policies.read_blocks(ledger)
+    _, raw, now = policies.read(ledger, ledger.keys.blocks)
     ends = [rule.until or 0 for rule in read_rules(raw, now)[0].values()]
     assert all(3500 < end - now <= 3600 for end in ends)
 

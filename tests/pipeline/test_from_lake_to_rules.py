@@ -44,7 +44,7 @@ def derived(history: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def _rules(url: str) -> set[str]:
     with open_redis(url) as client:
-        _, raw, now = policies.read_blocks(Ledger(client, Keys()))
+        _, raw, now = policies.read(Ledger(client, Keys()), Keys().blocks)
         return {rule.name for rule in read_rules(raw, now)[0].values()}
 
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from celery_poison.blocks import Proposal, read_rules
 from celery_poison.causes import Evidence
+from celery_poison.ledger.pauses import read_pauses
 from celery_poison.model import Start
-from celery_poison.pauses import read_pauses
 from celery_poison.quarantine.search import BadFilter, Filter
 from celery_poison.quarantine.spool import Spool, Spooled
 from celery_poison.quarantine.story import sentence
