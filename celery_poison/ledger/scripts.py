@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from importlib import resources
@@ -108,48 +108,19 @@ def script(name: str) -> Script:
     return Script(name, _read(name))
 
 
-class Batch:
-    """A script that runs another one many times: its text, and the names of its keys and arguments.
-
-    Attributes:
-        keys: what all runs have in common; ``arguments`` likewise.
-        own_keys: what each run brings along after those; ``own_arguments`` likewise.
-    """
-
-    def __init__(self, wanted: Script, own: Collection[str]) -> None:
-        self.name = f"{wanted.name} of {sorted(own)}"
-        self.keys, self.own_keys = _parted(wanted.keys, own)
-        self.arguments, self.own_arguments = _parted(wanted.arguments, own)
-        keys = _places("all_keys", wanted.keys, self.keys, self.own_keys, before=0)
-        arguments = _places("all_values", wanted.arguments, self.arguments, self.own_arguments, before=1)
-        self.text = (
-            "local all_keys, all_values, replies = KEYS, ARGV, {}\n"
-            f"local function one(KEYS, ARGV)\n{wanted.text}\nend\n"
-            f"for i = 0, all_values[1] - 1 do replies[i + 1] = one({{{keys}}}, {{{arguments}}}) end\n"
-            "return replies\n"
-        )
-
-
-def _parted(words: Iterable[str], own: Collection[str]) -> tuple[list[str], list[str]]:
-    words = list(words)
-    return [word for word in words if word not in own], [word for word in words if word in own]
-
-
-def _places(table: str, words: Iterable[str], common: list[str], own: list[str], before: int) -> str:
-    """Return where run number i finds each of its words, as Lua."""
-    first = 1 + before
-    return ", ".join(
-        f"{table}[{first + common.index(word)}]"
-        if word in common
-        else f"{table}[{first + len(common) + own.index(word)} + i * {len(own)}]"
-        for word in words
-    )
-
-
 @cache
-def batch(name: str, own: frozenset[str]) -> Batch:
-    """Return what runs the script ``name`` many times, each run with words of its ``own``."""
-    return Batch(script(name), own)
+def batch(name: str) -> str:
+    """Return the text of a script that runs ``lua/<name>.lua`` many times."""
+    wanted = script(name)
+    keys, values = len(wanted.keys), len(wanted.arguments)
+    return (
+        "local all_keys, all_values, replies = KEYS, ARGV, {}\n"
+        f"local function one(KEYS, ARGV)\n{wanted.text}\nend\n"
+        f"for i = 0, #all_keys / {keys} - 1 do\n"
+        f"  replies[i + 1] = one({{unpack(all_keys, i * {keys} + 1, (i + 1) * {keys})}},\n"
+        f"    {{unpack(all_values, i * {values} + 1, (i + 1) * {values})}})\n"
+        "end\nreturn replies\n"
+    )
 
 
 def names() -> list[str]:
@@ -201,7 +172,7 @@ class Caller:
         keys = wanted.keys_of({**self._fixed, **own_keys})
         values = wanted.values_of({**arguments, "maxlen": self._maxlen}, rest)
         with clear_errors(name):
-            reply = _settled(self._registered(wanted)(keys=keys, args=values))
+            reply = _settled(self._registered(wanted.text)(keys=keys, args=values))
         if isinstance(reply, PoisonError):
             raise reply
         return reply
@@ -212,7 +183,7 @@ class Caller:
         """Run ``name`` once for each of ``calls``, in one script; what they have in common is sent once.
 
         Args:
-            calls: keys and arguments of each; all have the same names.
+            calls: keys and arguments of each, beside those of the whole namespace.
             common: arguments of every call.
 
         Returns the replies in order; in place of one stands what a single call would raise.
@@ -220,23 +191,21 @@ class Caller:
         Raises:
             LedgerUnavailable: Redis is away or refuses; some calls may have been carried out.
         """
-        calls, arguments = [*calls], {**common, "maxlen": self._maxlen}
-        if not calls:
+        wanted, common = script(name), {**common, "maxlen": self._maxlen}
+        keys: list[str] = []
+        values: list[Any] = []
+        for own_keys, own in calls:
+            keys += wanted.keys_of({**self._fixed, **own_keys})
+            values += wanted.values_of({**common, **own})
+        if not keys:
             return []
-        wanted = batch(name, frozenset(word for mapping in calls[0] for word in mapping))
-        own_keys = (own[word] for own, _ in calls for word in wanted.own_keys)
-        own_values = (own[word] for _, own in calls for word in wanted.own_arguments)
         with clear_errors(name):
-            replies = self._registered(wanted)(
-                keys=[*(self._fixed[word] for word in wanted.keys), *own_keys],
-                args=[len(calls), *(arguments[word] for word in wanted.arguments), *own_values],
-            )
-        return [_settled(reply) for reply in replies]
+            return [_settled(reply) for reply in self._registered(batch(name))(keys=keys, args=values)]
 
-    def _registered(self, wanted: Script | Batch) -> Any:
-        found = self._scripts.get(wanted.name)
+    def _registered(self, text: str) -> Any:
+        found = self._scripts.get(text)
         if found is None:
-            found = self._scripts[wanted.name] = self.client.register_script(wanted.text)
+            found = self._scripts[text] = self.client.register_script(text)
         return found
 
     def _of(self, mid: str, id: str) -> dict[str, str]:
