@@ -106,17 +106,17 @@ class Start(NamedTuple):
     phase: str
     token: str
     worker: str
-    pid: int
-    at_ms: int
-    deliveries: int
-    alone: int
-    id: str
-    task: str
-    queue: str
-    max_crashes: int
-    max_failures: int
-    payload_bytes: int
-    diverts: int
+    pid: int = 0
+    at_ms: int = 0
+    deliveries: int = 1
+    alone: int = 0
+    id: str = ""
+    task: str = ""
+    queue: str = ""
+    max_crashes: int = 0
+    max_failures: int = 0
+    payload_bytes: int = 0
+    diverts: int = 1
 
     @classmethod
     def of(
@@ -126,21 +126,12 @@ class Start(NamedTuple):
         id: str,
         task: str,
         *,
-        queue: str = "",
         phase: Phase = Phase.RUNNING,
-        pid: int = 0,
-        at_ms: int = 0,
-        deliveries: int = 1,
-        alone: int = 0,
-        max_crashes: int = 0,
-        max_failures: int = 0,
-        payload_bytes: int = 0,
         diverts: bool = True,
+        **known: Any,
     ) -> Self:
         """Make a start; what is left out is not known, or does not matter to whom it is told."""
-        limits = max_crashes, max_failures
-        told = pid, at_ms, deliveries, alone, id, task, queue, *limits, payload_bytes, int(diverts)
-        return cls(phase.value, token, worker, *told)
+        return cls(phase.value, token, worker, id=id, task=task, diverts=int(diverts), **known)
 
     @classmethod
     def decode(cls, raw: bytes | str) -> Self:
@@ -290,14 +281,7 @@ _TEXTS = (
     *("resolution", "actor", "note", "arguments", "edited_from", "edited_to", "destination"),
 )
 _COUNTS = (
-    "deliveries",
-    "crashes",
-    "strikes",
-    "failures",
-    "payload_bytes",
-    "releases",
-    "pid",
-    "runtime_ms",
+    *("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms"),
     "releases_left",
 )
 _FLAGS = ("candidate", "probation")
@@ -306,17 +290,12 @@ _TIMES = ("first_seen", "last_seen", "quarantined_at", "sent_at", "retry_at")
 
 def history_of(raw: Mapping[str, str]) -> History:
     """Return the counts in a ``lineage`` hash; an empty hash is a message without a history."""
+    numbers = ("deliveries", "crashes", "strikes", "failures", "proven", "spoilt", "tried")
     return History(
-        deliveries=int(raw.get("deliveries") or 0),
-        crashes=int(raw.get("crashes") or 0),
-        strikes=int(raw.get("strikes") or 0),
-        failures=int(raw.get("failures") or 0),
+        **{name: int(raw.get(name) or 0) for name in numbers},
         candidate=raw.get("candidate") == "1",
         probation=raw.get("probation") == "1",
         shared_blame=raw.get("blame") == "shared",
-        proven=int(raw.get("proven") or 0),
-        spoilt=int(raw.get("spoilt") or 0),
-        tried=int(raw.get("tried") or 0),
         doubted=raw.get("doubted", "0") != "0",
         cause=raw.get("cause", ""),
         evidence=raw.get("evidence", ""),
