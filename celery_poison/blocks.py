@@ -62,35 +62,31 @@ class Rule:
         Raises:
             ValueError: it is not to be understood; a newer version may have written it.
         """
-        kind, name, told = parts_of(field, text)
-        until = _number(told.get("until_ms"))
-        return cls(
-            kind=Kind(kind),
-            name=name,
-            task=name if kind == Kind.TASK else _text(told.get("task")),
-            since=_number(told.get("since_ms")) / 1000,
-            until=until / 1000 if until else None,
-            actor=_text(told.get("actor")),
-            note=_text(told.get("note")),
-            convictions=int(_number(told.get("convictions"))),
-        )
+        kind, name, told, known = parts_of(field, text)
+        task = name if kind == Kind.TASK else str(told.get("task") or "")
+        convictions = int(told.get("convictions") or 0)
+        return cls(kind=Kind(kind), name=name, task=task, convictions=convictions, **known)
 
 
 def is_fingerprint(text: str) -> bool:
     return bool(re.fullmatch("[0-9a-f]{16}", text))
 
 
-def parts_of(field: str, text: str | bytes) -> tuple[str, str, dict[str, Any]]:
-    """Return kind, name and values of one field of a hash of rules.
+def parts_of(field: str, text: str | bytes) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """Return kind, name and values of one field of a hash of rules or pauses, and what both know.
 
     Raises:
-        ValueError: it is none.
+        ValueError, TypeError, OverflowError: it is none.
     """
     kind, _, name = field.partition(":")
-    values = json.loads(text)
-    if not name or not isinstance(values, dict):
+    told = json.loads(text)
+    if not name or not isinstance(told, dict):
         raise ValueError(field)
-    return kind, name, values
+    since, until = (float(told.get(word) or 0) / 1000 for word in ("since_ms", "until_ms"))
+    if not math.isfinite(since + until):
+        raise ValueError(text)
+    words = {word: str(told.get(word) or "") for word in ("actor", "note")}
+    return kind, name, told, {"since": since, "until": until or None, **words}
 
 
 def read_rules(
@@ -115,24 +111,6 @@ def in_force(
         except (ValueError, TypeError, OverflowError, RecursionError):
             complaints.append(ConfigurationError(ignored.format(field)))
     return {field: each for field, each in found.items() if not each.until or each.until > now}, complaints
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _number(value: Any) -> float:
-    if value is None:
-        return 0.0
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(value)
-    try:
-        number = float(value)
-    except OverflowError:
-        raise ValueError("too large") from None
-    if not math.isfinite(number):
-        raise ValueError(value)
-    return number
 
 
 # --- proposals ------------------------------------------------------------------------------------

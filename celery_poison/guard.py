@@ -34,13 +34,14 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
     keeps killing is quarantined. The plugin is installed on the task's app by itself.
 
     Args:
-        max_crashes: deaths before quarantine; default ``poison_max_crashes`` (2).
-        max_failures: times a message may be put back; default ``poison_max_failures`` (5).
-        max_payload_bytes: largest body accepted, in bytes; default ``poison_max_payload_bytes`` (none).
-        fingerprint: function of the task's arguments that tells equal messages; default all of them.
+        max_crashes: deaths before quarantine (SAP-3); default ``poison_max_crashes`` (2).
+        max_failures: times a message may be put back (WAS-3); default ``poison_max_failures`` (5).
+        max_payload_bytes: largest body accepted, as received (SAP-6); default ``poison_max_payload_bytes``
+            (none).
+        fingerprint: function of the task's arguments that tells equal messages (NEW-3); default all of them.
         block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
-            quarantined on arrival; default ``poison_block_fingerprint_after`` (never).
-        keep_failures: keep in quarantine what failed with an exception; default
+            quarantined on arrival (NEW-3); default ``poison_block_fingerprint_after`` (never).
+        keep_failures: keep in quarantine what failed with an exception (NEW-10); default
             ``poison_keep_failures`` (no).
         ignore: exceptions that are left alone all the same: classes, or their dotted names; default
             ``poison_ignore`` (none).
@@ -49,14 +50,17 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
         idempotency_key: function of the task's arguments: a second message with the same result gives the
             first one's, or waits for it (NEW-12); default ``poison_idempotency_key`` (none).
         idempotency_window: seconds for which a key counts after its task has returned; default 86400.
-        exception_destination: where what is quarantined goes: ``"system"``, a queue name, None (it stays), or
-            a mapping of causes to these; default ``poison_exception_destination`` (``"system"``).
+        exception_destination: where what is quarantined goes (WAS-4): ``"system"``, a queue name, None (it
+            stays), or a mapping of causes to these; default ``poison_exception_destination`` (``"system"``).
         blocked_retry_timeout: with a destination of None: seconds before the next delivery, 0 at once, -1 not
-            before a person releases it; default ``poison_blocked_retry_timeout`` (5).
+            before a person releases it (WAS-5); default ``poison_blocked_retry_timeout`` (5).
         transactional_publish: its whole body is within ``self.publishing()`` (TP1-9); default no.
         on_send_failed, on_rollback, on_quarantine, on_discard: signatures that are started with a report when
             a message could not be sent, an attempt ended without success, a message was put into quarantine,
-            or discarded (TP1-3); default ``poison_on_...`` (none).
+            or discarded (TP1-3): a signature, a task's name, or a mapping of queue names to these; default
+            ``poison_on_...`` (none).
+        outbox: what is published for it is stored first, and sent by a relay (TP1-1); default
+            ``poison_outbox`` (no).
 
     Raises:
         ConfigurationError: unknown option, impossible value, or ``acks_late=False`` beside it.
@@ -68,7 +72,9 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
 
 
 def _mark(target: Any, options: Mapping[str, Any]) -> Any:
-    _watch_apps()
+    _state.connect_on_app_finalize(watch)
+    for app in list(_state._get_active_apps()):
+        watch(app)
     if type(target) is PromiseProxy:
         _refuse_early_ack(object.__getattribute__(target, "_Proxy__kwargs"), repr(options))
         target.__then__(lambda: _mark_task(target._get_current_object(), options))
@@ -136,17 +142,11 @@ def _own_acks(task: Any) -> tuple[bool | None, bool | None]:
 def give_back_acks(app: Celery) -> None:
     """Let every guarded task acknowledge as it would without us (``poison_observe_only``)."""
     for task in app.tasks.values():
-        if isinstance(task, PoisonTask):
-            _give_back_acks(task, app.conf)
-
-
-def _give_back_acks(task: PoisonTask, conf: Any) -> None:
-    if task.keeps_acks:
-        return
-    kind: Any = type(task)
-    late, reject = _own_acks(task)
-    kind.acks_late = conf.task_acks_late if late is None else late
-    kind.reject_on_worker_lost = conf.task_reject_on_worker_lost if reject is None else reject
+        if isinstance(task, PoisonTask) and not task.keeps_acks:
+            kind: Any = type(task)
+            late, reject = _own_acks(task)
+            kind.acks_late = app.conf.task_acks_late if late is None else late
+            kind.reject_on_worker_lost = app.conf.task_reject_on_worker_lost if reject is None else reject
 
 
 def marked(task: Any) -> Mapping[str, Any] | None:
@@ -166,27 +166,20 @@ def _refuse_early_ack(options: Mapping[str, Any], name: str) -> None:
 # --- apps that make tasks of marked functions ------------------------------------------------------
 
 
-def _watch_apps() -> None:
-    _state.connect_on_app_finalize(watch)
-    for app in list(_state._get_active_apps()):
-        watch(app)
-
-
 def watch(app: Celery) -> None:
     """Guard every task that ``app`` makes of a marked function, at the moment it is made."""
     if _MARK in vars(app):
         return
     setattr(app, _MARK, True)
-    _guard_what_it_makes(app)
+    if hasattr(app, "_task_from_fun"):  # else tasks are found when the app is finalized
+        _guard_what_it_makes(app)
     app.on_after_finalize.connect(_scan, weak=False)
     if app.finalized:
         _scan(app)
 
 
 def _guard_what_it_makes(app: Celery) -> None:
-    make = getattr(app, "_task_from_fun", None)
-    if make is None:
-        return  # tasks are found when the app is finalized
+    make = app._task_from_fun
 
     def make_and_guard(fun: Any, name: str | None = None, **options: Any) -> Any:
         if hasattr(fun, _MARK):

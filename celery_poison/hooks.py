@@ -41,160 +41,97 @@ class Part(Enum):
 
 
 #: Whose hooks they are -> the names. In brackets: the arguments with which it is called, or calls.
-_Table = Mapping[str, tuple[str, ...]]
+_Table = Mapping[str, str]
 
 HOOKS: Mapping[Part, _Table] = {
     Part.GUARD: {
         # A guarded request (worker/sending.py, worker/request.py).
         "celery.worker.request:Request": (
-            "_app",
-            "_already_cancelled",
-            "_already_revoked",
-            "_apply_result",
-            "_body",
-            "_content_encoding",
-            "_content_type",
-            "_context",
-            "_delivery_info",
-            "_message",
-            "_request_dict",
-            "_task",
-            "_type",
-            "time_limits",
-            "execute_using_pool(pool)",
-            "on_accepted(pid, time_accepted)",
-            "on_success(failed__retval__runtime)",
-            "on_failure(exc_info, send_failed_event, return_ok)",
-            "on_timeout(soft, timeout)",
-            "acknowledge()",
-            "reject(requeue)",
-            "revoked()",
-            "cancel(pool, signal)",
-            "terminate(pool, signal)",
+            "_app _already_cancelled _already_revoked _apply_result _body _content_encoding _content_type "
+            "_context _delivery_info _message _request_dict _task _type time_limits "
+            "execute_using_pool(pool) on_accepted(pid,time_accepted) on_success(failed__retval__runtime) "
+            "on_failure(exc_info,send_failed_event,return_ok) on_timeout(soft,timeout) acknowledge() "
+            "reject(requeue) revoked() cancel(pool,signal) terminate(pool,signal)"
         ),
-        "celery.worker.request": ("create_request_cls(base, task, pool, hostname, eventer)",),
+        "celery.worker.request": "create_request_cls(base,task,pool,hostname,eventer)",
         # What runs a task in its process (worker/child.py).
         "celery.app.trace": (
-            "fast_trace_task(task, uuid, request, body, content_type, content_encoding)",
-            "trace_task_ret(name, uuid, request, body, content_type, content_encoding)",
-            "setup_worker_optimizations(app, hostname)",
+            "fast_trace_task(task,uuid,request,body,content_type,content_encoding) "
+            "trace_task_ret(name,uuid,request,body,content_type,content_encoding) "
+            "setup_worker_optimizations(app,hostname)"
         ),
         # The choke points of a consumer (worker/bootsteps.py, dispatcher.py, threads.py, unprocessable.py).
         "celery.worker.consumer:Consumer": (
-            "on_task_request",
-            "create_task_handler()",
-            "on_unknown_task(body, message, exc)",
-            "on_unknown_message(body, message)",
-            "on_invalid_task(body, message, exc)",
-            "on_decode_error(message, exc)",
-            "connection_errors",
-            "channel_errors",
-            "call_soon(p)",
-            "timer",
-            "hub",
-            "pool",
+            "on_task_request create_task_handler() on_unknown_task(body,message,exc) "
+            "on_unknown_message(body,message) on_invalid_task(body,message,exc) "
+            "on_decode_error(message,exc) connection_errors channel_errors call_soon(p) timer hub pool"
         ),
-        "celery.worker.state": ("active_requests", "reserved_requests", "task_ready(request)"),
+        "celery.worker.state": "active_requests reserved_requests task_ready(request)",
         # Marking functions before any app makes a task of them (guard.py, plugin.py, task.py).
-        "celery.app.base:Celery": ("_tasks", "on_after_finalize"),
-        "celery.app.task:Task": ("_get_request()", "on_bound(app)"),
-        "celery._state": ("_get_active_apps()", "connect_on_app_finalize(callback)"),
-        "celery.local:Proxy": ("_get_current_object()",),
+        "celery.app.base:Celery": "_tasks on_after_finalize",
+        "celery.app.task:Task": "_get_request() on_bound(app)",
+        "celery._state": "_get_active_apps() connect_on_app_finalize(callback)",
+        "celery.local:Proxy": "_get_current_object()",
         # Publishing a stored original again (broker/publish.py).
-        "kombu.transport.virtual:Channel": ("_next_delivery_tag()", "_put(queue, message)", "_size(queue)"),
-        "celery.backends.base:KeyValueStoreBackend": ("_get_task_meta_for(task_id)",),
+        "kombu.transport.virtual:Channel": "_next_delivery_tag() _put(queue,message) _size(queue)",
+        "celery.backends.base:KeyValueStoreBackend": "_get_task_meta_for(task_id)",
     },
     Part.REDIS: {
         # broker/receive.py. kombu loses what it popped if it ends before registering it (celery #4354), takes
         # long tasks from living workers (celery #5935), and ends a worker at a lost connection (kombu #582).
         "kombu.transport.redis:Channel": (
-            "_brpop_start(timeout)",
-            "_brpop_read()",
-            "_in_poll",
-            "_queue_cycle",
-            "_consumers",
-            "_basic_cancel(consumer_tag)",
-            "_tag_to_queue",
-            "_fanout_queues",
-            "_connparams(asynchronous)",
-            "_get_pool()",
-            "_q_for_pri(queue, pri)",
-            "_lookup(exchange, routing_key)",
-            "_get_message_priority(message, reverse)",
-            "basic_consume(queue, no_ack)",
-            "basic_get(queue)",
-            "conn_or_acquire()",
+            "_brpop_start(timeout) _brpop_read() _in_poll _queue_cycle _consumers "
+            "_basic_cancel(consumer_tag) _tag_to_queue _fanout_queues _connparams(asynchronous) _get_pool() "
+            "_q_for_pri(queue,pri) _lookup(exchange,routing_key) _get_message_priority(message,reverse) "
+            "basic_consume(queue,no_ack) basic_get(queue) conn_or_acquire()"
         ),
         "kombu.transport.redis:QoS": (
-            "_delivered",
-            "_vrestore_count",
-            "can_consume()",
-            "append(message, delivery_tag)",
-            "ack(delivery_tag)",
-            "reject(delivery_tag, requeue)",
-            "restore_unacked(client)",
-            "restore_visible(start, num, interval)",
-            "pipe_or_acquire()",
+            "_delivered _vrestore_count can_consume() append(message,delivery_tag) ack(delivery_tag) "
+            "reject(delivery_tag,requeue) restore_unacked(client) restore_visible(start,num,interval) "
+            "pipe_or_acquire()"
         ),
-        "kombu.transport.redis": ("Empty", "Mutex(client, name, expire)", "MutexHeld"),
-        "kombu.transport.redis:Transport": ("_callbacks", "_deliver(message, queue)"),
-        "kombu.transport.virtual:Message": ("_raw", "_state"),
-        "kombu:Connection": ("_connection", "get_transport_cls()", "drain_events()"),
+        "kombu.transport.redis": "Empty Mutex(client,name,expire) MutexHeld",
+        "kombu.transport.redis:Transport": "_callbacks _deliver(message,queue)",
+        "kombu.transport.virtual:Message": "_raw _state",
+        "kombu:Connection": "_connection get_transport_cls() drain_events()",
     },
     Part.RABBITMQ: {  # broker/transport.py
         "kombu.transport.pyamqp:Channel": (
-            "Message",
-            "basic_qos(prefetch_size, prefetch_count, a_global)",
-            "basic_consume(queue)",
-            "basic_ack(delivery_tag)",
-            "basic_reject(delivery_tag, requeue)",
+            "Message basic_qos(prefetch_size,prefetch_count,a_global) basic_consume(queue) "
+            "basic_ack(delivery_tag) basic_reject(delivery_tag,requeue)"
         ),
-        "kombu.transport.pyamqp:Connection": ("Channel",),
-        "kombu.transport.pyamqp:Transport": ("Connection",),
+        "kombu.transport.pyamqp:Connection": "Channel",
+        "kombu.transport.pyamqp:Transport": "Connection",
     },
     Part.OUTBOX: {  # producer/capture.py, handover.py
-        "celery.app.amqp:AMQP": (
-            "_create_task_sender()",
-            "_event_dispatcher",
-            "producer_pool",
-            "send_task_message",
-        ),
+        "celery.app.amqp:AMQP": "_create_task_sender() _event_dispatcher producer_pool send_task_message",
         "celery.app.base:Celery": (
-            "on_after_configure",
-            "configured",
-            "_tasks",
-            "producer_or_acquire()",
-            "send_task(name, args, kwargs, producer, publisher, connection)",
+            "on_after_configure configured _tasks producer_or_acquire() "
+            "send_task(name,args,kwargs,producer,publisher,connection)"
         ),
-        "celery.app.task:Task": ("_get_exec_options()",),
-        "celery.canvas": ("_chain", "_chord"),
-        "celery.canvas:group": ("apply_async()",),
-        "celery.canvas:_chord": ("run(header, body, partial_args)",),
+        "celery.app.task:Task": "_get_exec_options()",
+        "celery.canvas": "_chain _chord",
+        "celery.canvas:group": "apply_async()",
+        "celery.canvas:_chord": "run(header,body,partial_args)",
         "kombu:Producer": (
-            "_publish(body, priority, content_type, content_encoding, headers, properties, routing_key,"
-            " mandatory, immediate, exchange, declare)",
+            "_publish(body,priority,content_type,content_encoding,headers,properties,routing_key,"
+            "mandatory,immediate,exchange,declare)"
         ),
         "kombu.transport.redis:Channel": (
-            "_inplace_augment_message(message, exchange, routing_key)",
-            "_get_message_priority(message, reverse)",
-            "_q_for_pri(queue, pri)",
+            "_inplace_augment_message(message,exchange,routing_key) _get_message_priority(message,reverse) "
+            "_q_for_pri(queue,pri)"
         ),
     },
     Part.EXITS: {  # worker/processes.py
-        "billiard.pool:Pool": ("_pool", "_create_worker_process(i)", "_result_handler"),
-        "billiard.process:BaseProcess": ("_popen",),
-        "billiard.pool:ResultHandler": ("on_state_change",),
-        "billiard.queues:_SimpleQueue": ("_reader",),
-        "billiard.popen_fork:Popen": ("method", "pid", "returncode", "poll(flag)"),
+        "billiard.pool:Pool": "_pool _create_worker_process(i) _result_handler",
+        "billiard.process:BaseProcess": "_popen",
+        "billiard.pool:ResultHandler": "on_state_change",
+        "billiard.queues:_SimpleQueue": "_reader",
+        "billiard.popen_fork:Popen": "method pid returncode poll(flag)",
     },
     Part.RECONNECT: {  # worker/processes.py
-        "celery.concurrency.asynpool:AsynPool": (
-            "_fileno_to_outq",
-            "handle_result_event",
-            "_cache",
-            "_sentinel_poll",
-        ),
-        "billiard.pool:ApplyResult": ("_accepted", "ready()"),
+        "celery.concurrency.asynpool:AsynPool": "_fileno_to_outq handle_result_event _cache _sentinel_poll",
+        "billiard.pool:ApplyResult": "_accepted ready()",
     },
 }
 
@@ -264,7 +201,7 @@ def _misfits_of(part: Part, table: _Table) -> Iterator[Misfit]:
         except (ImportError, AttributeError):
             yield Misfit(part, f"{where} has no {owner}")
             continue
-        for name in names:
+        for name in names.split():
             if wrong := _wrong(found, *_parsed(name)):
                 yield Misfit(part, f"{where}: {owner} {wrong}")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 from uuid import uuid4
@@ -49,7 +50,9 @@ class Plugin:
         #: What the requests of this app's worker work with, if it runs in this process.
         self.request_needs: Any = None
         #: Takes what is wrong at run time; the worker counts it.
-        self.complain: Callable[[Exception], object] = _warn
+        self.complain: Callable[[Exception], object] = lambda error: logger.warning(
+            "celery_poison: %s", error
+        )
         self.limits = Limits(self)
         self.outbox = Outbox(self)
         #: Hears of what could not be sent; what it returns is stored in the same step (TP1-3).
@@ -141,7 +144,12 @@ class Plugin:
             if version <= current:
                 if version < current and version != self._ignored_version:
                     self._ignored_version = version
-                    self.complain(_lost(version, current))
+                    self.complain(
+                        ConfigurationError(
+                            "Redis has older policies than those in force, which stay until somebody changes"
+                            f" one (`celery poison policy`): its version is {version}, {current} is in force"
+                        )
+                    )
                 return False
             self.policy_overrides, complaints = Overrides.read(version, overrides)
         for complaint in complaints:
@@ -169,17 +177,6 @@ class Plugin:
         for name, task in list(self.app._tasks.items()):
             if not isinstance(task, PoisonTask) and not name.startswith("celery."):
                 guard_task(task, marked(task) or {}, keep_acks=True)
-
-
-def _warn(error: Exception) -> None:
-    logger.warning("celery_poison: %s", error)
-
-
-def _lost(version: int, current: int) -> ConfigurationError:
-    return ConfigurationError(
-        "Redis has older policies than those in force, which stay until somebody changes one"
-        f" (`celery poison policy`): its version is {version}, {current} is in force"
-    )
 
 
 def _poison_settings(conf: Any) -> dict[str, Any]:
@@ -256,17 +253,14 @@ def _stamp(sender: str | None = None, headers: dict[str, Any] | None = None, **_
 _marked_ids: set[str] = set()
 
 
-class marking:
+@contextmanager
+def marking(id: str) -> Iterator[None]:
     """While this is entered, messages published for the task id are marked for a look-up."""
-
-    def __init__(self, id: str) -> None:
-        self._id = id
-
-    def __enter__(self) -> None:
-        _marked_ids.add(self._id)
-
-    def __exit__(self, *_: object) -> None:
-        _marked_ids.discard(self._id)
+    _marked_ids.add(id)
+    try:
+        yield
+    finally:
+        _marked_ids.discard(id)
 
 
 PoisonTask._install = staticmethod(install)

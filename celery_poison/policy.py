@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -29,28 +29,10 @@ _NONE: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Limits of one task. Every field is also an option of ``guarded(...)`` and a task attribute.
+    """Limits of one task. Every field is also an option of :func:`celery_poison.guarded`, which says what it
+    means, and a task attribute.
 
     Attributes:
-        max_crashes: deaths attributed to a message before quarantine (SAP-3); default 2.
-        max_failures: times a message may be put back before quarantine (WAS-3); default 5.
-        max_payload_bytes: largest body accepted, as received (SAP-6); default no limit.
-        fingerprint: function of the task's arguments whose result tells equal messages (NEW-3).
-        block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
-            quarantined on arrival (NEW-3); default never.
-        keep_failures: keep in quarantine what failed with an exception (NEW-10); default no.
-        ignore: exceptions that are left alone all the same, as classes or dotted names; default none.
-        convict_at_once: exceptions that are neither retried nor left alone; default none.
-        idempotency_key: function of the task's arguments whose result names its effect (NEW-12); default
-            none.
-        idempotency_window: seconds for which a key counts after its task has returned; default 86400.
-        exception_destination: where poison goes (WAS-4): ``"system"`` (default), a queue, None, or a mapping
-            of causes to these.
-        blocked_retry_timeout: where that is None: seconds before the next delivery (WAS-5); default 5.
-        transactional_publish: what the task publishes leaves with its success (TP1-9); default no.
-        on_send_failed, on_rollback, on_quarantine, on_discard: error transactions (TP1-3): a signature, a
-            task's name, or a mapping of queue names to these; default none.
-        outbox: what is published is stored first, and sent by a relay (TP1-1); default no.
         by_queue: queue -> what holds there instead; no option.
     """
 
@@ -201,12 +183,17 @@ class Overrides:
         Each option is judged by itself: a newer version may know options that this one does not.
         """
         complaints: list[ConfigurationError] = []
-        found = {}
-        for name, text in raw.items():
-            options, wrong = _usable(name, text)
-            complaints += wrong
-            if options:
-                found[name] = options
+        found: dict[str, dict[str, Any]] = {}
+        for task, text in raw.items():
+            entry, where = entry_of(text), f"policy of {task} in Redis"
+            if not entry:
+                complaints.append(ConfigurationError(f"{where} is ignored: it is no JSON object of options"))
+            for name, value in entry.items():
+                try:
+                    check_options({name: value}, f"{where}, {name} is ignored", OVERRIDABLE)
+                    found.setdefault(task, {})[name] = value
+                except ConfigurationError as error:
+                    complaints.append(error)
         by_task = {name: options for name, options in found.items() if not name.startswith(A_QUEUE)}
         of_queues = {name.removeprefix(A_QUEUE): found[name] for name in found.keys() - by_task.keys()}
         return cls(version, by_task, of_queues), complaints
@@ -238,20 +225,3 @@ def entry_of(text: str | bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _usable(task: str, text: str | bytes) -> tuple[dict[str, Any], list[ConfigurationError]]:
-    entry = entry_of(text)
-    if not entry:
-        wrong = ConfigurationError(f"policy of {task} in Redis is ignored: it is no JSON object of options")
-        return {}, [wrong]
-    complaints = dict(_complaints(task, entry))
-    return {name: value for name, value in entry.items() if name not in complaints}, [*complaints.values()]
-
-
-def _complaints(task: str, entry: Mapping[str, Any]) -> Iterator[tuple[str, ConfigurationError]]:
-    for name, value in entry.items():
-        try:
-            check_options({name: value}, f"policy of {task} in Redis, {name} is ignored", OVERRIDABLE)
-        except ConfigurationError as error:
-            yield name, error

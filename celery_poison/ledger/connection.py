@@ -216,7 +216,12 @@ def with_tls(url: str, options: object) -> str:
         return url
     first, *others = url.split(";")
     address, query = _divided(first)
-    told = {name: _written(name, value) for name, value in options.items() if _is_told(name, value)}
+    told = {
+        name: _written(name, value)
+        for name, value in options.items()
+        # Of the others None is the default; it is this one's word for no verification.
+        if name.startswith(_PREFIX) and (value is not None or name == "ssl_cert_reqs")
+    }
     return ";".join([_joined(address, told | query), *others])
 
 
@@ -243,11 +248,6 @@ def _divided(url: str) -> tuple[str, dict[str, str]]:
 
 def _joined(address: str, query: Mapping[str, str]) -> str:
     return f"{address}?{urlencode(query, quote_via=quote)}" if query else address
-
-
-def _is_told(name: str, value: Any) -> bool:
-    # Of the others None is the default; it is this one's word for no verification.
-    return name.startswith(_PREFIX) and (value is not None or name == "ssl_cert_reqs")
 
 
 def _written(name: str, value: Any) -> str:

@@ -79,7 +79,11 @@ def find_means(client: redis.Redis) -> Means:
             info: Any = client.info()
         except redis.exceptions.NoPermissionError as error:
             raise NoPromise("INFO is not allowed", "ACL SETUSER <user> +info") from error
-        means = choose(info, _sync_settings(client), sentinel=sentinel)
+        try:
+            config: Any = client.config_get("*appendfsync*")
+        except redis.exceptions.ResponseError:  # not allowed, or renamed away as managed servers do
+            config = None
+        means = choose(info, config, sentinel=sentinel)
         _try(client, means)
     return means
 
@@ -90,8 +94,9 @@ def choose(info: Info, config: Mapping[str, str] | None, *, sentinel: bool) -> M
     Raises:
         NoPromise: there is nothing to choose from.
     """
-    disk = _disk(info, config)
-    replica = REPLICA if _replicas(info) and info.get("role") == "master" else None
+    slaves = (info.get(f"slave{number}", {}) for number in range(int(info.get("connected_slaves", 0))))
+    has_replica = info.get("role") == "master" and any(row.get("state") == "online" for row in slaves)
+    disk, replica = _disk(info, config), REPLICA if has_replica else None
     means = (replica or disk) if sentinel else (disk or replica)
     if means is None:
         raise NoPromise("; ".join(_found(info, config)), _cures(info, config))
@@ -111,11 +116,6 @@ def _disk(info: Info, config: Mapping[str, str] | None) -> Means | None:
 def _is_trusted(info: Info) -> bool:
     version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
     return version >= TRUSTED_VERSION and "valkey_version" not in info
-
-
-def _replicas(info: Info) -> int:
-    rows = (info.get(f"slave{number}", {}) for number in range(int(info.get("connected_slaves", 0))))
-    return sum(row.get("state") == "online" for row in rows)
 
 
 def _found(info: Info, config: Mapping[str, str] | None) -> Iterator[str]:
@@ -143,18 +143,6 @@ def _cures(info: Info, config: Mapping[str, str] | None) -> str:
     else:
         cures.append("set appendfsync always (or everysec, at up to a second for each start)")
     return "; or ".join([*cures, "connect a replica", "set poison_durability='process'"])
-
-
-def _sync_settings(client: redis.Redis) -> Mapping[str, str] | None:
-    try:
-        answer: Any = client.config_get("*appendfsync*")
-    except redis.exceptions.ResponseError:  # not allowed, or renamed away as managed servers do
-        return None
-    return {_text(name): _text(value) for name, value in answer.items()}
-
-
-def _text(word: Any) -> str:
-    return word.decode() if isinstance(word, bytes) else str(word)
 
 
 def _try(client: redis.Redis, means: Means) -> None:

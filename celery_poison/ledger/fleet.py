@@ -148,8 +148,10 @@ class FleetTransitions(Caller):
             "activation_ms": activation_ms,
             "fence": fence,
             "earlier": "",
+            "gate_share": gate.share if gate else "",  # nothing closes it
+            "gate_workers": gate.workers if gate else 0,
+            "window_ms": gate.window_ms if gate else 0,
             **self._of_silence,
-            **_told_of(gate),
         }
         code, *told = self._call("declare_dead", keys, rest=earlier, **arguments)
         if code is not Code.OK:
@@ -203,9 +205,3 @@ class FleetTransitions(Caller):
             "bounds": " ".join(map(str, RECOVERY_BOUNDS)),
         }
         self._call("close", keys, **arguments)
-
-
-def _told_of(gate: GateLimits | None) -> dict[str, Any]:
-    """Return what the script is told of the fleet gate; no share: nothing closes it."""
-    share, workers, window = (gate.share, gate.workers, gate.window_ms) if gate else ("", 0, 0)
-    return {"gate_share": share, "gate_workers": workers, "window_ms": window}

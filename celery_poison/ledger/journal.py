@@ -20,41 +20,10 @@ from celery_poison.ledger.keys import Keys
 SCHEMA_VERSION = 2
 
 FIELDS = (
-    "v",
-    "event",
-    "id",
-    "mid",
-    "token",
-    "task",
-    "queue",
-    "worker",
-    "pid",
-    "state",
-    "cause",
-    "outcome",
-    "deliveries",
-    "crashes",
-    "strikes",
-    "failures",
-    "runtime_ms",
-    "incident",
-    "actor",
-    "note",
-    "payload_bytes",
-    "memory_kb",
-    "fingerprint",
-    "shape",
-    "release",
-    "evidence",
+    *("v", "event", "id", "mid", "token", "task", "queue", "worker", "pid", "state", "cause", "outcome"),
+    *("deliveries", "crashes", "strikes", "failures", "runtime_ms", "incident", "actor", "note"),
+    *("payload_bytes", "memory_kb", "fingerprint", "shape", "release", "evidence"),
 )
-
-
-def pairs(values: Mapping[str, str]) -> Iterator[str]:
-    """Yield field and value alternately, in the order of the schema."""
-    for name in FIELDS:
-        yield name
-        yield str(SCHEMA_VERSION) if name == "v" else values.get(name, "")
-
 
 # --- reading ------------------------------------------------------------------------------------------
 

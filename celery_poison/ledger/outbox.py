@@ -151,7 +151,8 @@ class OutboxTransitions(Caller):
         if code is not Code.OK:
             return None, None if rest[0] == b"" else int(rest[0]) / 1000
         lane, fence, tries, failed_seq, *rows = rest
-        taken = [Taken(int(seq), int(note), packed) for seq, note, packed in _threes(rows)]
+        threes = zip(rows[::3], rows[1::3], rows[2::3], strict=True)
+        taken = [Taken(int(seq), int(note), packed) for seq, note, packed in threes]
         return Lease(Lane.read(lane.decode()), int(fence), int(tries), int(failed_seq), taken), None
 
     def outbox_sent(self, lease: Lease, copies: Iterable[Copy]) -> bool:
@@ -177,22 +178,11 @@ class OutboxTransitions(Caller):
             errors: lane and message of each error transaction; stored in the same step.
         """
         lane = str(lease.lane)
-        arguments: dict[str, Any] = {
-            "name_of_lane": lane,
-            "fence": lease.fence,
-            "wait_ms": failure.wait_ms,
-            "single": failure.single,
-            "verdict": failure.verdict,
-            "number": failure.seq,
-            "cause": failure.cause,
-            "scope": failure.scope,
-            "block": int(failure.blocks),
-            "lanes": self.keys.lane(""),
-            "note": failure.note,
-        }
+        arguments = {**asdict(failure), "blocks": int(failure.blocks), "fence": lease.fence}
+        lanes = {"name_of_lane": lane, "lanes": self.keys.lane("")}
         words = [word for pair in errors for word in pair]
         keys = {"lane": self.keys.lane(lane)}
-        code, *told = self._call("outbox_failed", keys, **arguments, errors="", rest=words)
+        code, *told = self._call("outbox_failed", keys, **arguments, **lanes, errors="", rest=words)
         return bool(told[0]) if code is Code.OK else None
 
     def outbox_refused(
@@ -335,10 +325,6 @@ class OutboxTransitions(Caller):
         """Return when a message was stored that nobody looks at yet, at the latest after ``seconds``."""
         with clear_errors("waiting for the outbox"):
             self.client.blpop([self.keys.outbox_wake], timeout=seconds)
-
-
-def _threes(row: Sequence[Any]) -> Iterator[tuple[Any, Any, Any]]:
-    return zip(row[::3], row[1::3], row[2::3], strict=True)
 
 
 def _record(

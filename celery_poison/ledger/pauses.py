@@ -5,7 +5,6 @@ A pause keeps messages in place. What asks Redis raises ``LedgerUnavailable`` wh
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -69,13 +68,9 @@ class Pause:
         Raises:
             ValueError: it is not to be understood; a newer version may have written it.
         """
-        scope, name, told = parts_of(field, text)
-        since, until = (float(told.get(word) or 0) / 1000 for word in ("since_ms", "until_ms"))
-        if not math.isfinite(since + until):
-            raise ValueError(text)
-        words = {word: str(told.get(word) or "") for word in ("actor", "note")}
+        scope, name, _, known = parts_of(field, text)
         worker, name = name.split(" ", 1) if scope == Scope.ENDPOINT else ("", name)
-        return cls(scope=Scope(scope), name=name, worker=worker, since=since, until=until or None, **words)
+        return cls(scope=Scope(scope), name=name, worker=worker, **known)
 
 
 def field_of(scope: Scope, name: str, worker: str = "") -> str:

@@ -13,10 +13,10 @@
 -- ARGV[4] wait_ms  until it is tried again
 -- ARGV[5] single   number of the last message that is sent by itself from now on, 0: as before
 -- ARGV[6] verdict  again (nothing is counted), retry, or failed
--- ARGV[7] number   of the message
+-- ARGV[7] seq      number of the message
 -- ARGV[8] cause
 -- ARGV[9] scope    queue, or task: only messages of its task wait
--- ARGV[10] block   1: what waits is blocked until somebody unblocks it
+-- ARGV[10] blocks  1: what waits is blocked until somebody unblocks it
 -- ARGV[11] lanes   prefix of the lanes
 -- ARGV[12] note
 -- ARGV[13] errors  from here on: lane and packed message of each error transaction
