@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from importlib import metadata
 
 #: Characters of a task id that tell it apart: of one that is a UUID, and of one that somebody made up.
@@ -103,8 +103,12 @@ def _apps() -> Iterator[str]:
         yield os.environ["CELERY_APP"]
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``": did you mean X?"`` for the nearest valid name, or the list of all names."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    return f": did you mean {near[0]}?" if near else f": valid names are {', '.join(sorted(names))}"
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``": did you mean X?"`` for the nearest valid name; empty if none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return the same, or the list of all names."""
+    return nearest(name, known) or f": valid names are {', '.join(sorted(known))}"

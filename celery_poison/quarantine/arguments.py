@@ -40,15 +40,13 @@ def arguments(app: Celery, redact: Redact, task: str, stored: StoredMessage) -> 
         if line and shown != body:
             line = HIDDEN  # nobody knows whether the producer hides the same
         # Half a surrogate pair is good JSON, and nothing that Redis takes.
-        return _cut(line or _line(shown), _LENGTH).encode("utf-8", "replace").decode()
+        if not line:
+            args, kwargs, _ = _call(shown)
+            told = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in kwargs.items())]
+            line = ", ".join(told) or "no arguments"
+        return _cut(line, _LENGTH).encode("utf-8", "replace").decode()
     except Exception:  # nothing that somebody sends may end in a failure that is ours
         return ""
-
-
-def _line(body: Any) -> str:
-    args, kwargs, _ = _call(body)
-    told = [*map(_brief, args), *(f"{name}={_brief(value)}" for name, value in kwargs.items())]
-    return ", ".join(told) or "no arguments"
 
 
 def _said_instead(headers: Mapping[str, Any], body: Any) -> str:

@@ -45,9 +45,13 @@ def unpacked(stored: StoredMessage, limit: int = MAX_UNPACKED) -> bytes:
     method = stored.headers.get("compression")
     if not method:
         return stored.body
-    opener = _opener(method)
     try:
-        body = opener(stored.body, limit)
+        make = _OPENERS[get_decoder(method)]
+    except (KeyError, TypeError):
+        known = "zlib, bzip2 and lzma"
+        raise BodyRefused(f"its body is compressed by {method!r}; only {known} are unpacked here") from None
+    try:
+        body = _opened(stored.body, limit, make)
     except (zlib.error, OSError, lzma.LZMAError, EOFError, ValueError) as error:
         raise BodyBroken(f"its body cannot be unpacked ({method}): {error}") from None
     if len(body) > limit:
@@ -73,27 +77,18 @@ def json_of(stored: StoredMessage, limit: int = MAX_UNPACKED, **options: Any) ->
         raise BodyRefused("its body is nested too deeply to be read here") from None
 
 
-def _opener(method: str) -> Callable[[bytes, int], bytes]:
-    try:
-        found = _OPENERS[get_decoder(method)]
-    except (KeyError, TypeError):
-        known = "zlib, bzip2 and lzma"
-        raise BodyRefused(f"its body is compressed by {method!r}; only {known} are unpacked here") from None
-    return found
+#: Keyed by kombu's own decoders, so that every alias of theirs is understood.
+_OPENERS: dict[Any, Callable[[], Any]] = {
+    zlib.decompress: zlib.decompressobj,
+    bz2.decompress: bz2.BZ2Decompressor,
+    lzma.decompress: lambda: lzma.LZMADecompressor(memlimit=_LZMA_MEMORY),
+}
 
 
-def _open_zlib(body: bytes, limit: int) -> bytes:
-    opener = zlib.decompressobj()
-    out = opener.decompress(body, limit + 1)
-    if not opener.eof and len(out) <= limit:
-        raise EOFError("it ends too early")
-    return out
-
-
-def _open_streams(body: bytes, limit: int, make: Callable[[], Any]) -> bytes:
-    """Unpack streams that follow each other; like the standard library, ignore garbage after them."""
+def _opened(body: bytes, limit: int, make: Callable[[], Any]) -> bytes:
+    """Unpack as the standard library does: of zlib one stream, else all that follow; garbage is ignored."""
     out, streams = b"", 0
-    while not streams or body:
+    while not streams or (body and make is not zlib.decompressobj):
         opener = make()
         try:
             out += opener.decompress(body, limit + 1 - len(out))
@@ -107,22 +102,6 @@ def _open_streams(body: bytes, limit: int, make: Callable[[], Any]) -> bytes:
             raise EOFError("it ends too early")
         body, streams = opener.unused_data, streams + 1
     return out
-
-
-def _open_bz2(body: bytes, limit: int) -> bytes:
-    return _open_streams(body, limit, bz2.BZ2Decompressor)
-
-
-def _open_lzma(body: bytes, limit: int) -> bytes:
-    return _open_streams(body, limit, lambda: lzma.LZMADecompressor(memlimit=_LZMA_MEMORY))
-
-
-#: Keyed by kombu's own decoders, so that every alias of theirs is understood.
-_OPENERS: dict[Any, Callable[[bytes, int], bytes]] = {
-    zlib.decompress: _open_zlib,
-    bz2.decompress: _open_bz2,
-    lzma.decompress: _open_lzma,
-}
 
 
 def decoded(stored: StoredMessage) -> Any:

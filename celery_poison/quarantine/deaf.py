@@ -78,7 +78,7 @@ def missed(worker: WorkerRecord, waited_at: float, before: Waiting, now: Waiting
     """
     if not is_quiet(worker) or (worker.last_beat or 0.0) < waited_at + GRACE:
         return {}
-    return {queue: now[queue] for queue in _queues(worker) if before.get(queue) and now.get(queue)}
+    return {queue: now[queue] for queue in worker.queues.split(",") if before.get(queue) and now.get(queue)}
 
 
 def find_deaf(app: Celery, queries: Queries, workers: Iterable[WorkerRecord]) -> tuple[list[Deaf], list[str]]:
@@ -91,29 +91,24 @@ def find_deaf(app: Celery, queries: Queries, workers: Iterable[WorkerRecord]) ->
     """
     quiet = {worker.worker: worker for worker in workers if is_quiet(worker)}
     try:
-        before = _waiting(app, quiet.values())
+        before = waiting_in(app, _shared_queues(app, quiet.values()))
         if not any(before.values()):
             return [], []
         waited_at = queries.now_ms() / 1000
         later = _heard_after(app, queries, quiet, waited_at + GRACE)
-        now = _waiting(app, later)
+        now = waiting_in(app, _shared_queues(app, later))
     except Unread as error:
         return [], [f"{error}: whether {some_of(quiet)} consumes is not known"]
-    found = ((worker, missed(worker, waited_at, before, now)) for worker in later)
-    return [_deaf(worker, waiting) for worker, waiting in found if waiting], []
+    deaf = []
+    for worker in later:
+        if waiting := missed(worker, waited_at, before, now):
+            since, beat = worker.heard_at or 0.0, worker.last_beat or 0.0  # both are known: it is quiet
+            deaf.append(Deaf(worker.worker, since, beat - since, waiting))
+    return deaf, []
 
 
 class Unread(Exception):
     """The broker cannot be read."""
-
-
-def _deaf(worker: WorkerRecord, waiting: Waiting) -> Deaf:
-    assert worker.heard_at is not None and worker.last_beat is not None  # it is quiet
-    return Deaf(worker.worker, worker.heard_at, worker.last_beat - worker.heard_at, waiting)
-
-
-def _queues(worker: WorkerRecord) -> list[str]:
-    return worker.queues.split(",")
 
 
 def _heard_after(app: Celery, queries: Queries, names: Iterable[str], moment: float) -> list[WorkerRecord]:
@@ -129,13 +124,11 @@ def _heard_after(app: Celery, queries: Queries, names: Iterable[str], moment: fl
         time.sleep(0.25)
 
 
-def _waiting(app: Celery, workers: Iterable[WorkerRecord]) -> dict[str, int]:
-    """Return how many messages wait in the queues of ``workers``, as the broker tells.
-
-    Raises:
-        Unread: it does not tell.
-    """
-    return waiting_in(app, {q for worker in workers for q in _queues(worker) if not _is_for_one(app, q)})
+def _shared_queues(app: Celery, workers: Iterable[WorkerRecord]) -> set[str]:
+    """Return what they consume, but where one consumer gets all messages: the others are rightly quiet."""
+    names = {name for worker in workers for name in worker.queues.split(",")}
+    declared = {name: app.amqp.queues[name].queue_arguments for name in names & {*app.amqp.queues}}
+    return {name for name in names if not (declared.get(name) or {}).get("x-single-active-consumer")}
 
 
 def waiting_in(app: Celery, queues: Collection[str]) -> dict[str, int]:
@@ -153,9 +146,3 @@ def waiting_in(app: Celery, queues: Collection[str]) -> dict[str, int]:
             return {queue: depth(connection, queue) for queue in sorted(queues)}
     except Exception as error:  # each transport has errors of its own
         raise Unread(f"the broker cannot be read ({type(error).__name__})") from None
-
-
-def _is_for_one(app: Celery, queue: str) -> bool:
-    """Whether only one of its consumers gets messages: all others are rightly quiet."""
-    declared = app.amqp.queues.get(queue)
-    return bool(declared and (declared.queue_arguments or {}).get("x-single-active-consumer"))

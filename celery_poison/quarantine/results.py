@@ -15,9 +15,6 @@ from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of
 from celery_poison.quarantine.stored import CANVAS
 
-#: Results lie in the caller's own queue there: nobody else can ask for them.
-_UNREADABLE = "rpc://"
-
 
 class ResultRefused(PoisonError):
     """The result backend, or the broker for an errback, is away; the message stays in quarantine."""
@@ -50,13 +47,19 @@ def store_failure(
     task = app.tasks.get(record.task)
     backend = task.backend if task is not None else app.backend
     request = _request(record, stored, known)
+    ignored = request.ignore_result or (task is not None and task.ignore_result)
+    stores = not ignored or bool(task is not None and task.store_errors_even_if_ignored)
+    errors = (*getattr(backend, "connection_errors", ()), *getattr(backend, "channel_errors", ()))
     error = GivenUp(f"given up in quarantine: {record.story}" + (f" ({note})" if note else ""))
     try:
-        _refuse_success(backend, record.id)
-        backend.mark_as_failure(
-            record.id, error, request=request, store_result=_is_stored(task, request), call_errbacks=True
-        )
-    except (OSError, KombuError, *_errors_of(backend)) as refusal:
+        # Of rpc:// results lie in the caller's own queue: nobody else can ask for them.
+        is_readable = not isinstance(backend, DisabledBackend) and not backend.as_uri().startswith("rpc://")
+        if is_readable and backend._get_task_meta_for(record.id)["status"] == states.SUCCESS:
+            raise IllegalTransition(
+                "its result is SUCCESS already, so nobody waits for it: discard it instead"
+            )
+        backend.mark_as_failure(record.id, error, request=request, store_result=stores, call_errbacks=True)
+    except (OSError, KombuError, *errors) as refusal:
         sentence = f"the failure could not be stored, or an errback not be sent: {refusal}"
         raise ResultRefused(sentence) from refusal
 
@@ -101,20 +104,3 @@ def _request(record: MessageRecord, stored: StoredMessage, canvas: Mapping[str, 
             "correlation_id": properties.get("correlation_id"),
         }
     )
-
-
-def _refuse_success(backend: Any, id: str) -> None:
-    if isinstance(backend, DisabledBackend) or backend.as_uri().startswith(_UNREADABLE):
-        return
-    if backend._get_task_meta_for(id)["status"] == states.SUCCESS:
-        raise IllegalTransition("its result is SUCCESS already, so nobody waits for it: discard it instead")
-
-
-def _is_stored(task: Any, request: Context) -> bool:
-    ignored = request.ignore_result or (task is not None and task.ignore_result)
-    return bool(task is not None and task.store_errors_even_if_ignored) if ignored else True
-
-
-def _errors_of(backend: Any) -> tuple[type[BaseException], ...]:
-    found = getattr(backend, "connection_errors", ()), getattr(backend, "channel_errors", ())
-    return tuple(kind for kinds in found for kind in kinds)

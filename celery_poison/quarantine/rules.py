@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -33,6 +32,7 @@ from celery_poison.policy import (
 from celery_poison.quarantine.owner import check_owner, default_actor
 from celery_poison.settings import Settings
 from celery_poison.task import PoisonTask
+from celery_poison.text import nearest
 
 #: How often a change of a policy is tried again that others were faster than.
 ATTEMPTS = 10
@@ -300,16 +300,13 @@ class Rules:
     def _refuse_unless_guarded(self, task: str, otherwise: str) -> None:
         guarded = self._guarded()
         if task not in guarded:
-            near = get_close_matches(task, guarded, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise MessageNotFound(f"this app guards no task {task!r}{hint} ({otherwise})")
+            raise MessageNotFound(f"this app guards no task {task!r}{nearest(task, guarded)} ({otherwise})")
 
     def _refuse_unless_known(self, queue: str, otherwise: str) -> None:
         workers = self.queries.workers(int(self._plugin.settings.activation_interval * 1000))
         known = {*self._app.amqp.queues, *(name for worker in workers for name in worker.all_queues)}
         if queue not in known:
-            near = get_close_matches(queue, known, n=1)
-            hint = f": did you mean {near[0]}?" if near else ""
+            hint = nearest(queue, known)
             raise MessageNotFound(f"no worker consumes queue {queue!r}{hint} ({otherwise})")
 
     # --- fleet gate (NEW-1) --------------------------------------------------------------------

@@ -40,13 +40,19 @@ class Spooled(NamedTuple):
 
     def encode(self) -> bytes:
         fields = self.words["fields"].items()
-        packed = {name: _pack(value) if isinstance(value, bytes) else value for name, value in fields}
+        packed = {
+            name: [base64.b64encode(value).decode()] if isinstance(value, bytes) else value
+            for name, value in fields
+        }
         return json.dumps([self.mid, self.start, {**self.words, "fields": packed}]).encode()
 
     @classmethod
     def decode(cls, raw: bytes) -> Spooled:
         mid, start, words = json.loads(raw)
-        fields = {name: _unpack(value) for name, value in words["fields"].items()}
+        fields = {
+            name: base64.b64decode(value[0]) if isinstance(value, list) else value
+            for name, value in words["fields"].items()
+        }
         return cls(mid, Start(*start), {**words, "fields": fields, "route": Route(*words["route"])})
 
 
@@ -83,7 +89,12 @@ class Spool:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-        self._sync()
+        # The name of a new file is on disk only when its directory is.
+        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def bring_to(self, ledger: Ledger) -> Iterator[str]:
         """Bring every message to quarantine; yield the mids of those that it did not know.
@@ -130,14 +141,6 @@ class Spool:
         with suppress(FileNotFoundError):
             file.rename(file.with_suffix(_BROKEN))
 
-    def _sync(self) -> None:
-        """The name of a new file is on disk only when its directory is."""
-        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-
 
 def open_spool(directory: str | None) -> Spool | None:
     """Return the spool of this machine; None where there is none.
@@ -160,11 +163,3 @@ def spooled_here(directory: str | None) -> str:
     except OSError as error:
         return f"poison_spool_directory cannot be used: {error}"
     return f"{count_of(number, 'message')} that quarantine could not take in {directory}" if number else ""
-
-
-def _pack(value: bytes) -> list[str]:
-    return [base64.b64encode(value).decode()]
-
-
-def _unpack(value: Any) -> Any:
-    return base64.b64decode(value[0]) if isinstance(value, list) else value

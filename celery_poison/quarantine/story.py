@@ -116,7 +116,12 @@ def _standing(record: MessageRecord) -> Iterator[str]:
     elif record.state == State.NDLV and record.destination:
         yield f"It goes to the queue {clean(record.destination)} as soon as the broker takes it there."
     elif record.state == State.NDLV and record.retry_at:
-        yield f"It goes back to its queue by itself at {when(record.retry_at)}{_scheduled(record)}."
+        scheduled = ""
+        if record.releases_left:
+            note = f" ({clean(record.note)})" if record.note else ""
+            by = f"as {clean(record.actor)} has scheduled{note}"
+            scheduled = f", {_times(record.releases_left)} at most, {by}"
+        yield f"It goes back to its queue by itself at {when(record.retry_at)}{scheduled}."
     elif record.probation:
         yield "It was released: one more death brings it straight back."
     elif record.candidate and record.state in ("TBDL", "DLNG"):
@@ -125,13 +130,6 @@ def _standing(record: MessageRecord) -> Iterator[str]:
         yield f"Its changed copy is {clean(record.edited_to)}."
     if record.edited_from:
         yield f"It is a changed copy of {clean(record.edited_from)}."
-
-
-def _scheduled(record: MessageRecord) -> str:
-    if not record.releases_left:
-        return ""
-    note = f" ({clean(record.note)})" if record.note else ""
-    return f", {_times(record.releases_left)} at most, as {clean(record.actor)} has scheduled{note}"
 
 
 def failure_rows(failure: KeptFailure | None) -> list[tuple[str, Sequence[tuple[str, str]]]]:
@@ -175,13 +173,10 @@ def _crashed(entry: Entry) -> str:
 
 
 def _interrupted(entry: Entry) -> str:
-    sentence = f"its run on {entry['worker']} was interrupted ({_why(entry['cause'])}); nobody is to blame"
-    return sentence + _proven(entry)
-
-
-def _why(cause: str) -> str:
-    # The signals that it may be asked to end by; else the word itself says enough.
-    return f"its process was ended by {signal_name(cause[7:])}" if cause.startswith("signal:") else cause
+    why = entry["cause"]
+    if why.startswith("signal:"):  # those that it may be asked to end by; else the word itself says enough
+        why = f"its process was ended by {signal_name(why[7:])}"
+    return f"its run on {entry['worker']} was interrupted ({why}); nobody is to blame{_proven(entry)}"
 
 
 def _proven(entry: Entry) -> str:
