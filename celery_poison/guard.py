@@ -34,33 +34,8 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
     keeps killing is quarantined. The plugin is installed on the task's app by itself.
 
     Args:
-        max_crashes: deaths before quarantine (SAP-3); default ``poison_max_crashes`` (2).
-        max_failures: times a message may be put back (WAS-3); default ``poison_max_failures`` (5).
-        max_payload_bytes: largest body accepted, as received (SAP-6); default ``poison_max_payload_bytes``
-            (none).
-        fingerprint: function of the task's arguments that tells equal messages (NEW-3); default all of them.
-        block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
-            quarantined on arrival (NEW-3); default ``poison_block_fingerprint_after`` (never).
-        keep_failures: keep in quarantine what failed with an exception (NEW-10); default
-            ``poison_keep_failures`` (no).
-        ignore: exceptions that are left alone all the same: classes, or their dotted names; default
-            ``poison_ignore`` (none).
-        convict_at_once: exceptions at the first of which the message is quarantined without a retry, also
-            without ``keep_failures``; default ``poison_convict_at_once`` (none).
-        idempotency_key: function of the task's arguments: a second message with the same result gives the
-            first one's, or waits for it (NEW-12); default ``poison_idempotency_key`` (none).
-        idempotency_window: seconds for which a key counts after its task has returned; default 86400.
-        exception_destination: where what is quarantined goes (WAS-4): ``"system"``, a queue name, None (it
-            stays), or a mapping of causes to these; default ``poison_exception_destination`` (``"system"``).
-        blocked_retry_timeout: with a destination of None: seconds before the next delivery, 0 at once, -1 not
-            before a person releases it (WAS-5); default ``poison_blocked_retry_timeout`` (5).
-        transactional_publish: its whole body is within ``self.publishing()`` (TP1-9); default no.
-        on_send_failed, on_rollback, on_quarantine, on_discard: signatures that are started with a report when
-            a message could not be sent, an attempt ended without success, a message was put into quarantine,
-            or discarded (TP1-3): a signature, a task's name, or a mapping of queue names to these; default
-            ``poison_on_...`` (none).
-        outbox: what is published for it is stored first, and sent by a relay (TP1-1); default
-            ``poison_outbox`` (no).
+        options: the fields of :class:`celery_poison.Policy`, where it is said what each means; what is left
+            out is as the setting of that name says, ``poison_max_crashes`` for example.
 
     Raises:
         ConfigurationError: unknown option, impossible value, or ``acks_late=False`` beside it.

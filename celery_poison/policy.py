@@ -29,10 +29,32 @@ _NONE: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Limits of one task. Every field is also an option of :func:`celery_poison.guarded`, which says what it
-    means, and a task attribute.
+    """Limits of one task. Every field is also an option of ``guarded(...)`` and a task attribute. Where the
+    code says nothing, the setting of that name holds, ``poison_max_crashes`` for example.
 
     Attributes:
+        max_crashes: deaths before quarantine (SAP-3); default 2.
+        max_failures: times a message may be put back before quarantine (WAS-3); default 5.
+        max_payload_bytes: largest body accepted, as received (SAP-6); default no limit.
+        fingerprint: function of the task's arguments that tells equal messages (NEW-3); default all of them.
+        block_fingerprint_after: convictions of one fingerprint after which new messages bearing it are
+            quarantined on arrival (NEW-3); default never.
+        keep_failures: keep in quarantine what failed with an exception (NEW-10); default no.
+        ignore: exceptions that are left alone all the same: classes, or their dotted names; default none.
+        convict_at_once: exceptions at the first of which a message is quarantined without a retry, also
+            without ``keep_failures``; default none.
+        idempotency_key: function of the task's arguments: a second message with the same result gives the
+            first one's, or waits for it (NEW-12); default none.
+        idempotency_window: seconds for which a key counts after its task has returned; default 86400.
+        exception_destination: where poison goes (WAS-4): ``"system"`` (default), a queue name, None (it
+            stays), or a mapping of causes to these.
+        blocked_retry_timeout: where that is None: seconds before the next delivery, 0 at once, -1 not before
+            a person releases it (WAS-5); default 5.
+        transactional_publish: its whole body is within ``self.publishing()`` (TP1-9); default no.
+        on_send_failed, on_rollback, on_quarantine, on_discard: what is started with a report when a message
+            could not be sent, an attempt ended without success, a message was put into quarantine, or
+            discarded (TP1-3): a signature, a task's name, or a mapping of queue names to these; default none.
+        outbox: what is published is stored first, and sent by a relay (TP1-1); default no.
         by_queue: queue -> what holds there instead; no option.
     """
 

@@ -75,7 +75,7 @@ class PoisonTask(Task):
     """Base class of guarded tasks: ``@app.task(base=PoisonTask, max_crashes=2)``.
 
     A task of this class acknowledges late and is put back when its worker is lost. Options, and their
-    defaults and units, are those of :func:`celery_poison.guarded`.
+    defaults and units, are those of :class:`celery_poison.Policy`.
     """
 
     abstract = True

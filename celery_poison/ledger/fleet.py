@@ -139,24 +139,15 @@ class FleetTransitions(Caller):
             seen_ms: when it was last seen to be connected, by Redis' clock; 0: nobody looked.
         """
         keys = {"worker": self.keys.worker(worker), "incident": self.keys.incident(incident)}
-        arguments: dict[str, Any] = {
-            "worker": worker,
-            "incident": incident,
-            "how": how.value,
-            "evidence": evidence,
-            "seen_ms": seen_ms,
-            "activation_ms": activation_ms,
-            "fence": fence,
-            "earlier": "",
-            "gate_share": gate.share if gate else "",  # nothing closes it
-            "gate_workers": gate.workers if gate else 0,
-            "window_ms": gate.window_ms if gate else 0,
-            **self._of_silence,
-        }
-        code, *told = self._call("declare_dead", keys, rest=earlier, **arguments)
+        share, workers, window = (gate.share, gate.workers, gate.window_ms) if gate else ("", 0, 0)
+        limits = {"gate_share": share, "gate_workers": workers, "window_ms": window}
+        seen = {"how": how.value, "evidence": evidence, "seen_ms": seen_ms, "activation_ms": activation_ms}
+        arguments: dict[str, Any] = {"worker": worker, "incident": incident, "fence": fence, "earlier": ""}
+        told = {**arguments, **seen, **limits, **self._of_silence}
+        code, *reply = self._call("declare_dead", keys, rest=earlier, **told)
         if code is not Code.OK:
             return None
-        cause, closed, deaths, fleet = told
+        cause, closed, deaths, fleet = reply
         return DeclaredDead(cause.decode(), bool(closed), deaths, fleet)
 
     def lift_gate(self, actor: str = "", note: str = "") -> bool:
@@ -195,13 +186,6 @@ class FleetTransitions(Caller):
             returned: queue -> number of messages put back into it.
         """
         keys = {"incident": self.keys.incident(incident)}
-        arguments: dict[str, Any] = {
-            "worker": worker,
-            "incident": incident,
-            "flagged": flagged,
-            "put_back": put_back,
-            "returned": json.dumps(returned),
-            "fence": fence,
-            "bounds": " ".join(map(str, RECOVERY_BOUNDS)),
-        }
-        self._call("close", keys, **arguments)
+        counts = {"flagged": flagged, "put_back": put_back, "returned": json.dumps(returned)}
+        arguments: dict[str, Any] = {"worker": worker, "incident": incident, "fence": fence, **counts}
+        self._call("close", keys, **arguments, bounds=" ".join(map(str, RECOVERY_BOUNDS)))

@@ -52,16 +52,18 @@ def store_failure(
     errors = (*getattr(backend, "connection_errors", ()), *getattr(backend, "channel_errors", ()))
     error = GivenUp(f"given up in quarantine: {record.story}" + (f" ({note})" if note else ""))
     try:
-        # Of rpc:// results lie in the caller's own queue: nobody else can ask for them.
-        is_readable = not isinstance(backend, DisabledBackend) and not backend.as_uri().startswith("rpc://")
-        if is_readable and backend._get_task_meta_for(record.id)["status"] == states.SUCCESS:
-            raise IllegalTransition(
-                "its result is SUCCESS already, so nobody waits for it: discard it instead"
-            )
+        _refuse_success(backend, record.id)
         backend.mark_as_failure(record.id, error, request=request, store_result=stores, call_errbacks=True)
     except (OSError, KombuError, *errors) as refusal:
         sentence = f"the failure could not be stored, or an errback not be sent: {refusal}"
         raise ResultRefused(sentence) from refusal
+
+
+def _refuse_success(backend: Any, id: str) -> None:
+    # Of rpc:// results lie in the caller's own queue: nobody else can ask for them.
+    is_readable = not isinstance(backend, DisabledBackend) and not backend.as_uri().startswith("rpc://")
+    if is_readable and backend._get_task_meta_for(id)["status"] == states.SUCCESS:
+        raise IllegalTransition("its result is SUCCESS already, so nobody waits for it: discard it instead")
 
 
 def _canvas(stored: StoredMessage, kept: Mapping[str, Any] | None, force: bool) -> dict[str, Any]:
