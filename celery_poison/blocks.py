@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from celery_poison.errors import ConfigurationError
+from celery_poison.model import Record
 
 
 class Kind(StrEnum):
@@ -25,7 +26,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class Rule(Record):
     """One entry of the block list.
 
     Attributes:
@@ -51,9 +52,6 @@ class Rule:
         """What a message is told that it keeps from running."""
         by = f"by {self.actor}" if self.actor else f"after {self.convictions} convictions"
         return f"{self.kind} {self.name} is blocked {by}" + (f": {self.note}" if self.note else "")
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def read(cls, field: str, text: str | bytes) -> Self:
@@ -142,7 +140,7 @@ class ProposedRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Record):
     """What waits for a person.
 
     Attributes:
@@ -165,9 +163,6 @@ class Proposal:
     def caught(self) -> int:
         """Messages that its rules would have kept from running, by the back-test."""
         return sum(rule.caught for rule in self.rules)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def summary(self) -> dict[str, Any]:
         """Return what an overview says of it."""

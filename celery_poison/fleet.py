@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
+from celery_poison.model import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerRecord:
+class WorkerRecord(Record):
     """One incarnation of a worker, as its last heartbeat described it.
 
     Attributes:
@@ -45,9 +46,6 @@ class WorkerRecord:
     noticed_by: str = "heartbeat"
     heard_at: float | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     @property
     def all_queues(self) -> list[str]:
         """Names of the queues that it consumes, and of those that are paused."""
@@ -55,7 +53,7 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateRecord:
+class GateRecord(Record):
     """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
 
     Attributes:
@@ -73,9 +71,6 @@ class GateRecord:
     fleet: int = 0
     lifted_at: float | None = None
     lifted_by: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def story(self) -> str:

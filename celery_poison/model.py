@@ -12,6 +12,14 @@ from celery_poison.causes import NO_EVIDENCE, Evidence, describe
 from celery_poison.states import State
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What is shown as JSON, field by field."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
 class Ended(StrEnum):
     """How a recorded start ended, as its own process wrote it down."""
 

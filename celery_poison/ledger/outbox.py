@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller, Code
+from celery_poison.model import Record
 
 #: Where a tied message lies that could not be sent.
 FAILED = ""
@@ -104,7 +105,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaneRecord:
+class LaneRecord(Record):
     """How one lane stands.
 
     Attributes:
@@ -122,9 +123,6 @@ class LaneRecord:
     cause: str
     due_in: float | None
     blocked: dict[str, Any] | None
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class OutboxTransitions(Caller):

@@ -6,14 +6,15 @@ A pause keeps messages in place. What asks Redis raises ``LedgerUnavailable`` wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from celery_poison.blocks import in_force, parts_of
 from celery_poison.errors import ConfigurationError, MessageNotFound
 from celery_poison.ledger.policies import read, version
 from celery_poison.ledger.scripts import Caller, Code
+from celery_poison.model import Record
 
 
 class Scope(StrEnum):
@@ -28,7 +29,7 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
+class Pause(Record):
     """One pause.
 
     Attributes:
@@ -57,9 +58,6 @@ class Pause:
         if self.scope is Scope.ENDPOINT:
             return f"{self.worker} suspended itself from queue {self.name}: {self.note}"
         return f"{self.scope} {self.name} is paused by {self.actor}" + (f": {self.note}" if self.note else "")
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @classmethod
     def read(cls, field: str, text: str | bytes) -> Self:

@@ -162,12 +162,6 @@ def read(ledger: Caller, key: str) -> tuple[int, dict[str, bytes], float]:
     return number_of(found.pop(VERSION, None)), found, seconds + micros / 1_000_000
 
 
-def convictions(ledger: Caller, fingerprint: str) -> int:
-    """Return how often messages of this fingerprint were convicted lately."""
-    with clear_errors("reading a count of convictions"):
-        return number_of(ledger.client.get(ledger.keys.convictions(fingerprint)))
-
-
 def block_field(kind: Kind, name: str) -> str:
     """Return where in the hash a rule stands."""
     return f"{kind}:{name}"

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from celery import Celery
 
 from celery_poison.broker.publish import bounded_options, depth
 from celery_poison.fleet import WorkerRecord
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Record
 from celery_poison.plugin import plugin_of
 from celery_poison.text import count_of, duration, some_of, when
 
@@ -32,7 +32,7 @@ Waiting = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Deaf:
+class Deaf(Record):
     """One worker that lives, has room, and consumes nothing.
 
     Attributes:
@@ -54,9 +54,6 @@ class Deaf:
             f"worker {self.worker} lives and has consumed nothing since {when(self.since)}"
             f" ({duration(self.age)}), while {messages} {waits} in {some_of(self.waiting)}; cure: restart it"
         )
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def is_quiet(worker: WorkerRecord) -> bool:

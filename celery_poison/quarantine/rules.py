@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery import Celery
@@ -18,6 +18,7 @@ from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConf
 from celery_poison.fleet import GateRecord
 from celery_poison.ledger import policies as stored
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import Record
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import (
     A_QUEUE,
@@ -41,7 +42,7 @@ Options = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockList:
+class BlockList(Record):
     """The block list of one moment, the newest rule first.
 
     Attributes:
@@ -53,12 +54,9 @@ class BlockList:
     rules: Sequence[Rule]
     ignored: Sequence[str]
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPolicy:
+class TaskPolicy(Record):
     """What one task tolerates.
 
     Attributes:
@@ -73,20 +71,14 @@ class TaskPolicy:
     origins: Mapping[str, str]
     guarded: bool
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policies:
+class Policies(Record):
     """The policies of one moment; attributes as of :class:`BlockList`."""
 
     version: int
     tasks: Sequence[TaskPolicy]
     ignored: Sequence[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class PolicyChange(NamedTuple):

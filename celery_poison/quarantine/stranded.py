@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from celery import Celery
 
 from celery_poison.broker.aged import LOOKED_AT, AgedEntry, aged_entries
 from celery_poison.ledger.pauses import Paused, Scope
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Start
+from celery_poison.model import Record, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 from celery_poison.text import when
@@ -72,7 +72,7 @@ def is_stuck(
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Record):
     """One message that nobody works on.
 
     Attributes:
@@ -90,9 +90,6 @@ class Stuck:
     age: float
     why: str
     cure: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
