@@ -222,9 +222,7 @@ class Evidence:
     def as_dict(self) -> dict[str, Any]:
         """Return what is known; of what is not, nothing."""
         known = {name: value for name, value in asdict(self).items() if value not in (None, "", ())}
-        if not self.recursion:
-            del known["recursion"]
-        return known
+        return {name: value for name, value in known.items() if name != "recursion" or value}
 
     def encode(self) -> str:
         """The same as compact JSON; the empty string for nothing."""
@@ -247,7 +245,16 @@ class Evidence:
 
     def sentence(self) -> str:
         """Return what the evidence says, in plain words; the empty string for nothing."""
-        return " ".join(filter(None, (self._who_sent_it(), self._memory(), self._where())))
+        told = [self._who_sent_it()]
+        if self.rss_kb:
+            of = f" of {_mib(self.limit_kb)}" if self.limit_kb else ""
+            told.append(f"Its process had used {_mib(self.rss_kb)}{of} at most.")
+        if self.stack and self.recursion:
+            told.append(f"Its functions called each other without end, at last {self.stack[0]}.")
+        elif self.stack:
+            within = f", within {self.stack[0]}" if self.stack[0] != self.source else ""
+            told.append(f"Its Python code was in {self.source}{within}.")
+        return " ".join(filter(None, told))
 
     def _who_sent_it(self) -> str:
         if self.noticed:
@@ -287,20 +294,6 @@ class Evidence:
             return "What became of it is not known."
         maybe = " It may be the want of memory." if self.near_limit else ""
         return f"What ended it is not known.{maybe}"
-
-    def _memory(self) -> str:
-        if not self.rss_kb:
-            return ""
-        of = f" of {_mib(self.limit_kb)}" if self.limit_kb else ""
-        return f"Its process had used {_mib(self.rss_kb)}{of} at most."
-
-    def _where(self) -> str:
-        if not self.stack:
-            return ""
-        if self.recursion:
-            return f"Its functions called each other without end, at last {self.stack[0]}."
-        within = f", within {self.stack[0]}" if self.stack[0] != self.source else ""
-        return f"Its Python code was in {self.source}{within}."
 
 
 NO_EVIDENCE: Final = Evidence()

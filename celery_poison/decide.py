@@ -90,7 +90,10 @@ def judge(facts: Facts, limits: Limits) -> Verdict:
         reason = f"its body has {facts.payload_bytes} bytes, max_payload_bytes is {limits.max_payload_bytes}"
         return Verdict(Action.QUARANTINE, causes.PAYLOAD, reason)
     convicted = convict(facts.history, limits, gate_closed=facts.gate_closed)
-    return convicted or _blocked(facts) or _admit(facts.history, limits)
+    # A release is a person's decision about this very message: no rule stands against it (NEW-3).
+    if convicted is None and facts.blocked and not facts.last_release:
+        return Verdict(Action.QUARANTINE, causes.BLOCKED, facts.blocked)
+    return convicted or _admit(facts.history, limits)
 
 
 def convict(history: History, limits: Limits, *, gate_closed: bool = False) -> Verdict | None:
@@ -139,13 +142,6 @@ def _stray(facts: Facts) -> Verdict | None:
             Action.DROP, reason="this message was parked again, or has ended, since this copy was published"
         )
     return None
-
-
-def _blocked(facts: Facts) -> Verdict | None:
-    """A release is a person's decision about this very message: no rule stands against it (NEW-3)."""
-    if not facts.blocked or facts.last_release:
-        return None
-    return Verdict(Action.QUARANTINE, causes.BLOCKED, facts.blocked)
 
 
 def _admit(history: History, limits: Limits) -> Verdict:

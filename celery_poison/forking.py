@@ -54,15 +54,11 @@ def _before_fork() -> None:
     _changed.wait_for(lambda: _working == 0, timeout=PATIENCE)
 
 
-def _after_fork_in_parent() -> None:
-    _changed.release()
-
-
 def _after_fork_in_child() -> None:
     global _changed, _working
     _changed, _working = threading.Condition(), 0
 
 
 os.register_at_fork(
-    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+    before=_before_fork, after_in_parent=lambda: _changed.release(), after_in_child=_after_fork_in_child
 )

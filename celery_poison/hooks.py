@@ -202,24 +202,20 @@ def _misfits_of(part: Part, table: _Table) -> Iterator[Misfit]:
             yield Misfit(part, f"{where} has no {owner}")
             continue
         for name in names.split():
-            if wrong := _wrong(found, *_parsed(name)):
+            if wrong := _wrong(found, name):
                 yield Misfit(part, f"{where}: {owner} {wrong}")
 
 
-def _parsed(hook: str) -> tuple[str, list[str] | None]:
-    """Return a hook's name and its arguments; None for one that is not called."""
-    name, bracket, rest = hook.partition("(")
-    return name, [word.strip() for word in rest.rstrip(")").split(",") if word.strip()] if bracket else None
-
-
-def _wrong(owner: Any, name: str, arguments: list[str] | None) -> str:
+def _wrong(owner: Any, hook: str) -> str:
     """Say what does not fit; empty if all does."""
+    name, is_called, arguments = hook.rstrip(")").partition("(")
     found = inspect.getattr_static(owner, name, None)
-    if found is None and arguments is None:
+    if found is None and not is_called:
         return "" if hasattr(owner, name) or _is_set_by_a_method(owner, name) else f"has no {name}"
     if found is None:
         return f"has no {name}"
-    return "" if arguments is None else _misfit_of_call(getattr(owner, name), name, arguments)
+    words = [word for word in arguments.split(",") if word]
+    return _misfit_of_call(getattr(owner, name), name, words) if is_called else ""
 
 
 def _is_set_by_a_method(owner: Any, name: str) -> bool:

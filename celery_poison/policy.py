@@ -142,8 +142,14 @@ def policy_of(task: object, name: str, settings: Settings, overrides: Overrides)
 
 def own_options(task: object) -> dict[str, Any]:
     """Return the policy options that the code gives to ``task`` itself."""
-    found = ((name, _own(task, name)) for name in Policy.option_names())
-    return {name: value for name, value in found if value is not _unsaid(name)}
+    found = {}
+    for name in Policy.option_names():
+        unsaid = ... if name == "exception_destination" else None  # None says something there
+        value = inspect.getattr_static(task, name, unsaid)
+        if value is not unsaid:
+            # A function given as a class attribute would otherwise come back bound to the task.
+            found[name] = value.__func__ if isinstance(value, staticmethod) else value
+    return found
 
 
 def check_options(options: Mapping[str, Any], where: str, names: Sequence[str] = ()) -> None:
@@ -163,17 +169,6 @@ def check_options(options: Mapping[str, Any], where: str, names: Sequence[str] =
         Settings.from_conf({PREFIX + name: value for name, value in options.items()})
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {str(error).removeprefix(PREFIX)}") from None
-
-
-def _unsaid(name: str) -> Any:
-    """What an option is where the code says nothing: None, but where None says something."""
-    return ... if name == "exception_destination" else None
-
-
-def _own(task: object, name: str) -> Any:
-    # A function given as a class attribute would otherwise come back bound to the task.
-    value = inspect.getattr_static(task, name, _unsaid(name))
-    return value.__func__ if isinstance(value, staticmethod) else value
 
 
 # --- overridden at run time -----------------------------------------------------------------------

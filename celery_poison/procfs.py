@@ -132,7 +132,7 @@ class MemoryGroup:
     """
 
     def __init__(self) -> None:
-        self._files = next(filter(_is_limited, _groups()), None)
+        self._files = _limited_group()
         self._kills = self._newer_kills = self.kills()
         #: What others use is not the cell's fault; of what has come since, it is to blame for its part.
         self._before = self._used = self.used()
@@ -190,19 +190,17 @@ class _Files(NamedTuple):
     cached: tuple[str, ...]
 
 
-def _groups() -> Iterator[_Files]:
-    """Yield the memory groups of this process."""
+def _limited_group() -> _Files | None:
+    """Return the memory group of this process that has a limit."""
     for line in _text("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers or "memory" in controllers.split(","):
             # Inside a container the path may be that of the machine outside.
             for inside in (path.rstrip("/"), ""):
-                yield _files(inside, is_v1=bool(controllers))
-
-
-def _is_limited(files: _Files) -> bool:
-    allowed = _number(files.allowed)
-    return allowed is not None and allowed < 1 << 60
+                files = _files(inside, is_v1=bool(controllers))
+                if (_number(files.allowed) or 1 << 60) < 1 << 60:
+                    return files
+    return None
 
 
 def _files(path: str, *, is_v1: bool) -> _Files:

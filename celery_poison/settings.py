@@ -7,7 +7,7 @@ the value and the nearest valid name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
 from celery_poison import values
@@ -335,7 +335,11 @@ class Settings:
         chosen.update(overrides or {})
         known = {PREFIX + f.name: f for f in fields(cls)}
         for name, value in chosen.items():
-            _check(name, value, known)
+            if name not in known:
+                raise ConfigurationError(f"unknown setting {name}={value!r}{did_you_mean(name, known)}")
+            if complaint := known[name].metadata["check"](value):
+                shown = "<url>" if name.removeprefix(PREFIX) in _SECRET else repr(value)
+                raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")
         settings = cls(**{name.removeprefix(PREFIX): value for name, value in chosen.items()})
         settings._check_intervals()
         return settings
@@ -355,12 +359,3 @@ class Settings:
     def has_trials(self) -> bool:
         """Whether suspects are tried alone."""
         return self.trial != "off" and not self.observe_only
-
-
-def _check(name: str, value: Any, known: Mapping[str, Field[Any]]) -> None:
-    if name not in known:
-        raise ConfigurationError(f"unknown setting {name}={value!r}{did_you_mean(name, known)}")
-    complaint = known[name].metadata["check"](value)
-    if complaint:
-        shown = "<url>" if name.removeprefix(PREFIX) in _SECRET else repr(value)
-        raise ConfigurationError(f"{name}={shown} is impossible: {complaint}")

@@ -12,7 +12,7 @@ import re
 import secrets
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -118,15 +118,6 @@ def who_answers(client: redis.Redis) -> tuple[str, float]:
     return str(info["run_id"]), float(info["uptime_in_seconds"])
 
 
-def _saves(client: redis.Redis) -> bool:
-    """Whether snapshots are taken; yes where this user may not ask."""
-    try:
-        answer: Any = client.config_get("save")
-    except redis.RedisError:
-        return True
-    return bool(answer.get("save", "unknown"))
-
-
 def check_server(client: redis.Redis) -> list[str]:
     """Return what is wrong with the server for a ledger, most serious first; empty when all is well.
 
@@ -136,6 +127,9 @@ def check_server(client: redis.Redis) -> list[str]:
     """
     with clear_errors("checking Redis"):
         info: Any = client.info()
+    saving: Any = {}
+    with suppress(redis.RedisError):  # this user may not ask
+        saving = client.config_get("save")
     version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
     if version < MINIMUM_VERSION:
         raise ConfigurationError(
@@ -152,7 +146,7 @@ def check_server(client: redis.Redis) -> list[str]:
         warnings.append(f"maxmemory-policy {eviction} may evict what workers tell about themselves")
     if info.get("role") in ("slave", "replica"):
         warnings.append("this Redis is a replica: it refuses writes")
-    if not info.get("aof_enabled") and not _saves(client):
+    if not info.get("aof_enabled") and not saving.get("save", "unknown"):
         warnings.append("this Redis has no persistence: a restart forgets every count")
     return warnings
 

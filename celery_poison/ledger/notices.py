@@ -61,9 +61,10 @@ def take(ledger: Caller) -> list[Notice]:
     flat = ledger._call("take_notices", {})[1]
     if not flat:
         return []
-    found = [
-        _notice(id.decode("utf-8", "replace"), line) for id, line in zip(flat[::2], flat[1::2], strict=True)
-    ]
+    found = []
+    for id, line in zip(flat[::2], flat[1::2], strict=True):
+        fact, mid, story = json.loads(line)
+        found.append(Notice(id.decode("utf-8", "replace"), Fact(fact), story, mid))
     with clear_errors("reading whether notices are true"):
         pipe = ledger.client.pipeline(transaction=False)
         for notice in found:
@@ -79,8 +80,3 @@ def _is_true(notice: Notice, flagged: float | None, state: bytes | None) -> bool
         # Once it has run, its worker told how it ended; RETRY would stand over that for ever.
         return flagged is not None
     return state is None or state.decode() == State.FAIL
-
-
-def _notice(id: str, line: bytes) -> Notice:
-    fact, mid, story = json.loads(line)
-    return Notice(id, Fact(fact), story, mid)

@@ -137,7 +137,8 @@ class Writer:
             return False
 
     def _ready(self) -> None:
-        if self._connection is None or self._is_closed():
+        # A readable socket that expects no replies has been closed by the server.
+        if self._connection is None or self._is_readable(0):
             try:
                 self._reconnect()
             except _Away:  # must not prolong the pause: a busy sender would never come back
@@ -145,10 +146,6 @@ class Writer:
             except BaseException:
                 self._drop()
                 raise
-
-    def _is_closed(self) -> bool:
-        # A readable socket that expects no replies has been closed by the server.
-        return bool(self._is_readable(0))
 
     def _adopt_process(self) -> None:
         # The parent's socket must not be shared, and its lock may have been held at the fork.

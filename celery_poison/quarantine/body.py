@@ -126,19 +126,16 @@ def preview(stored: StoredMessage, redact: Callable[[Any], Any] = lambda value: 
     yield f"{len(stored.body)} bytes of {clean(stored.content_type) or 'no declared type'}{packed}"
     value = decoded(stored)
     if value is None:
-        yield from _dump(_readable(stored))
+        try:
+            body = unpacked(stored, READABLE)
+        except (BodyBroken, BodyRefused):
+            body = stored.body
+        yield from _dump(body)
         return
     lines = json.dumps(redact(value), indent=2, ensure_ascii=False).splitlines()
     yield from map(clean, lines[:LINES])
     if len(lines) > LINES:
         yield f"... {len(lines) - LINES} more lines"
-
-
-def _readable(stored: StoredMessage) -> bytes:
-    try:
-        return unpacked(stored, READABLE)
-    except (BodyBroken, BodyRefused):
-        return stored.body
 
 
 def _dump(body: bytes) -> Iterator[str]:

@@ -224,14 +224,11 @@ class ErrorTransactions:
             except LedgerUnavailable:
                 raise
             except Exception as error:  # the broker's, or the signature's own
-                self._complain(f"{report['kind']} of {task} cannot be sent yet: {error!r}")
+                sentence = f"{report['kind']} of {task} cannot be sent yet: {error!r}"
+                if sentence not in self._complained:  # once; the active monitor tries again
+                    self._complained.add(sentence)
+                    logger.error("celery_poison: %s; the active monitor tries again", sentence)
                 return False
             logger.info("celery_poison: sent %s of %s: %s", report["kind"], task, signature)
         self.cross_off(id)
         return True
-
-    def _complain(self, sentence: str) -> None:
-        """Say once that an error transaction waits; the active monitor tries again."""
-        if sentence not in self._complained:
-            self._complained.add(sentence)
-            logger.error("celery_poison: %s; the active monitor tries again", sentence)

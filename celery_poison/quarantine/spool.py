@@ -103,8 +103,12 @@ class Spool:
             LedgerUnavailable: Redis still takes nothing; all that is left stays here.
         """
         for file in self._files():
-            message = self._read(file)
-            if message is None:
+            try:
+                message = Spooled.decode(file.read_bytes())
+            except FileNotFoundError:
+                continue  # another worker was faster
+            except Exception:
+                self._set_aside(file)
                 continue
             new = False
             try:
@@ -126,15 +130,6 @@ class Spool:
 
     def _files(self) -> list[Path]:
         return sorted(self.path.glob(f"*{_MESSAGE}"))
-
-    def _read(self, file: Path) -> Spooled | None:
-        try:
-            return Spooled.decode(file.read_bytes())
-        except FileNotFoundError:
-            return None  # another worker was faster
-        except Exception:
-            self._set_aside(file)
-        return None
 
     def _set_aside(self, file: Path) -> None:
         logger.exception("celery_poison: nobody can read %s; it is kept as %s", file, _BROKEN)

@@ -159,10 +159,6 @@ def sentence(entry: Entry) -> str:
     return clean(tell(entry) if tell else entry.get("event", "?"))
 
 
-def _finished(entry: Entry) -> str:
-    return f"ended on {entry['worker']}{_after(entry)}: {entry['outcome'] or 'outcome unknown'}"
-
-
 def _crashed(entry: Entry) -> str:
     sentence = f"{describe(entry['cause'])} on {entry['worker']}{_after(entry)}"
     if entry["crashes"]:
@@ -182,10 +178,6 @@ def _interrupted(entry: Entry) -> str:
 def _proven(entry: Entry) -> str:
     found = Evidence.decode(entry.get("evidence", "")).sentence()
     return f". {found}" if found else ""
-
-
-def _rolled_back(entry: Entry) -> str:
-    return f"was put back on {entry['worker']} ({entry['cause']}): failure {entry['failures']}"
 
 
 def _decided(what: str) -> Callable[[Entry], str]:
@@ -217,10 +209,14 @@ def _copied(what: str, entry: Entry) -> str:
 
 
 _TOLD: dict[str, Callable[[Entry], str]] = {
-    "finished": _finished,
+    "finished": lambda entry: (
+        f"ended on {entry['worker']}{_after(entry)}: {entry['outcome'] or 'outcome unknown'}"
+    ),
     "crashed": _crashed,
     "interrupted": _interrupted,
-    "rolled_back": _rolled_back,
+    "rolled_back": lambda entry: (
+        f"was put back on {entry['worker']} ({entry['cause']}): failure {entry['failures']}"
+    ),
     "cleared": lambda entry: f"ran alone on {entry['worker']} and survived: cleared",
     "duplicate": lambda entry: f"one more copy arrived at {entry['worker']} and was dropped{_noted(entry)}",
     "quarantined": lambda entry: f"moved to quarantine{_noted(entry)}",

@@ -36,7 +36,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: Any) -> Machine:
     made = Machine()
-    monkeypatch.setattr(procfs, "_groups", lambda: iter(()))
+    monkeypatch.setattr(procfs, "_limited_group", lambda: None)
     monkeypatch.setattr(procfs, "_machine", made.figure)
     monkeypatch.setattr(procfs, "_table", made.table)
     return made
