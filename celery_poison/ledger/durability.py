@@ -84,7 +84,12 @@ def find_means(client: redis.Redis) -> Means:
         except redis.exceptions.ResponseError:  # not allowed, or renamed away as managed servers do
             config = None
         means = choose(info, config, sentinel=sentinel)
-        _try(client, means)
+        if means.wait:  # asked for nothing, to see whether it is there and allowed
+            name, *counts, _ = means.wait
+            try:
+                client.execute_command(name, *("0" for _ in counts), "1")  # type: ignore[no-untyped-call]
+            except redis.exceptions.ResponseError as error:
+                raise NoPromise(f"{name}: {error}", f"ACL SETUSER <user> +{name.lower()}") from error
     return means
 
 
@@ -143,17 +148,6 @@ def _cures(info: Info, config: Mapping[str, str] | None) -> str:
     else:
         cures.append("set appendfsync always (or everysec, at up to a second for each start)")
     return "; or ".join([*cures, "connect a replica", "set poison_durability='process'"])
-
-
-def _try(client: redis.Redis, means: Means) -> None:
-    """Ask the waiting command for nothing, to see whether it is there and allowed."""
-    if not means.wait:
-        return
-    name, *counts, _ = means.wait
-    try:
-        client.execute_command(name, *("0" for _ in counts), "1")  # type: ignore[no-untyped-call]
-    except redis.exceptions.ResponseError as error:
-        raise NoPromise(f"{name}: {error}", f"ACL SETUSER <user> +{name.lower()}") from error
 
 
 class WaitingWriter:
