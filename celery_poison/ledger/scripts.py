@@ -174,7 +174,7 @@ class Caller:
     def _call_each(
         self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]], **common: Any
     ) -> list[Any]:
-        """Run ``name`` once for each of ``calls``, in one script; what they have in common is sent once.
+        """Run ``name`` once for each of ``calls``, in one script and one round trip.
 
         Args:
             calls: keys and arguments of each, beside those of the whole namespace.
