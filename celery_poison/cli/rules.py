@@ -89,13 +89,16 @@ def block(
     if as_list:
         _show_blocks(quarantine.blocks(), as_json=as_json)
         return
-    kind, name, of = _chosen(quarantine, **what)
     how: dict[str, Any] = {"seconds": expires, "actor": actor, "note": note}
-    if kind is Kind.TASK:
-        rule = quarantine.block_task(name, force=force, **how)
-    else:
-        rule = quarantine.block_fingerprint(name, task=of, **how)
+    rule = _blocked(quarantine, _chosen(quarantine, **what), force, how)
     answer(rule.as_dict(), _block_line(rule), as_json=as_json, hint=_SOON)
+
+
+def _blocked(quarantine: Quarantine, what: tuple[Kind, str, str], force: bool, how: dict[str, Any]) -> Rule:
+    kind, name, task = what
+    if kind is Kind.TASK:
+        return quarantine.block_task(name, force=force, **how)
+    return quarantine.block_fingerprint(name, task=task, **how)
 
 
 def _block_line(rule: Rule) -> str:
