@@ -21,7 +21,7 @@ from celery_poison.cli.output import print_json
 from celery_poison.cli.redis_checks import Finding, Level
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.failover.notifications import Wording
+from celery_poison.failover.notifier import Wording
 from celery_poison.failover.receivers import NotDelivered, Receiver
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -17,11 +18,11 @@ from celery.utils.log import get_logger
 from celery_poison import signals
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
+from celery_poison.failover import Aside
+from celery_poison.failover.leaving import Outgoing, Retention
 from celery_poison.failover.notifier import Notifier
-from celery_poison.failover.outgoing import Outgoing
 from celery_poison.failover.parking import Parking
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
-from celery_poison.failover.retention import Retention
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
@@ -74,9 +75,10 @@ class Monitor:
         self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials)
         self._gate = _gate_limits(settings)
         self._parking = Parking(app, ledger, settings)
-        self._outgoing = Outgoing(app, ledger)
-        self._retention = Retention(ledger, settings)
-        self._notifier = Notifier(app, ledger, settings, self._tell)
+        self._outgoing, self._sending = Outgoing(app, ledger), Aside("poison-outgoing")
+        self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
+        self._notifier = Notifier(app, ledger, settings, self._tell) if settings.notify else None
+        self._notifying = Aside("poison-notifier", 1.0)
         self._errors = ErrorTransactions(app, ledger)
         self._took_over = took_over
         self._event = event
@@ -141,9 +143,11 @@ class Monitor:
         for worker, incident in self._queries.open_incidents().items():
             self._recover(worker, incident, fence)
         self._parking.round()
-        self._outgoing.soon()
-        self._retention.soon()
-        self._notifier.soon(fence)
+        if self._queries.outgoing(1):
+            self._sending.do(self._outgoing.round)
+        self._deleting.do(self._retention.round)
+        if self._notifier is not None:
+            self._notifying.do(partial(self._notifier.round, fence))
         self._errors.pay_late()
         if now >= self._next_sweep and self._listened(now):
             self._next_sweep = now + self._activation / 2

@@ -1,6 +1,9 @@
 """Tells whoever ``poison_notify`` names of new groups in quarantine, and of a fleet gate that closed.
 
-The active monitor does, in threads of its own, one for each receiver: one that hangs or refuses holds up
+A group (task and cause; of kept failures also what they raised) is told when it is new, when it has grown
+tenfold since it was told, and again once it has been empty for a while. No other message is worth a page.
+
+The active monitor tells, in threads of its own, one for each receiver: one that hangs or refuses holds up
 nobody. What was told is noted in the ledger afterwards: after a monitor that dies in between, the next one
 tells it again.
 """
@@ -9,30 +12,129 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from threading import Thread
 from typing import Any
 
 from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison import causes, signals
-from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.failover.notifications import Notification, Wording, due
+from celery_poison.failover import Aside
 from celery_poison.failover.receivers import NotDelivered, Receiver
+from celery_poison.fleet import GateRecord
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
+from celery_poison.model import MessageRecord
 from celery_poison.quarantine.search import Count, Group
 from celery_poison.settings import Settings
+from celery_poison.text import clean, command, count_of, short
 from celery_poison.values import receivers_of
 
 logger = get_logger("celery_poison")
 
-#: Seconds: between two looks; after which an empty group is forgotten; the pauses of a receiver that refuses,
-#: the first, doubled each time, and the longest.
-LOOK, EMPTY, PAUSE, LONGEST = 1.0, 600.0, 5.0, 600.0
+#: Seconds: after which an empty group is forgotten; the pauses of a receiver that refuses, the first, doubled
+#: each time, and the longest.
+EMPTY, PAUSE, LONGEST = 600.0, 5.0, 600.0
+#: A group is told again when it has so many times the messages that it had when it was told.
+GROWTH = 10
+#: Characters of a task's name, which for an unknown task is whatever somebody sent.
+_LENGTH = 120
+
+
+def due(counts: Mapping[str, int], before: Mapping[str, int], left: float) -> list[tuple[str, ...]]:
+    """Return the groups of each notification to be sent now, in order; several in one are summed up.
+
+    Args:
+        counts: group -> messages in it.
+        before: group -> messages that were in it when it was told.
+        left: notifications that may be sent.
+    """
+    worth = (group for group, count in counts.items() if count >= GROWTH * before.get(group, 0))
+    # What is new goes first, then what is large.
+    ranked = sorted(worth, key=lambda group: (group in before, -counts[group], group))
+    if len(ranked) <= left:
+        return [(group,) for group in ranked]
+    alone = max(0, int(left) - 1)
+    return [*((group,) for group in ranked[:alone]), tuple(ranked[alone:])] if left >= 1 else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    """What a receiver gets; docs/howto.md tells its fields, which are a contract."""
+
+    v: int = 1
+    kind: str
+    text: str
+    app: str
+    namespace: str
+    group: str = ""
+    task: str = ""
+    cause: str = ""
+    source: str = ""
+    count: int = 0
+    before: int = 0
+    oldest: float | None = None
+    id: str = ""
+    arguments: str = ""
+    command: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Wording:
+    """Words the notifications of one app, by its name and its ``poison_namespace``."""
+
+    def __init__(self, app: str, namespace: str) -> None:
+        self._app = app
+        self._namespace = namespace
+
+    def group(self, group: Group, before: int, example: MessageRecord | None) -> Notification:
+        """Tell of one group.
+
+        Args:
+            before: messages that were in it when it was told; 0: it is new.
+            example: one of its messages; None: that has left meanwhile.
+        """
+        fields: dict[str, Any] = {}
+        if example is not None:
+            of_example = example.evidence.source, short(example.id), example.arguments
+            fields = dict(zip(("source", "id", "arguments"), map(clean, of_example), strict=True))
+        task = clean(group.task)[:_LENGTH]
+        said = f"{count_of(group.count, 'message')}{f' of {task}' if task else ''} in quarantine"
+        said += f" now, {before} when this was told last" if before else ""
+        said += f": {causes.describe(group.cause)}"
+        said += f", in {fields['source']}" if fields.get("source") else ""
+        words = f"poison show {fields['id']}" if fields else "poison groups"
+        fields |= {"group": group.group, "task": task, "cause": group.cause, "count": group.count}
+        return self._made("group", said, words, before=before, oldest=group.first_seen, **fields)
+
+    def groups(self, groups: Sequence[Group]) -> Notification:
+        """Sum several groups up."""
+        count, oldest = sum(group.count for group in groups), min(group.first_seen for group in groups)
+        said = f"{len(groups)} more groups in quarantine are new or have grown: {count_of(count, 'message')}"
+        return self._made("groups", said, "poison groups", count=count, oldest=oldest)
+
+    def gate(self, gate: GateRecord) -> Notification:
+        """Tell that the fleet gate has closed."""
+        said = f"{gate.story} in a short time: the fleet gate is closed, only a death on trial convicts"
+        return self._made("gate_closed", said, "poison status", oldest=gate.closed_at)
+
+    def test(self) -> Notification:
+        """Tell nothing, to see whether that arrives."""
+        return self._made("test", "this is a test of poison_notify", "poison status")
+
+    def _made(self, kind: str, said: str, words: str, **fields: Any) -> Notification:
+        typed = command(words)
+        text = clean(f"{self._app}: {said}. {typed}")
+        return Notification(
+            kind=kind, text=text, app=self._app, namespace=self._namespace, command=typed, **fields
+        )
+
+
 #: How many times as long as reading took nothing is read: between two pages, and before all is read again.
 _REST, _RECOUNT = 3, 5
 #: Stands for a group where the fleet gate is meant.
@@ -40,22 +142,6 @@ GATE = "gate"
 
 #: What is to be told, and what is to be noted then.
 _Batch = list[tuple[Notification, dict[str, int]]]
-
-
-def _started(work: Callable[[], object]) -> Thread:
-    """Do something in a thread of its own; what goes wrong is done again with a later look."""
-
-    def patiently() -> None:
-        try:
-            work()
-        except (LedgerUnavailable, Fenced) as error:
-            logger.debug("celery_poison: nobody is notified at the moment: %s", error)
-        except Exception:
-            logger.exception("celery_poison: somebody was not notified; it is tried again")
-
-    thread = Thread(target=patiently, name="poison-notifier", daemon=True)
-    thread.start()
-    return thread
 
 
 class GroupCounts:
@@ -109,6 +195,7 @@ class Delivery:
     Attributes:
         name: for people, without secrets.
         unnoted: what it was told and the ledger does not know yet.
+        aside: where it is told.
     """
 
     def __init__(
@@ -122,15 +209,15 @@ class Delivery:
         self._sent: deque[float] = deque()
         self._failures = 0
         self._not_before = 0.0
-        self._thread: Thread | None = None
+        self.aside = Aside("poison-notifier")
 
     def left(self) -> float:
         """Return how many notifications may be sent now; none while one is, and in a pause."""
         now = time.monotonic()
         while self._sent and self._sent[0] <= now - 60:
             self._sent.popleft()
-        busy = self._thread is not None and self._thread.is_alive()
-        return 0 if busy or now < self._not_before else self._per_minute - len(self._sent)
+        is_free = not self.aside.is_busy and now >= self._not_before
+        return self._per_minute - len(self._sent) if is_free else 0
 
     def before(self, notified: Mapping[str, int]) -> dict[str, int]:
         """Return group -> messages that were in it when this receiver was told."""
@@ -139,9 +226,6 @@ class Delivery:
 
     def field(self, group: str) -> str:
         return group + self._end
-
-    def start(self, work: Callable[[], object]) -> None:
-        self._thread = _started(work)
 
     def tell(self, notification: Notification) -> bool:
         """Tell the receiver; return whether it took it."""
@@ -183,20 +267,10 @@ class Notifier:
             for target in receivers_of(settings.notify)
         ]
         self._empty_since: dict[str, float] = {}
-        self._next_look = 0.0
-        self._thread: Thread | None = None
 
     def _send_event(self, payload: Mapping[str, Any]) -> None:
         if payload["kind"] == "group":  # the gate has a signal of its own
             self._announce(signals.group_quarantined, **payload)
-
-    def soon(self, fence: int) -> None:
-        """Look, in a thread of its own, if anybody wants to be told and it is time."""
-        now = time.monotonic()
-        working = self._thread is not None and self._thread.is_alive()
-        if self._deliveries and now >= self._next_look and not working:
-            self._next_look = now + LOOK
-            self._thread = _started(partial(self.round, fence))
 
     def round(self, fence: int) -> None:
         """Look once, and begin to tell each receiver that is free what it is due.
@@ -214,7 +288,7 @@ class Notifier:
             batches = [self._due(delivery, left, groups, notified) for delivery, left in free]
         for (delivery, _), batch in zip(free, batches, strict=True):
             if batch:
-                delivery.start(partial(self._deliver, delivery, batch, fence))
+                delivery.aside.do(partial(self._deliver, delivery, batch, fence))
 
     def _due(
         self, delivery: Delivery, left: float, groups: Mapping[str, Group], notified: Mapping[str, int]

@@ -60,9 +60,8 @@ class Watch:
         """One look, and the end of all that it began."""
         self._notifier.round(FENCE)
         for delivery in self._notifier._deliveries:
-            if delivery._thread is not None:
-                delivery._thread.join(120)
-                assert not delivery._thread.is_alive()
+            delivery.aside.join(120)
+            assert not delivery.aside.is_busy
 
     @property
     def notified(self) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.failover.notifications import Wording
+from celery_poison.failover.notifier import Wording
 from celery_poison.failover.receivers import NotDelivered, Receiver
 from celery_poison.testing import wait_until
 from tests.docs.pages import blocks, text

@@ -11,7 +11,7 @@ from celery import group
 from celery_poison.broker import publish
 from celery_poison.destinations import TOLD, Route
 from celery_poison.errors import IllegalTransition
-from celery_poison.failover.outgoing import Outgoing
+from celery_poison.failover.leaving import Outgoing
 from celery_poison.headers import MID, RELEASE, VERDICT
 from celery_poison.ledger import quarantine
 from celery_poison.ledger.queries import Queries
@@ -185,7 +185,7 @@ def test_MSG_4_a_destination_that_refuses_holds_up_nobody_and_loses_nothing(
     mover = outgoing(fleet, keeper)
     with monkeypatch.context() as patch:
         patch.setattr(publish.Publisher, "publish", refusing)
-        patch.setattr("celery_poison.failover.outgoing.BATCH", 2)  # fewer than those that are stuck
+        patch.setattr("celery_poison.failover.leaving.BATCH", 2)  # fewer than those that are stuck
         for _ in range(4):
             mover.round()
     assert {raw["headers"][MID] for raw in keeper.raw_on_redis("dead.letters")} == {*others}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.failover.outgoing import Outgoing
+from celery_poison.failover.leaving import Outgoing
 from celery_poison.headers import MID
 from celery_poison.quarantine.careful import BadCare
 from tests.apps.harness import Fleet

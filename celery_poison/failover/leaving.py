@@ -1,0 +1,226 @@
+"""What leaves quarantine without a person: to a queue of its own, back to where it came from, or for good.
+
+Until the broker has confirmed a message, it is in quarantine; each step can be repeated. A monitor that dies
+between publishing a message and noting it is followed by another, which publishes it again under a higher
+number: workers drop the lower one. A destination that refuses holds up nobody: its messages stay in
+quarantine and are tried again (WAS-8, MSG-4).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
+
+from celery import Celery
+from celery.utils.log import get_logger
+
+from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
+from celery_poison.destinations import ACTOR, verdict_header
+from celery_poison.errors import OVERTAKEN, DecisionPending, MessageNotFound
+from celery_poison.forking import no_fork
+from celery_poison.headers import VERDICT
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import MessageRecord
+from celery_poison.quarantine.body import BodyBroken, BodyRefused
+from celery_poison.quarantine.results import canvas_in
+from celery_poison.quarantine.stored import PublishRefused, as_released, publish_release, sent_to
+from celery_poison.quarantine.transfer import line_of
+from celery_poison.settings import Settings
+from celery_poison.states import Event, State
+
+logger = get_logger("celery_poison")
+
+#: Messages that are moved in one round.
+BATCH = 100
+#: Seconds before a destination that refused is tried again.
+PAUSE = 5.0
+#: Of what is deleted: messages of a round, and those that one sync of the disk is for.
+MOST, SYNCED = 10_000, 50
+#: Who gave that up, in the journal.
+RETENTION = "retention"
+
+
+class Outgoing:
+    """Moves on what goes to a named destination, or back to its own queue (WAS-4, WAS-5)."""
+
+    def __init__(self, app: Celery, ledger: Ledger) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._queries = Queries(ledger)
+        #: Queue -> until when it is not asked again.
+        self._refused: dict[str, float] = {}
+        self._complained: set[str] = set()
+
+    def round(self) -> int:
+        """Move what is due; return how many messages have left.
+
+        Raises:
+            LedgerUnavailable: Redis is away; nothing is lost.
+        """
+        with no_fork():
+            mids = self._queries.outgoing(BATCH)
+            if not mids:
+                return 0
+            with Publisher(self._app) as publisher:
+                records = zip(mids, self._queries.records(mids), strict=True)
+                return sum(self._move(publisher, mid, record) for mid, record in records)
+
+    def _move(self, publisher: Publisher, mid: str, record: MessageRecord | None) -> bool:
+        queue = record.destination or record.queue if record else ""
+        if self._refused.get(queue, 0.0) > time.monotonic():
+            self._ledger.postpone(mid, PAUSE)  # out of the way of those that can go
+            return False
+        try:
+            number = self._ledger.decide(mid, *_decision(record))
+            try:
+                if record is None:  # it came back to quarantine a moment ago
+                    raise MessageNotFound(mid)
+                self._publish(publisher, record, number)
+            except BaseException:
+                self._ledger.undecide(mid, number)
+                raise
+        except DecisionPending:
+            self._ledger.postpone(mid, PAUSE)
+        except OVERTAKEN:
+            pass
+        except PublishRefused as error:
+            self._refused[queue] = time.monotonic() + PAUSE
+            self._ledger.postpone(mid, PAUSE)
+            self._complain(error)
+        else:
+            return True
+        return False
+
+    def _publish(self, publisher: Publisher, record: MessageRecord, number: int) -> None:
+        raw = self._queries.message(record.mid)
+        if "body" not in raw:
+            raise MessageNotFound(record.mid)
+        stored = as_released(raw, record)
+        if not record.destination:
+            publish_release(publisher, stored, record.queue, number)
+            _, actor, note = _decision(record)
+            self._ledger.released(record.mid, record.id, number, actor, note)
+            return
+        copy, told = sent_to(stored, record.destination), {VERDICT: verdict_header(record)}
+        try:
+            publish_release(publisher, copy, record.destination, number, told)
+        except PublishRefused as error:
+            if not isinstance(error.__cause__, NoSuchQueue):
+                raise
+            with suppress(NotPublished):
+                publisher.declare(record.destination)
+            publish_release(publisher, copy, record.destination, number, told)
+        canvas = ""
+        if "canvas" not in raw:
+            with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):
+                canvas = json.dumps(canvas_in(stored))
+        self._ledger.sent(record.mid, number, ACTOR, canvas)
+
+    def _complain(self, error: PublishRefused) -> None:
+        """Say once that a message stays in quarantine."""
+        if str(error) not in self._complained:
+            self._complained.add(str(error))
+            logger.warning(
+                "celery_poison: a message cannot leave quarantine yet, and is tried again: %s", error
+            )
+
+
+def _decision(record: MessageRecord | None) -> tuple[str, str, str]:
+    """Return why a message leaves: verb, actor and note of the decision."""
+    if record is not None and record.destination:
+        return "send", ACTOR, ""
+    if record is not None and record.releases_left:
+        return "again", record.actor, record.note
+    return "retry", ACTOR, "after poison_blocked_retry_timeout"
+
+
+class Retention:
+    """Deletes what was kept for longer than ``poison_quarantine_keep``, once it is safe in a file (NEW-6).
+
+    A message is written to a file and synced before anything of it is deleted, by the steps with which a
+    person discards and purges. A monitor that dies between leaves it in the ledger, or among what was given
+    up: the next round, or after as long again a later one, writes it once more and goes on. Import takes
+    each line once.
+    """
+
+    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+        self._ledger = ledger
+        self._queries = Queries(ledger)
+        self._keep, self._directory = settings.quarantine_keep, settings.quarantine_export
+        self._name = settings.namespace
+        self._note = f"kept for longer than {settings.quarantine_keep} seconds"
+
+    def round(self) -> int:
+        """Export and delete what is too old; return how many messages.
+
+        Nothing of what could not be written is deleted; the log says why.
+
+        Raises:
+            LedgerUnavailable: Redis is away.
+        """
+        if self._keep is None:
+            return 0
+        deleted = 0
+        with no_fork():
+            until = self._queries.now_ms() / 1000 - self._keep
+            for state in (State.NDLV, State.FAIL):
+                mids = [mid for mid, _ in islice(self._queries.index(state, until=until), MOST)]
+                for begin in range(0, len(mids), SYNCED):
+                    try:
+                        deleted += self._delete(state, mids[begin : begin + SYNCED])
+                    except OSError as error:
+                        logger.error(
+                            "celery_poison: what is too old stays: poison_quarantine_export: %s", error
+                        )
+                        return deleted
+        return deleted
+
+    def _delete(self, state: State, mids: Sequence[str]) -> int:
+        rows = {mid: self._queries.message(mid) for mid in mids}
+        # What leaves quarantine by itself is not to be given up on its way.
+        old = {
+            mid: row
+            for mid, row in rows.items()
+            if row.get("state") == state.encode() and (state is State.FAIL or not _leaves(row))
+        }
+        if old:
+            self._write([line_of({"body": b"", **row}) for row in old.values()])
+        deleted = 0
+        for mid in old:
+            with suppress(*OVERTAKEN):
+                if state is State.NDLV:
+                    number = self._ledger.decide(mid, "discard", RETENTION, self._note)
+                    self._ledger.give_up(mid, Event.DISCARDED, RETENTION, self._note, number)
+                self._ledger.purge(mid, RETENTION, self._note)
+                deleted += 1
+        return deleted
+
+    def _write(self, lines: Sequence[str]) -> None:
+        """Append to the file of today, which only its owner can read, and wait for the disk."""
+        day = datetime.now(UTC).date().isoformat()
+        path = os.path.join(self._directory or "", f"{self._name}-{day}.jsonl")
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with open(number, "r+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            if size:
+                file.seek(size - 1)
+            # Whoever was killed while it wrote has left half a line.
+            torn = b"\n" if size and file.read(1) != b"\n" else b""
+            file.write(torn + "".join(line + "\n" for line in lines).encode("ascii"))
+            file.flush()  # all of it, or an error: a full disk takes a part of what a single write offers
+            os.fsync(number)
+        directory = os.open(os.path.dirname(path), os.O_RDONLY)
+        try:
+            os.fsync(directory)  # else the file's name may be lost with the machine
+        finally:
+            os.close(directory)
+
+
+def _leaves(row: dict[str, bytes]) -> bool:
+    return any(row.get(name) for name in ("destination", "retry_at", "sent_at"))
