@@ -1,9 +1,8 @@
-"""What leaves quarantine without a person: to a queue of its own, back to where it came from, or for good.
+"""What leaves the ledger without a person: parked messages, and what does not stay in quarantine.
 
-Until the broker has confirmed a message, it is in quarantine; each step can be repeated. A monitor that dies
-between publishing a message and noting it is followed by another, which publishes it again under a higher
-number: workers drop the lower one. A destination that refuses holds up nobody: its messages stay in
-quarantine and are tried again (WAS-8, MSG-4).
+Every step can be repeated. A monitor that dies between publishing a message and noting it is followed by
+another, which publishes it again, from quarantine under a higher number; parked it has the same. Whichever
+copy is second is dropped by its number, waits, or is parked again.
 """
 
 from __future__ import annotations
@@ -23,20 +22,35 @@ from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
 from celery_poison.destinations import ACTOR, verdict_header
 from celery_poison.errors import OVERTAKEN, DecisionPending, MessageNotFound
 from celery_poison.forking import no_fork
-from celery_poison.headers import VERDICT
+from celery_poison.headers import PARK, TRIAL, VERDICT
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.pauses import Paused
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import MessageRecord
+from celery_poison.model import Ended, MessageRecord, Parked, ParkingState
+from celery_poison.pauses import Scope
 from celery_poison.quarantine.body import BodyBroken, BodyRefused
 from celery_poison.quarantine.results import canvas_in
-from celery_poison.quarantine.stored import PublishRefused, as_released, publish_release, sent_to
+from celery_poison.quarantine.stored import (
+    PublishRefused,
+    as_released,
+    publish_release,
+    sent_to,
+    stored_message,
+    unpack,
+)
 from celery_poison.quarantine.transfer import line_of
 from celery_poison.settings import Settings
 from celery_poison.states import Event, State
 
 logger = get_logger("celery_poison")
 
-#: Messages that are moved in one round.
+#: Seconds for which a finished start is left to the worker that ran it, which forgets it by itself.
+COURTESY = 4.0
+#: Milliseconds for which the end of a parking is remembered, for copies that come late.
+REMEMBER_MS = 24 * 3600 * 1000
+#: Seconds between two looks for parkings that may be forgotten: there may be very many, of a whole day.
+FORGETTING_PAUSE = 60.0
+#: Messages that are moved out of quarantine in one round.
 BATCH = 100
 #: Seconds before a destination that refused is tried again.
 PAUSE = 5.0
@@ -46,8 +60,102 @@ MOST, SYNCED = 10_000, 50
 RETENTION = "retention"
 
 
+def _say_once(complained: set[str], story: str, error: Exception) -> None:
+    if str(error) not in complained:
+        complained.add(str(error))
+        logger.warning(story, error)
+
+
+class Parking:
+    """Publishes parked messages whose earlier start came to grief (TP1-8), or whose key is free (NEW-12)."""
+
+    def __init__(self, app: Celery, ledger: Ledger, settings: Settings) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._queries = Queries(ledger)
+        self._paused = Paused(ledger)
+        self._activation_ms = int(settings.activation_interval * 1000)
+        self._trial_queue = settings.trial_queue if settings.trial == "queue" else ""
+        #: Tokens that parked messages waited for and that have finished, and since when that is known here.
+        self._finished: dict[str, float] = {}
+        self._complained: set[str] = set()
+        self._next_forgetting = 0.0
+
+    def round(self) -> int:
+        """Look at every parked message once; return how many were published again.
+
+        Those whose task is paused stay.
+
+        Raises:
+            LedgerUnavailable: Redis is away; nothing is lost.
+        """
+        before, self._finished = self._finished, {}
+        waiting = dict(self._queries.parked_now())
+        if waiting:
+            self._paused.refresh()
+            waiting = {
+                mid: parked
+                for mid, parked in waiting.items()
+                if not self._paused(Scope.TASK, parked.start.task)
+            }
+        # Most of them wait for what runs: that much is known of many at once.
+        waiting_still = self._queries.under_way(waiting)
+        if awaited := self._queries.awaited_by(mid for mid in waiting if mid not in waiting_still):
+            waiting_still |= self._ledger.still_awaited(awaited)
+        due = [
+            (mid, parked)
+            for mid, parked in waiting.items()
+            if mid not in waiting_still and self._is_due(mid, parked, before)
+        ]
+        published = self._publish(due) if due else 0
+        if time.monotonic() >= self._next_forgetting:
+            self._next_forgetting = time.monotonic() + FORGETTING_PAUSE
+            horizon = self._queries.now_ms() - REMEMBER_MS
+            for mid, parked, raw in self._queries.parked():
+                # No copy will ask for it any more.
+                if parked.state in (ParkingState.FINISHED, ParkingState.KEPT) and parked.number < horizon:
+                    self._ledger.forget(mid, raw)
+        return published
+
+    def _is_due(self, mid: str, parked: Parked, finished: dict[str, float]) -> bool:
+        """Whether no start of it is left: those that finish take its parking along."""
+        recorded = self._ledger.look(mid, parked.start.id, self._activation_ms)
+        if recorded.start is not None and recorded.ended is Ended.DONE:
+            token, now = recorded.start.token, time.monotonic()
+            since = self._finished[token] = finished.get(token, now)
+            if now - since > COURTESY:  # its acknowledgement was lost with its connection
+                self._ledger.clean_up([(mid, token)])
+            return False
+        return not recorded.is_in_the_way
+
+    def _publish(self, due: list[tuple[str, Parked]]) -> int:
+        published = 0
+        with Publisher(self._app) as publisher:
+            for mid, parked in due:
+                packed = self._queries.parcel(mid)
+                if packed is None:
+                    continue  # it is over, since a moment ago
+                original, queue = stored_message(unpack(packed)), parked.start.queue
+                headers = {name: value for name, value in original.headers.items() if name != TRIAL}
+                if parked.start.alone and self._trial_queue:
+                    headers[TRIAL], queue = queue, self._trial_queue
+                try:
+                    publisher.publish(original, queue, {**headers, PARK: parked.number})
+                    published += self._ledger.unpark(mid, parked.number)
+                except NotPublished as error:
+                    story = "celery_poison: a parked message cannot be published again yet: %s"
+                    _say_once(self._complained, story, error)
+                    if not isinstance(error, NoSuchQueue):
+                        break
+        return published
+
+
 class Outgoing:
-    """Moves on what goes to a named destination, or back to its own queue (WAS-4, WAS-5)."""
+    """Moves on what goes to a named destination, or back to its own queue (WAS-4, WAS-5).
+
+    Until the broker has confirmed a message, it is in quarantine. A destination that refuses holds up nobody:
+    its messages stay in quarantine and are tried again (WAS-8, MSG-4).
+    """
 
     def __init__(self, app: Celery, ledger: Ledger) -> None:
         self._app = app
@@ -92,7 +200,8 @@ class Outgoing:
         except PublishRefused as error:
             self._refused[queue] = time.monotonic() + PAUSE
             self._ledger.postpone(mid, PAUSE)
-            self._complain(error)
+            story = "celery_poison: a message cannot leave quarantine yet, and is tried again: %s"
+            _say_once(self._complained, story, error)
         else:
             return True
         return False
@@ -121,14 +230,6 @@ class Outgoing:
             with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):
                 canvas = json.dumps(canvas_in(stored))
         self._ledger.sent(record.mid, number, ACTOR, canvas)
-
-    def _complain(self, error: PublishRefused) -> None:
-        """Say once that a message stays in quarantine."""
-        if str(error) not in self._complained:
-            self._complained.add(str(error))
-            logger.warning(
-                "celery_poison: a message cannot leave quarantine yet, and is tried again: %s", error
-            )
 
 
 def _decision(record: MessageRecord | None) -> tuple[str, str, str]:

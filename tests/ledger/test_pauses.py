@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
-from celery_poison.failover.parking import Parking
+from celery_poison.failover.leaving import Parking
 from celery_poison.ledger import Keys, Ledger, pauses
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.pauses import Paused

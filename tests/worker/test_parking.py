@@ -10,7 +10,7 @@ import pytest
 from celery.signals import before_task_publish
 
 from celery_poison.broker.publish import Publisher
-from celery_poison.failover.parking import Parking
+from celery_poison.failover.leaving import Parking
 from celery_poison.headers import MARK, MID, PARK
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of

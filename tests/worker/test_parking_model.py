@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from celery_poison.decide import Action, judge
 from celery_poison.errors import StaleDelivery
-from celery_poison.failover import parking
+from celery_poison.failover import leaving
 from celery_poison.headers import MID, PARK, TRIAL
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
@@ -77,7 +77,7 @@ class ParkingMachine(RuleBasedStateMachine):
         self.finished = 0
         self.read: list[tuple[str, Parked]] = []
         settings: Any = SimpleNamespace(activation_interval=3600, trial=self.trial, trial_queue=COURT)
-        self.parking = parking.Parking(None, self.ledger, settings)  # type: ignore[arg-type]
+        self.parking = leaving.Parking(None, self.ledger, settings)  # type: ignore[arg-type]
         self.dies_after_publishing = False
         machine = self
 
@@ -96,7 +96,7 @@ class ParkingMachine(RuleBasedStateMachine):
                     raise Died
 
         self.publisher = Publisher
-        parking.Publisher = Publisher  # type: ignore[assignment, misc]
+        leaving.Publisher = Publisher  # type: ignore[assignment, misc]
 
     def teardown(self) -> None:
         try:
@@ -314,8 +314,8 @@ class TrialMachine(ParkingMachine):
 def test_TP1_8_in_any_order_of_deaths_and_copies_a_message_runs_once_and_is_never_lost(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, machine: type[ParkingMachine]
 ) -> None:
-    monkeypatch.setattr(parking, "COURTESY", -1.0)
-    monkeypatch.setattr(parking, "Publisher", parking.Publisher)  # put back at the end
+    monkeypatch.setattr(leaving, "COURTESY", -1.0)
+    monkeypatch.setattr(leaving, "Publisher", leaving.Publisher)  # put back at the end
     machine.url = redis_url
     run_state_machine_as_test(
         machine,

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from celery_poison import causes
-from celery_poison.failover.parking import Parking
+from celery_poison.failover.leaving import Parking
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
