@@ -14,7 +14,7 @@ from celery.bin.base import CeleryCommand
 
 from celery_poison import signals
 from celery_poison.cli.session import app_of, json_option, verb
-from celery_poison.failover.standalone import StandaloneMonitor
+from celery_poison.failover.monitor import StandaloneMonitor
 from celery_poison.metrics import register
 
 #: Signal -> how it is told.

@@ -1,12 +1,17 @@
-"""Every worker carries a monitor; the one that holds the lock declares workers dead (EMS-1 to EMS-4)."""
+"""Every worker carries a monitor; the one that holds the lock declares workers dead (EMS-1 to EMS-4).
+
+One may run in a process of its own: a standby for fleets of one worker.
+"""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,7 +20,7 @@ from uuid import uuid4
 from celery import Celery
 from celery.utils.log import get_logger
 
-from celery_poison import signals
+from celery_poison import causes, signals
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
 from celery_poison.failover import Aside
@@ -23,11 +28,15 @@ from celery_poison.failover.leaving import Outgoing, Parking, Retention
 from celery_poison.failover.notifier import Notifier
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
-from celery_poison.ledger import Ledger
+from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import GONE_PATIENCE_MS, GateLimits, Silence
+from celery_poison.ledger.notices import SUSPECTED, Fact, Notice, leave_notice
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.writer import Writer
+from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.error_transactions import ErrorTransactions
+from celery_poison.quarantine.owner import identity_of
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -35,6 +44,8 @@ logger = get_logger("celery_poison")
 #: Seconds between two rounds of the monitor that holds the lock, and of one that only tries to get it.
 ACTIVE_PAUSE = 0.25
 STANDBY_PAUSE = 0.5
+#: Seconds after which the broken connection of a standalone monitor is looked at again at the latest.
+TICK = 5.0
 
 #: Seconds for which a monitor must have heard Redis again before it believes that connections are gone:
 #: what cut its own connection may have cut everybody's.
@@ -72,7 +83,9 @@ class Monitor:
         self._activation = settings.activation_interval
         self._activation_ms = int(settings.activation_interval * 1000)
         self._recovery = Recovery(app, ledger, flagged, trials=settings.has_trials)
-        self._gate = _gate_limits(settings)
+        share, workers = settings.fleet_gate_share, settings.fleet_gate_workers
+        window_ms = int(settings.fleet_gate_window * 1000)
+        self._gate = GateLimits(share, workers, window_ms) if share else None
         self._parking = Parking(app, ledger, settings)
         self._outgoing, self._sending = Outgoing(app, ledger), Aside("poison-outgoing")
         self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
@@ -262,9 +275,64 @@ class Monitor:
         self._event(signal.name, facts)
 
 
-def _gate_limits(settings: Settings) -> GateLimits | None:
-    share, workers = settings.fleet_gate_share, settings.fleet_gate_workers
-    return GateLimits(share, workers, int(settings.fleet_gate_window * 1000)) if share else None
+# --- in a process of its own ------------------------------------------------------------------------
+
+
+class StandaloneMonitor:
+    """A monitor in a process of its own, which watches the workers of one app until :meth:`stop` (EMS-3).
+
+    Raises:
+        ConfigurationError: a setting is wrong, or the ledger belongs to another app.
+        LedgerUnavailable: Redis is away at the start; later it is waited for.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        plugin = plugin_of(app)
+        self.name = f"monitor@{socket.gethostname()}/{uuid4().hex[:16]}"
+        self._ledger = plugin.open_ledger()
+        for warning in connection.check_server(self._ledger.client):
+            logger.warning("celery_poison: %s", warning)
+        connection.enroll(self._ledger.client, self._ledger.keys, **identity_of(app))
+        self._writer = Writer(self._ledger.client, self._ledger.keys.channel(self.name))
+        self._monitor = Monitor(
+            app,
+            self._ledger,
+            plugin.settings,
+            lambda: (self.name, self._writer.run_id),
+            self._flagged,
+            lambda: plugin.refresh_policies(self._ledger),
+        )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it holds the lock; else it is the standby of the one that does."""
+        return self._monitor.is_active
+
+    def run(self) -> None:
+        """Watch until :meth:`stop` is called from a signal handler or another thread."""
+        threading.Thread(target=self._stay_connected, name="poison-presence", daemon=True).start()
+        self._monitor.work()
+        try:
+            self._ledger.retire(self.name)
+        except LedgerUnavailable as error:
+            logger.warning("celery_poison: %s", error)
+
+    def stop(self) -> None:
+        self._monitor.stop()
+
+    def _flagged(self, id: str, task: str, cause: str, crashes: int) -> None:
+        story = causes.describe(cause)
+        logger.warning(SUSPECTED, task, id, story, crashes)
+        signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
+        try:
+            leave_notice(self._ledger, Notice(id, Fact.CANDIDATE, story))
+        except LedgerUnavailable as error:
+            logger.debug("celery_poison: nobody will announce this candidate: %s", error)
+
+    def _stay_connected(self) -> None:
+        while True:
+            self._writer.open()
+            self._writer.wait(TICK)
 
 
 # --- host evidence ---------------------------------------------------------------------------------
@@ -288,28 +356,21 @@ def last_heard(ledger: Ledger, worker: str, how: Silence, looks: Iterable[int] =
         vitals, beat, gone, (seconds, micros) = pipe.execute()
     ended = int(gone) if how is Silence.GONE and gone else seconds * 1000 + micros // 1000
     heard_ms = max(0, ended - int(beat)) if beat is not None else None
-    try:
-        told = _evidence(json.loads(vitals or b"{}"), how, heard_ms)
-    except (ValueError, TypeError, KeyError, AttributeError):  # another version's
-        told = Evidence(noticed=how, heard_ms=heard_ms)
+    told = Evidence(noticed=how, heard_ms=heard_ms)
+    with suppress(ValueError, TypeError, KeyError, AttributeError):  # another version's, or none
+        said = json.loads(vitals or b"{}")
+        used, limit = said["used_kb"], said["limit_kb"]
+        told = replace(
+            told,
+            used_kb=used or None,
+            limit_kb=limit or None,
+            limit_of=said["limit_of"] if limit else "",
+            near_limit=used >= NEAR * limit if limit else None,
+            asked=said.get("asked", ""),
+            asked_ms=said["asked_ms"] + (heard_ms or 0) if "asked_ms" in said else None,
+        )
     if beat is None or how is Silence.FROZEN:  # nobody died
         return told
     # Until its connections were gone, every look has seen them.
     seen = max((look for look in looks if look < ended), default=0) if how is Silence.GONE else 0
     return replace(told, after_ms=max(int(beat), seen), by_ms=ended)
-
-
-def _evidence(vitals: dict[str, Any], how: Silence, heard_ms: int | None) -> Evidence:
-    if not vitals:
-        return Evidence(noticed=how, heard_ms=heard_ms)
-    used, limit = vitals["used_kb"], vitals["limit_kb"]
-    return Evidence(
-        noticed=how,
-        heard_ms=heard_ms,
-        used_kb=used or None,
-        limit_kb=limit or None,
-        limit_of=vitals["limit_of"] if limit else "",
-        near_limit=used >= NEAR * limit if limit else None,
-        asked=vitals.get("asked", ""),
-        asked_ms=vitals["asked_ms"] + (heard_ms or 0) if "asked_ms" in vitals else None,
-    )

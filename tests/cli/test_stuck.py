@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from celery_poison.failover.standalone import StandaloneMonitor
+from celery_poison.failover.monitor import StandaloneMonitor
 from celery_poison.metrics import register
 from celery_poison.model import Start
 from celery_poison.testing import RedisServer
