@@ -62,15 +62,13 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The death that is being recovered from, and the right to do so."""
+    """The death that is being recovered from, and the right to do so; the rest is as in ``DeadStart``."""
 
     incident: Incident
     fence: int
-
-    @property
-    def children_may_live(self) -> bool:
-        """Whether only the main process may be lost; else the connections of all processes were gone."""
-        return self.incident.how != Silence.GONE
+    receiving: bool = False
+    beside: bool = False
+    early: bool = False
 
     @property
     def known(self) -> Known:
@@ -107,19 +105,25 @@ class Recovery:
         Raises:
             Fenced: another monitor took over, and goes on with this.
         """
-        known = self._queries.incident(incident) or _unheard_of(worker, incident)
-        death = _Death(known, fence)
+        known = self._queries.incident(incident)
+        if known is None:
+            known = Incident(incident=incident, worker=worker, cause=causes.UNKNOWN)
         flagged = unfinished = 0
         finished = []
         starts = [row for row in self._queries.running() if row[1].worker == worker]
         # What was being received last: while its mark is there, a monitor that begins again sees it too.
         starts.sort(key=lambda row: row[1].phase == Phase.ADMITTING)
-        receiving = any(start.phase == Phase.ADMITTING for _, start, _ in starts)
-        beside = any(start.phase == Phase.RUNNING and not start.is_in_cell for _, start, _ in starts)
+        noticed = known.noticed_at
+        death = _Death(
+            known,
+            fence,
+            receiving=any(start.phase == Phase.ADMITTING for _, start, _ in starts),
+            beside=any(start.phase == Phase.RUNNING and not start.is_in_cell for _, start, _ in starts),
+            early=noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE,
+        )
         ends = self._queries.ends([start.token for _, start, _ in starts])
-        early = self._is_early(known)
         for (mid, start, raw), ended in zip(starts, ends, strict=True):
-            end = end_of(self._facts(start, ended, death, early=early, receiving=receiving, beside=beside))
+            end = end_of(self._facts(start, ended, death))
             if end.end is StartEnd.FINISHED:
                 finished.append((mid, start.token))
             unfinished += end.end is StartEnd.WAIT
@@ -138,28 +142,25 @@ class Recovery:
         known = [start.id for start in running if start.deliveries > 1 and start.phase != Phase.CLAIMED]
         return self._queries.died_before(known) if known else set()
 
-    def _facts(
-        self, start: Start, ended: Ended, death: _Death, *, early: bool, receiving: bool, beside: bool
-    ) -> DeadStart:
-        lives = ended is not Ended.DONE and death.children_may_live and self._queries.child_lives(start)
+    def _facts(self, start: Start, ended: Ended, death: _Death) -> DeadStart:
+        # If it is gone, the connections of all its processes were, and not only the main one's.
+        may_live = ended is not Ended.DONE and death.incident.how != Silence.GONE
+        lives = may_live and self._queries.child_lives(start)
         is_open = ended is Ended.NOT and not lives and start.phase != Phase.CLAIMED
         asks_history = is_open and (start.alone or start.phase == Phase.ADMITTING)
+        task = self._app.tasks.get(start.task) if is_open and not death.is_nobodys_fault else None
         return DeadStart(
             start,
             ended,
             history=self._queries.history(start.id) if asks_history else NO_HISTORY,
             child_lives=lives,
             nobodys_fault=death.is_nobodys_fault,
-            receiving=receiving,
-            beside=beside,
-            early=early,
-            succeeded=is_open and not death.is_nobodys_fault and self._had_succeeded(start),
+            receiving=death.receiving,
+            beside=death.beside,
+            early=death.early,
+            succeeded=task is not None and success_was_stored(task, start.id),
             trials=self._trials,
         )
-
-    def _is_early(self, incident: Incident) -> bool:
-        noticed = incident.noticed_at
-        return noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE
 
     def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
         frozen = death.incident.cause == causes.FROZEN
@@ -221,10 +222,6 @@ class Recovery:
             self._flagged(start.id, start.task, cause, recorded.history.crashes)
         return True
 
-    def _had_succeeded(self, start: Start) -> bool:
-        task = self._app.tasks.get(start.task)
-        return task is not None and success_was_stored(task, start.id)
-
     def sweep_orphans(self, patience: float, fence: int) -> None:
         """End starts whose worker nobody knows (Redis lost its lease): unknown, so nobody's fault.
 
@@ -234,13 +231,16 @@ class Recovery:
         Raises:
             Fenced: another monitor took over.
         """
-        unknown = _Death(_unheard_of(), fence)
+        unknown = _Death(Incident(incident="", worker="", cause=causes.UNKNOWN), fence)
         known = set(self._queries.leases()) | set(self._queries.open_incidents())
         now, seen = time.monotonic(), self._orphans
         self._orphans = {}
         ended = set(self._queries.ended_tokens())  # before the starts: an end on record has its start there
         running = [(mid, start) for mid, start, _ in self._queries.running()]
-        self._forget_strays(ended - {start.token for _, start in running}, fence)
+        strays = ended - {start.token for _, start in running}
+        if forgotten := strays & self._strays:  # they were there in the last sweep too: nobody asks for them
+            self._ledger.forget_ends(forgotten, fence)
+        self._strays = strays - forgotten
         starts = [(mid, start) for mid, start in running if start.worker not in known]
         ends = self._queries.ends([start.token for _, start in starts])
         for (mid, start), end in zip(starts, ends, strict=True):
@@ -263,13 +263,3 @@ class Recovery:
         for boot_id in ownerless & self._ownerless:
             put_back(self._app, boot_id, ())
         self._ownerless = ownerless
-
-    def _forget_strays(self, strays: set[str], fence: int) -> None:
-        """Forget ends without a start that were there in the last sweep too: nobody asks for them."""
-        if forgotten := strays & self._strays:
-            self._ledger.forget_ends(forgotten, fence)
-        self._strays = strays - forgotten
-
-
-def _unheard_of(worker: str = "", incident: str = "") -> Incident:
-    return Incident(incident=incident, worker=worker, cause=causes.UNKNOWN)
