@@ -18,27 +18,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import count
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
 from celery.utils.log import get_logger
 from kombu.transport import redis, virtual
-from kombu.transport.redis import Empty
-from kombu.utils.json import loads
+from kombu.transport.redis import Empty, Mutex, MutexHeld
+from kombu.utils.json import dumps, loads
 from redis.exceptions import NoScriptError
 
 from celery_poison.broker.held import Held, Holdings
-from celery_poison.broker.qos import OwnedQoS
 from celery_poison.broker.sealed import Sealed, tagged, wrapped
-from celery_poison.broker.unacked import announce, arriving_key, text
+from celery_poison.broker.unacked import Unacked, announce, arriving_key, owner_of, text
 
 logger = get_logger(__name__)
 
 #: Says of a boot id whether its worker lives; False also if nobody knows it, None if nobody can say now.
 OwnerIsAlive = Callable[[str], bool | None]
-
 
 #: Seconds an idle worker waits on one queue before it looks at the others.
 PATIENCE = 0.1
@@ -69,7 +67,9 @@ class RedisMessage(virtual.Message, Sealed):
     """
 
     def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
-        tag, self.registered = channel.take_tag()
+        tag, channel.fetched_tag = channel.fetched_tag, None
+        self.registered = tag is not None  # as unacknowledged, already
+        tag = tag or channel.next_tag()
         self.queue_name = channel.arriving_from
         try:
             super().__init__(tagged(payload, tag), channel=channel, **kwargs)
@@ -95,6 +95,66 @@ class RedisMessage(virtual.Message, Sealed):
             self._state = "REQUEUED"
         else:
             super().reject(requeue=requeue)
+
+
+class OwnedQoS(redis.QoS):
+    """kombu's count of what a channel may prefetch; what becomes of the messages is the book's affair."""
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        if not message.registered:
+            self.channel.held.take(delivery_tag, self.channel)
+            entry = dumps([message._raw, "", message.queue_name])
+            with self.pipe_or_acquire() as pipe:
+                pipe.zadd(self.unacked_index_key, {delivery_tag: time()})
+                pipe.hset(self.unacked_key, delivery_tag, entry)
+                pipe.execute()
+        virtual.QoS.append(self, message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        self.channel.held.acknowledge(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        if requeue:
+            self.channel.held.put_back(delivery_tag, leftmost=True)
+        else:
+            self.channel.held.acknowledge(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+
+    def put_first(self, delivery_tag: str) -> None:
+        """Put an unacked message back to the front of its queue."""
+        self.channel.held.put_back(delivery_tag)
+        virtual.QoS.ack(self, delivery_tag)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        """As in kombu (shutdown, lost connection), but for what has begun; and it cannot fail."""
+        self.channel.leave()
+        self._delivered.clear()
+
+    def restore_visible(self, start: int = 0, num: int | None = 10, interval: int = 10) -> None:
+        """As in kombu, but what a living worker holds stays with it, however long that takes (TP1-8).
+
+        https://github.com/celery/celery/issues/5935
+        """
+        self._vrestore_count += 1
+        if (self._vrestore_count - 1) % (interval or 1):
+            return
+        with self.channel.conn_or_acquire() as client, suppress(MutexHeld):
+            before = time() - self.visibility_timeout
+            with Mutex(client, self.unacked_mutex_key, self.unacked_mutex_expire):
+                unacked, mine = Unacked(self.channel), self.channel.held.tags()
+                is_alive = cache(self.channel.owner_is_alive)
+
+                def is_lost(tag: str) -> bool:
+                    owner = owner_of(tag)
+                    if owner is None:
+                        return True  # plain kombu gave the tag: it knows no owners
+                    if owner == self.channel.boot_id:
+                        return tag not in mine  # its delivery was lost with a connection
+                    return is_alive(owner) is False
+
+                lost = [tag for tag in unacked.expired(before) if is_lost(tag)]
+                unacked.restore(lost[start : start + num] if num else lost, record=True)
 
 
 #: kombu's own channel at run time is the class this is mixed into.
@@ -124,7 +184,7 @@ class OwnedChannel(_Base):
     heard_at = 0.0
     arriving_from: str | None = None
     arriving_item: Any = None
-    _fetched_tag: str | None = None
+    fetched_tag: str | None = None
     _fetches = False
     _receives = False
     _tag_in_flight = ""
@@ -182,11 +242,6 @@ class OwnedChannel(_Base):
             raise ConnectionError("this channel's connection was closed")
         return super()._connparams(asynchronous=asynchronous)
 
-    def take_tag(self) -> tuple[str, bool]:
-        """Return the tag for a message that arrives, and whether it is registered already."""
-        tag, self._fetched_tag = self._fetched_tag, None
-        return (tag, True) if tag else (self._next_tag(), False)
-
     def basic_consume(self, queue: str, no_ack: bool, *args: Any, **kwargs: Any) -> Any:
         if no_ack:
             self._without_acks.add(queue)
@@ -236,22 +291,19 @@ class OwnedChannel(_Base):
         queues = self._queue_cycle.consume(len(self.active_queues))
         if not queues:
             return
-        self._announce(queues[0])
+        if queues[0] not in self._announced:
+            announce(self, self.boot_id, queues[0])
+            self._announced.add(queues[0])
         if self._tag_in_flight:  # its answer was lost, kombu has connected anew without a word
             self.held.lost_sight_of(self._tag_in_flight)
         connection = self._in_poll = self.client.connection
         self._brpop_sent_at = monotonic()
-        self._tag_in_flight = self._next_tag()
+        self._tag_in_flight = self.next_tag()
         self.held.take(self._tag_in_flight, self)
         wait, fetch = self._commands(queues)
         # After a message there is probably another: it is fetched without waiting for it first.
         self._waits = not self._found
         connection.send_packed_command(connection.pack_commands([wait, fetch] if self._waits else [fetch]))
-
-    def _announce(self, queue: str) -> None:
-        if queue not in self._announced:
-            announce(self, self.boot_id, queue)
-            self._announced.add(queue)
 
     def _commands(self, queues: list[str]) -> tuple[list[Any], list[Any]]:
         prefix = self.global_keyprefix or ""
@@ -271,7 +323,7 @@ class OwnedChannel(_Base):
         try:
             queue, item = self._fetched()
             self._queue_cycle.rotate(queue)
-            self._fetched_tag, self._tag_in_flight = self._tag_in_flight, ""
+            self.fetched_tag, self._tag_in_flight = self._tag_in_flight, ""
             self.arriving_item, payload = item, None
             with suppress(Exception):  # its receiver says what is wrong with it
                 payload = loads(item)
@@ -330,7 +382,7 @@ class OwnedChannel(_Base):
         with self.conn_or_acquire() as client:
             self._script = client.execute_command("SCRIPT LOAD", _FETCH)
 
-    def _next_tag(self) -> str:
+    def next_tag(self) -> str:
         return f"{self.boot_id}-{next(_numbers)}"
 
 

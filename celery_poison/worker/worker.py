@@ -10,8 +10,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_poison.broker.held import Holdings
-from celery_poison.broker.renewal import Renewal
+from celery_poison.broker.held import Holdings, Renewal
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.failover.monitor import Monitor

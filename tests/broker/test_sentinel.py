@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from celery_poison.broker.renewal import Renewal
+from celery_poison.broker.held import Renewal
 from celery_poison.testing import RedisServer, wait_until
 from celery_poison.testing.basics import free_ports
 from tests.broker.kit import Site
