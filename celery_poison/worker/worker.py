@@ -21,7 +21,8 @@ from celery_poison.plugin import plugin_of
 from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.error_transactions import ErrorTransactions, for_failed_sends
 from celery_poison.sandbox.pool import Cells
-from celery_poison.worker import child, crash_reports
+from celery_poison.sandbox.trial import Prepare
+from celery_poison.worker import child, crash_reports, in_cell
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Attempts, Complaints, greet
 from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
@@ -44,7 +45,7 @@ from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import AdmitMarks
-from celery_poison.worker.recorder import open_recorder
+from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import ReconnectCleanup, Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
@@ -105,8 +106,8 @@ class Worker:
         self._writer = Writer(self._ledger.client, channel, on_connect=child.still_running)
         self._lease = Lease(settings.activation_interval)
         self._durable = open_durable(settings, self._ledger, self._writer)
-        self._recorder = open_recorder(
-            settings, self._ledger, self._writer, self._me.node, self._policies, self._durable
+        self._recorder = Recorder(
+            settings, self._ledger.keys, self._writer, self._me.node, self._policies, self._durable
         )
         self._admit_marks = AdmitMarks(self._writer, self._ledger.keys)
         self._health = Health(self._app, settings, self._recorder, self.complain)
@@ -210,20 +211,14 @@ class Worker:
         self._owners = Owners(self._ledger)
 
     def _make_cells(self) -> None:
-        host = CellHost(
-            self._app,
-            self._me,
-            self._settings,
-            self._recorder,
-            self.loop,
-            self.shutdown,
-            self.exits,
-            self.complain,
-            self._plugin.ledger_url,
-            self._crash_reports.path if self._crash_reports else "",
-        )
+        host = CellHost(self._app, self.complain, self.loop, self.shutdown, self.exits, self._prepare_cell)
         pool = self._pool
         self.cells = Cells(host, self._settings, pool.limits, lease=self._lease.fd, slots=pool.slots)
+
+    def _prepare_cell(self) -> Prepare:
+        ledger = self._plugin.ledger_url, self._settings.namespace
+        reports = self._crash_reports.path if self._crash_reports else ""
+        return partial(in_cell.prepare, self._me.worker, ledger, self._recorder.secret, reports)
 
     def _make_heartbeat(self) -> None:
         settings, pool = self._settings, self._pool
