@@ -25,7 +25,7 @@ from celery_poison.sandbox.trial import Prepare
 from celery_poison.worker import child, crash_reports, in_cell
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Attempts, Complaints, greet
-from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
+from celery_poison.worker.blocklist import Checker, Fingerprints
 from celery_poison.worker.dispatcher import CellHost, Dispatcher, start_permission
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.health import Health, Refresher
@@ -117,14 +117,13 @@ class Worker:
         self._errors = ErrorTransactions(self._app, self._ledger)
         self._plugin.on_send_failed = for_failed_sends(self._app)
         fingerprints = Fingerprints(self.complain)
-        blocks = BlockList(self._ledger, self.complain)
-        self._checker = Checker(blocks, fingerprints, self._recorder, self.complain)
+        self._checker = Checker(self._ledger, fingerprints, self._recorder, self.complain)
         self.refresher = Refresher(
             self._plugin,
             self._ledger,
             self._health,
             self._policies,
-            blocks,
+            self._checker,
             self._pausing,
             self._announce,
             self.loop,
