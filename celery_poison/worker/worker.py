@@ -31,16 +31,14 @@ from celery_poison.worker.durable import open_durable
 from celery_poison.worker.health import Health, Refresher
 from celery_poison.worker.heartbeat import (
     Heartbeat,
-    HostEvidence,
     Owners,
     Payload,
     PoolFacts,
-    Reception,
     Shutdown,
 )
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
-from celery_poison.worker.outcome import Outcomes, Ownership
+from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.quarantine_writer import QuarantineWriter
@@ -174,7 +172,8 @@ class Worker:
             self._me,
             self._settings,
             self._ledger,
-            Ownership(self._ledger, self._lease, self._recorder),
+            self._lease,
+            self._recorder,
             self._background,
             self.loop,
             self._deferred_cleanup,
@@ -221,10 +220,8 @@ class Worker:
 
     def _make_heartbeat(self) -> None:
         settings, pool = self._settings, self._pool
-        evidence = HostEvidence(self.shutdown, self.complain)
-        reception = Reception(self.loop, pool.slots, self.complain)
         payload = Payload(
-            self._app, self._me, settings.release, pool, self.shutdown, evidence, reception, self._pausing.out
+            self._app, self._me, pool, self.shutdown, self.loop, self._pausing.out, self.complain
         )
         self.heartbeat = Heartbeat(
             self._plugin.open_ledger(),
