@@ -201,23 +201,19 @@ class Exits:
 
     def follow(self, pool: Any) -> None:
         """Hear how the processes of a prefork pool end; safe to call again."""
-        follow(pool, self._ended_process)
+        follow(pool, self._remember)
 
-    def _ended_process(self, pid: int, status: int, peak_kb: int) -> None:
+    def _remember(self, pid: int, status: int, peak_kb: int) -> _Exit:
+        """Remember how a process ended, and what it still said, until somebody asks."""
         report = self._reports.read(pid) if self._reports else CrashReport()
-        self._remember(pid, _Exit(status, peak_kb, report))
-
-    def _remember(self, pid: int, found: _Exit) -> None:
-        """Remember how a process ended, until somebody asks."""
         while len(self._ended) >= _REMEMBERED:
             self._ended.pop(next(iter(self._ended)))
-        self._ended[pid] = found
+        self._ended[pid] = found = _Exit(status, peak_kb, report)
+        return found
 
     def of_cell(self, pid: int, death: Death) -> Evidence:
         """Remember how a cell ended, and return what is known about it."""
-        report = self._reports.read(pid) if self._reports else CrashReport()
-        found = _Exit(death.exit_code, death.peak // 1024, report)
-        self._remember(pid, found)
+        found = self._remember(pid, death.exit_code, death.peak // 1024)
         signum = -death.exit_code if death.exit_code < 0 else None
         is_by_kill = signum == signal.SIGKILL and death.status is not None
         return self._evidence(found, signum, oom=bool(death.why) if is_by_kill else None)
