@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from logging import ERROR, INFO, WARNING
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote
 
 from celery import Celery
@@ -186,17 +186,6 @@ _TOLD: Final = {
 }
 
 
-class Attempt(Protocol):
-    """A request whose run has ended, as far as reports go."""
-
-    id: str
-    type: str
-    mid: str
-    message: Any
-
-    def start(self) -> Start: ...
-
-
 @dataclass(eq=False, repr=False)
 class Attempts:
     """Tells of the attempts of one worker, in the background thread."""
@@ -205,7 +194,7 @@ class Attempts:
     background: Background
     policies: Mapping[str, tuple[Policy, bool]]
 
-    def ended(self, request: Attempt, run: Run, error: BaseException) -> None:
+    def ended(self, request: Any, run: Run, error: BaseException) -> None:
         """Have it told how a run ended, if somebody wants to hear of that (on the event loop)."""
         if run.end not in _TOLD or run.observed:
             return

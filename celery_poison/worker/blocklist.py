@@ -73,17 +73,19 @@ class _Rules(NamedTuple):
     whose: frozenset[str] = frozenset()
 
 
-class BlockList:
-    """The local copy of the block list."""
+@dataclass(eq=False, repr=False)
+class Checker:
+    """The local copy of the block list, and what holds messages against it.
 
-    def __init__(self, ledger: Ledger, complain: Callable[[Exception], None]) -> None:
-        self._ledger = ledger
-        self._complain = complain
-        self._rules = _Rules()
+    Args:
+        recorder: knows the key of fingerprints.
+    """
 
-    @property
-    def version(self) -> int:
-        return self._rules.version
+    ledger: Ledger
+    fingerprints: Fingerprints
+    recorder: Recorder
+    complain: Callable[[Exception], None]
+    _rules = _Rules()
 
     def refresh(self) -> None:
         """Take over what has changed in the ledger.
@@ -91,12 +93,12 @@ class BlockList:
         Raises:
             LedgerUnavailable: Redis is away; the rules in force stay.
         """
-        if policies.version(self._ledger, self._ledger.keys.blocks) == self._rules.version:
+        if policies.version(self.ledger, self.ledger.keys.blocks) == self._rules.version:
             return
-        version, raw, now = policies.read(self._ledger, self._ledger.keys.blocks)
+        version, raw, now = policies.read(self.ledger, self.ledger.keys.blocks)
         rules, complaints = read_rules(raw, now)
         for complaint in complaints:
-            self._complain(complaint)
+            self.complain(complaint)
         before, offset = self._rules.by_field, time.monotonic() - now
         self._rules = _Rules(
             version,
@@ -114,39 +116,20 @@ class BlockList:
         rules = self._rules
         if not rules.by_field:
             return False
-        return self.goes_by_fingerprint(task) or policies.block_field(Kind.TASK, task) in rules.by_field
+        return self._goes_by_fingerprint(task) or policies.block_field(Kind.TASK, task) in rules.by_field
 
-    def goes_by_fingerprint(self, task: str) -> bool:
+    def _goes_by_fingerprint(self, task: str) -> bool:
         whose = self._rules.whose
         return task in whose or "" in whose
 
-    def find(self, kind: Kind, name: str) -> Rule | None:
+    def _find(self, kind: Kind, name: str) -> Rule | None:
         """Return the rule of that name, if it is in force."""
         rule, over = self._rules.by_field.get(policies.block_field(kind, name), (None, None))
         return None if over is not None and time.monotonic() >= over else rule
 
-
-@dataclass(eq=False, repr=False)
-class Checker:
-    """Holds messages against the block list.
-
-    Args:
-        recorder: knows the key of fingerprints.
-    """
-
-    blocks: BlockList
-    fingerprints: Fingerprints
-    recorder: Recorder
-    complain: Callable[[Exception], None]
-
-    def concerns(self, task: str) -> bool:
-        """Whether some rule may be about messages of this task."""
-        return self.blocks.concerns(task)
-
     def must_ask(self, message: Any, task: str, policy: Policy) -> bool:
         """Whether only the user's own function can tell: it must run under an admit mark."""
-        blocks, function = self.blocks, policy.fingerprint
-        return blocks.goes_by_fingerprint(task) and self.fingerprints.asks(message, task, function)
+        return self._goes_by_fingerprint(task) and self.fingerprints.asks(message, task, policy.fingerprint)
 
     def reason(self, message: Any, task: str, policy: Policy, *, ask: bool) -> str:
         """Return the rule that ``message`` falls under, as a sentence, or the empty string; never raises.
@@ -154,7 +137,7 @@ class Checker:
         Args:
             ask: whether the user's function may be asked, if only that can tell.
         """
-        message.checked_against = self.blocks.version
+        message.checked_against = self._rules.version
         try:
             rule = self._rule(message, task, policy, ask=ask)
         except Exception as error:
@@ -163,17 +146,17 @@ class Checker:
         return rule.reason if rule else ""
 
     def _rule(self, message: Any, task: str, policy: Policy, *, ask: bool) -> Rule | None:
-        rule = self.blocks.find(Kind.TASK, task)
-        if rule is not None or not self.blocks.goes_by_fingerprint(task):
+        rule = self._find(Kind.TASK, task)
+        if rule is not None or not self._goes_by_fingerprint(task):
             return rule
         if not ask and self.must_ask(message, task, policy):
             return None
         fingerprint = self.fingerprints.of(message, task, self.recorder.secret, policy.fingerprint)
-        rule = self.blocks.find(Kind.FINGERPRINT, fingerprint)
+        rule = self._find(Kind.FINGERPRINT, fingerprint)
         return rule if rule is not None and rule.task in ("", task) else None
 
     def on_its_way_to_the_pool(self, message: Any, task: str, policy: Policy) -> str:
         """The same for a message that may have waited in this worker while its kind was blocked."""
-        if getattr(message, "checked_against", None) == self.blocks.version:
+        if getattr(message, "checked_against", None) == self._rules.version:
             return ""
         return self.reason(message, task, policy, ask=False)

@@ -19,13 +19,11 @@ from celery.worker import state
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Prepare
 from celery_poison.settings import Settings
-from celery_poison.worker import in_cell
 from celery_poison.worker.health import Health
 from celery_poison.worker.heartbeat import Shutdown
-from celery_poison.worker.lease import Incarnation, Lease
+from celery_poison.worker.lease import Lease
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.receive import AdmitMarks
-from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.threads import EventLoop
 
@@ -163,58 +161,30 @@ def start_permission(settings: Settings, rejoin: Rejoin, lease: Lease, health: H
     return may_start
 
 
+@dataclass(eq=False, repr=False)
 class CellHost:
-    """What a sandbox asks of its worker; see :class:`celery_poison.sandbox.trial.Host`.
+    """What a sandbox asks of its worker; see :class:`celery_poison.sandbox.trial.Host`."""
 
-    Args:
-        ledger_url: where the ledger is.
-        crash_reports: directory in which processes leave their crash reports; empty for none.
-    """
+    app: Celery
+    complain: Callable[[Exception], object]
+    loop: EventLoop
+    shutdown: Shutdown
+    exits: Exits
+    #: Returns what makes a fresh process one that runs tasks for this worker.
+    prepare_cell: Callable[[], Prepare]
 
-    def __init__(
-        self,
-        app: Celery,
-        me: Incarnation,
-        settings: Settings,
-        recorder: Recorder,
-        loop: EventLoop,
-        shutdown: Shutdown,
-        exits: Exits,
-        complain: Callable[[Exception], object],
-        ledger_url: str,
-        crash_reports: str,
-    ) -> None:
-        self.app = app
-        self.complain = complain
-        self.call_in_loop = loop.call_in_loop
-        self.explain = exits.of_cell
-        self._me = me
-        self._settings = settings
-        self._recorder = recorder
-        self._loop = loop
-        self._shutdown = shutdown
-        self._ledger_url = ledger_url
-        self._crash_reports = crash_reports
+    def __post_init__(self) -> None:
+        self.call_in_loop = self.loop.call_in_loop
+        self.explain = self.exits.of_cell
 
     @property
     def epoch(self) -> int:
-        return self._loop.epoch
+        return self.loop.epoch
 
     @property
     def stopping(self) -> bool:
-        return self._shutdown.is_begun
+        return self.shutdown.is_begun
 
     @property
     def consumer(self) -> Any:
-        return self._loop.consumer
-
-    def prepare_cell(self) -> Prepare:
-        """Return what makes a fresh process one that runs tasks for this worker."""
-        facts = in_cell.WorkerFacts(
-            self._me.worker,
-            self._ledger_url,
-            self._settings.namespace,
-            self._recorder.secret,
-            self._crash_reports,
-        )
-        return partial(in_cell.prepare, facts)
+        return self.loop.consumer

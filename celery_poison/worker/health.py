@@ -20,7 +20,7 @@ from celery_poison.quarantine.owner import identity_of
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
 from celery_poison.worker.announce import Announcer, Complaints
-from celery_poison.worker.blocklist import BlockList
+from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.durable import Durable
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.recorder import Recorder
@@ -101,7 +101,7 @@ class Refresher:
     ledger: Ledger
     health: Health
     _policies: dict[str, tuple[Policy, bool]]
-    _blocks: BlockList
+    checker: Checker
     pausing: Pausing
     announce: Announcer
     loop: EventLoop
@@ -129,7 +129,7 @@ class Refresher:
         if not self.health.is_up:
             return
         try:
-            self._blocks.refresh()
+            self.checker.refresh()
         except Exception as error:
             self.complain(error)
 

@@ -145,7 +145,6 @@ class Payload:
     """The facts about one worker that stand in its ``worker`` hash.
 
     Args:
-        release: ``poison_release``.
         paused: returns the names of the queues that it does not consume since they are paused.
     """
 
@@ -153,18 +152,17 @@ class Payload:
         self,
         app: Celery,
         me: Incarnation,
-        release: str,
         pool: PoolFacts,
         shutdown: Shutdown,
-        host_evidence: HostEvidence,
-        reception: Reception,
+        loop: EventLoop,
         paused: Callable[[], Iterable[str]],
+        complain: Callable[[Exception], object],
     ) -> None:
         plugin = plugin_of(app)
         self._app = app
         self._shutdown = shutdown
-        self._host_evidence = host_evidence
-        self._reception = reception
+        self._host_evidence = HostEvidence(shutdown, complain)
+        self._reception = Reception(loop, pool.slots, complain)
         self._paused = paused
         self._fixed: dict[str, str | int] = {
             "node": me.node,
@@ -173,7 +171,7 @@ class Payload:
             "pool": pool.name,
             "concurrency": pool.slots,
             "started_at": int(time.time() * 1000),
-            "release": release,
+            "release": plugin.settings.release,
             "guarded_tasks": len(plugin.policies),
             "unguarded_tasks": ",".join(plugin.unguarded[:NAMED]),
         }

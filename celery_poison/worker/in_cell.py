@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery, signals
@@ -19,52 +18,41 @@ from celery_poison.sandbox.trial import Prepared
 from celery_poison.worker import child, crash_reports
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.lease import Lease, keep_child_alive
-from celery_poison.worker.recorder import Recorder, open_recorder
+from celery_poison.worker.recorder import Recorder
 
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.
 FIRST_BEAT = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFacts:
-    """What a cell must know about the worker for which it runs tasks.
-
-    Attributes:
-        worker: its incarnation.
-        ledger_url, namespace: where its ledger is; the app must say the same in the cell.
-        secret: the ledger's key of fingerprints.
-        crash_reports: directory in which a process leaves its crash report; empty for none.
-    """
-
-    worker: str
-    ledger_url: str
-    namespace: str
-    secret: bytes
-    crash_reports: str
-
-
-def prepare(facts: WorkerFacts, app: Celery, lease: int) -> Prepared:
+def prepare(
+    worker: str, ledger: tuple[str, str], secret: bytes, reports: str, app: Celery, lease: int
+) -> Prepared:
     """Make this fresh process one that runs the tasks of ``app``.
 
     Args:
+        worker: the incarnation for which it runs them.
+        ledger: URL and namespace of that worker's ledger; the app must say the same here.
+        secret: the ledger's key of fingerprints.
+        reports: directory in which a process leaves its crash report; empty for none.
         lease: descriptor of the memory in which the worker keeps its lease.
 
     Raises:
         ConfigurationError: the app, loaded here, has another ledger than in its worker.
     """
     plugin = plugin_of(app)
-    if (plugin.ledger_url, plugin.settings.namespace) != (facts.ledger_url, facts.namespace):
+    if (plugin.ledger_url, plugin.settings.namespace) != ledger:
         raise ConfigurationError(
             "the app has another ledger when it is loaded anew than in its worker: is it configured"
             " in a part of the script that only the worker runs?"
         )
-    node, _, _ = facts.worker.rpartition("/")
+    node, _, _ = worker.rpartition("/")
     _say_that_a_worker_begins(app, node)
     process_initializer(app, node)
     setup_worker_optimizations(app, node)
-    if facts.crash_reports:
-        crash_reports.begin_report(facts.crash_reports, notes_signals=False)
-    recorder = _open_recorder(plugin, facts, node, lease)
+    if reports:
+        crash_reports.begin_report(reports, notes_signals=False)
+    recorder = _open_recorder(plugin, worker, node, lease)
+    recorder.secret = secret
 
     def run(arguments: tuple[Any, ...], alone: int) -> Any:
         recorder.alone = alone
@@ -73,18 +61,17 @@ def prepare(facts: WorkerFacts, app: Celery, lease: int) -> Prepared:
     return Prepared(run, tuple(plugin.policies))
 
 
-def _open_recorder(plugin: Plugin, facts: WorkerFacts, node: str, lease: int) -> Recorder:
+def _open_recorder(plugin: Plugin, worker: str, node: str, lease: int) -> Recorder:
     ledger, settings = plugin.open_ledger(), plugin.settings
-    writer = Writer(ledger.client, ledger.keys.channel(facts.worker), on_connect=child.still_running)
+    writer = Writer(ledger.client, ledger.keys.channel(worker), on_connect=child.still_running)
     durable = open_durable(settings, ledger, writer)
-    recorder = open_recorder(settings, ledger, writer, node, plugin.policies, durable)
-    recorder.secret = facts.secret
+    recorder = Recorder(settings, ledger.keys, writer, node, plugin.policies, durable)
     child.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
     # A thread may share no connection with greenlets.
     own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
     keep_child_alive(
         own,
-        ledger.keys.child(facts.worker, os.getpid()),
+        ledger.keys.child(worker, os.getpid()),
         settings.heartbeat_interval,
         settings.activation_interval,
     )

@@ -102,43 +102,6 @@ class Case:
 
 
 @dataclass(eq=False, repr=False)
-class Ownership:
-    """Whether what ran here still belongs to this worker, or others have put it back and run it (EMS-8).
-
-    Everything here waits for Redis, in the background thread.
-    """
-
-    ledger: Ledger
-    lease: Lease
-    recorder: Recorder
-
-    def is_mine(self, mid: str, start: Start) -> bool:
-        """Whether the message of a start that has ended is still this worker's."""
-        if not self.lease.is_doubtful(start.token):
-            return True
-        try:
-            self.ledger.reclaim(mid, start)
-        except StaleDelivery:
-            return False
-        return True
-
-    def ended_too_late(self, request: Held, *, lost: bool = False) -> bool:
-        """A start ended after its worker was taken for dead; return whether it still counts.
-
-        Args:
-            lost: it is known to have lost its message, which may have ended elsewhere by now.
-        """
-        start = request.start()
-        start = start._replace(worker=self.recorder.worker_of(start.token))
-        try:
-            self.ledger.survived(request.mid, start.token, request.id, start if lost else None)
-        except StaleDelivery as error:
-            logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
-            return False
-        return True
-
-
-@dataclass(eq=False, repr=False)
 class Outcomes:
     """Carries out, for one worker, what becomes of messages whose runs ended.
 
@@ -149,7 +112,8 @@ class Outcomes:
     me: Incarnation
     settings: Settings
     ledger: Ledger
-    ownership: Ownership
+    lease: Lease
+    recorder: Recorder
     background: Background
     loop: EventLoop
     deferred_cleanup: DeferredCleanup
@@ -172,12 +136,12 @@ class Outcomes:
 
     def left_to_its_owner(self, request: Held) -> None:
         """A run ended whose message was put back already, and may run elsewhere."""
-        self.background.do(partial(self.ownership.ended_too_late, request, lost=True))
+        self.background.do(partial(self._counts_still, request, lost=True))
 
     def _decide(self, case: Case) -> None:
         request, start, what = case.request, case.start, case.what
-        if not self.ownership.is_mine(request.mid, start):
-            self.ownership.ended_too_late(request, lost=True)
+        if not self._is_mine(request.mid, start):
+            self._counts_still(request, lost=True)
             return self._tell(case, request.left_to_its_owner)
         if what.settlement is Settlement.QUARANTINE:
             return self._keep(case, what.cause, case.reason)
@@ -327,7 +291,7 @@ class Outcomes:
             self.background.do_together(self._acquit, ended)
 
     def _ended_in_a_former_life(self, request: Any, *, final: bool) -> None:
-        if self.ownership.ended_too_late(request) and _has_history(request):
+        if self._counts_still(request) and _has_history(request):
             self.ledger.acquit(request.mid, request.start(), final=final, copy=True)
 
     def _acquit(self, messages: Sequence[EndedAlive]) -> list[Exception | None]:
@@ -375,6 +339,33 @@ class Outcomes:
             self.interrupted(delivery.mid, delivery.start)
         else:
             self.background.do(partial(self.ledger.acquit, delivery.mid, delivery.start, final=True))
+
+    # --- it may belong to others by now (EMS-8): waits for Redis, in the background thread -----------------
+
+    def _is_mine(self, mid: str, start: Start) -> bool:
+        """Whether the message of a start that has ended is still this worker's."""
+        if not self.lease.is_doubtful(start.token):
+            return True
+        try:
+            self.ledger.reclaim(mid, start)
+        except StaleDelivery:
+            return False
+        return True
+
+    def _counts_still(self, request: Held, *, lost: bool = False) -> bool:
+        """Whether a start still counts that ended after its worker was taken for dead.
+
+        Args:
+            lost: it is known to have lost its message, which may have ended elsewhere by now.
+        """
+        start = request.start()
+        start = start._replace(worker=self.recorder.worker_of(start.token))
+        try:
+            self.ledger.survived(request.mid, start.token, request.id, start if lost else None)
+        except StaleDelivery as error:
+            logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
+            return False
+        return True
 
 
 def pause_before(failures: int, first: float) -> float:

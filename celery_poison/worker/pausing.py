@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from celery import Celery
 from celery.utils.log import get_logger
@@ -200,14 +200,6 @@ class Endpoints:
             self.changed()
 
 
-class Waiting(Protocol):
-    """A guarded request that has not gone to the pool."""
-
-    message: Any
-
-    def put_back_if_paused(self) -> bool: ...
-
-
 class Pausing:
     """What is paused, as this worker knows it, and the queues that it does not consume for that reason.
 
@@ -312,7 +304,7 @@ def _put_back() -> None:
         request.put_back_if_paused()
 
 
-def _not_begun() -> list[Waiting]:
+def _not_begun() -> list[Any]:
     while True:
         with suppress(RuntimeError):  # a pool thread finished a request meanwhile
             begun = set(map(id, state.active_requests))
@@ -320,6 +312,6 @@ def _not_begun() -> list[Waiting]:
             return [request for request in here if hasattr(request, "put_back_if_paused")]
 
 
-def _number(request: Waiting) -> int:
+def _number(request: Any) -> int:
     # RabbitMQ's tags are numbers; ours on Redis end with one.
     return number_of(f"-{request.message.delivery_tag}")

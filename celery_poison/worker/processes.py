@@ -201,31 +201,22 @@ class Exits:
 
     def follow(self, pool: Any) -> None:
         """Hear how the processes of a prefork pool end; safe to call again."""
-        follow(pool, self._ended_process)
+        follow(pool, self._remember)
 
-    def _ended_process(self, pid: int, status: int, peak_kb: int) -> None:
-        self.note(pid, status, peak_kb, self._reports.read(pid) if self._reports else CrashReport())
-
-    def note(self, pid: int, status: int, peak_kb: int, report: CrashReport) -> None:
-        """Remember how a process ended, until somebody asks."""
+    def _remember(self, pid: int, status: int, peak_kb: int) -> _Exit:
+        """Remember how a process ended, and what it still said, until somebody asks."""
+        report = self._reports.read(pid) if self._reports else CrashReport()
         while len(self._ended) >= _REMEMBERED:
             self._ended.pop(next(iter(self._ended)))
-        self._ended[pid] = _Exit(status, peak_kb, report)
+        self._ended[pid] = found = _Exit(status, peak_kb, report)
+        return found
 
     def of_cell(self, pid: int, death: Death) -> Evidence:
         """Remember how a cell ended, and return what is known about it."""
-        report = self._reports.read(pid) if self._reports else CrashReport()
-        self.note(pid, death.exit_code, death.peak // 1024, report)
+        found = self._remember(pid, death.exit_code, death.peak // 1024)
         signum = -death.exit_code if death.exit_code < 0 else None
-        return Evidence(
-            signal=signum,
-            exit=death.exit_code if signum is None else None,
-            oom=bool(death.why) if signum == signal.SIGKILL and death.status is not None else None,
-            rss_kb=death.peak // 1024 or None,
-            limit_kb=self.limit_kb,
-            stack=report.stack if signum in NATIVE else (),
-            recursion=report.recursion and signum in NATIVE,
-        )
+        is_by_kill = signum == signal.SIGKILL and death.status is not None
+        return self._evidence(found, signum, oom=bool(death.why) if is_by_kill else None)
 
     def look(self) -> None:
         """Keep the kernel's count of kills; to be called now and then."""
@@ -239,14 +230,21 @@ class Exits:
         signum = -found.status if found.status < 0 else None
         if found.report.signal is not None:
             signum = found.report.signal  # billiard's handler turns it into an exit, or a further signal
+        is_by_kill = signum == signal.SIGKILL
+        return self._evidence(
+            found, signum, oom=self._kills.was_for_memory(found.peak_kb) if is_by_kill else None
+        )
+
+    def _evidence(self, found: _Exit, signum: int | None, *, oom: bool | None) -> Evidence:
+        report = found.report
         return Evidence(
             signal=signum,
             exit=found.status if found.status >= 0 else None,
-            oom=self._kills.was_for_memory(found.peak_kb) if signum == signal.SIGKILL else None,
-            rss_kb=found.peak_kb,
-            limit_kb=self._kills.limit_kb,
-            stack=found.report.stack if signum in NATIVE else (),
-            recursion=found.report.recursion and signum in NATIVE,
+            oom=oom,
+            rss_kb=found.peak_kb or None,
+            limit_kb=self.limit_kb,
+            stack=report.stack if signum in NATIVE else (),
+            recursion=report.recursion and signum in NATIVE,
         )
 
     def evidence_of(self, error: BaseException, pid: int | None) -> Evidence:

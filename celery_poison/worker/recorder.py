@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
@@ -151,28 +150,18 @@ FILLED_IN = (
 )
 
 
-class EndEntry:
-    """Writes such entries for one worker.
-
-    Args:
-        maxlen: ``poison_journal_maxlen``.
-        release: ``poison_release``.
-    """
-
-    def __init__(self, keys: Keys, maxlen: int, release: str) -> None:
-        fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD", "release": release}
-        words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % maxlen, b"*"]
-        self._template = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(bulk, words))
-        for name in FIELDS:
-            value = bulk(fixed.get(name, "").encode()).replace(b"%", b"%%")
-            self._template += bulk(name.encode()) + (b"%b" if name in FILLED_IN else value)
-
-    def command(self, *words: object) -> bytes:
-        """Return the command that adds an entry, given the words of ``FILLED_IN``."""
-        return self._template % tuple([bulk(str(word).encode()) for word in words])
-
-
 _EXEC, _ONE = command(b"EXEC"), bulk(b"1")
+
+
+def _end_entry(settings: Settings, keys: Keys) -> bytes:
+    """Return the command that adds an end to the journal, with a place for each word of ``FILLED_IN``."""
+    fixed = {"v": str(SCHEMA_VERSION), "event": "finished", "state": "DLVD", "release": settings.release}
+    words = [b"XADD", keys.journal.encode(), b"MAXLEN", b"~", b"%d" % settings.journal_maxlen, b"*"]
+    template = b"*%d\r\n" % (len(words) + 2 * len(FIELDS)) + b"".join(map(bulk, words))
+    for name in FIELDS:
+        value = bulk(fixed.get(name, "").encode()).replace(b"%", b"%%")
+        template += bulk(name.encode()) + (b"%b" if name in FILLED_IN else value)
+    return template
 
 
 class Recorder:
@@ -187,13 +176,12 @@ class Recorder:
 
     def __init__(
         self,
-        writer: Writer,
+        settings: Settings,
         keys: Keys,
+        writer: Writer,
         node: str,
         policies: Mapping[str, tuple[Policy, bool]],
-        journal_maxlen: int | None,
         durable: Durable | None = None,
-        release: str = "",
     ) -> None:
         self.alone = ALONE
         self.secret = b""
@@ -204,13 +192,10 @@ class Recorder:
         self._fixed_keys = {name: key for name, key in vars(keys).items() if name != "prefix"}
         self._policies = policies
         self._node = node
-        self._remind = script("resync")
-        self._remind_keys = [vars(keys)[name].encode() for name in self._remind.keys]
         self._hset = b"*4\r\n" + bulk(b"HSET") + bulk(keys.running.encode())
-        done = b"*4\r\n" + bulk(b"HSET") + bulk(keys.done.encode())
-        self._multi = command(b"MULTI") + done
-        self._done = done
-        self._end = None if journal_maxlen is None else EndEntry(keys, journal_maxlen, release)
+        self._done = b"*4\r\n" + bulk(b"HSET") + bulk(keys.done.encode())
+        self._multi = command(b"MULTI") + self._done
+        self._entry = _end_entry(settings, keys) if settings.journal == "attempts" else None
         self._tally = b"*4\r\n" + bulk(b"HINCRBY") + bulk(keys.tally.encode())
         #: The worker's names, by the boot ids in its tokens: it rejoins after it was taken for dead.
         self._workers: dict[str, str] = {}
@@ -224,10 +209,7 @@ class Recorder:
         Raises:
             NeverBegan: its message was put back while the start waited to be safe.
         """
-        policy, diverts = self._policies[task]
-        if policy.by_queue:
-            policy = policy.at(ticket.queue)
-        attempt = ticket.attempt
+        policy, attempt = self.policy(task, ticket.queue), ticket.attempt
         entry = Start.of(
             ticket.token,
             self.worker_of(ticket.token),
@@ -241,7 +223,7 @@ class Recorder:
             max_crashes=policy.max_crashes,
             max_failures=policy.max_failures,
             payload_bytes=ticket.payload_bytes,
-            diverts=diverts,
+            diverts=self.diverts(task),
         ).encode()
         write = self._hset + bulk(ticket.mid.encode()) + bulk(entry)
         if self._durable is None:
@@ -261,11 +243,13 @@ class Recorder:
         return policy.at(queue) if policy.by_queue else policy
 
     def reminder(self, running: Iterable[tuple[Ticket, bytes]]) -> bytes:
+        """Return the command that tells a Redis of starts that have not ended; empty where there is none."""
         starts = [word for ticket, entry in running for word in (ticket.mid.encode(), entry, b"")]
         if not starts:
             return b""
-        text, keys = self._remind.text.encode(), self._remind_keys
-        return command(b"EVAL", text, b"%d" % len(keys), *keys, *starts)
+        wanted = script("resync")
+        keys = [self._fixed_keys[name].encode() for name in wanted.keys]
+        return command(b"EVAL", wanted.text.encode(), b"%d" % len(keys), *keys, *starts)
 
     def worker_of(self, token: str) -> str:
         """Return the name that this worker had when it made ``token``."""
@@ -298,17 +282,19 @@ class Recorder:
         mark = bulk(ticket.token.encode()) + bulk(how.value.encode())
         if how is not Ended.DONE:
             return self._writer.send(self._done + mark)
-        if self._end is None:
+        if self._entry is None:
             return self._writer.send(
                 self._multi + mark + self._tally + bulk(task.encode()) + _ONE + with_it + _EXEC
             )
-        traits = UNKNOWN if given is None else self._traits_of(given, task)
+        asks_user = self._policies[task][0].fingerprint is not None
+        traits = UNKNOWN if given is None else traits_of(given, task, self.secret, asks_user=asks_user)
         memory = "" if given is None else peak_memory_kb()
-        entry = self._end.command(
+        told = (
             *(id, ticket.mid, ticket.token, task, ticket.queue, self.worker_of(ticket.token), os.getpid()),
             *(outcome, ticket.attempt.deliveries, int(runtime * 1000), note, ticket.payload_bytes, memory),
             *traits,
         )
+        entry = self._entry % tuple([bulk(str(word).encode()) for word in told])
         return self._writer.send(self._multi + mark + entry + with_it + _EXEC)
 
     def open_attempt(self, ticket: Ticket, request: Mapping[str, Any], body: Any, content_type: Any) -> None:
@@ -330,20 +316,3 @@ class Recorder:
         keys = wanted.keys_of({**self._fixed_keys, **known})
         words = [*keys, *map(str, wanted.values_of(arguments))]
         return command(b"EVAL", wanted.text.encode(), b"%d" % len(keys), *(word.encode() for word in words))
-
-    def _traits_of(self, given: Given, task: str) -> Traits:
-        asks_user = self._policies[task][0].fingerprint is not None
-        return traits_of(given, task, self.secret, asks_user=asks_user)
-
-
-def open_recorder(
-    settings: Settings,
-    ledger: Ledger,
-    writer: Writer,
-    node: str,
-    policies: Mapping[str, tuple[Policy, bool]],
-    durable: Durable | None,
-) -> Recorder:
-    """Return the recorder of the worker on ``node``, as the app's settings want it."""
-    maxlen = settings.journal_maxlen if settings.journal == "attempts" else None
-    return Recorder(writer, ledger.keys, node, policies, maxlen, durable, settings.release)

@@ -21,30 +21,29 @@ from celery_poison.plugin import plugin_of
 from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.error_transactions import ErrorTransactions, for_failed_sends
 from celery_poison.sandbox.pool import Cells
-from celery_poison.worker import child, crash_reports
+from celery_poison.sandbox.trial import Prepare
+from celery_poison.worker import child, crash_reports, in_cell
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Attempts, Complaints, greet
-from celery_poison.worker.blocklist import BlockList, Checker, Fingerprints
+from celery_poison.worker.blocklist import Checker, Fingerprints
 from celery_poison.worker.dispatcher import CellHost, Dispatcher, start_permission
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.health import Health, Refresher
 from celery_poison.worker.heartbeat import (
     Heartbeat,
-    HostEvidence,
     Owners,
     Payload,
     PoolFacts,
-    Reception,
     Shutdown,
 )
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
-from celery_poison.worker.outcome import Outcomes, Ownership
+from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import AdmitMarks
-from celery_poison.worker.recorder import open_recorder
+from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import ReconnectCleanup, Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
@@ -105,8 +104,8 @@ class Worker:
         self._writer = Writer(self._ledger.client, channel, on_connect=child.still_running)
         self._lease = Lease(settings.activation_interval)
         self._durable = open_durable(settings, self._ledger, self._writer)
-        self._recorder = open_recorder(
-            settings, self._ledger, self._writer, self._me.node, self._policies, self._durable
+        self._recorder = Recorder(
+            settings, self._ledger.keys, self._writer, self._me.node, self._policies, self._durable
         )
         self._admit_marks = AdmitMarks(self._writer, self._ledger.keys)
         self._health = Health(self._app, settings, self._recorder, self.complain)
@@ -116,14 +115,13 @@ class Worker:
         self._errors = ErrorTransactions(self._app, self._ledger)
         self._plugin.on_send_failed = for_failed_sends(self._app)
         fingerprints = Fingerprints(self.complain)
-        blocks = BlockList(self._ledger, self.complain)
-        self._checker = Checker(blocks, fingerprints, self._recorder, self.complain)
+        self._checker = Checker(self._ledger, fingerprints, self._recorder, self.complain)
         self.refresher = Refresher(
             self._plugin,
             self._ledger,
             self._health,
             self._policies,
-            blocks,
+            self._checker,
             self._pausing,
             self._announce,
             self.loop,
@@ -174,7 +172,8 @@ class Worker:
             self._me,
             self._settings,
             self._ledger,
-            Ownership(self._ledger, self._lease, self._recorder),
+            self._lease,
+            self._recorder,
             self._background,
             self.loop,
             self._deferred_cleanup,
@@ -210,27 +209,19 @@ class Worker:
         self._owners = Owners(self._ledger)
 
     def _make_cells(self) -> None:
-        host = CellHost(
-            self._app,
-            self._me,
-            self._settings,
-            self._recorder,
-            self.loop,
-            self.shutdown,
-            self.exits,
-            self.complain,
-            self._plugin.ledger_url,
-            self._crash_reports.path if self._crash_reports else "",
-        )
+        host = CellHost(self._app, self.complain, self.loop, self.shutdown, self.exits, self._prepare_cell)
         pool = self._pool
         self.cells = Cells(host, self._settings, pool.limits, lease=self._lease.fd, slots=pool.slots)
 
+    def _prepare_cell(self) -> Prepare:
+        ledger = self._plugin.ledger_url, self._settings.namespace
+        reports = self._crash_reports.path if self._crash_reports else ""
+        return partial(in_cell.prepare, self._me.worker, ledger, self._recorder.secret, reports)
+
     def _make_heartbeat(self) -> None:
         settings, pool = self._settings, self._pool
-        evidence = HostEvidence(self.shutdown, self.complain)
-        reception = Reception(self.loop, pool.slots, self.complain)
         payload = Payload(
-            self._app, self._me, settings.release, pool, self.shutdown, evidence, reception, self._pausing.out
+            self._app, self._me, pool, self.shutdown, self.loop, self._pausing.out, self.complain
         )
         self.heartbeat = Heartbeat(
             self._plugin.open_ledger(),

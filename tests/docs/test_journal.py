@@ -13,6 +13,7 @@ from celery_poison.ledger import Keys
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.model import Ended
 from celery_poison.policy import Policy
+from celery_poison.settings import Settings
 from celery_poison.states import TRANSITIONS, Event
 from celery_poison.task import Attempt
 from celery_poison.worker.recorder import Given, Recorder, Ticket
@@ -111,7 +112,8 @@ class _Paper:
 def _finish(ended: Ended = Ended.DONE, maxlen: int | None = 1000) -> list[list[bytes]]:
     paper: Any = _Paper()
     policies: dict[str, tuple[Policy, bool]] = {"shop.charge": (Policy(), True)}
-    recorder = Recorder(paper, Keys(), "w1@host/0a1b", policies, maxlen, release="1.2%3")
+    settings = Settings(release="1.2%3", journal="incidents" if maxlen is None else "attempts")
+    recorder = Recorder(settings, Keys(), paper, "w1@host/0a1b", policies)
     recorder.secret = b"secret"
     ticket = Ticket("mid", "0a1b.7", "celery", Attempt(), len(BODY))
     given = Given(BODY, "application/json", {})

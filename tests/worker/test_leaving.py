@@ -30,7 +30,7 @@ def test_NEW_9_a_suspect_that_ended_while_its_worker_left_is_a_candidate_no_long
         ledger.client.hset(ledger.keys.done, ended.token, "D")
 
         needs: Any = [nothing] * 9
-        outcomes = Outcomes(me, Settings(), ledger, *needs[:8], lambda: True)
+        outcomes = Outcomes(me, Settings(), ledger, *needs, lambda: True)
         outcomes.take_back_all()
 
         assert Queries(ledger).candidate_ids() == set()
