@@ -130,9 +130,11 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
     guilty = dict(zip(*ask(filled(GUILTY, names)).to_pydict().values(), strict=True))
     seen = int(ask(filled(SEEN, names))["n"][0].as_py() or 0)
     sizes = cells["size"].map(dict(enumerate(_SIZES)))
-    cells["payload"] = cells["task"] + " " + sizes
-    cells["shape"] = cells["task"] + "(" + cells["shape"] + ")"
-    cells["task_release"] = cells["task"] + " @ " + cells["release"]
+    cells = cells.assign(
+        payload=cells["task"] + " " + sizes,
+        shape=cells["task"] + "(" + cells["shape"] + ")",
+        task_release=cells["task"] + " @ " + cells["release"],
+    )
     numbered = {name: pd.factorize(cells[name]) for name in DIMENSIONS}
     figures, rows = cells[["recent", "cause", "deaths", "ms", "alive"]], []
     for told in judge(_window(cells, numbered, seen, guilty)):
