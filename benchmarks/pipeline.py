@@ -29,7 +29,7 @@ import pipeline_floor
 import pipeline_stages
 
 from celery_poison.ledger.keys import Keys
-from celery_poison.pipeline.ingest.ingest import Ingest
+from celery_poison.pipeline.ingest.ingest import Ingest, Wanted
 from celery_poison.pipeline.lake import Lake
 from celery_poison.pipeline.schema import FIELDS, WIDTHS
 from celery_poison.pipeline.session import open_session
@@ -82,8 +82,8 @@ def fill(server: RedisServer, rows: int, version: int) -> None:
 
 def measure(session: Any, server: RedisServer, rows: int, partitions: int, max_rows: int) -> Round:
     with tempfile.TemporaryDirectory() as place:
-        options = {"url": server.url(), "partitions": str(partitions), "max_rows": str(max_rows)}
-        ingest = Ingest(Lake(session, f"{place}/lake"), options)
+        wanted = Wanted(server.url(), partitions=partitions, max_rows=max_rows)
+        ingest = Ingest(Lake(session, f"{place}/lake"), wanted)
         redis_cpu, our_cpu, start = _redis_cpu(server), _our_cpu(), time.perf_counter()
         done = ingest.once()
         seconds = time.perf_counter() - start

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from celery_poison.ledger.keys import Keys
-from celery_poison.pipeline.ingest.source import ranges
-from celery_poison.pipeline.ingest.stream import Stream
+from celery_poison.pipeline.ingest.stream import Stream, ranges
 from celery_poison.pipeline.sink import write
 
 
@@ -22,7 +21,7 @@ def stages(
     parts = ranges("0-0", stream.tip().id, stream.first_after("0-0"), processes)
     for name, work in (("read and parsed", _parse), ("and written", _write)):
         with tempfile.TemporaryDirectory() as place, multiprocessing.Pool(processes) as pool:
-            arguments = [(url, part.after, part.upto, place) for part in parts]
+            arguments = [(url, *part, place) for part in parts]
             before, begin = redis_cpu(), time.perf_counter()
             done: list[tuple[int, float]] = pool.starmap(work, arguments, chunksize=1)
             seconds = time.perf_counter() - begin

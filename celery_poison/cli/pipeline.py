@@ -192,12 +192,6 @@ def report(options: dict[str, Any]) -> None:
     click.option("--forget", multiple=True, metavar="ID", help="Remove all rows of a task id."),
     click.option("--restore", type=click.IntRange(0), metavar="VERSION", help="Of the journal."),
     click.option("--history", is_flag=True, help="Print the newest versions of the journal, and do nothing."),
-    click.option(
-        "--take-over",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
-        metavar="OLD",
-        help="Bring the entries of a lake of an older release into this one, which must be new.",
-    ),
 )
 def maintain(options: dict[str, Any]) -> None:
     """Put small files together, and delete what no reader needs any more. Needs no Java.
@@ -208,7 +202,6 @@ def maintain(options: dict[str, Any]) -> None:
     pipeline maintain --lake /data/poison --forget ID --keep-hours 0   remove all rows of a task id, for good
     pipeline maintain --lake /data/poison --history                    versions of the journal
     pipeline maintain --lake /data/poison --restore VERSION            make the journal what it was
-    pipeline maintain --lake NEW --take-over OLD                       bring in a lake of an older release
 
     Ingest and readers may go on meanwhile, except with --keep-hours 0: then no reader may.
     """

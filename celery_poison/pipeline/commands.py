@@ -22,7 +22,7 @@ from celery_poison.pipeline.backtest import WEIGHT, Replayed, as_dict, as_recomm
 from celery_poison.pipeline.backtest import backtest as back_test
 from celery_poison.pipeline.blame import DIMENSIONS
 from celery_poison.pipeline.derived import JUDGED, STORED, Derived
-from celery_poison.pipeline.ingest.ingest import Batch, Ingest, Ingested
+from celery_poison.pipeline.ingest.ingest import Batch, Ingest, Ingested, Wanted
 from celery_poison.pipeline.lake import Lake, LakeError, LeftOut, Table
 from celery_poison.pipeline.replay import InForce
 from celery_poison.pipeline.report import as_json, gather, render, top
@@ -59,7 +59,7 @@ def _ingested(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
         return Ingested()
     work = Ingest(
         lake,
-        _source_options(session, options),
+        _wanted(session, options),
         keep_hours=options.get("trim_after"),
         compacting=options.get("compact", True),
         moved=bool(options.get("moved")),
@@ -88,21 +88,18 @@ def _summary(done: Ingested) -> str:
     return told
 
 
-def _source_options(session: Any, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the data source's options out of the command's."""
+def _wanted(session: Any, options: Mapping[str, Any]) -> Wanted:
     if not options.get("url"):
         raise ConfigurationError("which Redis? --redis redis://…, or celery -A proj poison pipeline …")
-    found = {
-        "url": options["url"],
-        "namespace": options.get("namespace") or "poison",
-        "master_name": options.get("master_name") or "",
-        "app_name": options.get("app_name") or "",
-        "max_rows": str(options.get("max_rows") or 1_000_000),
-    }
     context = getattr(session, "sparkContext", None) if hasattr(session, "_jvm") else None
-    if context is not None:
-        found["partitions"] = str(max(2, int(context.defaultParallelism)))
-    return found
+    return Wanted(
+        options["url"],
+        options.get("namespace") or "poison",
+        options.get("master_name") or "",
+        options.get("app_name") or "",
+        4 if context is None else max(2, int(context.defaultParallelism)),
+        options.get("max_rows") or 1_000_000,
+    )
 
 
 def check(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
@@ -132,11 +129,7 @@ def maintain(options: Mapping[str, Any]) -> None:
     """Do what is asked; nothing of it needs Spark."""
     lake = Lake(None, options["lake"], options.get("app_name") or "")
     told: dict[str, Any] = {}
-    if options.get("take_over"):
-        from celery_poison.pipeline.takeover import take_over
-
-        told["taken_over"] = take_over(lake, options["take_over"], options)
-    elif options.get("history"):
+    if options.get("history"):
         told["history"] = keeping.history(lake.journal)
     elif options.get("restore") is not None:
         keeping.restore(lake, options["restore"])

@@ -37,7 +37,7 @@ from celery_poison.pipeline.lake import Lake, Position, Table, after, day
 from celery_poison.pipeline.schema import VERSIONS
 from celery_poison.pipeline.seek import LOOK_BACK_MS, Keys, company, having, keys
 from celery_poison.pipeline.tables.attempts import started
-from celery_poison.pipeline.tables.tallies import KEYS
+from celery_poison.pipeline.tables.daily import KEYS
 from celery_poison.pipeline.telling import AsOf, sentences
 from celery_poison.pipeline.together import together
 from celery_poison.pipeline.window import Window, and_the_next, days_between, first_ms

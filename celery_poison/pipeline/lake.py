@@ -380,6 +380,6 @@ def _refuse_old(root: str) -> None:
     journal = Path(root, "journal")
     if sink.is_local(root) and any(journal.glob("batch=*")):
         raise LakeError(
-            f"{root} was written by celery-poison before it used Delta. `pipeline maintain --lake NEW"
-            f" --take-over {root}` brings its entries into a new lake"
+            f"{root} was written by celery-poison before it used Delta, and cannot be read any more: ingest"
+            " into a new lake, which takes all that the journal in Redis still holds"
         )

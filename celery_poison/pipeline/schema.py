@@ -81,7 +81,7 @@ JOURNAL = StructType(
     ]
 )
 
-#: What the data source gives: the same and ``rest``, a JSON object of the fields that no column holds (of an
+#: What an entry becomes: the same and ``rest``, a JSON object of the fields that no column holds (of an
 #: unknown version, or hostile), else null.
 STORED = StructType([*JOURNAL.fields, StructField("rest", StringType())])
 

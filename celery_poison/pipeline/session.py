@@ -85,7 +85,7 @@ class SparkAbsent(PoisonError):
 
 
 def open_session(master: str = "local[*]", memory: str = "1g", conf: Mapping[str, str] | None = None) -> Any:
-    """Return a session with the data source ``celery_poison`` registered.
+    """Return a session, the one that is active if there is one.
 
     Args:
         master: ``local[*]``, ``spark://host:port``, or ``sc://host:port`` for Spark Connect.
@@ -106,9 +106,6 @@ def open_session(master: str = "local[*]", memory: str = "1g", conf: Mapping[str
         session = _classic(master, {**_SQL, **_PROCESS, "spark.driver.memory": memory, **(conf or {})})
     else:
         raise ConfigurationError(f"--master {master}: not one of local[*], spark://host:port, sc://host:port")
-    from celery_poison.pipeline.ingest.source import JournalSource
-
-    session.dataSource.register(JournalSource)
     return session
 
 

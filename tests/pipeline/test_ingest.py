@@ -16,7 +16,7 @@ pytest.importorskip("deltalake")
 pytest.importorskip("duckdb")
 
 from celery_poison.pipeline import commands, maintain
-from celery_poison.pipeline.ingest.ingest import Ingest
+from celery_poison.pipeline.ingest.ingest import Ingest, Wanted
 from celery_poison.pipeline.lake import Lake, LakeError, LakeTaken
 from celery_poison.testing import RedisServer
 from examples.histories import World, write_lake
@@ -37,8 +37,8 @@ def place(tmp_path: Path) -> Path:
 def new_ingest(redis_url: str, place: Path) -> Callable[..., Ingest]:
     """A function that starts as a new process would: nothing is kept but the lake. Without Spark."""
 
-    def start(session: Any = None, **options: str) -> Ingest:
-        return Ingest(Lake(session or Here(), str(place)), {"url": redis_url, **options})
+    def start(session: Any = None, **options: Any) -> Ingest:
+        return Ingest(Lake(session or Here(), str(place)), Wanted(redis_url, **options))
 
     return start
 
@@ -62,7 +62,7 @@ def test_every_entry_is_in_the_lake_once_for_every_reader(
     assert by_spark().once().rows == 500
     add(client, 500, start=500, note="\r\nhostile\x00'")
     client.xadd(KEY, {"v": "2", "event": "crashed", "task": "t"}, id=f"{2**64 - 1}-7")  # no time at all
-    done = by_spark(max_rows="200").once()
+    done = by_spark(max_rows=200).once()
     assert (done.rows, done.gaps) == (501, ())
     assert by_spark().once().rows == 0
     ingest = by_spark()
@@ -92,7 +92,7 @@ def test_a_reader_goes_on_through_compaction_and_vacuum_and_what_is_gone_is_neve
     by_spark: Callable[..., Ingest], client: redis.Redis, place: Path
 ) -> None:
     add_spread(client, 40)
-    ingest = by_spark(max_rows="10")
+    ingest = by_spark(max_rows=10)
     assert ingest.once().batches > 3
     journal = ingest.lake.journal
     reader = ingest.lake.entries()
@@ -106,36 +106,13 @@ def test_a_reader_goes_on_through_compaction_and_vacuum_and_what_is_gone_is_neve
     assert ingest.lake.entries().count() == 40
 
 
-@pytest.mark.matrix
-def test_a_spark_user_reads_the_stream_without_the_ingest(
-    spark: Any, redis_url: str, client: redis.Redis
-) -> None:
-    add(client, 50)
-    ids = [row[0] for row in told(client)]
-    reader = spark.read.format("celery_poison").option("url", redis_url)
-    every = reader.load()
-    assert every.where("pid = 3").count() == sum(row[COLUMN_PID] == 3 for row in told(client))
-    assert every.count() == 50  # one DataFrame asked twice
-    part = spark.read.format("celery_poison").options(**{"url": redis_url, "from": ids[9], "to": ids[19]})
-    assert [row.entry for row in part.load().collect()] == ids[10:20]
-
-
-COLUMN_PID = 9
-
-
-def test_the_options_are_checked(spark: Any, redis_url: str) -> None:
-    for options in ({}, {"url": redis_url, "fetch": "no"}, {"url": redis_url, "from": "noon"}):
-        with pytest.raises(Exception, match="data source celery_poison"):
-            spark.read.format("celery_poison").options(**options).load().count()
-
-
 @pytest.mark.parametrize("counting", [True, False], ids=["redis 7 counts", "an older redis does not"])
 def test_entries_that_were_trimmed_before_the_ingest_saw_them_are_a_gap(
     place: Path, counting: bool, servers: Callable[[bool], RedisServer]
 ) -> None:
     server = servers(counting)
     client = server.client()
-    ingest = Ingest(Lake(Here(), str(place)), {"url": server.url()})
+    ingest = Ingest(Lake(Here(), str(place)), Wanted(server.url()))
     add(client, 100)
     assert ingest.once().gaps == ()
     add(client, 100)

@@ -15,7 +15,7 @@ pytest.importorskip("deltalake")
 
 from celery_poison.pipeline import maintain
 from celery_poison.pipeline.derived import Derived
-from celery_poison.pipeline.ingest.ingest import Ingest
+from celery_poison.pipeline.ingest.ingest import Ingest, Wanted
 from celery_poison.pipeline.lake import Lake, LakeTaken
 from tests.pipeline.journals import add, in_store, told
 
@@ -28,15 +28,15 @@ def test_ingest_tables_and_maintenance_work_on_an_object_store(
     client = redis.Redis.from_url(redis_url)
     add(client, 200)
     add(client, 20, start=200, event="crashed", outcome="exact", token="t", worker="a@b/c")
-    sleeper = Ingest(Lake(spark_of_store, store), {"url": redis_url})
+    sleeper = Ingest(Lake(spark_of_store, store), Wanted(redis_url))
     goal = sleeper._open()
     assert sleeper.lake.journal.position(sleeper.lake.app) is None
-    ingest = Ingest(Lake(spark_of_store, store), {"url": redis_url})
+    ingest = Ingest(Lake(spark_of_store, store), Wanted(redis_url))
     assert ingest.once().rows == 220
     with pytest.raises(LakeTaken):
         sleeper._round(goal)
     add(client, 30, start=220)
-    assert Ingest(Lake(spark_of_store, store), {"url": redis_url}).once().rows == 30
+    assert Ingest(Lake(spark_of_store, store), Wanted(redis_url)).once().rows == 30
     lake = Lake(spark_of_store, store)
     assert in_store(store) == sorted(told(client))
     assert lake.entries(healthy=True).count() == 230

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,9 @@ pytest.importorskip("pyspark")
 
 from celery_poison.ledger import journal
 from celery_poison.pipeline.ingest import entries
-from celery_poison.pipeline.ingest.source import BatchReader, Wanted, halfway, ranges
-from celery_poison.pipeline.ingest.stream import LAST_SEQUENCE, Stream, Tip
+from celery_poison.pipeline.ingest.ingest import Ingest, Wanted
+from celery_poison.pipeline.ingest.stream import LAST_SEQUENCE, Stream, Tip, halfway, ranges
+from celery_poison.pipeline.lake import Lake, Position
 from celery_poison.pipeline.schema import FIELDS
 from tests.pipeline.journals import COLUMNS, KEY, add, told
 
@@ -127,7 +129,7 @@ def test_an_id_is_a_moment_and_one_that_is_none_is_no_error(redis_url: str) -> N
 def test_ranges_cover_the_whole_without_overlap() -> None:
     cut = ranges("0-0", "1000-5", "900-0", 4)
     inner = [f"{ms}-{LAST_SEQUENCE}" for ms in (925, 950, 975)]
-    assert [(each.after, each.upto) for each in cut] == list(pairwise(["0-0", *inner, "1000-5"]))
+    assert cut == list(pairwise(["0-0", *inner, "1000-5"]))
     assert len(ranges("0-0", "900-9", "900-0", 4)) == 1
     assert ranges("5-0", "5-0", "", 4) == []
 
@@ -150,13 +152,12 @@ def test_a_batch_of_a_long_journal_ends_on_the_way_and_the_last_one_at_its_end(r
     assert all(len(client.xrange(KEY, f"({low}", high)) <= 40 for low, high in pairwise(seen))  # type: ignore[arg-type]
 
 
-def test_a_few_entries_are_one_task_and_many_are_several(redis_url: str) -> None:
+def test_a_few_entries_are_one_task_and_many_are_several(redis_url: str, tmp_path: Path) -> None:
     pipe = redis.Redis.from_url(redis_url).pipeline(transaction=False)
     for number in range(100_000):
         pipe.xadd(KEY, {"v": "2"}, id=f"{1000 + number}-1")
     pipe.execute()
 
-    def tasks(after: str) -> int:
-        return len(BatchReader(Wanted.from_options({"url": redis_url, "from": after})).partitions())
-
-    assert [tasks(after) for after in ("0-0", "50000-1", "100900-1")] == [4, 2, 1]
+    ingest = Ingest(Lake(None, str(tmp_path)), Wanted(redis_url))
+    tip = ingest._stream.tip()
+    assert [ingest._tasks(Position(ms), tip, tip.id) for ms in (0, 50_000, 100_900)] == [4, 2, 1]

@@ -22,14 +22,45 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger.connection import clear_errors, open_redis
 from celery_poison.ledger.keys import Keys
 from celery_poison.pipeline import maintain, sink
-from celery_poison.pipeline.ingest.source import Range, Wanted, expected, halfway, ranges
-from celery_poison.pipeline.ingest.stream import Stream, Tip, parts
+from celery_poison.pipeline.ingest.stream import FETCH, Stream, Tip, expected, halfway, parts, ranges
 from celery_poison.pipeline.lake import LARGEST, Gap, Lake, LakeError, LakeTaken, Position
 from celery_poison.pipeline.schema import LAKE, UNKNOWN
 
 _TRIMMED = "trimmed or deleted before they were ingested"
 #: Every so many commits small files are put together.
 _COMPACT_EVERY = 16
+
+
+#: So few entries are not worth a task more.
+_SHARE = 20_000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which journal, and how it is read. Goes to the executors, so that it holds no connection.
+
+    Attributes:
+        master_name: of the Sentinels' master, beside a ``sentinel://`` URL.
+        app_name: whose journal it is, if that is not to be asked of the ledger.
+        partitions: most tasks to read with at a time.
+        max_rows: about so many entries in one batch.
+        fetch: entries asked of Redis at a time.
+    """
+
+    url: str
+    namespace: str = "poison"
+    master_name: str = ""
+    app_name: str = ""
+    partitions: int = 4
+    max_rows: int = 1_000_000
+    fetch: int = FETCH
+
+    @property
+    def key(self) -> str:
+        return Keys(self.namespace).journal
+
+    def stream(self) -> Stream:
+        return Stream(self.url, self.key, self.master_name)
 
 
 @dataclass(frozen=True)
@@ -66,7 +97,7 @@ class Ingest:
     """One journal and its lake.
 
     Attributes:
-        options: of the data source, see ``source``: ``url``, ``namespace``, …
+        wanted: its journal.
         keep_hours: trim what is safely in the lake and older than so many hours; None: never trim.
         compacting: put small files together now and then.
         moved: the lake's rows of this app come from another journal from now on.
@@ -74,7 +105,7 @@ class Ingest:
     """
 
     lake: Lake
-    options: dict[str, str]
+    wanted: Wanted
     keep_hours: float | None = None
     compacting: bool = True
     moved: bool = False
@@ -82,8 +113,7 @@ class Ingest:
     _stream: Stream = field(init=False)
 
     def __post_init__(self) -> None:
-        self._wanted = Wanted.from_options(self.options)
-        self._stream = self._wanted.stream()
+        self._stream = self.wanted.stream()
 
     def once(self) -> Ingested:
         """Ingest what is there now, and return.
@@ -105,7 +135,7 @@ class Ingest:
             batch = self._round(self._stream.tip())
             if batch:
                 self._trim()
-            due = time.monotonic() + (0 if batch and batch.rows >= self._wanted.max_rows else seconds)
+            due = time.monotonic() + (0 if batch and batch.rows >= self.wanted.max_rows else seconds)
             while time.monotonic() < due and not stopping():
                 time.sleep(min(0.2, seconds))
         return self._told()
@@ -113,7 +143,7 @@ class Ingest:
     def _open(self) -> Tip:
         """Look where to begin, and whether the lake is this journal's; return the journal's end."""
         self._done, goal = Ingested(), self._stream.tip()
-        app, journal = whose(self._wanted, self.options)
+        app, journal = whose(self.wanted)
         self.lake.app = app
         self.lake.journal.create(LAKE)
         self._identity = f"{self.lake.app} of {journal}"
@@ -135,7 +165,7 @@ class Ingest:
         if clipped(upto) == (before.ms, before.seq) and before.added in (added, UNKNOWN):
             return None
         first = self._stream.first_after(str(before))
-        if goal.length > self._wanted.max_rows and (nearer := halfway(first, goal, self._wanted.max_rows)):
+        if goal.length > self.wanted.max_rows and (nearer := halfway(first, goal, self.wanted.max_rows)):
             upto, added = nearer, UNKNOWN
         cut = ranges(str(before), upto, first, self._tasks(before, goal, upto))
         files = self._bring(cut) if cut else []
@@ -157,14 +187,13 @@ class Ingest:
 
     def _tasks(self, before: Position, goal: Tip, upto: str) -> int:
         many = expected(str(before), goal) - (expected(upto, goal) if upto != goal.id else 0)
-        return max(1, min(self._wanted.partitions, many // self._wanted.share))
+        return max(1, min(self.wanted.partitions, many // _SHARE))
 
-    def _bring(self, cut: list[Range]) -> list[sink.Written]:
-        rows = self.lake.session.range(0, len(cut), 1, len(cut))
-        spans = [(each.after, each.upto) for each in cut]
+    def _bring(self, spans: list[tuple[str, str]]) -> list[sink.Written]:
+        rows = self.lake.session.range(0, len(spans), 1, len(spans))
         place = self.lake.journal
         task = partial(
-            bring, wanted=self._wanted, spans=spans, app=self.lake.app, table=(place.uri, place.partitions)
+            bring, wanted=self.wanted, spans=spans, app=self.lake.app, table=(place.uri, place.partitions)
         )
         with plain_errors():
             return sink.tell(rows, task)
@@ -244,19 +273,18 @@ def _counted(before: Position, after: Position, found: int) -> Gap | None:
     return Gap(str(before), str(after), expected - found, _TRIMMED)
 
 
-def whose(wanted: Wanted, options: dict[str, str]) -> tuple[str, str]:
+def whose(wanted: Wanted) -> tuple[str, str]:
     """Return the name of the app whose journal it is, and what tells this journal from any other.
 
     Both are written into the ledger by the app's workers; the namespace stands for a name where none has yet.
     """
-    namespace = options.get("namespace") or "poison"
     with (
         open_redis(wanted.url, {"master_name": wanted.master_name}) as client,
         clear_errors("reading the ledger"),
     ):
-        row: Any = client.hmget(Keys(namespace).meta, ("app", "broker", "secret"))
+        row: Any = client.hmget(Keys(wanted.namespace).meta, ("app", "broker", "secret"))
     app, *rest = ((value or b"").decode() for value in row)
-    name = options.get("app_name") or app or namespace
+    name = wanted.app_name or app or wanted.namespace
     return name, hashlib.sha256("\n".join((app, *rest, wanted.key)).encode()).hexdigest()[:16]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import redis
@@ -40,6 +41,39 @@ class Tip:
     added: int = UNKNOWN
     length: int = 0
     first: str = ""
+
+
+def ranges(after: str, upto: str, first: str, count: int) -> list[tuple[str, str]]:
+    """Cut ``(after, upto]`` into ``count`` ranges of equal time or less; none where it is empty.
+
+    Args:
+        first: id of the first entry after ``after``: time without entries is worth no task.
+    """
+    if not first or parts(first) > parts(upto):
+        return []
+    begin, end = parts(first)[0], parts(upto)[0]
+    inner = sorted({begin + (end - begin) * n // count for n in range(1, count)} - {begin, end})
+    cuts = [after, *(f"{ms}-{LAST_SEQUENCE}" for ms in inner), upto]
+    return [*pairwise(cuts)]
+
+
+def expected(after: str, tip: Tip) -> int:
+    """Return about how many entries come after one, as if they were spread evenly over time."""
+    if not tip.first or parts(after) >= parts(tip.id):
+        return 0
+    begin, end, at = parts(tip.first)[0], parts(tip.id)[0], parts(after)[0]
+    if at <= begin or end == begin:
+        return tip.length
+    return tip.length * (end - at) // (end - begin)
+
+
+def halfway(first: str, tip: Tip, most: int) -> str:
+    """Return an id about ``most`` entries after the first one; empty where the end is nearer."""
+    if not first or (count := expected(first, tip)) <= most:
+        return ""
+    begin, end = parts(first)[0], parts(tip.id)[0]
+    ms = begin + max(1, (end - begin) * most // count)
+    return f"{ms}-{LAST_SEQUENCE}" if ms < end else ""
 
 
 class Stream:

@@ -5,12 +5,10 @@ column means. None of them reads or writes anything, counts rows or needs a sess
 """
 
 from celery_poison.pipeline.tables.attempts import attempts, ends, noted, plain, repeated, troubled, united
-from celery_poison.pipeline.tables.daily import daily, task_daily, usual
-from celery_poison.pipeline.tables.fingerprints import fingerprints
+from celery_poison.pipeline.tables.daily import daily, tallies, task_daily, usual
 from celery_poison.pipeline.tables.incidents import incidents
-from celery_poison.pipeline.tables.kin import kin
+from celery_poison.pipeline.tables.kin import fingerprints, kin
 from celery_poison.pipeline.tables.messages import every_message, grouped, messages
-from celery_poison.pipeline.tables.tallies import tallies
 
 __all__ = [
     "attempts",
