@@ -271,19 +271,6 @@ class MessageRecord:
         return self.reason or (describe(self.cause) if self.cause else "")
 
 
-class Brief(NamedTuple):
-    """What messages in quarantine are counted and searched by; fields as in :class:`MessageRecord`."""
-
-    mid: str
-    task: str
-    queue: str
-    cause: str
-    fingerprint: str
-    releases: int
-    first_seen: float
-    quarantined_at: float
-
-
 _TEXTS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
     *("resolution", "actor", "note", "arguments", "edited_from", "edited_to", "destination"),

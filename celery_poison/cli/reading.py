@@ -122,10 +122,9 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
     celery -A proj poison groups --by fingerprint
     celery -A proj poison release --group GROUP --dry-run
     """
-    where = Filter.parse(*filters) if filters else None
+    where = Filter.parse(*filters) if filters else Filter()
     quarantine = open_quarantine(ctx)
-    found = quarantine.groups(where=where, by=By(by))
-    page = found[: limit if as_json or limit else ROWS]
+    page, total = quarantine.finder.groups(where, By(by), limit or (0 if as_json else ROWS))
     if as_json:
         print_json([group.as_dict() for group in page])
         return
@@ -136,8 +135,8 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
     fingerprint = ("FINGERPRINT",) if by == By.FINGERPRINT else ()
     headings = ("CAUSE", "TASK", "MESSAGES", "RELAPSED", "OLDEST", "NEWEST", *fingerprint, "GROUP")
     print_table(headings, (_group_row(group, now, bool(fingerprint)) for group in page), fit=True)
-    if len(found) > len(page):
-        click.echo(f"there are {len(found)} groups: --limit shows more of them", err=True)
+    if total > len(page):
+        click.echo(f"there are {total} groups: --limit shows more of them", err=True)
 
 
 def _group_row(group: Group, now: float, fingerprint: bool) -> Sequence[object]:

@@ -28,7 +28,8 @@ from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.search import Count, Group
+from celery_poison.quarantine.finding import Finder
+from celery_poison.quarantine.search import By, Condition, Filter, Group
 from celery_poison.settings import Settings
 from celery_poison.text import clean, command, count_of, short
 from celery_poison.values import receivers_of
@@ -135,55 +136,13 @@ class Wording:
         )
 
 
-#: How many times as long as reading took nothing is read: between two pages, and before all is read again.
-_REST, _RECOUNT = 3, 5
+#: What was kept for what it raised: its fingerprint tells what that was, and where.
+_FAILURES = Filter((Condition("cause", "=", causes.FAILURE),))
 #: Stands for a group where the fleet gate is meant.
 GATE = "gate"
 
 #: What is to be told, and what is to be noted then.
 _Batch = list[tuple[Notification, dict[str, int]]]
-
-
-class GroupCounts:
-    """Counts what is in quarantine by group: adds what came, and counts anew when something has left."""
-
-    def __init__(self, queries: Queries) -> None:
-        self._queries = queries
-        self._counts: dict[tuple[str, str, str | None], Count] = {}
-        self._newest_ms = 0
-        self._recount_at = 0.0
-
-    def look(self) -> list[Group]:
-        """Return all groups; of a very large quarantine what has left is noticed late.
-
-        Raises:
-            LedgerUnavailable: Redis is away.
-        """
-        self._read()
-        with no_fork():
-            total = self._queries.totals()["quarantined"]
-        begun = time.monotonic()
-        if total != sum(count.count for count in self._counts.values()) and begun >= self._recount_at:
-            self._counts, self._newest_ms = {}, 0
-            self._read()
-            now = time.monotonic()
-            self._recount_at = now + _RECOUNT * (now - begun)
-        return [count.group(*key) for key, count in self._counts.items()]
-
-    def _read(self) -> None:
-        pages = self._queries.arrivals(self._newest_ms)
-        while True:
-            begun = time.monotonic()
-            with no_fork():
-                page = next(pages, None)
-            if page is None:
-                return
-            for brief in page:
-                # As `groups` does; a kept failure's fingerprint tells what was raised, and where.
-                key = (brief.task, brief.cause, brief.fingerprint if brief.cause == causes.FAILURE else None)
-                self._counts.setdefault(key, Count()).add(brief)
-                self._newest_ms = max(self._newest_ms, round(brief.quarantined_at * 1000))
-            time.sleep(_REST * (time.monotonic() - begun))
 
 
 class Delivery:
@@ -256,7 +215,7 @@ class Notifier:
     ) -> None:
         self._ledger = ledger
         self._queries = Queries(ledger)
-        self._counts = GroupCounts(self._queries)
+        self._finder = Finder(ledger, self._queries)
         self._wording = Wording(app.main or "celery", settings.namespace)
         self._announce = announce
         rate = settings.notify_per_minute
@@ -279,7 +238,7 @@ class Notifier:
             LedgerUnavailable: Redis is away.
             Fenced: another monitor took over.
         """
-        groups = {group.group: group for group in self._counts.look()}
+        groups = {group.group: group for group in self.groups()}
         # Asked before what was told is read: of who is free now, all of it has been noted.
         free = [(delivery, left) for delivery in self._deliveries if (left := delivery.left()) >= 1]
         with no_fork():
@@ -295,6 +254,13 @@ class Notifier:
         for (delivery, _), batch in zip(free, batches, strict=True):
             if batch:
                 delivery.aside.do(partial(self._deliver, delivery, batch, fence))
+
+    def groups(self) -> list[Group]:
+        """Return what is told as one: by task and cause, and kept failures by what was raised."""
+        with no_fork():
+            found = self._finder.groups(by=By.CAUSE)[0]
+            rest = [group for group in found if group.cause != causes.FAILURE]
+            return found if len(rest) == len(found) else [*rest, *self._finder.groups(_FAILURES)[0]]
 
     def _due(
         self, delivery: Delivery, left: float, groups: Mapping[str, Group], notified: Mapping[str, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any
@@ -128,7 +128,7 @@ class Guarded(RequestHandler):
         how: dict[str, Any] = {name: True for name in action.choices if said(name) == "1"}
         if action.asks:
             how |= scheduled({name: said(name).strip() for name in action.asks})
-        job = Job(verb, partial(_chosen, self.ledger, choice), actor=self.actor, note=note, **how)
+        job = Job(verb, choice.mids, actor=self.actor, note=note, **how)
         return await self.ledger.start(job, patience)
 
     async def lift_gate(self, note: str) -> GateRecord:
@@ -189,13 +189,6 @@ def status_of(trouble: PoisonError) -> int:
         return HTTPStatus.NOT_FOUND
     wrong = isinstance(trouble, (BadFilter, NothingChosen, BadCare))
     return HTTPStatus.BAD_REQUEST if wrong else HTTPStatus.CONFLICT
-
-
-def _chosen(ledger: AsyncLedger, choice: Choice) -> Sequence[str]:
-    """Return whom an act is for, at the moment when it begins."""
-    if not choice.everything:
-        return choice.ids
-    return [record.mid for record in choice.among(ledger.model.quarantined.refresh().records)]
 
 
 def _foreign(headers: Mapping[str, str], host: str) -> str:

@@ -18,11 +18,12 @@ from celery_poison.errors import PoisonError
 from celery_poison.flower.access import CLIENT_HEADER, Guarded, status_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
 from celery_poison.flower.held import held
+from celery_poison.flower.ledger import SEARCHING
 from celery_poison.flower.message import PATIENCE
 from celery_poison.flower.pages import find
 from celery_poison.quarantine.body import decoded
 from celery_poison.quarantine.overview import Overview
-from celery_poison.quarantine.search import By, Filter, grouped
+from celery_poison.quarantine.search import By, Filter
 
 #: Messages in one answer, unless a smaller limit is asked for.
 MOST = 1000
@@ -107,10 +108,7 @@ async def groups(api: Api) -> Any:
     by = api.get_query_argument("by", By.CAUSE)
     if by not in [*By]:
         raise HTTPError(400, f"by must be one of {', '.join(By)}")
-    snapshot = await api.ledger.look_at_all()
-    found = snapshot.groups
-    if by != By.CAUSE:
-        found = await api.ledger.think(lambda: grouped(snapshot.view.records, By(by)))
+    found = await api.ledger.ask(lambda: api.ledger.quarantine.groups(by=by), PATIENCE)
     return [group.as_dict() for group in found]
 
 
@@ -163,9 +161,8 @@ async def act(api: Api, verb: str) -> Any:
     choice = Choice(tuple(map(str, wanted.get("ids") or ())), everything, text)
     choice.check()
     if wanted.get("dry_run"):
-        kept = api.ledger.model.quarantined
-        found = await api.ledger.ask(lambda: choice.among(kept.refresh().records), PATIENCE)
-        return {"matches": len(found), "messages": [record.as_dict() for record in found[:MOST]]}
+        found = await api.ledger.ask(lambda: choice.find(api.ledger.quarantine, MOST), SEARCHING)
+        return {"matches": found.total, "messages": [record.as_dict() for record in found.rows]}
 
     def said(name: str) -> str:
         return "1" if wanted.get(name) is True else str(wanted.get(name) or "")

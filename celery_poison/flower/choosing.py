@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Self
 from urllib.parse import urlencode
 
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.careful import BadCare, seconds_of
-from celery_poison.quarantine.search import Filter
+from celery_poison.quarantine.finding import Found
+from celery_poison.quarantine.search import Filter, Lookup
 from celery_poison.states import State
 
 #: Word in the address -> its tab.
@@ -130,13 +133,31 @@ class Choice:
         if self.everything and self.text:
             Filter.search(self.text)
 
-    def among(self, records: Sequence[MessageRecord]) -> list[MessageRecord]:
-        """Return those of ``records`` that are meant."""
+    @property
+    def where(self) -> Filter:
+        return Filter.search(self.text) if self.text else Filter()
+
+    def find(self, quarantine: Quarantine, sample: int) -> Found:
+        """Return the newest of those that are meant, and how many they are."""
         if not self.everything:
-            wanted = {*self.ids}
-            return [record for record in records if record.mid in wanted or record.id in wanted]
-        matching = Filter.search(self.text).choose(records) if self.text else records
-        return [each for each in matching if self.until is None or (each.quarantined_at or 0.0) <= self.until]
+            named = Lookup(quarantine.queries).find_each(self.ids)
+            kept = [each for each in named if isinstance(each, MessageRecord) and each.state == State.NDLV]
+            return Found(kept[:sample], len(kept))
+        chosen = quarantine.finder.choose(State.NDLV, self.where)
+        records = quarantine.finder.records(self.where, chosen=chosen, until=self.until)
+        newest = [*islice(records, sample)]
+        is_counted = chosen.is_exact and self.until is None
+        return Found(newest, chosen.messages if is_counted else len(newest) + sum(1 for _ in records))
+
+    def mids(self, quarantine: Quarantine) -> Sequence[str]:
+        """Return whom an act is for, at the moment when it begins."""
+        if not self.everything:
+            return self.ids
+        chosen = quarantine.finder.choose(State.NDLV, self.where)
+        if chosen.is_exact:
+            return [*quarantine.finder.mids(State.NDLV, chosen, until=self.until)]
+        records = quarantine.finder.records(self.where, chosen=chosen, until=self.until)
+        return [record.mid for record in records]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +206,6 @@ class Listing:
 
     def turned(self) -> Self:
         return replace(self, offset=0, oldest_first=not self.oldest_first)
-
-    def page(self, records: Sequence[MessageRecord], rows: int) -> Sequence[MessageRecord]:
-        """Return one page of everything that matches, which is given newest first."""
-        total, end = len(records), self.offset + rows
-        if not self.oldest_first:
-            return records[self.offset : end]
-        return records[max(0, total - end) : max(0, total - self.offset)][::-1]
 
 
 def _literal(value: str) -> str:

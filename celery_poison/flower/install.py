@@ -13,7 +13,6 @@ from tornado.template import Loader, Template
 from tornado.web import StaticFileHandler, url
 
 from celery_poison.flower import api, pages
-from celery_poison.flower.access import ledger_of
 from celery_poison.metrics import register
 
 logger = get_logger(__name__)
@@ -90,8 +89,7 @@ class Metrics(monitor.Metrics):
         if not settings.get("_poison_metrics"):
             settings["_poison_metrics"] = True
             try:
-                # Neither waits for Redis.
-                register(self.application.capp, model=ledger_of(self.application).model)
+                register(self.application.capp)
             except Exception as error:
                 logger.warning("celery_poison: Flower's metrics lack the quarantine's: %s", error)
         await super().get()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any
 from uuid import uuid4
@@ -11,9 +11,9 @@ from uuid import uuid4
 from celery.utils.log import get_logger
 
 from celery_poison.errors import PoisonError
-from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.acting import Outcome
+from celery_poison.states import State
 
 logger = get_logger(__name__)
 
@@ -29,14 +29,14 @@ class Job:
     """One act on many messages.
 
     Args:
-        choose: returns the ids when the work begins.
+        choose: returns the ids, when the work begins.
         how: arguments of the act: ``actor``, ``note``, and what was switched on.
 
     Attributes:
         seen_at: when it was looked last at what is in quarantine, before it began, by Redis' clock.
     """
 
-    def __init__(self, verb: str, choose: Callable[[], Sequence[str]], **how: Any) -> None:
+    def __init__(self, verb: str, choose: Callable[[Quarantine], Sequence[str]], **how: Any) -> None:
         self.id = uuid4().hex
         self.verb = verb
         self.total: int | None = None
@@ -70,10 +70,11 @@ class Job:
     def run(self, quarantine: Callable[[], Quarantine]) -> None:
         """Carry it out; every trouble ends up in ``error``."""
         try:
-            ids = self._choose()
+            opened = quarantine()
+            ids = self._choose(opened)
             self.total = len(ids)
             if ids:
-                getattr(quarantine(), self.verb)(ids, **self.how, on_outcome=self._heard)
+                getattr(opened, self.verb)(ids, **self.how, on_outcome=self._heard)
         except Stopped:
             pass
         except PoisonError as error:
@@ -84,12 +85,12 @@ class Job:
         finally:
             self.finished_at = time.time()
 
-    def died_again(self, records: Iterable[MessageRecord]) -> int:
+    def died_again(self, quarantine: Quarantine) -> int:
         """Return how many of those that it released are in quarantine again."""
-        since, released = self.seen_at, self._released
-        if not released:
+        if not self._released:
             return 0
-        return sum((each.quarantined_at or 0.0) > since and each.mid in released for each in records)
+        came = quarantine.queries.index(State.NDLV, self.seen_at)
+        return sum(at > 1000 * self.seen_at and mid in self._released for mid, at in came)
 
     def _heard(self, outcome: Outcome) -> None:
         if outcome.done:

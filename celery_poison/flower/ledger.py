@@ -27,6 +27,8 @@ T = TypeVar("T")
 READERS = 4
 #: Seconds that a page waits for an answer before it says that there is none.
 PATIENCE = 2.0
+#: Seconds that a list waits for what must be looked for in each of very many messages.
+SEARCHING = 30.0
 #: Seconds that a page waits for a newer snapshot, if it has an older one to show.
 HURRY = 0.7
 #: The same where nobody has acted since.
@@ -52,13 +54,11 @@ class AsyncLedger:
         self._app = app
         self._readers = ThreadPoolExecutor(READERS, "poison-read")
         self._looker = ThreadPoolExecutor(1, "poison-look")
-        self._thinkers = ThreadPoolExecutor(1, "poison-filter")
         self._actors = ThreadPoolExecutor(2, "poison-act")
         self._busy = 0
         self._opening = Lock()
         self._refreshing: asyncio.Future[None] | None = None
         self._outdated, self._asked_at = True, 0.0
-        self._begun = asyncio.Event()
         self.snapshot = Snapshot()
         self.trouble = ""
         self.jobs: dict[str, Job] = {}
@@ -104,10 +104,6 @@ class AsyncLedger:
         finally:
             self._outdated = True
 
-    async def think(self, question: Callable[[], T]) -> T:
-        """Return what ``question`` returns, which needs time and no Redis."""
-        return await asyncio.get_running_loop().run_in_executor(self._thinkers, question)
-
     def _answered(self, future: asyncio.Future[Any]) -> None:
         self._busy -= 1
         future.cancelled() or future.exception()  # an error that nobody waited for is no news
@@ -115,32 +111,12 @@ class AsyncLedger:
     async def look(self) -> Snapshot:
         """Return a snapshot that is new, or the last one there is, soon; ``trouble`` says why it is old."""
         if self._outdated or self.snapshot.age > FRESH:
-            acted = self._outdated
+            # What nobody has looked at for a while, or somebody has changed, is worth waiting for.
+            worth = HURRY if self._outdated or self.snapshot.age > _SILENT else BRIEF
             refreshing = self._refresh()
-            if self._begun.is_set():
-                # What nobody has looked at for a while is worth waiting for.
-                worth = acted or self.snapshot.age > _SILENT
-                await asyncio.wait({refreshing}, timeout=HURRY if worth else BRIEF)
-            else:
-                first = asyncio.ensure_future(self._begun.wait())
-                both: set[asyncio.Future[Any]] = {refreshing, first}
-                await asyncio.wait(both, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
-                first.cancel()
+            await asyncio.wait({refreshing}, timeout=worth if self.snapshot.overview else PATIENCE)
             if not refreshing.done() and time.monotonic() - self._asked_at > _SILENT:
                 self.trouble = self.trouble or "no answer so far"
-        return self.snapshot
-
-    async def look_at_all(self) -> Snapshot:
-        """Return a snapshot of which nothing is unread.
-
-        Raises:
-            LedgerUnavailable: there is none yet.
-        """
-        await self.look()
-        if self.snapshot.view.unread and self._refreshing:
-            await asyncio.wait({self._refreshing}, timeout=PATIENCE)
-        if self.snapshot.overview is None or self.snapshot.view.unread:
-            raise LedgerUnavailable(self.trouble or "the quarantine is still being read: try again soon")
         return self.snapshot
 
     async def start(self, job: Job, patience: float) -> Job:
@@ -149,7 +125,7 @@ class AsyncLedger:
         for id in ended[: max(0, len(ended) - _REMEMBERED)]:
             del self.jobs[id]
         self.jobs[job.id] = job
-        job.seen_at = self.snapshot.view.taken_at or 0.0
+        job.seen_at = self.snapshot.overview.at if self.snapshot.overview else 0.0
         work = asyncio.get_running_loop().run_in_executor(self._actors, job.run, lambda: self.quarantine)
         work.add_done_callback(self._acted)
         with contextlib.suppress(TimeoutError):
@@ -163,17 +139,12 @@ class AsyncLedger:
         if self._refreshing is None or self._refreshing.done():
             self._outdated, self._asked_at = False, time.monotonic()
             loop = asyncio.get_running_loop()
-            self._refreshing = loop.run_in_executor(self._looker, self._take, loop)
+            self._refreshing = loop.run_in_executor(self._looker, self._take)
         return self._refreshing
 
-    def _take(self, loop: asyncio.AbstractEventLoop) -> None:
-        def shown(snapshot: Snapshot) -> None:
-            self.snapshot = snapshot
-            loop.call_soon_threadsafe(self._begun.set)
-
+    def _take(self) -> None:
         try:
-            self.model.look(shown)
-            self.trouble = ""
+            self.snapshot, self.trouble = self.model.look(), ""
         except PoisonError as error:
             self.trouble = str(error)
         except Exception as error:

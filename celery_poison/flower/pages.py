@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -10,18 +10,20 @@ from typing import Any, NamedTuple
 from flower.views import BaseHandler
 from tornado.web import HTTPError, authenticated
 
-from celery_poison.errors import MessageNotFound, PoisonError, ProposalRefused
+from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError, ProposalRefused
 from celery_poison.flower import incidents, words
 from celery_poison.flower.access import Guarded, status_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing, offered
 from celery_poison.flower.held import held
-from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.flower.ledger import PATIENCE, SEARCHING, AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
-from celery_poison.model import MessageRecord
+from celery_poison.quarantine.finding import Found
+from celery_poison.quarantine.read_model import NEWEST
+from celery_poison.quarantine.search import AmbiguousId, Filter
 from celery_poison.states import State
 
 #: Rows of a list, and of a preview; the rest is counted.
-ROWS, SAMPLE = 50, 10
+ROWS, SAMPLE = NEWEST, 10
 #: Seconds for which a page waits for an act to end, before it shows its progress instead.
 QUICK = 1.5
 #: What the next page says of a decision about a proposal.
@@ -82,30 +84,21 @@ class Page(Guarded, BaseHandler):
         return self.link(Listing.of(state, **conditions))
 
 
-class Found(NamedTuple):
-    """One page of rows; ``total`` is None where nobody counts."""
-
-    rows: Sequence[MessageRecord] = ()
-    total: int | None = 0
-    more: bool = False
-
-
 async def find(ledger: AsyncLedger, listing: Listing, rows: int) -> Found:
-    """Return one page of a list.
+    """Return one page of a list; the newest in quarantine even while Redis is away.
 
     Raises:
         BadFilter: the filter is none.
-        LedgerUnavailable: Redis does not answer, and what is asked for is not in memory.
+        LedgerUnavailable: Redis does not answer.
     """
-    where = listing.where
+    where, seen = listing.where, ledger.snapshot
+    if seen.overview and rows <= NEWEST and listing == Listing():
+        total = seen.overview.quarantined
+        return Found(seen.newest[:rows], total, total > rows)
     if listing.state in (State.NDLV, State.FAIL):
-        if listing.state == State.NDLV:
-            view = ledger.snapshot.view
-            matching = view.records if where is None else await ledger.think(lambda: view.matching(where))
-        else:
-            matching = await ledger.ask(lambda: ledger.model.given_up.refresh().matching(where))
-        total = len(matching)
-        return Found(listing.page(matching, rows), total, total > listing.offset + rows)
+        page = partial(ledger.quarantine.finder.page, where or Filter(), State(listing.state))
+        asked = partial(page, rows=rows, offset=listing.offset, oldest_first=listing.oldest_first)
+        return await ledger.ask(asked, SEARCHING if where else PATIENCE)
     what: Any = {"candidates": True} if listing.state == "candidates" else {"state": listing.state}
     found = await ledger.ask(
         lambda: ledger.quarantine.list(**what, where=where, limit=rows + 1, offset=listing.offset)
@@ -125,7 +118,10 @@ class ListPage(Page):
             error = self.failed(trouble)
         if self.ledger.snapshot.overview is None:
             self.set_status(HTTPStatus.SERVICE_UNAVAILABLE)
-        job = self.ledger.jobs.get(self.asked("job"))
+        job, died_again = self.ledger.jobs.get(self.asked("job")), 0
+        if job is not None:
+            with suppress(LedgerUnavailable):
+                died_again = await self.ledger.ask(partial(job.died_again, self.ledger.quarantine))
         self.show(
             "poison-list.html",
             listing=listing,
@@ -134,7 +130,7 @@ class ListPage(Page):
             tabs=TABS,
             offered=self.offers(listing.state),
             job=job,
-            died_again=job.died_again(self.ledger.snapshot.view.records) if job else 0,
+            died_again=died_again,
             rows=ROWS,
             proposed=DECIDED.get(self.asked("proposal"), ""),
             link=self.link,
@@ -169,11 +165,14 @@ class TaskRedirect(Page):
     @authenticated
     async def get(self, id: str) -> None:
         await self.ledger.look()
-        mids = [record.mid for record in self.ledger.snapshot.view.records if record.id == id]
-        if len(mids) > 1:
+        try:
+            record = await self.ledger.ask(lambda: self.ledger.quarantine.get(id))
+        except AmbiguousId:
             self.redirect(self.link_with(id=id))
+        except PoisonError:  # the message's page says what
+            self.redirect(self.reverse_url("poison-message", id))
         else:
-            self.redirect(self.reverse_url("poison-message", mids[0] if mids else id))
+            self.redirect(self.reverse_url("poison-message", record.mid))
 
 
 class Body(Page):
@@ -232,21 +231,22 @@ class PreviewPage(Page):
     @authenticated
     async def post(self, verb: str) -> None:
         action, asked, error = self.action(verb), Asked.of(self), ""
-        records: Sequence[MessageRecord] = ()
+        found = Found()
         try:
             asked.choice.check()
-            view = (await self.ledger.look_at_all()).view
-            records = await self.ledger.think(lambda: asked.choice.among(view.records))
-            error = "" if records else "None of these messages is there any more"
+            found = await self.ledger.ask(
+                lambda: asked.choice.find(self.ledger.quarantine, SAMPLE), SEARCHING
+            )
+            error = "" if found.rows else "None of these messages is there any more"
         except PoisonError as trouble:
             error = self.failed(trouble)
         self.show(
             "poison-preview.html",
             action=action,
             asked=asked,
-            records=records[:SAMPLE],
-            count=len(records),
-            until=max((record.quarantined_at or 0.0 for record in records), default=0.0),
+            records=found.rows,
+            count=found.total or 0,
+            until=max((record.quarantined_at or 0.0 for record in found.rows), default=0.0),
             error=error,
             back=self.link(asked.listing),
         )

@@ -19,6 +19,9 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:candidates`` | zset | ids flagged as candidates, by time flagged | cleared or quarantined |
 | ``{ns}:message:MID`` | hash | the original message and its record | release; given up: purge |
 | ``{ns}:quarantine:NAME`` | zset | mids in quarantine (NDLV), by time | a person's decision |
+| ``{ns}:groups:NAME:KIND`` | zset | what is alike there: its labels, by how many | its last message left |
+| ``{ns}:groups:NAME:SHA`` | zset | mids of one such group, by time | they have left |
+| ``{ns}:groups:NAME:SHA:relapsed`` | set | those of them that had been released | they have left |
 | ``{ns}:outgoing`` | zset | mids in quarantine that leave it by themselves, by when (ms) | they have left |
 | ``{ns}:imported`` | zset | mids that were imported, by time (ms) | 30 days |
 | ``{ns}:failed`` | zset | mids given up (FAIL), by time | purge |
@@ -85,6 +88,8 @@ class Keys:
         self.owed = self.prefix + "owed"
         self.candidates = self.prefix + "candidates"
         self.quarantine = f"{self.prefix}quarantine:{quarantine_queue}"
+        #: Prefix of the index of what is in quarantine; ``_groups.lua`` builds the rest.
+        self.groups = f"{self.prefix}groups:{quarantine_queue}"
         self.outgoing = self.prefix + "outgoing"
         self.imported = self.prefix + "imported"
         self.failed = self.prefix + "failed"
@@ -144,6 +149,9 @@ class Keys:
 
     def message(self, mid: str) -> str:
         return f"{self.prefix}message:{mid}"
+
+    def group(self, sha: str) -> str:
+        return f"{self.groups}:{sha}"
 
     def worker(self, incarnation: str) -> str:
         return f"{self.prefix}worker:{incarnation}"

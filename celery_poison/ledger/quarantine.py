@@ -21,6 +21,10 @@ REMEMBER_IMPORTS_MS = 30 * 86_400_000
 DECISION_PATIENCE_MS = 30_000
 
 
+#: Messages that are put into their groups in one step.
+_REGROUPED = 500
+
+
 class QuarantineTransitions(Caller):
     """What workers put into quarantine, and operators take out of it."""
 
@@ -80,6 +84,21 @@ class QuarantineTransitions(Caller):
         arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
         arguments["known"] = packed(known)
         self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **arguments)
+
+    def regroup(self, mids: Sequence[str]) -> None:
+        """Put messages in quarantine into their groups, where a version of before has not."""
+        for start in range(0, len(mids), _REGROUPED):
+            page = mids[start : start + _REGROUPED]
+            self._call("regroup", {}, rest=page, messages=self.keys.message(""))
+
+    def ungroup(self, kind: str, labels: tuple[str, str, str], mids: Sequence[str]) -> None:
+        """Take those out of a group that are not in quarantine any more: a version of before left them there.
+
+        Args:
+            labels: task, cause, and queue or fingerprint.
+        """
+        task, cause, third = labels
+        self._call("ungroup", {}, rest=mids, kind=kind, task=task, cause=cause, third=third)
 
     # --- what a person decides ----------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from celery_poison.causes import Evidence
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.fleet import GateRecord, Incident, WorkerRecord
 from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.groups import Groups
 from celery_poison.ledger.journal import entry
 from celery_poison.ledger.reading import Messages
 from celery_poison.ledger.rows import Reader, as_text, seconds
@@ -91,7 +92,7 @@ class _Fleet(Reader):
         )
 
 
-class Queries(Messages, _Fleet):
+class Queries(Messages, Groups, _Fleet):
     """Typed views of one ledger; every method raises ``LedgerUnavailable`` when Redis is away."""
 
     def totals(self) -> dict[str, int]:

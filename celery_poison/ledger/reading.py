@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from sys import intern
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.rows import INDEX_PAGE, PAGE, Index, Reader, Row, as_text, batches
+from celery_poison.ledger.rows import PAGE, Index, Reader, Row, as_text, batches
 from celery_poison.model import (
-    Brief,
     Ended,
     History,
     MessageRecord,
@@ -30,7 +28,6 @@ _RECORD_FIELDS = (
     *("arguments", "edited_from", "edited_to", "destination", "sent_at", "retry_at", "releases_left"),
 )
 
-_BRIEF_FIELDS = Brief._fields[1:]
 #: What is published of a message again.
 _ORIGINAL_FIELDS = (
     *("body", "content_type", "content_encoding", "headers", "properties", "failure", "sent_at"),
@@ -151,8 +148,23 @@ class Messages(Reader):
         self, state: State, since: float = 0.0, until: float | None = None
     ) -> Iterator[tuple[str, float]]:
         """Yield (mid, since when, in ms) of what is in quarantine or given up, as :meth:`kept` does."""
-        for page in self._index(self._index_of(state), since, until):
+        for page in self.pages(state, since, until):
             yield from page
+
+    def pages(
+        self,
+        state: State,
+        since: float = 0.0,
+        until: float | None = None,
+        oldest_first: bool = False,
+        skip: int = 0,
+    ) -> Iterator[Index]:
+        """Yield the same in pages; none is empty.
+
+        Args:
+            skip: so many are left out first.
+        """
+        return self._index(self._index_of(state), since, until, oldest_first=oldest_first, skip=skip)
 
     def kept_index(self, state: State, limit: int = 0) -> Index:
         """Return (mid, since when, in ms) of what is in quarantine or given up, newest first; 0: all."""
@@ -182,35 +194,6 @@ class Messages(Reader):
         now_ms = now * 1000 + micros // 1000
         return [mid.decode() for mid, due in rows if due <= now_ms]
 
-    def briefs(self, index: Iterable[tuple[str, float]] | None = None) -> Iterator[Brief]:
-        """Yield the few words for each entry of ``index``, by default of all in quarantine, newest first.
-
-        Who left since the index was read is left out.
-        """
-        entries = self.index(State.NDLV) if index is None else index
-        for mid, row in self._rows((mid for mid, _ in entries), _BRIEF_FIELDS):
-            if row[0] is not False:
-                yield _brief(mid, row)
-
-    def arrivals(self, after_ms: int) -> Iterator[list[Brief]]:
-        """Yield, in pages, the few words of what came to quarantine after a moment, the oldest first."""
-        position = 0
-        while True:
-            with clear_errors("reading what came to quarantine"):
-                page: Any = self._client.zrange(
-                    self._keys.quarantine,
-                    f"({after_ms}",
-                    "+inf",
-                    byscore=True,
-                    offset=position,
-                    num=INDEX_PAGE,
-                )
-            for mids in batches(mid.decode() for mid in page):
-                yield [*self.briefs((mid, 0.0) for mid in mids)]
-            if len(page) < INDEX_PAGE:
-                return
-            position += len(page)
-
     def record(self, mid: str) -> MessageRecord | None:
         """Return the record of a message that is kept, by its mid, without its body."""
         return next(self.records([mid]))
@@ -239,7 +222,7 @@ class Messages(Reader):
         """
         words: list[str | int] = [self._keys.message(""), len(_ORIGINAL_FIELDS), *_ORIGINAL_FIELDS, *mids]
         with clear_errors("reading messages"):
-            reply: Any = self._originals([self._keys.quarantine], words)
+            reply: Any = self._script("originals")([self._keys.quarantine], words)
         # What is not Unicode survives as half a surrogate pair.
         rows = json.loads(reply[1].decode("utf-8", "surrogateescape"))
         return [_original(row, body) for row, body in zip(rows, reply[2:], strict=True)]
@@ -325,13 +308,6 @@ def _original(row: Row, body: bytes | None) -> dict[str, bytes]:
     words = zip(_ORIGINAL_FIELDS, row, strict=True)
     raw = {name: word.encode("utf-8", "surrogateescape") for name, word in words if word is not False}
     return raw if body is None else {**raw, "body": body}
-
-
-def _brief(mid: str, row: Row) -> Brief:
-    # Many share the same few words: each is kept in memory once.
-    task, queue, cause, fingerprint = (intern(word or "") for word in row[:4])
-    releases, first_seen, quarantined_at = (int(number or 0) for number in row[4:])
-    return Brief(mid, task, queue, cause, fingerprint, releases, first_seen / 1000, quarantined_at / 1000)
 
 
 def _state_of_start(raw: bytes | None) -> State:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from importlib import resources
 from itertools import islice
 from typing import Any, Literal, Protocol, TypeVar
@@ -42,9 +41,13 @@ class Reader:
     def __init__(self, ledger: Readable) -> None:
         self._client = ledger.client
         self._keys = ledger.keys
-        self._rows_of = self._client.register_script(_text("rows"))
-        self._originals = self._client.register_script(_text("originals"))
-        self._index_page = self._client.register_script(_text("index"))
+        self._scripts: dict[str, Any] = {}
+
+    def _script(self, name: str) -> Any:
+        """Return a script that changes nothing, to be called with keys and arguments."""
+        if name not in self._scripts:
+            self._scripts[name] = self._client.register_script(_text(name))
+        return self._scripts[name]
 
     def now_ms(self) -> int:
         """Return Redis' clock, the only one that the plugin believes."""
@@ -60,27 +63,37 @@ class Reader:
         for page in [mids] if short else batches(iter(mids)):
             with clear_errors("reading messages"):
                 words: list[str | int] = [prefix, len(fields), *fields, *page]
-                reply: Any = self._rows_of([self._keys.quarantine], words)
+                reply: Any = self._script("rows")([self._keys.quarantine], words)
             yield from zip(page, json.loads(reply[1].decode("utf-8", "replace")), strict=True)
 
     def _index(
-        self, key: str, since: float = 0.0, until: float | None = None, size: int = INDEX_PAGE
+        self,
+        key: str,
+        since: float = 0.0,
+        until: float | None = None,
+        size: int = INDEX_PAGE,
+        oldest_first: bool = False,
+        skip: int = 0,
     ) -> Iterator[Index]:
         """Yield a sorted set of mids in pages, highest score (ms) first; no page is empty.
 
         What is added or removed meanwhile moves nothing: a page begins where the last one ended.
         """
-        below, skip = "+inf" if until is None else repr(until * 1000), 0
+        newest, oldest = "+inf" if until is None else round(until * 1000), round(since * 1000)
+        first, last = (oldest, newest) if oldest_first else (newest, oldest)
+        order = "oldest" if oldest_first else "newest"
         while True:
             with clear_errors("reading an index"):
-                reply: Any = self._index_page([key], [below, repr(since * 1000), skip, size])
+                reply: Any = self._script("index")([key], [first, last, order, skip, size])
             flat = json.loads(reply[1].decode("utf-8", "replace"))
             if not flat:
                 return
             scores = flat[1::2]
             yield [(mid, float(score)) for mid, score in zip(flat[::2], scores, strict=True)]
-            skip = scores.count(scores[-1]) + (skip if scores[-1] == below else 0)
-            below = scores[-1]
+            if scores[0] == scores[-1]:  # some that were skipped may have the same
+                skip += len(scores)
+            else:
+                first, skip = scores[-1], scores.count(scores[-1])
             if len(scores) < size:
                 return
 
@@ -95,7 +108,6 @@ class Reader:
             position += len(page)
 
 
-@cache
 def _text(name: str) -> str:
     return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
 

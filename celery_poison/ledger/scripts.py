@@ -83,7 +83,18 @@ class Script:
 
 #: Parts that scripts share; each may use those before it.
 _PARTS = (
-    *("journal", "start", "gate", "presence", "parking", "blocks", "proposals", "counts", "lineage"),
+    *(
+        "journal",
+        "groups",
+        "start",
+        "gate",
+        "presence",
+        "parking",
+        "blocks",
+        "proposals",
+        "counts",
+        "lineage",
+    ),
     *("effects", "outbox", "tied"),
 )
 

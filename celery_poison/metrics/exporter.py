@@ -25,14 +25,12 @@ _exporters: WeakKeyDictionary[CollectorRegistry, Exporter] = WeakKeyDictionary()
 class Exporter:
     """The metrics of one app in one registry, until :meth:`close`."""
 
-    def __init__(
-        self, app: Celery, interval: float, registry: CollectorRegistry, model: ReadModel | None = None
-    ) -> None:
+    def __init__(self, app: Celery, interval: float, registry: CollectorRegistry) -> None:
         from celery_poison.metrics.collector import Sampler, SnapshotCollector
 
         self.app = app
         self._registry = registry
-        self._sampler = Sampler((model or ReadModel(app, brief=True)).look, interval)
+        self._sampler = Sampler(ReadModel(app).look, interval)
         self._collector = SnapshotCollector(self._sampler)
         try:
             registry.register(self._collector)
@@ -74,18 +72,13 @@ class Exporter:
 
 
 def register(
-    app: Celery,
-    *,
-    interval: float = INTERVAL,
-    registry: CollectorRegistry | None = None,
-    model: ReadModel | None = None,
+    app: Celery, *, interval: float = INTERVAL, registry: CollectorRegistry | None = None
 ) -> Exporter:
     """Export the metrics of ``app``'s ledger, beginning now; Redis may be away. Safe to call again.
 
     Args:
         interval: seconds between two looks at the ledger.
         registry: default: that of the process, which Flower's ``/metrics`` serves.
-        model: where this process keeps one already; None: one of its own.
 
     Raises:
         ConfigurationError: prometheus_client is not installed, a setting is wrong, or this process exports
@@ -97,4 +90,4 @@ def register(
         raise ConfigurationError(_MISSING) from None
     chosen = registry or REGISTRY
     known = _exporters.get(chosen)
-    return known if known is not None and known.app is app else Exporter(app, interval, chosen, model)
+    return known if known is not None and known.app is app else Exporter(app, interval, chosen)

@@ -53,10 +53,6 @@ def _by(kind: Kind, name: str, says: str, label: str, rows: Callable[[Snapshot, 
     return Family(name, kind, says, (label,), rows)
 
 
-def _oldest(snapshot: Snapshot) -> float:
-    return max(0.0, (snapshot.view.taken_at or 0.0) - snapshot.oldest) if snapshot.oldest else 0.0
-
-
 def _workers(overview: Overview) -> Rows:
     stopping, alive = overview.stopping, overview.alive
     return [(("alive",), alive - stopping), (("stopping",), stopping), (("silent",), overview.dead)]
@@ -117,7 +113,7 @@ FAMILIES = (
     _gauge(
         "quarantine_oldest_seconds",
         "For how long the oldest message has been in quarantine, 0 when there is none",
-        lambda s, o: _oldest(s),
+        lambda s, o: max(0.0, o.at - (s.oldest or o.at)),
     ),
     _gauge(
         "given_up_messages", "Messages that were given up and are still kept (FAIL)", lambda s, o: o.failed

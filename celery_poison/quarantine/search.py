@@ -23,11 +23,12 @@ from typing import Any, Self, TypeVar
 from celery_poison import causes
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Brief, MessageRecord
+from celery_poison.model import MessageRecord
 from celery_poison.states import State
 from celery_poison.text import did_you_mean, some_of
 
-Message = TypeVar("Message", Brief, MessageRecord)
+#: A message, or what many have in common.
+T = TypeVar("T")
 
 TEXT_FIELDS = (
     *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "incident", "reason", "arguments"),
@@ -99,11 +100,9 @@ class Condition:
             wanted = "a number with s, m, h or d" if self.field == AGE else "a number"
             raise BadFilter(f"{self.field}{self.operator}{self.value}: use {wanted}") from None
 
-    def choose(self, messages: Iterable[Message], now: float) -> Iterable[Message]:
+    def choose(self, messages: Iterable[Any], now: float) -> Iterator[Any]:
         """Yield those that match; each value is judged once, however many messages share it."""
-        if self.field == TEXT:
-            return self._containing(messages)
-        return self._matching(messages, now)
+        return self._containing(messages) if self.field == TEXT else self._matching(messages, now)
 
     def _containing(self, messages: Iterable[Any]) -> Iterator[Any]:
         wanted, common, own = self.value.casefold(), attrgetter(*_COMMON), attrgetter(*_OWN)
@@ -116,7 +115,7 @@ class Condition:
             if known[values] or wanted in "\n".join(own(message)).casefold():
                 yield message
 
-    def _matching(self, messages: Iterable[Message], now: float) -> Iterator[Message]:
+    def _matching(self, messages: Iterable[Any], now: float) -> Iterator[Any]:
         if self.field == AGE:
             compare, wanted = _COMPARE[self.operator], self._number()
             yield from (
@@ -179,11 +178,6 @@ class Filter:
         """Return the filter for one group's messages, by its id."""
         return cls((Condition(GROUP, "=", group),))
 
-    @property
-    def brief(self) -> Self:
-        """The conditions that a :class:`Brief` can answer, so that few whole records need be read."""
-        return type(self)(tuple(c for c in self.conditions if c.field in (*Brief._fields, AGE, GROUP)))
-
     def period(self) -> tuple[float, float | None]:
         """Return between which times, in seconds, what matches came to quarantine; None: now."""
         now, since, until = time.time(), 0.0, math.inf
@@ -196,7 +190,7 @@ class Filter:
                     until = min(until, moment)
         return since, None if until == math.inf else until
 
-    def choose(self, messages: Iterable[Message]) -> Iterable[Message]:
+    def choose(self, messages: Iterable[T]) -> Iterable[T]:
         """Yield those that match, one after the other."""
         now = time.time()
         for condition in self.conditions:
@@ -262,13 +256,17 @@ def group_ids(task: str, cause: str, fingerprint: str) -> tuple[str, str]:
     return group_id(task, cause, fingerprint), group_id(task, cause)
 
 
-def grouped(messages: Iterable[Message], by: By = By.FINGERPRINT) -> list[Group]:
+def grouped(messages: Iterable[MessageRecord], by: By = By.FINGERPRINT) -> list[Group]:
     """Count messages by group, the largest group first, of equal ones the one with the newest message."""
     found: dict[tuple[str, str, str | None], Count] = defaultdict(Count)
     for message in messages:
         fingerprint = message.fingerprint if by is By.FINGERPRINT else None
         found[message.task, message.cause, fingerprint].add(message)
-    groups = (count.group(*key) for key, count in found.items())
+    return ranked(count.group(*key) for key, count in found.items())
+
+
+def ranked(groups: Iterable[Group]) -> list[Group]:
+    """Return the largest group first, of equal ones the one with the newest message."""
     return sorted(groups, key=lambda group: (-group.count, -group.last_seen, group.group))
 
 
@@ -281,7 +279,7 @@ class Count:
         self.count = self.relapsed = 0
         self.first_seen, self.last_seen, self.newest = math.inf, -1.0, ""
 
-    def add(self, message: Brief | MessageRecord) -> None:
+    def add(self, message: MessageRecord) -> None:
         arrived = message.quarantined_at or message.first_seen or 0.0
         self.count += 1
         self.relapsed += message.releases > 0

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 
 from celery_poison import causes, signals
 from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.failures import KeptFailure
 from celery_poison.ledger.journal import Extent, extent, extract, history
-from celery_poison.model import Brief, MessageRecord, StoredMessage
+from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.acting import Case, Listener, Outcomes
 from celery_poison.quarantine.error_transactions import ErrorTransactions
+from celery_poison.quarantine.finding import Finder
 from celery_poison.quarantine.releasing import Releasing
 from celery_poison.quarantine.results import store_failure
-from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, grouped, one_of
+from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, one_of
 from celery_poison.quarantine.stored import canvas_of, stored_message
 from celery_poison.quarantine.story import Detail, remembered
 from celery_poison.states import Event, State
@@ -33,6 +34,11 @@ class Service(Releasing):
     """
 
     # --- reading -------------------------------------------------------------------------------
+
+    @cached_property
+    def finder(self) -> Finder:
+        """Finds and counts by the groups of the ledger."""
+        return Finder(self._ledger, self.queries)
 
     def list(
         self,
@@ -52,23 +58,14 @@ class Service(Releasing):
             where: only messages that match.
             limit, offset: paging; None: all.
         """
-        records: Iterable[MessageRecord] = self._records(State(state), candidates, where)
-        if where is not None:
-            records = where.choose(records)
-        return [*islice(records, offset, None if limit is None else offset + limit)]
-
-    def _records(self, state: State, candidates: bool, where: Filter | None) -> Iterator[MessageRecord]:
+        where = where or Filter()
+        if not candidates and (kept := State(state)) in (State.NDLV, State.FAIL):
+            return [*islice(self.finder.records(where, kept, offset=offset), limit)]
         if candidates:
-            return self.queries.candidates()
-        if state is State.NDLV and where is not None:
-            if not where.brief.conditions:
-                return self.queries.kept(state)
-            # Somebody may have let one go since.
-            found = self.queries.records(brief.mid for brief in self._briefs(where.brief))
-            return (record for record in found if record and record.state == State.NDLV)
-        if state in (State.NDLV, State.FAIL):
-            return self.queries.kept(state)
-        return self.queries.live() if state is State.DLNG else self._to_be_delivered()
+            live = self.queries.candidates()
+        else:
+            live = self.queries.live() if state == State.DLNG else self._to_be_delivered()
+        return [*islice(where.choose(live), offset, None if limit is None else offset + limit)]
 
     def _to_be_delivered(self) -> Iterator[MessageRecord]:
         seen = set()
@@ -81,19 +78,12 @@ class Service(Releasing):
     def groups(self, *, where: Filter | None = None, by: By | str = By.FINGERPRINT) -> Groups:
         """Return what is in quarantine, counted by task, cause and fingerprint, the largest group first.
 
-        This is one walk through everything that is kept: no counters are held that could disagree with it.
-
         Args:
-            where: only messages that match; ``Filter.of_group(group)`` are those of one group.
+            where: only messages that match; ``Filter.of_group(group)`` are those of one group. Beside task,
+                cause and fingerprint (by cause: or queue) each message that may match is read.
             by: ``"cause"``: by task and cause only.
         """
-        if where is not None and where.brief != where:
-            return grouped(self.list(where=where), By(by))
-        return grouped(self._briefs(where or Filter()), By(by))
-
-    def _briefs(self, where: Filter) -> Iterable[Brief]:
-        """Return the few words for what matches; of what came at other times nothing is read."""
-        return where.choose(self.queries.briefs(self.queries.index(State.NDLV, *where.period())))
+        return self.finder.groups(where or Filter(), By(by))[0]
 
     def get(self, id: str) -> MessageRecord:
         """Return the record of a message, by its mid or its task id, or how one of these begins.

@@ -38,7 +38,6 @@ def inbox() -> Iterator[Inbox]:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_poison.failover.receivers.Receiver.__init__.__defaults__", (60.0,))
-    monkeypatch.setattr(module, "_RECOUNT", 0)  # whatever has left is seen at the next look
 
 
 class Watch:
@@ -51,15 +50,15 @@ class Watch:
         self.announced: list[tuple[Any, dict[str, Any]]] = []
         self._queries = Queries(keeper.ledger)
         keeper.ledger.client.set(keeper.ledger.keys.monitor_fence, FENCE)
-        self._notifier = Notifier(fleet.app, keeper.ledger, plugin.settings, self._announce)
+        self.notifier = Notifier(fleet.app, keeper.ledger, plugin.settings, self._announce)
 
     def _announce(self, signal: Any, **facts: Any) -> None:
         self.announced.append((signal, facts))
 
     def round(self) -> None:
         """One look, and the end of all that it began."""
-        self._notifier.round(FENCE)
-        for delivery in self._notifier._deliveries:
+        self.notifier.round(FENCE)
+        for delivery in self.notifier._deliveries:
             delivery.aside.join(120)
             assert not delivery.aside.is_busy
 
@@ -264,21 +263,15 @@ def test_a_fleet_gate_that_closed_is_told_once_each_time(
         assert not inbox.told
 
 
-def test_what_is_in_quarantine_is_counted_right_whatever_comes_and_goes(
-    fleet: Fleet, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("celery_poison.ledger.reading.INDEX_PAGE", 2)
-    counts = module.GroupCounts(Queries(keeper.ledger))
+def test_what_is_in_quarantine_is_counted_right_whatever_comes_and_goes(fleet: Fleet, keeper: Keeper) -> None:
+    notifier = Watch(fleet, keeper).notifier
 
     def seen() -> dict[str, int]:
-        return {group.cause: group.count for group in counts.look()}
+        return {group.cause: group.count for group in notifier.groups()}
 
     assert seen() == {}
     mids = [keeper.send_and_keep("fleet.healthy", number) for number in range(5)]
     assert seen() == {"signal:9": 5}
-    # As if they had come within one millisecond, before and after a look.
-    index = keeper.ledger.keys.quarantine
-    keeper.ledger.client.zadd(index, dict.fromkeys(mids, keeper.ledger.client.zscore(index, mids[-1])))
     keeper.send_and_keep("fleet.healthy", 5, cause="oom")
     assert seen() == {"signal:9": 5, "oom": 1}
     fleet.quarantine.discard(mids[:3])
@@ -287,7 +280,7 @@ def test_what_is_in_quarantine_is_counted_right_whatever_comes_and_goes(
     for fingerprint in ("a", "a", "b"):
         fleet.send("healthy", 6)
         keeper.keep(keeper.receive(), cause="failure", fingerprint=fingerprint)
-    assert sorted(group.count for group in counts.look() if group.cause == "failure") == [1, 2]
+    assert sorted(group.count for group in notifier.groups() if group.cause == "failure") == [1, 2]
 
 
 def test_a_fleet_tells_a_webhook_a_command_and_who_hears_events_of_a_poison_beside_a_receiver_that_hangs(

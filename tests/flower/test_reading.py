@@ -169,7 +169,7 @@ def test_what_died_again_after_its_release_is_counted_where_the_release_is_told(
     wait_until(
         lambda: "3 messages released, and 2 died again." in flower.get(told).text, what="two died again"
     )
-    assert cells(flower, "/poison").count("died again") == 2
+    wait_until(lambda: cells(flower, "/poison").count("died again") == 2, what="the list says so, too")
 
 
 def test_the_stack_stands_at_the_top_of_a_message_as_lines_of_text(

@@ -36,6 +36,7 @@ from celery_poison.ledger.fleet import DeclaredDead, Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.states import Event, State
+from tests.ledger.grouping import hold_to_records
 
 MIDS = ("m1", "m2", "m3")
 
@@ -179,12 +180,13 @@ class LedgerMachine(RuleBasedStateMachine):
             with pytest.raises(StaleDelivery):
                 act()
 
-    @rule(mid=mids, which=clients)
-    def quarantine(self, mid: str, which: int) -> None:
+    @rule(mid=mids, which=clients, alike=st.sampled_from(["", "f", "/\u202e\"'\\"]))
+    def quarantine(self, mid: str, which: int, alike: str) -> None:
         book = self.books[mid]
         start = start_of(mid, book.token or "t0")
         ledger = self.ledger(which)
-        keep = {"cause": "signal:9", "reason": "because", "fields": {"body": b"\x00" + mid.encode()}}
+        fields = {"body": b"\x00" + mid.encode(), "fingerprint": alike}
+        keep = {"cause": "signal:9", "reason": "because", "fields": fields}
         if book.state is State.FAIL:
             with pytest.raises(IllegalTransition):
                 ledger.quarantine(mid, start, **keep)  # type: ignore[arg-type]
@@ -266,6 +268,7 @@ class LedgerMachine(RuleBasedStateMachine):
         kept = self.queries.record(copy)
         assert kept is not None and kept.state == "NDLV" and kept.releases == book.releases
         assert (kept.crashes, kept.strikes, kept.failures) == (book.crashes, book.strikes, book.failures)
+        hold_to_records(self.queries, ledger)
         ledger.give_up(copy, Event.DISCARDED, "ann", "")
         ledger.purge(copy, "ann", "")
         self.events.update(["edited", "copied", "discarded", "purged"])
@@ -296,6 +299,10 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert counts == (0, 0, 0)
             waits = book.state in (State.TBDL, State.DLNG)
             assert (mid in flagged) == (book.candidate and waits)
+
+    @invariant()
+    def the_groups_agree_with_the_records(self) -> None:
+        hold_to_records(self.queries, self.ledgers[0])
 
     @invariant()
     def every_transition_is_journalled_exactly_once(self) -> None:

@@ -4,6 +4,7 @@
 -- KEYS[3] quarantine zset
 -- KEYS[4] failed     zset
 -- KEYS[5] journal    stream
+-- KEYS[6] groups     prefix
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] copy_mid
@@ -31,6 +32,8 @@ redis.call('HSET', KEYS[1], 'state', 'FAIL', 'resolution', 'edited', 'actor', AR
 redis.call('ZREM', KEYS[3], ARGV[2])
 redis.call('ZADD', KEYS[4], now, ARGV[2])
 redis.call('ZADD', KEYS[3], now, ARGV[3])
+leave_groups(KEYS[6], KEYS[1], ARGV[2])
+enter_groups(KEYS[6], KEYS[2], ARGV[3], now)
 journal(KEYS[5], ARGV[1], {event = 'edited', id = m.id, mid = ARGV[2], task = m.task, queue = m.queue,
   state = 'FAIL', cause = m.cause, deliveries = m.deliveries, crashes = m.crashes, strikes = m.strikes,
   failures = m.failures, incident = m.incident, actor = ARGV[4], note = 'to ' .. ARGV[3] .. noted,

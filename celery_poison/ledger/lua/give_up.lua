@@ -3,6 +3,7 @@
 -- KEYS[2] quarantine zset
 -- KEYS[3] failed     zset
 -- KEYS[4] journal    stream
+-- KEYS[5] groups     prefix
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] event      failed | discarded
@@ -20,6 +21,7 @@ redis.call('HSET', KEYS[1], 'state', 'FAIL', 'resolution', ARGV[3], 'actor', ARG
   'last_seen', now)
 redis.call('HDEL', KEYS[1], 'deciding', 'deciding_at', 'deciding_note')
 redis.call('ZREM', KEYS[2], ARGV[2])
+leave_groups(KEYS[5], KEYS[1], ARGV[2])
 redis.call('ZADD', KEYS[3], now, ARGV[2])
 journal(KEYS[4], ARGV[1], {event = ARGV[3], id = m.id, mid = ARGV[2], task = m.task, queue = m.queue,
   state = 'FAIL', cause = m.cause, deliveries = m.deliveries, crashes = m.crashes, strikes = m.strikes,

@@ -5,6 +5,7 @@
 -- KEYS[4] lineage    hash
 -- KEYS[5] running    hash
 -- KEYS[6] journal    stream
+-- KEYS[7] groups     prefix
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] actor
@@ -22,6 +23,7 @@ redis.call('ZADD', KEYS[3], now, ARGV[2])
 redis.call('HSET', KEYS[1], unpack(ARGV, 6))
 redis.call('HSET', KEYS[1], 'state', 'NDLV', 'mid', ARGV[2], 'release', 0, 'decisions', 0, 'quarantined_at', now, 'last_seen', now)
 redis.call('ZADD', KEYS[2], now, ARGV[2])
+enter_groups(KEYS[7], KEYS[1], ARGV[2], now)
 local m = hash(KEYS[1])
 journal(KEYS[6], ARGV[1], {event = 'restored', id = m.id, mid = ARGV[2], task = m.task, queue = m.queue,
   state = 'NDLV', cause = m.cause, deliveries = m.deliveries, crashes = m.crashes, strikes = m.strikes,

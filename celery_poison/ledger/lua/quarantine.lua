@@ -13,6 +13,7 @@
 -- KEYS[12] journal   stream
 -- KEYS[13] counts    hash
 -- KEYS[14] outgoing  zset
+-- KEYS[15] groups    prefix
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the delivery that hands the message over
@@ -65,6 +66,7 @@ if pause ~= '' then redis.call('HSET', KEYS[5], 'retry_at', leaves_at) end
 -- What is left there of an earlier time is not to take it along.
 if leaves_at then redis.call('ZADD', KEYS[14], leaves_at, ARGV[2]) else redis.call('ZREM', KEYS[14], ARGV[2]) end
 redis.call('ZADD', KEYS[6], now, ARGV[2])
+enter_groups(KEYS[15], KEYS[5], ARGV[2], now)
 count(KEYS[13], 'quarantined', ARGV[4])
 end_parking_and_journal(KEYS[8], KEYS[9], KEYS[12], ARGV[1], ARGV[2], 'kept')
 journal(KEYS[12], ARGV[1], {event = 'quarantined', id = e.id, mid = ARGV[2], token = e.token, task = e.task,

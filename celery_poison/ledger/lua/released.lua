@@ -6,6 +6,7 @@
 -- KEYS[4] candidates zset
 -- KEYS[5] journal    stream
 -- KEYS[6] outgoing   zset
+-- KEYS[7] groups     prefix
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] release    number of the release that was published
@@ -44,6 +45,7 @@ if left > 0 then
   redis.call('HSET', KEYS[3], 'releases_left', left, 'release_pause_ms', m[23], 'actor', m[24] or '', 'note', m[25] or '')
 end
 if suspected then redis.call('ZADD', KEYS[4], now, id) else redis.call('EXPIRE', KEYS[3], 604800) end
+leave_groups(KEYS[7], KEYS[1], ARGV[2])
 redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[6], ARGV[2])

@@ -4,6 +4,7 @@
 -- KEYS[3] failed     zset
 -- KEYS[4] journal    stream
 -- KEYS[5] outgoing   zset
+-- KEYS[6] groups     prefix
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] actor
@@ -25,6 +26,7 @@ redis.call('ZREM', KEYS[5], ARGV[2])
 redis.call('HSET', KEYS[1], 'state', 'NDLV', 'quarantined_at', now, 'last_seen', now)
 redis.call('ZREM', KEYS[3], ARGV[2])
 redis.call('ZADD', KEYS[2], now, ARGV[2])
+enter_groups(KEYS[6], KEYS[1], ARGV[2], now)
 journal(KEYS[4], ARGV[1], {event = 'restored', id = m.id, mid = ARGV[2], task = m.task, queue = m.queue,
   state = 'NDLV', cause = m.cause, deliveries = m.deliveries, crashes = m.crashes, strikes = m.strikes,
   failures = m.failures, incident = m.incident, actor = ARGV[3], note = ARGV[4], payload_bytes = m.payload_bytes,

@@ -1,0 +1,16 @@
+-- ungroup: what a version of before took out of quarantine, and left in its group, leaves that too.
+-- KEYS[1] quarantine zset
+-- KEYS[2] groups     prefix
+-- ARGV[1] kind       queue | fingerprint
+-- ARGV[2] task
+-- ARGV[3] cause
+-- ARGV[4] third      the queue, or the fingerprint
+-- ARGV[5] mids       of the group, from here on
+-- RETURNS OK
+-- JOURNALS nothing
+local labels = cjson.encode({ARGV[2], ARGV[3], ARGV[4]})
+for i = 5, #ARGV do
+  if not redis.call('ZSCORE', KEYS[1], ARGV[i]) then leave_group(KEYS[2], ARGV[1], labels, ARGV[i]) end
+end
+count_group(KEYS[2], ARGV[1], labels)
+return {'OK'}

@@ -1,0 +1,37 @@
+"""What the index of groups must say, reckoned from the records themselves."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.groups import Kind
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import MessageRecord
+from celery_poison.states import State
+
+
+def hold_to_records(queries: Queries, ledger: Ledger) -> None:
+    """Assert that every group, and nothing else, is in Redis as the records say."""
+    kept, keys, client = [*queries.kept(State.NDLV)], ledger.keys, ledger.client
+    expected_keys = set()
+    for kind in Kind:
+        groups = defaultdict[tuple[str, str, str], list[MessageRecord]](list)
+        for record in kept:
+            groups[record.task, record.cause, getattr(record, kind)].append(record)
+        counted = queries.alike(kind)
+        assert counted.is_whole and counted.total == len(counted.groups) == len(groups)
+        assert counted.quarantined == len(kept)
+        for found in counted.groups:
+            alike = groups[found.task, found.cause, getattr(found, kind)]
+            mids = {record.mid for record in alike}
+            relapsed = {record.mid for record in alike if record.releases}
+            assert (found.messages, found.relapsed) == (len(mids), len(relapsed))
+            latest = max(record.quarantined_at or 0.0 for record in alike)
+            assert found.newest in mids and found.last_seen == 1000 * latest
+            key = keys.group(found.sha)
+            assert {mid.decode() for mid in client.zrange(key, 0, -1)} == mids
+            assert {mid.decode() for mid in client.smembers(f"{key}:relapsed")} == relapsed
+            expected_keys |= {key} | ({f"{key}:relapsed"} if relapsed else set())
+        expected_keys |= {f"{keys.groups}:{kind}"} if groups else set()
+    assert {key.decode() for key in client.scan_iter(f"{keys.groups}:*")} == expected_keys

@@ -1,0 +1,128 @@
+"""The index of groups: true beside many clients, put right after an older version, and read as one list."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from celery_poison.ledger import Keys, Ledger
+from celery_poison.ledger.connection import open_redis
+from celery_poison.ledger.groups import Kind
+from celery_poison.ledger.queries import Queries
+from celery_poison.model import Start
+from celery_poison.quarantine.finding import Finder
+from celery_poison.quarantine.search import By, Filter
+from celery_poison.states import Event, State
+from tests.ledger.grouping import hold_to_records
+from tests.ledger.test_transitions import _race
+
+
+@pytest.fixture
+def ledgers(redis_url: str) -> list[Ledger]:
+    return [Ledger(open_redis(redis_url), Keys("groups")) for _ in range(4)]
+
+
+def keep(ledger: Ledger, number: int, tasks: int = 3) -> str:
+    task, mid = f"shop.t{number % tasks}", f"m{number:04}"
+    start = Start("R", f"t{mid}", "w@h/b", 1, 1, 1, 0, f"id-{mid}", task, f"q{number % 2}", 2, 5, 1, 1)
+    fields = {"body": b"x", "fingerprint": f"f{number % 5}"}
+    ledger.quarantine(mid, start, cause="oom" if number % 7 else "signal:9", reason="", fields=fields)
+    return mid
+
+
+def test_SAP_7_groups_agree_with_the_records_while_many_put_in_and_take_out(ledgers: list[Ledger]) -> None:
+    def churn(number: int) -> Callable[[], Any]:
+        ledger, dice = ledgers[number], random.Random(number)
+
+        def run() -> None:
+            for step in range(60):
+                mid = keep(ledger, 1000 * number + step)
+                if dice.random() < 0.4:
+                    ledger.give_up(mid, Event.DISCARDED, "ann", "")
+                    if dice.random() < 0.5:
+                        ledger.restore(mid, "ann", "")
+                elif dice.random() < 0.4:
+                    ledger.released(mid, f"id-{mid}", ledger.decide(mid, "release", "ann"))
+
+        return run
+
+    _race([churn(number) for number in range(4)])
+    hold_to_records(Queries(ledgers[0]), ledgers[0])
+
+
+def test_SAP_7_what_a_version_of_before_put_in_or_took_out_is_put_right_by_who_reads(
+    ledgers: list[Ledger],
+) -> None:
+    ledger, queries = ledgers[0], Queries(ledgers[0])
+    finder = Finder(ledger, queries)
+    mids = [keep(ledger, number) for number in range(20)]
+    # One that it quarantined, of which nobody knows a group; it dies in the middle of putting such right.
+    index = list(ledger.client.scan_iter(f"{ledger.keys.groups}:*"))
+    ledger.client.delete(*index)
+    ledger.regroup(mids[:7])
+    assert not queries.alike(Kind.QUEUE).is_whole
+    assert sum(group.count for group in finder.groups()[0]) == 20
+    hold_to_records(queries, ledger)
+    # Three that it released or gave up: they are left in their groups.
+    for mid in mids[:3]:
+        ledger.client.delete(ledger.keys.message(mid))
+        ledger.client.zrem(ledger.keys.quarantine, mid)
+    assert sum(group.count for group in finder.groups(by=By.CAUSE)[0]) == 17
+    hold_to_records(queries, ledger)
+
+
+@pytest.mark.parametrize("oldest_first", [False, True])
+def test_several_groups_are_read_as_one_list_whose_pages_neither_skip_nor_repeat(
+    ledgers: list[Ledger], oldest_first: bool
+) -> None:
+    ledger, queries = ledgers[0], Queries(ledgers[0])
+    for number in range(400):
+        keep(ledger, number, tasks=97)
+    groups = [group for group in queries.alike(Kind.QUEUE).groups if group.task < "shop.t5"]
+    expected = [
+        mid
+        for page in queries.pages(State.NDLV, oldest_first=oldest_first)
+        for mid, _ in page
+        if f"shop.t{int(mid[1:]) % 97}" < "shop.t5"
+    ]
+    pages = [*queries.members([group.sha for group in groups], oldest_first=oldest_first)]
+    found = [mid for mid, _ in chain.from_iterable(pages)]
+    assert len(groups) > 64 and len(pages) > 1
+    assert sorted(found) == sorted(expected) and len({*found}) == len(found)
+    times = [at for _, at in chain.from_iterable(pages)]
+    assert times == sorted(times, reverse=not oldest_first)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task=shop.t1",
+        "task!=shop.t1 queue=q0",
+        "cause=sig*",
+        "fingerprint=f3",
+        "fingerprint=f* task=shop.t2",
+        "fingerprint!=f3",
+        "fingerprint=[ab]*",
+        "queue=q1 fingerprint=f0",
+        "task=nobody",
+        "crashes<1 fingerprint=f2",
+        "age<1h task=shop.t0",
+        "arguments=",
+    ],
+)
+def test_a_filter_finds_by_groups_what_it_finds_message_by_message(ledgers: list[Ledger], text: str) -> None:
+    queries = Queries(ledgers[0])
+    for number in range(60):
+        keep(ledgers[0], number)
+    where, finder = Filter.parse(text), Finder(ledgers[0], queries)
+    expected = [record.mid for record in where.choose(queries.kept(State.NDLV))]
+    assert sorted(record.mid for record in finder.records(where)) == sorted(expected)
+    first, last = finder.page(where, State.NDLV, rows=10), finder.page(where, State.NDLV, rows=10, offset=10)
+    assert first.total == last.total == len(expected)
+    assert len({record.mid for record in [*first.rows, *last.rows]}) == min(20, len(expected))
+    for by in By:
+        assert sum(group.count for group in finder.groups(where, by)[0]) == len(expected)
