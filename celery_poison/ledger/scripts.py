@@ -134,6 +134,12 @@ def batch(name: str) -> str:
     )
 
 
+def names() -> list[str]:
+    """Return the names of all scripts."""
+    files = resources.files(__package__).joinpath("lua").iterdir()
+    return sorted(f.name.removesuffix(".lua") for f in files if not f.name.startswith("_"))
+
+
 def _settled(reply: list[Any]) -> list[Any] | PoisonError:
     """Return a reply with its code first, or the error that it is."""
     code, *rest = Code(reply[0].decode()), *reply[1:]

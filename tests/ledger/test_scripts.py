@@ -12,15 +12,12 @@ from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import Code, Script
 from celery_poison.states import TRANSITIONS
 
-LUA = resources.files("celery_poison.ledger").joinpath("lua")
-NAMES = sorted(f.name.removesuffix(".lua") for f in LUA.iterdir() if not f.name.startswith("_"))
-
 
 def _text(name: str) -> str:
-    return LUA.joinpath(f"{name}.lua").read_text()
+    return resources.files("celery_poison.ledger").joinpath("lua", f"{name}.lua").read_text()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", scripts.names())
 def test_each_script_declares_what_it_uses_returns_and_journals(name: str) -> None:
     text = _text(name)
     scripts.script(name)
@@ -31,7 +28,7 @@ def test_each_script_declares_what_it_uses_returns_and_journals(name: str) -> No
     assert ("journal(" in text) == (not re.search(r"^-- JOURNALS nothing", text, re.M))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", scripts.names())
 def test_each_key_of_a_script_is_built_by_the_keys_module(name: str) -> None:
     named = {
         *vars(Keys()),
@@ -57,9 +54,9 @@ def test_a_header_that_lies_is_refused() -> None:
 
 def test_every_transition_of_the_table_names_a_script_or_an_unanswered_write() -> None:
     written = {script for _, _, _, script in TRANSITIONS.values()} - {"start"}
-    assert written <= set(NAMES)
+    assert written <= set(scripts.names())
 
 
 def test_no_script_builds_a_key_of_its_own() -> None:
-    for name in NAMES:
+    for name in scripts.names():
         assert not re.search(r"redis\.call\('\w+', '[^']", _text(name)), name
