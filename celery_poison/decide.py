@@ -107,7 +107,7 @@ def convict(history: History, limits: Limits, *, gate_closed: bool = False) -> V
     if _has_enough_strikes(history, limits) and not in_doubt:
         what = causes.describe(history.cause)
         return Verdict(Action.QUARANTINE, history.cause, f"{what}; death {history.crashes} of this message")
-    if history.failures >= limits.max_failures:
+    if history.failures - history.old_failures >= limits.max_failures:
         reason = f"put back {history.failures} times, max_failures is {limits.max_failures}"
         return Verdict(Action.QUARANTINE, causes.FAILURES, reason)
     return None
@@ -117,7 +117,7 @@ def _has_enough_strikes(history: History, limits: Limits) -> bool:
     bound = 1 if history.probation else limits.max_crashes
     if not limits.trials and history.shared_blame and not history.probation:
         bound = max(2, bound)
-    return history.strikes >= bound and (history.proven > 0 or not limits.trials)
+    return history.strikes - history.old_strikes >= bound and (history.proven > 0 or not limits.trials)
 
 
 def may_be_chance(history: History) -> bool:

@@ -62,6 +62,7 @@ class History:
         tried: strikes for deaths on trial.
         doubted: it died with its worker while the fleet gate was closed, as many others did.
         evidence: of its last death, as :class:`Evidence` is encoded.
+        old_strikes, old_failures: those of them that a person has released it with: they convict no more.
     """
 
     deliveries: int = 0
@@ -77,6 +78,8 @@ class History:
     tried: int = 0
     doubted: bool = False
     evidence: str = ""
+    old_strikes: int = 0
+    old_failures: int = 0
 
 
 NO_HISTORY = History()
@@ -294,4 +297,6 @@ def history_of(raw: Mapping[str, str]) -> History:
         doubted=raw.get("doubted", "0") != "0",
         cause=raw.get("cause", ""),
         evidence=raw.get("evidence", ""),
+        old_strikes=int(raw.get("old_strikes") or 0),
+        old_failures=int(raw.get("old_failures") or 0),
     )

@@ -98,10 +98,11 @@ def release(ctx: click.Context, **options: Any) -> None:
     """
     act, more = schedule_of(options)
     care = care_of(options)
-    to = options.pop("to")
+    to, keep_counts = options.pop("to"), options.pop("keep_counts")
     if act == "release":
         on_progress = partial(say, err=True) if care.takes_time else None
         more = {"force": options.pop("force"), "to": to, "care": care, "on_progress": on_progress}
+        more |= {"keep_counts": keep_counts}
     carry_out(ctx, act, Order(**options), **more)
 
 

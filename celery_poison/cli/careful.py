@@ -32,7 +32,7 @@ def _per_second(ctx: click.Context, parameter: click.Parameter, typed: str | Non
 
 
 #: What a release by the monitor cannot be.
-_BY_HAND = ("canary", "soak", "rate", "max_waiting", "keep_going", "to")
+_BY_HAND = ("canary", "soak", "rate", "max_waiting", "keep_going", "keep_counts", "to")
 
 
 def schedule_of(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -67,6 +67,11 @@ careful_options: tuple[Option, ...] = (
         help="No more while so many wait in the queue, or so many of the released ones have not ended.",
     ),
     click.option("--keep-going", is_flag=True, help="Go on though a released message has died again."),
+    click.option(
+        "--keep-counts",
+        is_flag=True,
+        help="Count its strikes and failures on, not from 0; the old convict no more.",
+    ),
     click.option("--after", metavar="TIME", callback=seconds, help="By itself, after so long: 10m, 1h."),
     click.option(
         "--times", type=click.IntRange(1), metavar="N", help="For --after: and again when it comes back."
@@ -77,7 +82,7 @@ careful_options: tuple[Option, ...] = (
 
 
 def care_of(options: dict[str, Any]) -> Care:
-    """Take what :data:`careful_options` brought, but for ``to``, out of ``options``."""
+    """Take what :data:`careful_options` brought, but for ``to`` and ``keep_counts``, out of ``options``."""
     names = ("canary", "soak", "rate", "max_waiting", "keep_going")
     canary, soak, rate, max_waiting, keep_going = (options.pop(name) for name in names)
     if soak and not canary:

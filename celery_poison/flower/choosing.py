@@ -62,7 +62,7 @@ ACTIONS = {
             "release",
             "Publish the stored originals to their own queues. Each runs alone, and one more death brings it"
             " straight back.",
-            {"force": _FORCED_RELEASE},
+            {"force": _FORCED_RELEASE, "keep_counts": "count its strikes and failures on, not from 0."},
         ),
         Action(
             "fail",

@@ -34,6 +34,7 @@ class Order:
     lookup: Lookup
     force: bool
     to: str
+    keep_counts: bool
     actor: str
     note: str
 
@@ -77,6 +78,7 @@ class Releasing(Acting):
         note: str = "",
         force: bool = False,
         to: str = "",
+        keep_counts: bool = False,
         care: Care | None = None,
         on_outcome: Listener | None = None,
         on_progress: Callable[[str], object] | None = None,
@@ -89,6 +91,8 @@ class Releasing(Acting):
         Args:
             force: even if this app has no such task, or nobody knows the queue ``to``.
             to: this queue instead of their own. They stay there: put back, retried, or released once more.
+            keep_counts: their ``strikes`` and ``failures`` are counted on, not from 0; those of before this
+                release convict no more.
             care: how careful; default: ``Care()``.
             on_progress: is told, in sentences, what the release waits for and how far it is.
 
@@ -103,7 +107,9 @@ class Releasing(Acting):
         find_queue = partial(queue_of, self.queries, to)
         self.check_owner()
         with Publisher(self._app) as publisher:
-            order = Order(publisher, Lookup(self.queries), force, to, actor or default_actor(), note)
+            order = Order(
+                publisher, Lookup(self.queries), force, to, keep_counts, actor or default_actor(), note
+            )
             pace = Pace(care, feed, find_queue, publisher.depth, on_progress)
             return self._all(order, pace, [*ids], pace.listener(on_outcome))
 
@@ -193,8 +199,8 @@ class Releasing(Acting):
             if each.error is None:
                 each.error = self._why_not(order, each.record)
         allowed = [each for each in attempts if each.error is None]
-        mids = [each.record.mid for each in allowed]
-        decided = self._ledger.decide_each(mids, "release", order.actor, order.note)
+        mids, verb = [each.record.mid for each in allowed], "keep" if order.keep_counts else "release"
+        decided = self._ledger.decide_each(mids, verb, order.actor, order.note)
         for each, number in zip(allowed, decided, strict=True):
             if isinstance(number, int):
                 each.number = number

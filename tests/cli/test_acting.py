@@ -104,6 +104,7 @@ def test_release_of_an_unknown_task_wants_force(console: Console, keeper: Keeper
         ("release", "--all", "--rate", "10"),
         ("release", "--all", "--rate", "0/s"),
         ("release", "--all", "--max-waiting", "0"),
+        ("release", "--all", "--after", "1h", "--keep-counts"),
         ("discard", "--all", "--canary"),
         ("show",),
         ("show", "id", "--raw", "--json"),
@@ -151,6 +152,16 @@ def test_NEW_6_a_canary_that_does_not_end_keeps_the_others_in_quarantine_and_is_
     assert summary == "1 message released, 7 refused"
     assert len(fleet.quarantine.list()) == 7
     assert len(keeper.raw_on_redis()) == 1
+
+
+def test_NEW_6_a_release_keeps_the_counts_where_it_is_asked_to(
+    console: Console, keeper: Keeper, fleet: Fleet
+) -> None:
+    kept, anew = (keeper.send_and_keep("fleet.healthy", n) for n in range(2))
+    console.run("release", kept, "--keep-counts")
+    console.run("release", anew)
+    counts = [(r.crashes, r.strikes) for r in map(fleet.quarantine.get, (kept, anew))]
+    assert counts == [(2, 2), (2, 0)]
 
 
 def test_NEW_6_releases_at_a_rate_to_another_queue(console: Console, keeper: Keeper, fleet: Fleet) -> None:

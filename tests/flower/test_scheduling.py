@@ -49,6 +49,18 @@ def test_NEW_6_a_release_is_scheduled_and_taken_back_by_form_and_by_program_in_t
     assert [entry["actor"] for entry in told] == ["ann (flower)"] * 4
 
 
+def test_NEW_6_a_release_keeps_the_counts_where_it_is_asked_to(
+    serve: Serve, fleet: Fleet, keeper: Keeper
+) -> None:
+    one, two, three = (keeper.send_and_keep("fleet.kill_child", n) for n in range(3))
+    flower = serve(user=ANN)
+    assert 'name="keep_counts"' in flower.post("/poison/preview/release", {"ids": one}, **TOKEN).text
+    flower.post("/poison/act/release", {"ids": one, "keep_counts": "1"}, **TOKEN)
+    flower.post_json("/api/poison/act/release", {"ids": [two], "keep_counts": True})
+    flower.post_json("/api/poison/act/release", {"ids": [three]})
+    wait_until(lambda: [fleet.quarantine.get(mid).strikes for mid in (one, two, three)] == [2, 2, 0])
+
+
 def test_NEW_6_what_is_no_time_and_no_number_schedules_nothing(
     serve: Serve, fleet: Fleet, keeper: Keeper
 ) -> None:

@@ -428,6 +428,33 @@ def test_NEW_5_what_never_reached_a_task_is_under_no_suspicion_when_it_is_releas
     assert ledger.client.ttl(ledger.keys.lineage(start.id)) > 0, "no run of an unguarded task clears it"
 
 
+def test_NEW_6_a_release_that_keeps_the_counts_goes_on_with_them_and_what_ends_alive_owes_nothing(
+    ledgers: list[Ledger],
+) -> None:
+    ledger, start = ledgers[0], start_of("m", "t1")
+    for count in range(3):
+        start = start._replace(token=f"t{count}")
+        ledger.claim("m", b"", start)
+        ledger.rollback("m", start, cause="rejected")
+    start = start._replace(token="t4")
+    ledger.claim("m", b"", start)
+    ledger.crash("m", start, cause="signal:9", shared=False)
+    ledger.quarantine("m", start, cause="signal:9", reason="x", fields={"body": b"x"})
+    ledger.released("m", start.id, ledger.decide("m", "keep", "ann"))
+    history = Queries(ledger).history(start.id)
+    assert (history.strikes, history.failures, history.crashes) == (1, 3, 1)
+    assert (history.old_strikes, history.old_failures, history.probation) == (1, 3, True)
+    start = start._replace(token="t5")
+    ledger.claim("m", b"", start)
+    ledger.rollback("m", start, cause="rejected")
+    start = start._replace(token="t6")
+    ledger.claim("m", b"", start)
+    ledger.acquit("m", start, final=False)  # a retry
+    history = Queries(ledger).history(start.id)
+    assert (history.strikes, history.old_strikes, history.probation) == (0, 0, False)
+    assert (history.failures, history.old_failures) == (4, 3)
+
+
 def test_NEW_5_where_there_is_no_room_nothing_is_kept(ledgers: list[Ledger]) -> None:
     ledger = ledgers[0]
     keep = partial(ledger.quarantine, cause="unknown_task", reason="x", fields={"body": b"x"})

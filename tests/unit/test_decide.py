@@ -172,6 +172,15 @@ def test_NEW_6_one_death_on_probation_convicts_whatever_the_limit() -> None:
         assert convict(released, limits) is not None
 
 
+def test_NEW_6_counts_that_a_release_has_kept_decide_nothing() -> None:
+    for history, limits in itertools.product(HISTORIES, LIMITS):
+        kept = replace(
+            history, strikes=history.strikes + 7, failures=history.failures + 9, old_strikes=7, old_failures=9
+        )
+        found, told = (judge(Facts(history=each), limits) for each in (kept, history))
+        assert (found.action, found.cause) == (told.action, told.cause), kept
+
+
 def test_TP1_8_a_message_whose_earlier_start_finished_never_runs_again() -> None:
     for facts in FACTS:
         if facts.foreign_start and facts.ended is Ended.DONE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from celery_poison.broker.publish import Publisher
-from celery_poison.quarantine.stored import publish_release
+from celery_poison.quarantine.stored import publish_release, stored_message
 from tests import PATIENCE
 from tests.worker.conftest import Crew
 
@@ -130,6 +131,28 @@ def test_NEW_6_a_released_message_runs_on_probation_and_one_more_death_brings_it
     # test has the kernel kill: a trial that ends by SIGKILL within the second after proves nothing.
     kinds = [entry["event"] for entry in told if entry["event"] != "interrupted"]
     assert kinds == ["crashed", "crashed", "quarantined", "released", "crashed", "quarantined"], told
+
+
+@pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)
+@pytest.mark.parametrize("trial", ["cell", "off"])
+def test_NEW_6_a_message_released_with_its_counts_is_not_judged_by_them_and_one_more_death_convicts(
+    trial: str, new_crew: Callable[..., Crew], broker_url: str
+) -> None:
+    crew = new_crew(broker_url, poison_trial=trial)
+    crew.send("kill_child")
+    with crew.worker():
+        mid = _caught(crew)
+        number = crew.quarantine._ledger.decide(mid, "keep", "ann")
+        raw, record = crew.quarantine.queries.message(mid), crew.quarantine.get(mid)
+        with Publisher(crew.app) as publisher:
+            # The operator died after that: the worker completes the release, and knows how it was meant.
+            publish_release(publisher, stored_message(raw), record.queue, number)
+        crew.await_that(lambda: crew.starts("kill_child") == 3, "ran once more")
+        crew.await_that(lambda: [r for r in crew.quarantine.list() if r.releases == 1], "back in quarantine")
+    (kept,) = crew.quarantine.list()
+    assert (kept.deliveries, kept.crashes, kept.strikes) == (3, 3, 3)
+    (told,) = crew.events("released")
+    assert (told["strikes"], told["actor"]) == ("2", "ann")
 
 
 def test_SAP_7_a_release_whose_operator_died_before_saying_so_is_completed_by_the_worker(crew: Crew) -> None:

@@ -17,7 +17,7 @@
 -- JOURNALS released
 local m = redis.call('HMGET', KEYS[1], 'state', 'releases', 'id', 'task', 'queue', 'crashes', 'deliveries',
   'first_seen', 'cause', 'worker', 'incident', 'payload_bytes', 'deciding', 'fingerprint', 'release', 'deciding_note',
-  'evidence', 'decisions', 'unprocessable', 'retried', 'failures', 'releases_left', 'release_pause_ms', 'actor', 'note')
+  'evidence', 'decisions', 'unprocessable', 'retried', 'failures', 'releases_left', 'release_pause_ms', 'actor', 'note', 'strikes')
 if not m[1] then return {'KEPT'} end
 if m[1] ~= 'NDLV' then return {'ILLEGAL', m[1]} end
 if m[15] ~= ARGV[3] then
@@ -31,14 +31,18 @@ if ARGV[6] ~= '' then m[5] = ARGV[6] end
 local now, id, suspected = now_ms(), m[3], not m[19]
 local flag = suspected and '1' or '0'
 -- Where nobody decided, one more failure is enough: it has had its share of them.
-local failures = m[20] == '1' and math.max(0, tonumber(m[21] or 0) - 1) or 0
+local failures, strikes = m[20] == '1' and math.max(0, tonumber(m[21] or 0) - 1) or 0, 0
+-- Where a person wants the counts to go on, what was counted so far is shown, and convicts no more.
+local kept = m[20] == '3'
+if kept then failures, strikes = tonumber(m[21] or 0), tonumber(m[26] or 0) end
 -- Whoever meets the copy first completes the release: it knows neither.
 local actor, note = ARGV[4], ARGV[5]
 if actor == '' then actor, note = m[13], m[16] end
 redis.call('HSET', KEYS[3], 'id', id, 'mid', ARGV[2], 'task', m[4], 'queue', m[5], 'crashes', m[6],
   'deliveries', m[7], 'first_seen', m[8], 'cause', m[9], 'worker', m[10], 'incident', m[11],
-  'payload_bytes', m[12], 'fingerprint', m[14], 'releases', m[2], 'release', m[15], 'strikes', '0',
+  'payload_bytes', m[12], 'fingerprint', m[14], 'releases', m[2], 'release', m[15], 'strikes', strikes,
   'failures', failures, 'candidate', flag, 'probation', flag, 'last_seen', now, 'evidence', m[17])
+if kept then redis.call('HSET', KEYS[3], 'old_strikes', strikes, 'old_failures', failures) end
 -- Where this was one of several that a person has scheduled, the others are known when it comes back.
 local left = m[20] == '2' and tonumber(m[22] or 0) - 1 or 0
 if left > 0 then
@@ -50,6 +54,6 @@ redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[2])
 redis.call('ZREM', KEYS[6], ARGV[2])
 journal(KEYS[5], ARGV[1], {event = 'released', id = id, mid = ARGV[2], task = m[4], queue = m[5],
-  state = 'TBDL', cause = m[9], deliveries = m[7], crashes = m[6], strikes = '0', failures = failures,
+  state = 'TBDL', cause = m[9], deliveries = m[7], crashes = m[6], strikes = strikes, failures = failures,
   actor = actor, note = note, payload_bytes = m[12], fingerprint = m[14]})
 return {'OK'}
