@@ -10,21 +10,27 @@ import gc
 import os
 import pickle
 import resource
+import runpy
 import signal
 import socket
 import sys
 import time
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from billiard import current_process
 from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.pool import MaybeEncodingError, soft_timeout_sighandler
+from celery import Celery
+from celery.app.utils import find_app
 
 from celery_poison import causes, procfs
 from celery_poison.forking import real_thread_starter
 from celery_poison.requests import TaskDied, read_end
-from celery_poison.sandbox.loading import load
-from celery_poison.sandbox.trial import Prepared, Setup, info_of, receive, send
+from celery_poison.sandbox.trial import Origin, Prepared, Setup, info_of, receive, send
+
+#: Name of the module that a script becomes where it is loaded but not run, as multiprocessing calls it.
+SCRIPT = "__mp_main__"
 
 
 def main(sock: int, lease: int) -> None:
@@ -157,3 +163,65 @@ def _first_of_thread(greenlet: Any) -> Any:
     while greenlet.parent is not None:
         greenlet = greenlet.parent
     return greenlet
+
+
+# --- which app it loads ---------------------------------------------------------------------------------
+
+
+def origin_of(app: Celery) -> Origin | None:
+    """Return where ``app`` comes from; None when no other process could load it."""
+    if name := _named_on_command_line():
+        return Origin(name=name)
+    for module in sorted(sys.modules.values(), key=_is_script):
+        for attribute, value in list(getattr(module, "__dict__", {}).items()):
+            if value is app and not attribute.startswith("_") and (found := _within(module, attribute)):
+                return found
+    return None
+
+
+def _is_script(module: ModuleType) -> bool:
+    return getattr(module, "__name__", "") in ("__main__", SCRIPT)
+
+
+def _within(module: ModuleType, attribute: str) -> Origin | None:
+    if module.__name__.partition(".")[0] in ("celery", "celery_poison"):
+        return None  # where Celery remembers it
+    if not _is_script(module):
+        return Origin(name=f"{module.__name__}:{attribute}")
+    spec, script = getattr(module, "__spec__", None), getattr(module, "__file__", None)
+    if spec is not None:  # run as ``python -m``
+        return Origin(name=f"{spec.name}:{attribute}")
+    return Origin(script=os.path.abspath(script), attribute=attribute) if script else None
+
+
+def _named_on_command_line() -> str:
+    if not os.path.basename(sys.argv[0]).startswith(("celery", "__main__")):
+        return ""
+    words = iter(sys.argv[1:])
+    for word in words:
+        if word in ("-A", "--app"):
+            return next(words, "")
+        if word.startswith("--app="):
+            return word.removeprefix("--app=")
+        if word.startswith("-A"):
+            return word.removeprefix("-A").removeprefix("=")
+    return os.environ.get("APP", "")
+
+
+def load(origin: Origin) -> Celery:
+    """Load the app in a fresh process.
+
+    Raises:
+        Exception: whatever the user's modules raise.
+    """
+    if origin.name:
+        app: Any = find_app(origin.name)
+    else:  # what the script does only as __main__ is not done again
+        content = runpy.run_path(origin.script, run_name=SCRIPT)
+        module = ModuleType(SCRIPT)
+        module.__dict__.update(content)
+        sys.modules["__main__"] = sys.modules[SCRIPT] = module
+        app = content[origin.attribute]
+    if not isinstance(app, Celery):
+        raise TypeError(f"{origin} is not a Celery app but {app!r}")
+    return app

@@ -18,10 +18,10 @@ from celery.worker import state
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.forking import real_thread_starter
-from celery_poison.sandbox.loading import Origin, origin_of
+from celery_poison.sandbox.child import origin_of
 from celery_poison.sandbox.process import CannotOpen, OpenCell
 from celery_poison.sandbox.runner import Runner
-from celery_poison.sandbox.trial import Host, Setup, Suspect, TimeLimits, Trial
+from celery_poison.sandbox.trial import Host, Origin, Setup, Suspect, TimeLimits, Trial
 from celery_poison.settings import Settings
 
 #: Slots of a worker for which it opens a cell, and the most that it opens.

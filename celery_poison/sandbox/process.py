@@ -17,7 +17,6 @@ from typing import Any
 
 from celery_poison import procfs
 from celery_poison.forking import no_fork
-from celery_poison.sandbox.loading import environment_for
 from celery_poison.sandbox.trial import Death, Setup, info_of, receive, send
 
 #: Seconds in which an app must be loaded.
@@ -93,6 +92,8 @@ class OpenCell:
         fds = ",".join(map(str, inherited))
         cell = [sys.executable, "-c", _CELL.format(path=sys.path, pool=setup.patched_for, fds=fds)]
         watcher = [sys.executable, "-I", "-S", "-c", _WATCHER]
+        script = setup.origin.script  # Celery must find it before it is imported, to name tasks as here
+        environ = {**os.environ, "MP_MAIN_FILE": script} if script else None
         told = [str(os.getpid()), str(control), fds, str(limit)]
         try:
             return subprocess.Popen(
@@ -100,7 +101,7 @@ class OpenCell:
                 start_new_session=True,
                 pass_fds=(control, *inherited),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **environment_for(setup.origin)},
+                env=environ,
             )
         except (OSError, ValueError) as error:
             self._control.close()

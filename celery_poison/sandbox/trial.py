@@ -24,7 +24,6 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.causes import Evidence
 from celery_poison.requests import TaskDied, TrialSpoilt
-from celery_poison.sandbox.loading import Origin
 
 _LENGTH = struct.Struct("!Q")
 
@@ -44,6 +43,21 @@ class Prepared(NamedTuple):
 
 #: Makes the fresh process ready for the app's tasks, given the descriptor of the worker's lease.
 Prepare = Callable[[Celery, int], Prepared]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an app comes from.
+
+    Attributes:
+        name: what ``celery -A`` takes, or empty.
+        script: path of the script that makes the app, if it is in no module.
+        attribute: its name in that script.
+    """
+
+    name: str = ""
+    script: str = ""
+    attribute: str = ""
 
 
 class Setup(NamedTuple):

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_poison.sandbox import loading
-from celery_poison.sandbox.loading import Origin, origin_of
+from celery_poison.sandbox import child
+from celery_poison.sandbox.child import origin_of
+from celery_poison.sandbox.trial import Origin
 from celery_poison.testing import wait_until
 from tests import PATIENCE, sampled
 from tests.apps.harness import ROOT
@@ -33,7 +34,7 @@ SCRIPT = ROOT / "tests" / "sandbox" / "script.py"
 def test_the_command_line_names_the_app(monkeypatch: Any, argv: list[str], name: str) -> None:
     monkeypatch.setattr(sys, "argv", argv)
     monkeypatch.delenv("APP", raising=False)
-    assert loading._named_on_command_line() == name
+    assert child._named_on_command_line() == name
 
 
 def test_an_app_in_a_module_is_found_by_its_name(monkeypatch: Any) -> None:
