@@ -18,7 +18,7 @@ from celery.exceptions import TimeLimitExceeded
 
 from celery_poison import procfs
 from celery_poison.chaos.surroundings import TcpProxy
-from celery_poison.sandbox.runner import MOMENT, OUTLIVE
+from celery_poison.sandbox.pool import MOMENT, OUTLIVE
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled
 from tests.failover.crew import frozen

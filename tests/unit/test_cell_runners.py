@@ -6,7 +6,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
-from celery_poison.sandbox.runner import Runner
+from celery_poison.sandbox.pool import Runner
 from celery_poison.sandbox.trial import Trial
 from celery_poison.testing import wait_until
 
