@@ -79,34 +79,28 @@ class OpenCell:
             raise CannotOpen(str(error)) from error
 
     def _start(self, setup: Setup, limit: int, lease: int) -> None:
+        script = setup.origin.script  # Celery must find it before it is imported, to name tasks as here
         # A pool process that were forked meanwhile would hold the other ends open for ever.
         with no_fork():
             self._control, watchers = socket.socketpair()
             self._data, cells = socket.socketpair()
             with watchers, cells:
-                self._watcher = self._spawn(setup, limit, watchers.fileno(), (cells.fileno(), lease))
-
-    def _spawn(
-        self, setup: Setup, limit: int, control: int, inherited: tuple[int, int]
-    ) -> subprocess.Popen[bytes]:
-        fds = ",".join(map(str, inherited))
-        cell = [sys.executable, "-c", _CELL.format(path=sys.path, pool=setup.patched_for, fds=fds)]
-        watcher = [sys.executable, "-I", "-S", "-c", _WATCHER]
-        script = setup.origin.script  # Celery must find it before it is imported, to name tasks as here
-        environ = {**os.environ, "MP_MAIN_FILE": script} if script else None
-        told = [str(os.getpid()), str(control), fds, str(limit)]
-        try:
-            return subprocess.Popen(
-                [*watcher, *told, *cell],
-                start_new_session=True,
-                pass_fds=(control, *inherited),
-                stdin=subprocess.DEVNULL,
-                env=environ,
-            )
-        except (OSError, ValueError) as error:
-            self._control.close()
-            self._data.close()
-            raise CannotOpen(f"no process could be started: {error}") from error
+                fds = f"{cells.fileno()},{lease}"
+                watcher = [sys.executable, "-I", "-S", "-c", _WATCHER]
+                told = [str(os.getpid()), str(watchers.fileno()), fds, str(limit)]
+                code = _CELL.format(path=sys.path, pool=setup.patched_for, fds=fds)
+                try:
+                    self._watcher = subprocess.Popen(
+                        [*watcher, *told, sys.executable, "-c", code],
+                        start_new_session=True,
+                        pass_fds=(watchers.fileno(), cells.fileno(), lease),
+                        stdin=subprocess.DEVNULL,
+                        env={**os.environ, "MP_MAIN_FILE": script} if script else None,
+                    )
+                except (OSError, ValueError) as error:
+                    self._control.close()
+                    self._data.close()
+                    raise CannotOpen(f"no process could be started: {error}") from error
 
     def _await_ready(self) -> None:
         deadline = time.monotonic() + LOADING
