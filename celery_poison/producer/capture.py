@@ -11,7 +11,7 @@ one that is taken when it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -40,33 +40,27 @@ at_once: ContextVar[bool] = ContextVar("poison_at_once", default=False)
 
 
 @contextmanager
-def captured(sink: Sink | None) -> Iterator[None]:
+def _holding(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
+
+
+def captured(sink: Sink | None) -> AbstractContextManager[None]:
     """Hand what is published in here to ``sink``."""
-    before = captured_by.set(sink)
-    try:
-        yield
-    finally:
-        captured_by.reset(before)
+    return _holding(captured_by, sink)
 
 
-@contextmanager
-def exempt() -> Iterator[None]:
+def exempt() -> AbstractContextManager[None]:
     """What is published in here is sent whatever waits in its queue."""
-    before = _limited.set(False)
-    try:
-        yield
-    finally:
-        _limited.reset(before)
+    return _holding(_limited, False)
 
 
-@contextmanager
-def in_body() -> Iterator[None]:
+def in_body() -> AbstractContextManager[None]:
     """What a task publishes in here is its own doing: limits hold, as for everybody else."""
-    before = _limited.set(True)
-    try:
-        yield
-    finally:
-        _limited.reset(before)
+    return _holding(_limited, True)
 
 
 def is_exempt(app: Celery, message: Any) -> bool:
@@ -90,12 +84,8 @@ def is_exempt_here(app: Celery) -> bool:
 @contextmanager
 def sent_at_once() -> Iterator[None]:
     """What is published in here is tied to nothing, and stands for a message that was accepted."""
-    before = at_once.set(True)
-    try:
-        with captured(None), exempt():
-            yield
-    finally:
-        at_once.reset(before)
+    with _holding(at_once, True), captured(None), exempt():
+        yield
 
 
 def capture(app: Celery, choose: Choose, admit: Admit) -> None:

@@ -15,7 +15,7 @@ from redis.retry import Retry
 from celery_poison import signals
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.producer.capture import Sink, at_once, capture
+from celery_poison.producer.capture import at_once, capture
 from celery_poison.producer.causes import Cause, SendFailed
 from celery_poison.producer.database import DjangoRows, is_own_successor
 from celery_poison.producer.limits import Limits
@@ -65,18 +65,16 @@ class Outbox:
 
     def install(self) -> None:
         """Take what this app publishes, from now on."""
-        capture(self._plugin.app, self._choose, self._plugin.limits.admit)
+        capture(
+            self._plugin.app,
+            lambda task, asked: self.store if self.takes(task, asked) else None,
+            self._plugin.limits.admit,
+        )
 
     def takes(self, task: str, asked: bool | None) -> bool:
         """Whether messages of this task are stored, given what ``apply_async(outbox=...)`` said."""
-        return self._wants(task) if asked is None else asked
-
-    def _choose(self, task: str, asked: bool | None) -> Sink | None:
-        return self.store if self.takes(task, asked) else None
-
-    def _wants(self, task: str) -> bool:
-        if not self._plugin.guards(task):
-            return False
+        if asked is not None or not self._plugin.guards(task):
+            return bool(asked)
         own = getattr(self._plugin.app._tasks[task], "outbox", None)
         try:
             return bool(self._plugin.settings.outbox if own is None else own)
