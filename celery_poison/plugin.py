@@ -20,9 +20,8 @@ from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
-from celery_poison.producer.batches import watch as watch_batches
 from celery_poison.producer.causes import SendFailed
-from celery_poison.producer.limits import Limits
+from celery_poison.producer.limits import Limits, watch_groups
 from celery_poison.producer.message import Outgoing
 from celery_poison.producer.outbox import Outbox
 from celery_poison.settings import PREFIX, Settings
@@ -72,10 +71,6 @@ class Plugin:
     def override(self, overrides: Mapping[str, Any]) -> None:
         self.overrides.update(overrides)
         self._settings = self._ledger_url = None
-
-    def stores(self, task: str, asked: bool | None) -> bool:
-        """Whether messages of this task go to the outbox, given what ``apply_async(outbox=...)`` said."""
-        return self.outbox.takes(task, asked)
 
     @property
     def keys(self) -> Keys:
@@ -211,7 +206,7 @@ def install(app: Celery, **settings: Any) -> Plugin:
         app.steps["consumer"].add("celery_poison.worker.bootsteps:GuardStep")
         app.on_after_finalize.connect(_finalized, weak=False)
         plugin.outbox.install()
-        watch_batches(_found)
+        watch_groups(_found)
     if settings:
         plugin.override(settings)
     if app.finalized:

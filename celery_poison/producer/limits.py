@@ -2,28 +2,34 @@
 
 While there is much room, the broker is not asked at each publish: after a count, a process publishes a tenth
 of the room that it found, for at most a second, before it counts again. At the limit it always counts.
+
+A group, or the header of a chord, is published as a whole or not at all (MSG-6). Celery publishes the
+messages of a group one by one, and tells nobody how many there will be. So the two methods that begin it,
+which belong to no app, look first; for an app without limits they are what they were.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial, wraps
 from threading import Lock
 from typing import Any, Protocol
 
 from celery import Celery
+from celery.canvas import _chain, _chord, group, maybe_signature
 from celery.utils.imports import symbol_by_name
 from celery.utils.log import get_logger
 from kombu.transport.virtual.exchange import STANDARD_EXCHANGE_TYPES
 
+from celery_poison import hooks, signals
 from celery_poison.broker.publish import depth
-from celery_poison.errors import ConfigurationError, QueueFull
+from celery_poison.errors import ConfigurationError, LedgerUnavailable, QueueFull
 from celery_poison.ledger import Ledger
-from celery_poison.producer.capture import is_exempt
-from celery_poison.producer.filling import Filling
+from celery_poison.producer.capture import captured_by, exempt, is_exempt, is_exempt_here
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -34,6 +40,10 @@ TENTH, FRESH = 10, 1.0
 MOST = 100
 #: Share of a limit from which on people are warned (MSG-7).
 WARN_AT = 0.8
+#: Seconds between two warnings of one queue, and between two looks of one process whether another has warned.
+QUIET, LOOK = 600.0, 60.0
+#: Options that say where a message goes.
+_ADDRESS = ("queue", "exchange", "exchange_type", "routing_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +66,25 @@ def limit_of(settings: Settings, queue: str) -> Limit | None:
     return None if most is None else Limit(most, behavior == "discard_old")
 
 
-class HasLedger(Protocol):
-    """Has a ledger on which nobody waits for long."""
+class HasOutbox(Protocol):
+    """The outbox of an app."""
 
     @property
-    def ledger(self) -> Ledger: ...
+    def ledger(self) -> Ledger:
+        """A ledger on which nobody waits for long."""
+
+    def takes(self, task: str, asked: bool | None) -> bool:
+        """Whether messages of this task are stored, given what ``apply_async(outbox=...)`` said."""
 
 
 class Host(Protocol):
     """What limits need of the plugin of an app."""
 
     app: Celery
+    limits: Limits
 
     @property
-    def outbox(self) -> HasLedger: ...
+    def outbox(self) -> HasOutbox: ...
 
     @property
     def settings(self) -> Settings: ...
@@ -217,3 +232,107 @@ def flush(producer: Any) -> None:
     """Have RabbitMQ take what was published on this channel before another one counts it."""
     if producer.connection.transport.driver_type == "amqp":
         producer.channel.exchange_declare("amq.direct", "direct", passive=True)
+
+
+class Filling:
+    """Warns early that a queue fills up: in the log, in the journal, and by a signal (MSG-7).
+
+    It knows the warnings of its process; the ledger knows those of all others.
+    """
+
+    def __init__(self, ledger: Callable[[], Ledger]) -> None:
+        self._ledger = ledger
+        self._looked_at: dict[str, float] = {}
+
+    def __call__(self, queue: str, waiting: int, limit: int) -> None:
+        """Warn of a queue, unless somebody did so in the last ten minutes."""
+        now = time.monotonic()
+        if now - self._looked_at.get(queue, -LOOK) < LOOK:
+            return
+        self._looked_at[queue] = now
+        said = f"{waiting} messages wait, its limit is {limit}"
+        try:
+            if not self._ledger().queue_filling(queue, said, int(QUIET * 1000)):
+                return
+        except LedgerUnavailable as error:
+            logger.debug("celery_poison: nobody else knows that queue %s fills up: %s", queue, error)
+        logger.warning("celery_poison: queue %s fills up: %s", queue, said)
+        signals.queue_filling.send(sender=None, queue=queue, waiting=waiting, limit=limit)
+
+
+# --- a group as a whole ---------------------------------------------------------------------------------
+
+
+def watch_groups(find: Callable[[Celery], Host | None]) -> None:
+    """Have groups and chords look for room first; done once in a process.
+
+    Args:
+        find: returns the plugin of an app; None where there is none.
+    """
+    if getattr(group.apply_async, "looks", False) or not hooks.fits(hooks.Part.OUTBOX):
+        return
+    publish, run = group.apply_async, _chord.run
+
+    @wraps(publish)
+    def apply_async(self: Any, *args: Any, **options: Any) -> Any:
+        return _whole(find(self.app), self.app, [self], options, partial(publish, self, *args, **options))
+
+    @wraps(run)
+    def run_chord(self: Any, header: Any, body: Any, *args: Any, **options: Any) -> Any:
+        app = options.get("app") or self.app
+        return _whole(find(app), app, [header], options, partial(run, self, header, body, *args, **options))
+
+    apply_async.looks = True  # type: ignore[attr-defined]
+    group.apply_async, _chord.run = apply_async, run_chord
+
+
+def _whole(
+    host: Host | None,
+    app: Celery,
+    signatures: Iterable[Any],
+    options: Mapping[str, Any],
+    publish: Callable[[], Any],
+) -> Any:
+    """Publish what there is room for.
+
+    Raises:
+        QueueFull: there is none for all of it; nothing was sent.
+    """
+    if host is None or not host.limits.are_set() or captured_by.get() or is_exempt_here(app):
+        return publish()
+    if app.conf.task_always_eager:
+        return publish()
+    wanted = Counter[str]()
+    for signature in _first_ones(signatures, app):
+        wanted.update(_queues(host, app, signature, options))
+    if any(host.limits.limit(queue) for queue in wanted):
+        with app.producer_or_acquire(options.get("producer")) as producer:
+            host.limits.take(producer.connection, wanted, partial(flush, producer))
+    with exempt():
+        return publish()
+
+
+def _first_ones(signatures: Iterable[Any], app: Celery) -> Iterator[Any]:
+    """Yield those that are published at once."""
+    for each in signatures:
+        signature = maybe_signature(each, app=app)
+        if isinstance(signature, group):
+            yield from _first_ones(signature.tasks, app)
+        elif isinstance(signature, _chord):
+            header = signature.tasks
+            yield from _first_ones(header.tasks if isinstance(header, group) else header, app)
+        elif isinstance(signature, _chain):
+            yield from _first_ones(signature.tasks[:1], app)
+        else:
+            yield signature
+
+
+def _queues(host: Host, app: Celery, signature: Any, options: Mapping[str, Any]) -> Iterable[str]:
+    given = {**signature.options, **options}
+    if host.outbox.takes(signature.task, given.get("outbox")):
+        return []
+    task = app._tasks.get(signature.task)
+    given = {**(task._get_exec_options() if task else {}), **given}
+    address = {name: given[name] for name in _ADDRESS if given.get(name) is not None}
+    routed = app.amqp.router.route(address, signature.task, signature.args, signature.kwargs, task)
+    return host.limits.queues_of(routed)

@@ -10,8 +10,7 @@ from celery_poison import causes
 from celery_poison.errors import DecisionPending, IllegalTransition, MessageNotFound, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.producer.filling import Filling
-from celery_poison.producer.limits import limit_of
+from celery_poison.producer.limits import Filling, limit_of
 from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.settings import Settings
 from celery_poison.states import Event
