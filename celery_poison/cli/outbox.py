@@ -25,7 +25,7 @@ from celery_poison.errors import MessageNotFound
 from celery_poison.ledger.outbox import LaneRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.causes import Cause
-from celery_poison.producer.desk import OutboxDesk, Waiting
+from celery_poison.producer.outbox import OutboxDesk, Waiting
 from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.error_transactions import for_failed_sends
 from celery_poison.quarantine.owner import default_actor

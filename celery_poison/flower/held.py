@@ -14,7 +14,7 @@ from celery_poison.ledger.outbox import LaneRecord
 from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.causes import Cause
-from celery_poison.producer.desk import OutboxDesk
+from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.overview import Overview
 

@@ -1,9 +1,14 @@
-"""Stores what is published, within a bound of time; while the ledger is away it is sent as ever (TP1-1)."""
+"""Stores what is published, within a bound of time; while the ledger is away it is sent as ever (TP1-1).
+
+Also what a person sees of what is stored, and does about it (TP1-4, TP1-6).
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import redis
@@ -13,11 +18,13 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from celery_poison import signals
-from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.ledger import Ledger
+from celery_poison.errors import ConfigurationError, LedgerUnavailable, MessageNotFound
+from celery_poison.ledger import Ledger, pauses
+from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
+from celery_poison.ledger.pauses import Pause, Scope
+from celery_poison.producer import database
 from celery_poison.producer.capture import at_once, capture
 from celery_poison.producer.causes import Cause, SendFailed
-from celery_poison.producer.database import DjangoRows, is_own_successor
 from celery_poison.producer.limits import Limits
 from celery_poison.producer.message import Outgoing
 from celery_poison.settings import Settings
@@ -26,6 +33,8 @@ logger = get_logger("celery_poison")
 
 #: Seconds for which a ledger that is away is told of no commit: not every transaction waits for it.
 UNTOLD = 30.0
+#: How the note of a pause begins that came with a blockade, and goes with it.
+CONSUMING_TOO = "sending to it is blocked"
 
 
 class Host(Protocol):
@@ -58,7 +67,7 @@ class Outbox:
     def __init__(self, plugin: Host) -> None:
         self._plugin = plugin
         self._ledger: Ledger | None = None
-        self._rows: DjangoRows | None = None
+        self._rows: database.DjangoRows | None = None
         self._away_until = self._untold_until = 0.0
         self._is_away = False
         self.sent_directly = 0
@@ -103,10 +112,10 @@ class Outbox:
         return True
 
     def _stored_in_transaction(self, outgoing: Outgoing) -> bool:
-        database = self._plugin.settings.outbox_database
-        if not database or "://" in database or at_once.get() or is_own_successor(outgoing):
+        name = self._plugin.settings.outbox_database
+        if not name or "://" in name or at_once.get() or database.is_own_successor(outgoing):
             return False
-        rows = self._rows = self._rows or DjangoRows(database)
+        rows = self._rows = self._rows or database.DjangoRows(name)
         if not rows.is_in_transaction():
             return False
         rows.add(outgoing)
@@ -202,3 +211,143 @@ def bounded_ledger(open_ledger: Callable[[], Ledger], seconds: float) -> Ledger:
     waits = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), seconds / 3)
     pool.connection_kwargs.update(**waits, retry=once)
     return ledger
+
+
+# --- what a person sees of it, and does about it --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One message in the outbox.
+
+    Attributes:
+        seq: its number.
+        lane: where it waits; None: it could not be sent, and lies among the failed ones.
+        message: None if nobody can read it.
+    """
+
+    seq: int
+    lane: Lane | None
+    message: Outgoing | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what `outbox list --json` prints of it; headers and properties are for `outbox show`."""
+        shown = self.details()
+        return {
+            name: value for name, value in shown.items() if name not in ("headers", "properties", "event")
+        }
+
+    def details(self) -> dict[str, Any]:
+        told = self.message.as_dict() if self.message else {}
+        told.pop("body", None)
+        where = {"lane": str(self.lane) if self.lane else None, "failed": self.lane is None}
+        return {"seq": self.seq, **where, **told}
+
+
+class OutboxDesk:
+    """The outbox of one app. Every method raises ``LedgerUnavailable`` when Redis is away."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._ledger = host.open_ledger()
+
+    def in_database(self) -> database.Waiting | None:
+        """Return what waits in the user's own database, or None where there is none."""
+        return database.waiting_rows(self._host.settings.outbox_database)
+
+    def lanes(self) -> list[LaneRecord]:
+        """Return how every destination stands in which something waits, or that is blocked."""
+        return self._ledger.outbox_lanes()
+
+    def messages(self, queue: str = "", task: str = "", *, failed: bool = False) -> Iterator[Waiting]:
+        """Yield what waits, or what failed and does not wait any more, in the order of each destination."""
+        lanes: list[Lane | None] = [None]
+        if not failed:
+            lanes = [Lane(each.queue, each.task, each.tied) for each in self.lanes() if each.waiting]
+        for lane in lanes:
+            for seq, packed in self._ledger.outbox_messages(FAILED if lane is None else str(lane)):
+                message = None
+                with suppress(ValueError, TypeError):
+                    message = Outgoing.unpack(packed)
+                to = lane.queue if lane else message.queue if message else ""
+                if (not queue or queue == to) and (not task or (message and message.task == task)):
+                    yield Waiting(seq=seq, lane=lane, message=message)
+
+    def find(self, seq: int) -> Waiting:
+        """Return the message of this number.
+
+        Raises:
+            MessageNotFound: it is not in the outbox: it was sent, or dropped.
+        """
+        everything = (each for failed in (False, True) for each in self.messages(failed=failed))
+        found = next((each for each in everything if each.seq == seq), None)
+        if found is None:
+            raise MessageNotFound(f"no message {seq} in the outbox: it was sent, or dropped")
+        return found
+
+    def retry(self, seq: int, *, actor: str, note: str = "") -> None:
+        """Send a failed message again, at the end of its destination; or what waits with this one, at once.
+
+        Raises:
+            MessageNotFound: it is not in the outbox.
+        """
+        found = self.find(seq)
+        if found.lane is not None:
+            self.resend(found.lane.queue, found.lane.task)
+        else:
+            to = found.message.lane if found.message else Lane("")
+            self._ledger.outbox_drop(FAILED, seq, to=str(to), actor=actor, note=note)
+
+    def resend(self, queue: str = "", task: str = "") -> int:
+        """Try at once what waits and is not blocked; return the number of destinations."""
+        return self._ledger.outbox_resend(queue, task)
+
+    def drop(self, seq: int, *, actor: str, note: str = "") -> None:
+        """Delete a message that was not sent. A relay that has it at this moment may send it all the same.
+
+        Raises:
+            MessageNotFound: it is not in the outbox.
+        """
+        lane = self.find(seq).lane
+        self._ledger.outbox_drop(str(lane) if lane else FAILED, seq, actor=actor, note=note)
+
+    def block(
+        self, queue: str, task: str = "", *, consuming: bool = False, actor: str, note: str = ""
+    ) -> bool:
+        """Send nothing to a queue any more, or nothing of one task to it; False if that was so already.
+
+        Args:
+            consuming: pause the queue, too, until it is unblocked. One that it has stays.
+
+        Raises:
+            ConfigurationError: ``consuming`` with ``poison_observe_only``: workers pause nothing.
+        """
+        if consuming and self._host.settings.observe_only:
+            raise ConfigurationError("poison_observe_only is set: workers pause nothing")
+        is_new = self._ledger.outbox_block(queue, task, actor=actor, note=note)
+        if is_new:
+            signals.queue_blocked.send(sender=None, queue=queue, cause="")
+        if consuming and self._pause_of(queue) is None:
+            why = f"{CONSUMING_TOO}: {note}" if note else CONSUMING_TOO
+            self._ledger.pause(Scope.QUEUE, queue, actor=actor, note=why, said=f"queue {queue}: {why}")
+        return is_new
+
+    def unblock(self, queue: str, task: str = "", *, actor: str, note: str = "") -> int:
+        """Send again, at once, and end the pause that came with the blockade of a whole queue.
+
+        Returns:
+            the number of destinations that waited for it.
+
+        Raises:
+            MessageNotFound: it is not blocked.
+        """
+        due = self._ledger.outbox_unblock(queue, task, actor=actor, note=note)
+        signals.queue_unblocked.send(sender=None, queue=queue)
+        pause = None if task else self._pause_of(queue)
+        if pause is not None and pause.note.startswith(CONSUMING_TOO):
+            self._ledger.resume(Scope.QUEUE, queue, actor=actor, said=f"queue {queue}: it is unblocked")
+        return due
+
+    def _pause_of(self, queue: str) -> Pause | None:
+        found = pauses.holding(self._ledger)
+        return next((each for each in found if (each.scope, each.name) == (Scope.QUEUE, queue)), None)

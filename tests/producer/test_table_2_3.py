@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.producer import handover
 from celery_poison.producer.causes import Blocks, Cause, cause_of
-from celery_poison.producer.desk import OutboxDesk
+from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import wait_until
 from tests.producer.kit import NOWHERE, Shop, declare_otherwise
