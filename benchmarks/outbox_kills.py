@@ -32,7 +32,7 @@ from benchmarks.postgres import PostgresServer, find_binaries
 from celery_poison import guarded, install
 from celery_poison.chaos.servers import RabbitServer
 from celery_poison.plugin import plugin_of
-from celery_poison.producer import mover, relay
+from celery_poison.producer import database, relay
 from celery_poison.producer.database import waiting_rows
 from celery_poison.testing import RedisServer, Worker, wait_until
 
@@ -143,8 +143,8 @@ def publish(place: Place, first: int) -> None:
 
 
 def send(place: Place) -> None:
-    relay.LEASE = mover.LEASE = LEASE
-    mover.STANDBY = 0.1
+    relay.LEASE = database.LEASE = LEASE
+    database.STANDBY = 0.1
     _use_django(place)
     relay.Relay(plugin_of(build(place))).run()
 

@@ -4,6 +4,6 @@ A message passes ``capture`` (in the caller: Celery's own publish, up to the bro
 stored of it), ``outbox`` (stores it), and, in a worker or in ``celery poison outbox run``: ``relay`` (takes
 what is due), ``handover`` (brings it to the broker), ``causes`` (what is done about each way to fail).
 
-What is published in a transaction of the user's database waits there (``database``) until it is committed;
-``mover`` takes it into the outbox.
+What is published in a transaction of the user's database waits there (``database``) until it is committed,
+and is moved into the outbox then. ``limits`` keeps queues from filling up.
 """

@@ -1,6 +1,6 @@
 """The user's own database as the first hop: one table, written in the caller's transaction (TP1-1).
 
-Neither Django nor SQLAlchemy is imported before it is used.
+What is committed there is moved into the outbox. Neither Django nor SQLAlchemy is imported before it is used.
 """
 
 from __future__ import annotations
@@ -12,12 +12,23 @@ from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from celery import current_task
+from celery.utils.log import get_logger
 
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.ledger import Ledger
 from celery_poison.producer.message import Outgoing
 from celery_poison.text import count_of, when
 
+logger = get_logger("celery_poison")
+
 #: Name of the table, whoever creates it.
 TABLE = "celery_poison_outbox"
+#: Seconds after which another process may move rows, if this one does not say that it still does.
+LEASE = 15.0
+#: Rows that are moved in one step at most.
+MOST = 100
+#: Seconds between two looks at a table that seems empty, and between two tries to be the one who looks.
+PAUSE, STANDBY = 1.0, 5.0
 
 
 class Row(NamedTuple):
@@ -264,3 +275,88 @@ def light_table() -> Any:
 def values_of(outgoing: Outgoing) -> dict[str, Any]:
     """Return the columns of a new row."""
     return {"uid": uuid4().hex, "lane": str(outgoing.lane), "packed": outgoing.pack()}
+
+
+class Mover:
+    """Moves committed rows of the user's database into the outbox: read, store and mark, delete, forget.
+
+    One process does so at a time, by a lease in Redis; what it stores is refused when it has lost that. A row
+    that it could not delete is still marked, so that whoever comes next does not store it again.
+
+    Args:
+        ledger: one on which nobody waits for long: a command takes a few seconds, and waiting for rows less.
+
+    Attributes:
+        is_idle: set while nothing is being moved.
+    """
+
+    def __init__(self, ledger: Ledger, database: str) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._rows: Rows | None = None
+        self._name = uuid4().hex
+        self._gone: list[str] = []
+        self._is_mine = False
+        self._is_away = False
+        self.is_idle = threading.Event()
+        self.is_idle.set()
+
+    def once(self) -> float:
+        """Move the first rows; return for how many seconds there is nothing to do.
+
+        Raises:
+            LedgerUnavailable: Redis is away; the rows stay where they are.
+        """
+        self._is_mine = False
+        marked = self._ledger.outbox_lease_rows(self._name, int(LEASE * 1000), self._gone)
+        self._gone = []
+        if marked is None:
+            return STANDBY
+        self._is_mine = True
+        try:
+            rows = self._rows = self._rows or open_rows(self._database)
+            try:
+                if marked:  # whoever did this before left them behind
+                    self._gone = [*{*marked} - rows.existing(marked)]
+                is_more = self._move(rows)
+            finally:
+                rows.close()  # a process that is forked between two rounds inherits none
+        except LedgerUnavailable:
+            raise
+        except Exception as error:  # whatever its driver raises
+            if not self._is_away:
+                story = "the database of the outbox cannot be read, what waits there is sent later"
+                logger.error("celery_poison: %s: %s: %s", story, type(error).__name__, error)
+            self._is_away = True
+            return STANDBY
+        if self._is_away:
+            self._is_away = False
+            logger.warning("celery_poison: the database of the outbox is read again")
+        return 0.0 if is_more else PAUSE
+
+    def _move(self, rows: Rows) -> bool:
+        """Move the first rows; whether there may be more."""
+        found = rows.first(MOST)
+        if not found:
+            return False
+        words = [(row.uid, row.lane, row.packed) for row in found]
+        if not self._ledger.outbox_put_rows(self._name, int(LEASE * 1000), words):
+            return False
+        rows.delete(found)
+        self._gone += [row.uid for row in found]
+        return len(found) == MOST
+
+    def wait(self, seconds: float, stop: threading.Event) -> None:
+        """Wait for rows, at most for ``seconds``."""
+        if self._is_mine and not self._is_away:
+            self._ledger.outbox_await_rows(seconds)
+        else:
+            stop.wait(seconds)
+
+    def leave(self) -> None:
+        """Let another process move rows from now on; what this one still does is void. From any thread."""
+        with suppress(LedgerUnavailable):
+            if self._is_mine:
+                self._ledger.outbox_lease_rows(self._name, 0, self._gone)
+
+    close = leave

@@ -15,10 +15,10 @@ from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.outbox import Copy, Failure, Lease, Taken
 from celery_poison.producer.causes import Cause, NotSent, SendFailed
+from celery_poison.producer.database import Mover
 from celery_poison.producer.handover import Handover
 from celery_poison.producer.message import Outgoing
-from celery_poison.producer.mover import Mover
-from celery_poison.producer.outbox import Host, error_transactions
+from celery_poison.producer.outbox import Host, bounded_ledger, error_transactions
 
 logger = get_logger("celery_poison")
 
@@ -34,6 +34,8 @@ TROUBLED_PAUSE = 0.1
 QUIET = 4.0
 #: Seconds after which a connection is given up that nothing is sent on: what is between may have cut it.
 IDLE = 30.0
+#: Seconds that a command of who moves rows may take; more than waiting for rows does, three times.
+MOVER_BOUND = 6.0
 
 
 class Relay:
@@ -88,7 +90,8 @@ class Relay:
 
     def _begin_moving(self) -> None:
         if database := self._plugin.settings.outbox_database:
-            self._begin("poison-relay-rows", lambda: Mover(self._plugin, database))
+            ledger = bounded_ledger(self._plugin.open_ledger, MOVER_BOUND)
+            self._begin("poison-relay-rows", lambda: Mover(ledger, database))
 
     def _begin(self, name: str, make: Callable[[], Rounds | Mover]) -> None:
         if name in self._rounds:

@@ -14,9 +14,10 @@ from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.capture import captured_by
 from celery_poison.producer.causes import SendFailed
+from celery_poison.producer.database import Mover
 from celery_poison.producer.message import Outgoing
-from celery_poison.producer.mover import Mover
-from celery_poison.producer.relay import Rounds
+from celery_poison.producer.outbox import bounded_ledger
+from celery_poison.producer.relay import MOVER_BOUND, Rounds
 
 #: Nobody listens there.
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -93,9 +94,14 @@ class Shop:
         while self.healthy.once() == 0.0 or self.troubled.once() == 0.0:
             pass
 
+    def mover(self) -> Mover:
+        """One who moves rows of the user's database."""
+        ledger = bounded_ledger(self.plugin.open_ledger, MOVER_BOUND)
+        return Mover(ledger, str(self.plugin.settings.outbox_database))
+
     def move(self) -> None:
         """Move all rows of the user's database."""
-        mover = Mover(self.plugin, str(self.plugin.settings.outbox_database))
+        mover = self.mover()
         while mover.once() == 0.0:
             pass
         mover.leave()

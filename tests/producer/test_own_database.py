@@ -21,9 +21,8 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.flower.held import held
 from celery_poison.metrics.families import FAMILIES
 from celery_poison.outbox import outbox_table, publishing_in
-from celery_poison.producer import database, mover
+from celery_poison.producer import database
 from celery_poison.producer.database import Waiting, open_rows
-from celery_poison.producer.mover import Mover
 from celery_poison.quarantine.overview import overview
 from tests.cli.conftest import Console
 from tests.failover.forked import DIED, Forked
@@ -163,7 +162,7 @@ def _move_all(shop: Shop, orders: Orders) -> None:
 def test_TP1_1_a_mover_that_stood_still_stores_nothing_that_another_has_moved(
     shop: Shop, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frozen = Mover(shop.plugin, orders.setting)
+    frozen = shop.mover()
     put = frozen._ledger.outbox_put_rows
 
     def put_late(*args: Any) -> bool:
@@ -179,10 +178,10 @@ def test_TP1_1_a_mover_that_stood_still_stores_nothing_that_another_has_moved(
 def test_only_one_process_looks_into_the_database_at_a_time_until_it_leaves(
     shop: Shop, orders: Orders
 ) -> None:
-    first, second = (Mover(shop.plugin, orders.setting) for _ in range(2))
-    assert (first.once(), second.once()) == (mover.PAUSE, mover.STANDBY)
+    first, second = (shop.mover() for _ in range(2))
+    assert (first.once(), second.once()) == (database.PAUSE, database.STANDBY)
     first.leave()
-    assert (second.once(), first.once()) == (mover.PAUSE, mover.STANDBY)
+    assert (second.once(), first.once()) == (database.PAUSE, database.STANDBY)
     second.leave()
 
 
@@ -237,8 +236,8 @@ def test_a_database_that_is_away_is_said_once_and_tried_again(
 ) -> None:
     pytest.importorskip("sqlalchemy")
     shop = new_shop(poison_outbox_database="sqlite:////nowhere/at/all?secret=hunter2")
-    away = Mover(shop.plugin, str(shop.plugin.settings.outbox_database))
-    assert [away.once(), away.once()] == [mover.STANDBY, mover.STANDBY]
+    away = shop.mover()
+    assert [away.once(), away.once()] == [database.STANDBY, database.STANDBY]
     assert len(caplog.messages) == 1 and "hunter2" not in caplog.text
     assert Console(shop.app).json("outbox", "status")["database"]["rows"] is None
 
