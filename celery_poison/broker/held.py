@@ -193,7 +193,12 @@ class Held:
         """
         self._find_strays()
         if self._is_away:
-            self._return_moved()
+            # Redis may have forgotten the record with it: a copy is recognised, if it has not.
+            with self._lock:
+                for tag in [tag for tag in self._acks if tag in self._moved]:
+                    del self._acks[tag]
+                    self._moved.discard(tag)
+                    self._returns[tag] = False
         try:
             self._tell_acks()
             self._tell_returns()
@@ -221,14 +226,6 @@ class Held:
                 del self._holders[tag]
                 self._returns[tag] = False
             self._stray = stray
-
-    def _return_moved(self) -> None:
-        """Redis was away, and may have forgotten the record with it: a copy is recognised, if it has not."""
-        with self._lock:
-            for tag in [tag for tag in self._acks if tag in self._moved]:
-                del self._acks[tag]
-                self._moved.discard(tag)
-                self._returns[tag] = False
 
     def _recheck(self) -> None:
         """Compare with what lies in Redis: it may have lost its last moments, or an answer may be lost."""
