@@ -284,7 +284,13 @@ class Notifier:
         free = [(delivery, left) for delivery in self._deliveries if (left := delivery.left()) >= 1]
         with no_fork():
             notified = self._queries.notified()
-            self._forget(notified, groups, fence)
+            now = time.monotonic()
+            empty = {field.partition(":")[0] for field in notified} - groups.keys() - {GATE}
+            self._empty_since = {group: self._empty_since.get(group, now) for group in empty}
+            over = {group for group, since in self._empty_since.items() if now - since >= EMPTY}
+            if over:  # they are new when they come back
+                gone = {field: "" for field in notified if field.partition(":")[0] in over}
+                self._ledger.note_notified(fence, changes=gone)
             batches = [self._due(delivery, left, groups, notified) for delivery, left in free]
         for (delivery, _), batch in zip(free, batches, strict=True):
             if batch:
@@ -321,13 +327,3 @@ class Notifier:
         with no_fork():
             self._ledger.note_notified(fence, outcome, delivery.unnoted)
         delivery.unnoted = {}
-
-    def _forget(self, notified: Mapping[str, int], groups: Mapping[str, Group], fence: int) -> None:
-        """Forget groups that have been empty for so long that they are new when they come back."""
-        now = time.monotonic()
-        empty = {field.partition(":")[0] for field in notified} - groups.keys() - {GATE}
-        self._empty_since = {group: self._empty_since.get(group, now) for group in empty}
-        over = {group for group, since in self._empty_since.items() if now - since >= EMPTY}
-        if over:
-            gone = {field: "" for field in notified if field.partition(":")[0] in over}
-            self._ledger.note_notified(fence, changes=gone)
