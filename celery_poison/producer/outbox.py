@@ -105,7 +105,19 @@ class Outbox:
         try:
             self.ledger.outbox_add(str(outgoing.lane), [outgoing.pack()])
         except LedgerUnavailable as error:
-            return self._not_stored(error)
+            settings = self._plugin.settings
+            if not settings.fail_open:
+                why = "the message was not stored in the outbox, and not sent (poison_fail_open=False)"
+                raise LedgerUnavailable(f"{why}: {error}") from error
+            if not self._is_away:
+                story = (
+                    "celery_poison: the outbox cannot store messages, which are sent directly meanwhile: %s"
+                )
+                logger.error(story, error)
+            self._is_away = True
+            self._away_until = time.monotonic() + settings.outbox_timeout  # not every caller waits for it
+            self.sent_directly += 1
+            return False
         if self._is_away:
             self._is_away = False
             logger.warning("celery_poison: the outbox takes messages again")
@@ -166,22 +178,6 @@ class Outbox:
                 outgoing.task,
             )
             signals.queue_blocked.send(sender=None, queue=queue, cause=cause.value)
-
-    def _not_stored(self, error: LedgerUnavailable) -> bool:
-        settings = self._plugin.settings
-        if not settings.fail_open:
-            raise LedgerUnavailable(
-                f"the message was not stored in the outbox, and not sent (poison_fail_open=False): {error}"
-            ) from error
-        if not self._is_away:
-            logger.error(
-                "celery_poison: the outbox cannot store messages, which are sent directly meanwhile: %s",
-                error,
-            )
-        self._is_away = True
-        self._away_until = time.monotonic() + settings.outbox_timeout  # not every caller waits for it
-        self.sent_directly += 1
-        return False
 
     @property
     def ledger(self) -> Ledger:
