@@ -21,14 +21,12 @@ from celery_poison.pipeline import sink
 from celery_poison.pipeline.backtest import WEIGHT, Replayed, as_dict, as_recommended, say
 from celery_poison.pipeline.backtest import backtest as back_test
 from celery_poison.pipeline.blame import DIMENSIONS
-from celery_poison.pipeline.derived import JUDGED, STORED, Derived
+from celery_poison.pipeline.derived import JUDGED, STORED, Derived, sentences, told_gap
 from celery_poison.pipeline.ingest.ingest import Batch, Ingest, Ingested, Wanted
 from celery_poison.pipeline.lake import Lake, LakeError, LeftOut, Table
 from celery_poison.pipeline.replay import InForce
 from celery_poison.pipeline.report import as_json, gather, render, top
-from celery_poison.pipeline.session import suit
-from celery_poison.pipeline.telling import sentences, told_gap
-from celery_poison.pipeline.together import together
+from celery_poison.pipeline.session import suit, together
 from celery_poison.text import clean
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -33,14 +33,14 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline import anomalies, blame, tables
 from celery_poison.pipeline.blame import ALWAYS
-from celery_poison.pipeline.lake import Lake, Position, Table, after, day
+from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
 from celery_poison.pipeline.schema import VERSIONS
 from celery_poison.pipeline.seek import LOOK_BACK_MS, Keys, company, having, keys
+from celery_poison.pipeline.session import together
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
-from celery_poison.pipeline.telling import AsOf, sentences
-from celery_poison.pipeline.together import together
 from celery_poison.pipeline.window import Window, and_the_next, days_between, first_ms
+from celery_poison.text import clean
 
 #: Stored tables, and by what their files are apart.
 STORED: dict[str, tuple[str, ...]] = {
@@ -60,6 +60,29 @@ JUDGED = ("blame", "anomalies")
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame", "anomalies")
 #: What makes one entry change what another one means.
 _LINKS = ("id", "mid", "incident")
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """Of which journal the tables are.
+
+    Attributes:
+        version: of the journal's table.
+        upto: the newest entry that they know, and ``at`` its time; None where there is none.
+        gaps: what never came into the lake.
+        left_out: what is in the lake and not in the tables.
+    """
+
+    version: int
+    upto: str
+    at: datetime | None
+    gaps: tuple[Gap, ...]
+    left_out: tuple[LeftOut, ...]
+
+    def says(self) -> str:
+        """Return in words of which history the tables are."""
+        end = f"{self.at:%Y-%m-%d %H:%M} UTC" if self.at else "an empty journal"
+        return f"as of version {self.version} of the lake, up to {end}"
 
 
 @dataclass(frozen=True)
@@ -352,3 +375,18 @@ def _earliest(*known: Position | None) -> Position | None:
     """Return the first of some positions; None if one of them is not there."""
     there = [each for each in known if each]
     return min(there, key=lambda each: (each.ms, each.seq)) if len(there) == len(known) else None
+
+
+def told_gap(gap: Gap) -> str:
+    """Return a gap in words."""
+    many = "an unknown number of" if gap.missing is None else str(gap.missing)
+    return f"GAP: {many} entries between {gap.after} and {gap.upto}: {gap.why}"
+
+
+def sentences(left_out: Sequence[LeftOut], gaps: Sequence[Gap]) -> list[str]:
+    """Return what is in the lake and was not read, what never came into it, and why."""
+    told = []
+    for left in left_out:
+        rows = f" ({left.rows} entries)" if left.rows is not None else ""
+        told.append(f"left out: {clean(left.where)}{rows}: {clean(left.why)}")
+    return told + [told_gap(gap) for gap in gaps]

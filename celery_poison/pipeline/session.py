@@ -12,7 +12,8 @@ import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,17 @@ def suit(session: Any, rows: int, said: Collection[str] = ()) -> None:
     for name, value in _FEW.items() if rows <= FEW_ROWS else ():
         if name not in said:
             session.conf.set(name, value)
+
+
+def together(*works: Callable[[], Any]) -> list[Any]:
+    """Do all in threads, so that one computes while another is planned; return what they returned, in order.
+
+    Raises:
+        Exception: that of the first of ``works`` that failed, after all have ended.
+    """
+    with ThreadPoolExecutor(len(works), thread_name_prefix="pipeline") as pool:
+        begun = [pool.submit(work) for work in works]
+    return [each.result() for each in begun]
 
 
 def _classic(master: str, conf: Mapping[str, str]) -> Any:

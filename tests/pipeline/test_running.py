@@ -15,7 +15,7 @@ from celery_poison.cli import pipeline as commands
 from celery_poison.cli.standalone import main
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline import session
-from celery_poison.pipeline.together import together
+from celery_poison.pipeline.session import together
 from tests import PATIENCE
 
 
