@@ -24,8 +24,8 @@ Row = Sequence[str | Literal[False]]
 #: (mid, ms) of a page of messages.
 Index = list[tuple[str, float]]
 
-#: Entries that are read in one exchange with Redis: of messages at most, at first, and of an index.
-PAGE, _FIRST, INDEX_PAGE = 500, 64, 10_000
+#: Entries that are read in one exchange with Redis: of messages at most, at first; of an index, and at first.
+PAGE, _FIRST, INDEX_PAGE, _INDEX_FIRST = 500, 64, 10_000, 256
 
 
 class Readable(Protocol):
@@ -71,11 +71,11 @@ class Reader:
         key: str,
         since: float = 0.0,
         until: float | None = None,
-        size: int = INDEX_PAGE,
+        size: int = _INDEX_FIRST,
         oldest_first: bool = False,
         skip: int = 0,
     ) -> Iterator[Index]:
-        """Yield a sorted set of mids in pages, highest score (ms) first; no page is empty.
+        """Yield a sorted set of mids in pages, highest score (ms) first; none is empty, the first is small.
 
         What is added or removed meanwhile moves nothing: a page begins where the last one ended.
         """
@@ -96,6 +96,7 @@ class Reader:
                 first, skip = scores[-1], scores.count(scores[-1])
             if len(scores) < size:
                 return
+            size = min(4 * size, INDEX_PAGE)
 
     def _pages(self, index: str, newest_first: bool) -> Iterator[list[str]]:
         position = 0

@@ -223,7 +223,7 @@ class Group:
         fingerprint: empty where it makes no difference, or is not known.
         count: messages in quarantine.
         relapsed: those of them that had been released before, and died again.
-        first_seen: when the first of them entered the ledger, in seconds since 1970.
+        first_seen: when what is in quarantine for longest entered the ledger, in seconds since 1970.
         last_seen: when the newest came to quarantine.
         newest: the mid of that one.
     """
