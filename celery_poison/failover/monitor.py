@@ -229,8 +229,10 @@ class Monitor:
         )
         if dead is None:
             return
-        story = "celery_poison: worker %s is lost (%s, noticed as %s), incident %s"
-        logger.error(story, worker, dead.cause, how, incident)
+        logger.error(
+            "celery_poison: worker %s is lost (%s, noticed as %s), incident %s",
+            *(worker, dead.cause, how, incident),
+        )
         told = {"worker": worker, "incident": incident}
         self._tell(signals.worker_lost, **told, cause=dead.cause, how=how.value)
         if dead.closed_gate:
