@@ -109,15 +109,14 @@ class TcpProxy(Running):
             self._changed.notify_all()
 
     def _accept(self) -> None:
-        while self._wait_for_listener():
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._listening or self._stopped)
+                if self._stopped:
+                    return
             with suppress(OSError):  # cut while it waited
                 client, _ = self._listener.accept()
                 self._admit(client)
-
-    def _wait_for_listener(self) -> bool:
-        with self._changed:
-            self._changed.wait_for(lambda: self._listening or self._stopped)
-            return not self._stopped
 
     def _admit(self, client: socket.socket) -> None:
         link = _Link(self, client)
@@ -149,7 +148,13 @@ class _Link:
             try:
                 if self._proxy.wait_until_flowing(self):
                     self._server.connect(self._proxy.target)
-                    self._pump_both_ways()
+                    for sock in (self._client, self._server):
+                        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    back = self._server, self._client
+                    answers = threading.Thread(target=self._pump, args=back, daemon=True)
+                    answers.start()
+                    self._pump(self._client, self._server)
+                    answers.join()
             except OSError:  # nobody serves there
                 pass
             self.closed = True
@@ -160,14 +165,6 @@ class _Link:
         for sock in (self._client, self._server):
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-
-    def _pump_both_ways(self) -> None:
-        for sock in (self._client, self._server):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        answers = threading.Thread(target=self._pump, args=(self._server, self._client), daemon=True)
-        answers.start()
-        self._pump(self._client, self._server)
-        answers.join()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         try:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import click
-from celery import Celery
 from celery.bin.base import CeleryCommand
 
 from celery_poison import signals
@@ -52,22 +51,14 @@ def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str, 
     tellers = [_tell(name, story, as_json) for name, story in _STORIES.items()]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: standalone.stop())
-    with _metrics(app_of(ctx), metrics_port, metrics_address):
+    with ExitStack() as stack:
+        if metrics_port is not None:
+            served = stack.enter_context(register(app_of(ctx))).serve(metrics_port, metrics_address)
+            click.echo(f"celery poison: metrics at http://{metrics_address}:{served}/metrics", err=True)
         click.echo(f"celery poison: {standalone.name} watches", err=True)
         standalone.run()
     del tellers  # signals hold them weakly
     click.echo("celery poison: the monitor has left", err=True)
-
-
-@contextmanager
-def _metrics(app: Celery, port: int | None, address: str) -> Iterator[None]:
-    if port is None:
-        yield
-        return
-    with register(app) as exporter:
-        served = exporter.serve(port, address)
-        click.echo(f"celery poison: metrics at http://{address}:{served}/metrics", err=True)
-        yield
 
 
 def _tell(name: str, story: str, as_json: bool) -> Callable[..., None]:
