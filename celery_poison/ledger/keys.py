@@ -92,6 +92,21 @@ class Keys:
         self.outgoing = self.prefix + "outgoing"
         self.imported = self.prefix + "imported"
         self.failed = self.prefix + "failed"
+        self.policy = self.prefix + "policy"
+        self.blocks = self.prefix + "blocks"
+        self.paused = self.prefix + "paused"
+        self.published = self.prefix + "published"
+        self.journal = self.prefix + "journal"
+        self.counts = self.prefix + "counts"
+        self.untold = self.prefix + "untold"
+        self.notified = self.prefix + "notified"
+        self.would = self.prefix + "would"
+        self.tally = self.prefix + "tally"
+        self.filling = self.prefix + "filling"
+        self._name_fleet()
+        self._name_outbox()
+
+    def _name_fleet(self) -> None:
         self.leases = self.prefix + "leases"
         self.presence = self.prefix + "presence"
         self.gone = self.prefix + "gone"
@@ -106,18 +121,6 @@ class Keys:
         self.monitor_fence = self.prefix + "monitor_fence"
         self.deaths = self.prefix + "deaths"
         self.gate = self.prefix + "gate"
-        self.policy = self.prefix + "policy"
-        self.blocks = self.prefix + "blocks"
-        self.paused = self.prefix + "paused"
-        self.published = self.prefix + "published"
-        self.journal = self.prefix + "journal"
-        self.counts = self.prefix + "counts"
-        self.untold = self.prefix + "untold"
-        self.notified = self.prefix + "notified"
-        self.would = self.prefix + "would"
-        self.tally = self.prefix + "tally"
-        self.filling = self.prefix + "filling"
-        self._name_outbox()
 
     def _name_outbox(self) -> None:
         self.tied_lately = self.prefix + "tied_lately"
