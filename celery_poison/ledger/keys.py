@@ -19,9 +19,8 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:candidates`` | zset | ids flagged as candidates, by time flagged | cleared or quarantined |
 | ``{ns}:message:MID`` | hash | the original message and its record | release; given up: purge |
 | ``{ns}:quarantine:NAME`` | zset | mids in quarantine (NDLV), by time | a person's decision |
-| ``{ns}:groups:NAME:KIND`` | zset | what is alike there: its labels, by how many | its last message left |
-| ``{ns}:groups:NAME:SHA`` | zset | mids of one such group, by time | they have left |
-| ``{ns}:groups:NAME:SHA:relapsed`` | set | those of them that had been released | they have left |
+| ``{ns}:groups:NAME`` | prefix | of the index of what is alike there (``_groups.lua``) | none is left |
+| ``{ns}:groups:NAME:SHA`` | zset | mids that are alike, by time | none is left |
 | ``{ns}:outgoing`` | zset | mids in quarantine that leave it by themselves, by when (ms) | they have left |
 | ``{ns}:imported`` | zset | mids that were imported, by time (ms) | 30 days |
 | ``{ns}:failed`` | zset | mids given up (FAIL), by time | purge |
@@ -93,6 +92,21 @@ class Keys:
         self.outgoing = self.prefix + "outgoing"
         self.imported = self.prefix + "imported"
         self.failed = self.prefix + "failed"
+        self.policy = self.prefix + "policy"
+        self.blocks = self.prefix + "blocks"
+        self.paused = self.prefix + "paused"
+        self.published = self.prefix + "published"
+        self.journal = self.prefix + "journal"
+        self.counts = self.prefix + "counts"
+        self.untold = self.prefix + "untold"
+        self.notified = self.prefix + "notified"
+        self.would = self.prefix + "would"
+        self.tally = self.prefix + "tally"
+        self.filling = self.prefix + "filling"
+        self._name_fleet()
+        self._name_outbox()
+
+    def _name_fleet(self) -> None:
         self.leases = self.prefix + "leases"
         self.presence = self.prefix + "presence"
         self.gone = self.prefix + "gone"
@@ -107,18 +121,6 @@ class Keys:
         self.monitor_fence = self.prefix + "monitor_fence"
         self.deaths = self.prefix + "deaths"
         self.gate = self.prefix + "gate"
-        self.policy = self.prefix + "policy"
-        self.blocks = self.prefix + "blocks"
-        self.paused = self.prefix + "paused"
-        self.published = self.prefix + "published"
-        self.journal = self.prefix + "journal"
-        self.counts = self.prefix + "counts"
-        self.untold = self.prefix + "untold"
-        self.notified = self.prefix + "notified"
-        self.would = self.prefix + "would"
-        self.tally = self.prefix + "tally"
-        self.filling = self.prefix + "filling"
-        self._name_outbox()
 
     def _name_outbox(self) -> None:
         self.tied_lately = self.prefix + "tied_lately"

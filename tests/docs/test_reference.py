@@ -99,6 +99,7 @@ def test_no_page_speaks_of_a_setting_that_does_not_exist() -> None:
 # --- keys.md -----------------------------------------------------------------------------------------
 
 _PLACEHOLDERS = {
+    "group": ["SHA"],
     "lineage": ["ID"],
     "effect": ["KEY"],
     "attempt": ["TOKEN"],

@@ -36,6 +36,7 @@ def test_each_key_of_a_script_is_built_by_the_keys_module(name: str) -> None:
         "message",
         "worker",
         "incident",
+        "group",
         "convictions",
         "effect",
         "tied",

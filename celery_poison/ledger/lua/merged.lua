@@ -1,5 +1,5 @@
 -- merged: a page of what is in several groups together, newest or oldest first, as one text; changes nothing.
--- KEYS[1] groups zset of each, from here on
+-- KEYS[1] group  zset; one after the other
 -- ARGV[1] first  score from which on
 -- ARGV[2] last   score up to which
 -- ARGV[3] order  newest | oldest
