@@ -111,8 +111,8 @@ class Acting(Pauses):
             SecondPersonNeeded: only one has, which is on record now.
         """
         ids = ids if isinstance(ids, list) else [*ids]
-        least, messages = self._plugin.settings.second_person, len(set(ids))
-        if least is None or messages < least:
+        least = self._plugin.settings.second_person
+        if least is None or (messages := len(set(ids))) < least:
             return ids
         words = ids.words if isinstance(ids, Chosen) else ""
         act = "\n".join((verb, to, words or " ".join(sorted(set(ids)))))
