@@ -42,6 +42,10 @@ class DecisionPending(PoisonError):
     """Another operator is deciding about this message at this moment."""
 
 
+class SecondPersonNeeded(PoisonError):
+    """Nothing was done: somebody else has to ask for the same (``poison_second_person``)."""
+
+
 class PolicyConflict(PoisonError):
     """Somebody else changed a policy since it was read; nothing was changed (EMS-9)."""
 

@@ -218,6 +218,13 @@ class Settings:
         "At the limit: 'reject_new', publishing raises QueueFull; 'discard_old', the oldest messages make"
         " room, and are kept as given up.",
     )
+    second_person: int | None = _whole(
+        None,
+        2,
+        "Messages from which on a release, a scheduled release or a purge is done only once a second person"
+        " asks for the same. None: one is enough.",
+        "messages",
+    )
     outbox: bool = _flag(
         "Store what is published for a guarded task in the ledger first; a relay in the workers sends it."
     )

@@ -60,6 +60,8 @@ class Event(StrEnum):
     PROPOSAL_DISMISSED = "proposal_dismissed"
     PROPOSAL_TAKEN_BACK = "proposal_taken_back"
     WORKER_LOST = "worker_lost"
+    ACT_ASKED_FOR = "act_asked_for"
+    ACT_AGREED_TO = "act_agreed_to"
     GATE_CLOSED = "gate_closed"
     GATE_LIFTED = "gate_lifted"
     FAILOVER_FINISHED = "failover_finished"

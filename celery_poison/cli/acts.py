@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from celery_poison.cli.session import REFUSED, filter_options, json_option, open
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.acting import Outcome
+from celery_poison.quarantine.acting import Chosen, Outcome
 from celery_poison.quarantine.search import Filter, Lookup
 from celery_poison.states import State
 from celery_poison.text import count_of
@@ -65,6 +66,12 @@ class Order:
             raise click.UsageError(
                 "say which messages: their ids, or --filter or --since, or --group, or --all"
             )
+
+    @property
+    def words(self) -> str:
+        """What was typed instead of ids."""
+        words = ["--all"] if self.everything else ["--group", self.group] if self.group else []
+        return shlex.join([*words, *(word for each in self.filters for word in ("--filter", each))])
 
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
         """Return what matches, where no ids were typed."""
@@ -156,6 +163,8 @@ def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
     finally:
         # Also after Ctrl-C or a lost Redis: what was done is done, and is said.
         _report(verb, outcomes, as_json=order.as_json)
+    if not outcomes and not order.as_json:
+        click.echo("nothing matched", err=True)
     if not outcomes or not all(outcome.done for outcome in outcomes):
         ctx.exit(REFUSED)
 
@@ -165,7 +174,7 @@ def chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
     if order.ids:
         lookup = Lookup(quarantine.queries)
         return list(dict.fromkeys(_whole(lookup, id) for id in order.ids))
-    mids = [record.mid for record in order.select(quarantine)]
+    mids = Chosen((record.mid for record in order.select(quarantine)), order.words)
     if len(mids) > 1 and not order.yes:
         messages = count_of(len(mids), "message")
         if order.as_json or not sys.stdin.isatty():
@@ -220,7 +229,6 @@ def _report(verb: str, outcomes: Sequence[Outcome], *, as_json: bool) -> None:
             say(f"{PAST[verb]}  {outcome.id}  {outcome.task}")
     say_refusals(outcomes)
     if not outcomes:
-        click.echo("nothing matched", err=True)
         return
     refused = sum(not outcome.done for outcome in outcomes)
     summary = f"{count_of(len(outcomes) - refused, 'message')} {PAST[verb]}"

@@ -51,6 +51,11 @@ class GivenUp(Order):
     state: ClassVar[State] = State.FAIL
     older_than: float = 0.0
 
+    @property
+    def words(self) -> str:
+        age = f" --older-than {self.older_than:.0f}s" if self.older_than else ""
+        return super(GivenUp, self).words + age
+
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
         latest = quarantine.queries.now_ms() / 1000 - self.older_than
         return [record for record in _given_up(quarantine, self) if (record.last_seen or 0.0) <= latest]

@@ -127,6 +127,9 @@ def check(options: dict[str, Any]) -> None:
     """Read every value of the lake's journal once, and say what cannot be read and what is missing.
 
     Exit status: 1 where something cannot be read.
+
+    \b
+    celery -A proj poison pipeline check --lake /data/poison
     """
     _in_spark("check", options)
 
@@ -136,6 +139,9 @@ def tables(options: dict[str, Any]) -> None:
     """Bring the tables below LAKE/tables up to the end of the lake's journal.
 
     See docs/pipeline-tables.md. Only what is new in the journal is read again, and what it concerns.
+
+    \b
+    celery -A proj poison pipeline tables --lake /data/poison
     """
     _in_spark("tables", options)
 
@@ -168,7 +174,11 @@ def blame(options: dict[str, Any]) -> None:
     *_DAYS,
 )
 def backtest(options: dict[str, Any]) -> None:
-    """Replay history under other policies: what they would have cost, and which to take."""
+    """Replay history under other policies: what they would have cost, and which to take.
+
+    \b
+    celery -A proj poison pipeline backtest --lake /data/poison --since 30d
+    """
     _in_spark("backtest", options)
 
 
@@ -177,6 +187,9 @@ def report(options: dict[str, Any]) -> None:
     """Write one self-contained HTML page about what the lake tells, of all its days or of some.
 
     Beside it the same figures as JSON.
+
+    \b
+    celery -A proj poison pipeline report --lake /data/poison --since 7d
     """
     _in_spark("report", options)
 
@@ -197,7 +210,7 @@ def maintain(options: dict[str, Any]) -> None:
     """Put small files together, and delete what no reader needs any more. Needs no Java.
 
     \b
-    pipeline maintain --lake /data/poison                              every day, from cron
+    celery -A proj poison pipeline maintain --lake /data/poison        every day, from cron
     pipeline maintain --lake /data/poison --keep-days 90               and drop older days
     pipeline maintain --lake /data/poison --forget ID --keep-hours 0   remove all rows of a task id, for good
     pipeline maintain --lake /data/poison --history                    versions of the journal
@@ -269,6 +282,9 @@ def all_of_it(options: dict[str, Any]) -> None:
     """Ingest what is new, bring all tables up to date, and write the report: once, as from cron.
 
     Nothing is published: that is `pipeline publish`.
+
+    \b
+    celery -A proj poison pipeline all --lake /data/poison
     """
     _in_spark("all_of_it", options)
 

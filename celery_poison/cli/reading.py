@@ -298,7 +298,12 @@ def _section(console: Any, title: str, rows: Sequence[tuple[str, object]]) -> No
 
 @click.group()
 def journal() -> None:
-    """Read the journal: one entry for each transition of a message, see docs/journal.md."""
+    """Read the journal: one entry for each transition of a message, see docs/journal.md.
+
+    \b
+    celery -A proj poison journal tail --follow
+    celery -A proj poison journal export > journal.jsonl
+    """
 
 
 @verb(

@@ -18,6 +18,7 @@ from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen
 from celery_poison.flower.held import KINDS, let_go
 from celery_poison.flower.jobs import Job
 from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.quarantine.acting import IN_FLOWER
 from celery_poison.quarantine.careful import BadCare
 from celery_poison.quarantine.search import BadFilter
 
@@ -104,7 +105,7 @@ class Guarded(RequestHandler):
         _, _, credentials = self.request.headers.get("Authorization", "").partition(" ")
         if not name and self.application.options.basic_auth and credentials:
             name = b64decode(credentials).decode("utf-8", "replace").partition(":")[0]
-        return f"{name or f'somebody at {self.request.remote_ip}'} (flower)"
+        return f"{name or f'somebody at {self.request.remote_ip}'}{IN_FLOWER}"
 
     def action(self, verb: str) -> Action:
         """Return the act of that name; HTTPError 404: there is none."""

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from celery_poison.errors import PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine.acting import Chosen
 from celery_poison.quarantine.careful import BadCare, seconds_of
 from celery_poison.quarantine.finding import Found
 from celery_poison.quarantine.search import Filter, Lookup
@@ -153,11 +154,12 @@ class Choice:
         """Return whom an act is for, at the moment when it begins."""
         if not self.everything:
             return self.ids
+        words = shlex.join(["--filter", self.text]) if self.text else "--all"
         chosen = quarantine.finder.choose(State.NDLV, self.where)
         if chosen.is_exact:
-            return [*quarantine.finder.mids(State.NDLV, chosen, until=self.until)]
+            return Chosen(quarantine.finder.mids(State.NDLV, chosen, until=self.until), words)
         records = quarantine.finder.records(self.where, chosen=chosen, until=self.until)
-        return [record.mid for record in records]
+        return Chosen((record.mid for record in records), words)
 
 
 @dataclass(frozen=True, slots=True)

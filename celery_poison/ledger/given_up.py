@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from celery_poison.errors import IllegalTransition
@@ -109,3 +110,18 @@ class GivenUpTransitions(Caller):
         """
         words = {"mid": mid, "actor": actor, "note": note, "number": "" if number is None else number}
         self._call("purge", {"message": self.keys.message(mid)}, **words)
+
+    def ask(self, act: str, *, person: str, actor: str, said: str, keep: float) -> tuple[bool, str, float]:
+        """Ask for an act that needs two persons.
+
+        Args:
+            act: what it is; who agrees asks for exactly the same.
+            person: who it is; another one than asked first agrees.
+            said: the journal's note.
+            keep: seconds for which it waits for a second person.
+
+        Returns whether it may be done now, who asked first, and for how many seconds that stands.
+        """
+        own, keep_ms = {"asked": self.keys.asked(sha256(act.encode()).hexdigest())}, int(keep * 1000)
+        code, first, left = self._call("ask", own, person=person, actor=actor, said=said, keep_ms=keep_ms)
+        return code is Code.OK, first.decode(), left / 1000

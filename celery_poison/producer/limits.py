@@ -116,11 +116,12 @@ class Limits:
         Raises:
             QueueFull: a queue that it would go to is full (MSG-2).
         """
-        if not self.are_set() or is_exempt(self._host.app, message):
+        if not self.are_set():
             return
-        queues = self.queues_of(options)
-        if any(self.limit(queue) for queue in queues):
-            self.take(producer.connection, dict.fromkeys(queues, 1), lambda: flush(producer))
+        wanted = {queue: 1 for queue in self.queues_of(options) if self.limit(queue)}
+        # Far from the limit it does not matter what is exempt, and to find out takes as long as all the rest.
+        if wanted and not self._took(wanted) and not is_exempt(self._host.app, message):
+            self.take(producer.connection, wanted, lambda: flush(producer))
 
     def take(
         self, connection: Any, wanted: Mapping[str, int], flush: Callable[[], object] = lambda: None
@@ -201,6 +202,15 @@ class Limits:
         found: type = symbol_by_name("celery_poison.quarantine.discarding:Discarder")
         discard: Callable[[Any, str, int], int] = found(self._host.app)
         return discard
+
+    def _took(self, wanted: Mapping[str, int]) -> bool:
+        """Take the room for so many messages, if what was counted lately is enough for all of them."""
+        with self._lock:
+            if not all(self._has_room(queue, number) for queue, number in wanted.items()):
+                return False
+            for queue, number in wanted.items():
+                self._rooms[queue].left -= number
+        return True
 
     def _has_room(self, queue: str, number: int) -> bool:
         room = self._rooms.get(queue)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -10,12 +10,20 @@ from typing import Any
 from celery.utils.log import get_logger
 
 from celery_poison.destinations import where_sent
-from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
+from celery_poison.errors import (
+    IllegalTransition,
+    LedgerUnavailable,
+    MessageNotFound,
+    PoisonError,
+    SecondPersonNeeded,
+)
 from celery_poison.ledger.notices import Fact, Notice, leave_notices
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
 from celery_poison.quarantine.pauses import Pauses
+from celery_poison.quarantine.rules import with_note
 from celery_poison.quarantine.search import Lookup
+from celery_poison.text import count_of, span
 
 logger = get_logger(__name__)
 
@@ -74,12 +82,51 @@ def whole(raw: dict[str, bytes]) -> dict[str, bytes]:
     return raw
 
 
+#: Seconds for which a wish that needs two persons waits for the second.
+ASKED_FOR = 3600.0
+#: What Flower adds to the name of its user.
+IN_FLOWER = " (flower)"
+_TYPED = {"schedule": "release --after TIME"}
+
+
+class Chosen(list[str]):
+    """Ids, and the words of the command line that choose them: two who use the same mean the same."""
+
+    def __init__(self, ids: Iterable[str], words: str) -> None:
+        super().__init__(ids)
+        self.words = words
+
+
 #: Acts of one atomic step, for which nothing is reserved; and those of which a worker tells Flower.
 _AT_ONCE, _NOTICED = ("restore", "purge", "schedule", "unschedule"), frozenset(Fact)
 
 
 class Acting(Pauses):
     """Decides about messages, one after the other; what :class:`Service` acts with."""
+
+    def _agreed(self, verb: str, ids: Iterable[str], actor: str, note: str, to: str = "") -> Sequence[str]:
+        """Return the ids of a large act once a second person has asked for the same; see ``Chosen``.
+
+        Raises:
+            SecondPersonNeeded: only one has, which is on record now.
+        """
+        ids = ids if isinstance(ids, list) else [*ids]
+        least = self._plugin.settings.second_person
+        if least is None or (messages := len(set(ids))) < least:
+            return ids
+        words = ids.words if isinstance(ids, Chosen) else ""
+        act = "\n".join((verb, to, words or " ".join(sorted(set(ids)))))
+        person = actor.removesuffix(IN_FLOWER).partition("@")[0].casefold()
+        typed = " ".join(filter(None, (_TYPED.get(verb, verb), words or "ID...", to and f"--to {to}")))
+        said = with_note(f"{typed} ({count_of(messages, 'message')})", note)
+        agreed, first, left = self._ledger.ask(act, person=person, actor=actor, said=said, keep=ASKED_FOR)
+        if agreed:
+            return ids
+        raise SecondPersonNeeded(
+            f"nothing is done yet: poison_second_person={least} wants two persons to ask for the {verb} of"
+            f" {count_of(messages, 'message')}. {first} has asked. Within {span(left)} somebody else does it"
+            f" by the same {'words' if words else 'ids'}: celery poison {typed} --actor NAME"
+        )
 
     def _each(
         self,
@@ -92,6 +139,8 @@ class Acting(Pauses):
     ) -> Outcomes:
         self.check_owner()
         outcomes, lookup, actor = [], Lookup(self.queries), actor or default_actor()
+        if verb in ("purge", "schedule"):
+            ids = self._agreed(verb, ids, actor, note)
         for id in ids:
             outcome = self._decide(lookup, id, verb, actor, note, act)
             outcomes.append(outcome)

@@ -100,6 +100,9 @@ class Quarantine(Transfer):
         Args:
             before: is handed each message, without its history, just before it is deleted, so that a copy of
                 it can be kept; if it raises, the message stays.
+
+        Raises:
+            SecondPersonNeeded: with ``poison_second_person``: so many, and only one has asked for it.
         """
         return self._each(ids, "purge", actor, note, partial(self._purge, before), on_outcome)
 

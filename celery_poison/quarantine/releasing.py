@@ -98,6 +98,7 @@ class Releasing(Acting):
 
         Raises:
             IllegalTransition: nobody knows the queue ``to``.
+            SecondPersonNeeded: with ``poison_second_person``: so many, and only one has asked for it.
             NotPublished: with ``care.max_waiting``: the broker was away when it was asked what waits.
         """
         if to and not force:
@@ -106,12 +107,12 @@ class Releasing(Acting):
         feed = Feed(self._ledger, deaths_only=not care.takes_time and on_progress is None)
         find_queue = partial(queue_of, self.queries, to)
         self.check_owner()
+        actor = actor or default_actor()
+        ids = self._agreed("release", ids, actor, note, to)
         with Publisher(self._app) as publisher:
-            order = Order(
-                publisher, Lookup(self.queries), force, to, keep_counts, actor or default_actor(), note
-            )
+            order = Order(publisher, Lookup(self.queries), force, to, keep_counts, actor, note)
             pace = Pace(care, feed, find_queue, publisher.depth, on_progress)
-            return self._all(order, pace, [*ids], pace.listener(on_outcome))
+            return self._all(order, pace, ids, pace.listener(on_outcome))
 
     def schedule(
         self,
@@ -136,6 +137,7 @@ class Releasing(Acting):
 
         Raises:
             BadCare: ``after`` or ``times`` is not above zero.
+            SecondPersonNeeded: as :meth:`release`.
         """
         if not (after > 0 and times > 0):
             raise BadCare(f"after is {after}, times is {times}: both must be above zero")

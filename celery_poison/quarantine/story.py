@@ -250,6 +250,8 @@ _TOLD: dict[str, Callable[[Entry], str]] = {
     "proposal_applied": lambda entry: _listed("the pipeline's proposal applied", entry),
     "proposal_dismissed": lambda entry: _listed("the pipeline's proposal dismissed", entry),
     "proposal_taken_back": lambda entry: _listed("what the pipeline had put in force taken back", entry),
+    "act_asked_for": lambda entry: _listed("asked for, and not done yet", entry),
+    "act_agreed_to": lambda entry: _listed("agreed to", entry),
     "gate_closed": lambda entry: f"the fleet gate closed: {entry['note']}; only a death on trial convicts",
     "gate_lifted": lambda entry: f"the fleet gate was lifted by {entry['actor'] or 'itself'}{_noted(entry)}",
     "failover_finished": lambda entry: f"cleaned up after worker {entry['worker']}{_noted(entry)}",

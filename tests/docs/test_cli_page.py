@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from celery_poison.cli.celery_command import VERBS, poison
 from celery_poison.model import MessageRecord
@@ -25,6 +27,14 @@ SECTIONS = {
 
 def test_every_verb_is_listed_in_the_order_of_the_help() -> None:
     assert [words(row[0])[0] for row in rows(section(text("cli.md"), "Verbs"))] == list(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_every_verb_has_an_example(verb: str) -> None:
+    command: Any = poison.get_command(click.Context(poison), verb)
+    for name, each in {"": command, **getattr(command, "commands", {})}.items():
+        told = CliRunner().invoke(each, ["--help"])
+        assert told.exit_code == 0 and f"celery -A proj poison {verb} {name}".strip() in told.output, name
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "pipeline"])

@@ -61,6 +61,7 @@ def test_the_fields_of_a_lineage_are_told(ledger: Ledger) -> None:
             _roll_back,
             _quarantine_and_release,
             _quarantine_and_release_as_scheduled,
+            _quarantine_and_release_with_its_counts,
         )
     ):
         end(ledger, _start(number))
@@ -99,6 +100,11 @@ def _quarantine_and_release_as_scheduled(ledger: Ledger, start: Start) -> None:
     ledger.quarantine(MID, start, cause="signal:9", reason="", fields=_message())
     ledger.schedule(MID, 60, 2, "ann", "")
     ledger.released(MID, ID, ledger.decide(MID, "again", "ann"), "ann", "")
+
+
+def _quarantine_and_release_with_its_counts(ledger: Ledger, start: Start) -> None:
+    ledger.quarantine(MID, start, cause="signal:9", reason="", fields=_message())
+    ledger.released(MID, ID, ledger.decide(MID, "keep", "ann"), "ann", "")
 
 
 def test_the_fields_of_a_message_are_told(ledger: Ledger) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from celery import chain
 
+from celery_poison import Quarantine
 from celery_poison.ledger.journal import position
+from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Care
 from celery_poison.testing import wait_until
 from tests import PATIENCE, sampled
@@ -27,6 +31,31 @@ def test_SAP_7_the_chain_of_a_pickled_poison_fails_with_it_though_nobody_opens_i
     assert outcome.done, outcome
     with pytest.raises(Exception, match="given up in quarantine"):
         last.get(timeout=PATIENCE)
+
+
+def test_SAP_3_the_quarantine_has_the_name_that_is_set(
+    new_fleet: Callable[..., Fleet], redis_url: str
+) -> None:
+    named = new_fleet(redis_url, poison_quarantine_queue="ward")
+    named.send("os_exit")
+    with named.worker():
+        mid = caught(named)
+    client = plugin_of(named.app).open_ledger().client
+    assert client.zrange("{poison}:quarantine:ward", 0, -1) == [mid.encode()]
+    assert not Quarantine(new_fleet(redis_url).app).list(), "another name is another quarantine"
+
+
+def test_NEW_7_the_journal_keeps_about_as_many_entries_as_are_set(
+    new_fleet: Callable[..., Fleet], redis_url: str
+) -> None:
+    fleet = new_fleet(redis_url, poison_journal_maxlen=1000)
+    for n in range(1500):
+        fleet.quarantine.pause_queue(f"queue{n}", force=True)
+    with fleet.worker():
+        fleet.send("healthy", 1).get(timeout=PATIENCE)
+        ledger = plugin_of(fleet.app).open_ledger()
+        wait_until(lambda: fleet.events("finished"))
+    assert 1000 <= ledger.client.xlen(ledger.keys.journal) < 1300, "Redis trims by blocks of a hundred"
 
 
 @pytest.mark.parametrize("broker_url", ["redis", "rabbitmq"], indirect=True)

@@ -32,7 +32,7 @@ class Stub:
         loop: Any = SimpleNamespace(call_in_loop=lambda call: call())
         announce: Any = SimpleNamespace(fleet=lambda name, facts: self.told.append(name))
         background: Any = SimpleNamespace(do=self._do)
-        settings = Settings(suspend_after_failures=2, suspend_for=60.0, **given)
+        settings = Settings(**{"suspend_after_failures": 2, "suspend_for": 60.0, **given})
         self.endpoints = Endpoints(settings, ledger, me, background, loop, announce, self._changed)
 
     def _changed(self) -> None:
@@ -64,6 +64,19 @@ def test_WAS_6_what_redis_does_not_allow_or_does_not_hear_stops_nothing(
     assert len(worker.asked) == 1, "it counts anew"
     worker.fail(1)
     assert len(worker.asked) == 2
+
+
+def test_WAS_6_the_share_of_failures_that_suspends_and_that_of_the_fleet_are_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounds = {"suspend_after_failures": 0, "suspend_failure_ratio": 0.5, "suspend_share": 1.0}
+    worker = Stub(monkeypatch, lambda: True, **bounds)
+    for _ in range(5):
+        worker.endpoints.ended("q", object(), End.RETURNED)
+    worker.fail(4)
+    assert not worker.endpoints.stops("q"), "of nine runs nothing is said"
+    worker.fail(1)
+    assert worker.endpoints.stops("q") and worker.asked == [4], "all four may be"
 
 
 def test_WAS_6_its_time_is_over_also_while_redis_is_away_and_one_request_probes(

@@ -69,6 +69,7 @@ def test_an_unknown_setting_like_no_other_lists_all_names() -> None:
         ("poison_notify", ["shop.alerts.told"]),
         ("poison_notify", ["os:system; x"]),
         ("poison_notify_per_minute", 0),
+        ("poison_second_person", 1),
     ],
 )
 def test_an_impossible_value_is_refused_with_setting_and_cure(name: str, value: Any) -> None:
