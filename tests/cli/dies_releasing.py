@@ -24,7 +24,7 @@ app = build_app(os.environ, current=True)
 # What the dead one reserved is abandoned at once.
 quarantine.DECISION_PATIENCE_MS = 0
 
-#: The steps that are a command to Redis for each message, and a word of each that no other has.
+#: The steps that are one command to Redis for many messages, and a word of each that no other has.
 STEPS = {"read": "properties", "publish": "LPUSH"}
 #: The steps that are one script for many, by its name.
 SCRIPTS = {"decide": "decide", "released": "released", "leave_notice": "tell"}
@@ -42,8 +42,9 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-_each, _pack_commands, _publish, _confirm = (
+_each, _send_command, _pack_commands, _publish, _confirm = (
     Caller._call_each,
+    AbstractConnection.send_command,
     AbstractConnection.pack_commands,
     Channel._basic_publish,
     Channel.basic_publish_confirm,
@@ -57,12 +58,19 @@ def _run_each(self: Any, name: str, calls: Iterable[Any], **common: Any) -> Any:
     return _each(self, name, calls, **common)
 
 
+def _command(self: Any, *words: Any, **options: Any) -> None:
+    step = next((name for name, word in STEPS.items() if word in words), None)
+    if step and _dies_at(step, _messages(step, words)):
+        _die()
+    _send_command(self, *words, **options)
+
+
 def _pack(self: Any, commands: Iterable[Sequence[Any]]) -> Any:
     """Let Redis answer those before a step, of many that are sent together, and die."""
     rows = [*commands]
     for number, words in enumerate(rows):
         step = next((name for name, word in STEPS.items() if word in words), None)
-        if step and _dies_at(step):
+        if step and _dies_at(step, _messages(step, words)):
             if number:
                 self.send_packed_command(_pack_commands(self, rows[:number]))
             for _ in range(number):
@@ -70,6 +78,11 @@ def _pack(self: Any, commands: Iterable[Sequence[Any]]) -> Any:
                     self.read_response()
             _die()
     return _pack_commands(self, rows)
+
+
+def _messages(step: str, words: Sequence[Any]) -> int:
+    """Of: LPUSH queue message ..., and EVALSHA sha 1 key prefix n field ... mid ..."""
+    return len(words) - 2 if step == "publish" else len(words) - 6 - int(words[5])
 
 
 def _send(self: Any, *words: Any, **options: Any) -> Any:
@@ -87,6 +100,7 @@ def _send_and_wait(self: Any, *words: Any, **options: Any) -> Any:
 
 
 Caller._call_each = _run_each  # type: ignore[method-assign]
+AbstractConnection.send_command = _command  # type: ignore[method-assign]
 AbstractConnection.pack_commands = _pack  # type: ignore[method-assign]
 Channel._basic_publish = _send
 Channel.basic_publish_confirm = _send_and_wait

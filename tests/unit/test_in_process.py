@@ -10,9 +10,7 @@ from celery import Celery, chain, chord, group
 
 from celery_poison import guarded
 from celery_poison.ledger import Keys, Ledger
-from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
-from celery_poison.states import State
 
 
 @pytest.fixture(scope="session")
@@ -42,16 +40,11 @@ def test_NEW_8_canvas_of_guarded_tasks_works_eagerly_without_any_redis(celery_ap
     assert chord([double.s(n) for n in range(3)])(total.s()).get() == 6
 
 
-def test_SAP_3_the_scripts_need_nothing_but_what_any_redis_offers() -> None:
+def test_SAP_3_deaths_are_counted_by_a_redis_that_is_only_played() -> None:
     ledger = Ledger(fakeredis.FakeRedis(), Keys("played"))
-    queries = Queries(ledger)
     start = Start("R", "t1", "node/boot", 1, 1, 1, 0, "id-1", "shop.render", "q", 2, 5, 10, 1)
     for number in (1, 2):
         again = start._replace(token=f"t{number}", deliveries=number)
         assert ledger.claim("m1", b"", again)
         recorded = ledger.crash("m1", again, cause="signal:9", shared=False)
         assert recorded.history.strikes == number
-    assert ledger.quarantine("m1", again, cause="signal:9", reason="twice", fields={"body": b"\x00"})
-    (kept,) = queries.kept(State.NDLV)
-    assert (kept.id, kept.crashes, kept.reason) == ("id-1", 2, "twice")
-    assert queries.message("m1")["body"] == b"\x00"

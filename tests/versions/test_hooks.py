@@ -23,7 +23,7 @@ from celery_poison.worker import bootsteps
 PACKAGE = Path(celery_poison.__file__).parent
 
 #: Private names that others have made public: of the standard library, redis-py, gevent and eventlet.
-OTHERS = frozenset({"_asdict", "_exit", "_fields", "_sock", "_threadpool"})
+OTHERS = frozenset({"_asdict", "_exit", "_fields", "_sock", "_threadpool", "_threads"})
 
 
 def test_every_hook_fits_what_is_installed() -> None:

@@ -30,10 +30,10 @@ repeat
     if last and (not unsure or comes_first(last, unsure)) then unsure = last end
   end
   table.sort(entries, by_score)
-  for _, entry in ipairs(entries) do
-    if unsure and not comes_first(entry[1], unsure) then break end
-    found[#found + 1] = entry[2]
-    found[#found + 1] = entry[1]
+  for _, row in ipairs(entries) do
+    if unsure and not comes_first(row[1], unsure) then break end
+    found[#found + 1] = row[2]
+    found[#found + 1] = row[1]
   end
   size = 4 * size
 until #found > 0 or #heads == 0
