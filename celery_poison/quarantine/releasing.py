@@ -91,8 +91,7 @@ class Releasing(Acting):
         Args:
             force: even if this app has no such task, or nobody knows the queue ``to``.
             to: this queue instead of their own. They stay there: put back, retried, or released once more.
-            keep_counts: their ``strikes`` and ``failures`` are counted on, not from 0; those of before this
-                release convict no more.
+            keep_counts: ``strikes`` and ``failures`` are counted on; those of before convict no more.
             care: how careful; default: ``Care()``.
             on_progress: is told, in sentences, what the release waits for and how far it is.
 
@@ -103,15 +102,13 @@ class Releasing(Acting):
         """
         if to and not force:
             refuse_unless_consumed(to, self._app, self.queries)
-        care = care or Care()
+        actor, care = actor or default_actor(), care or Care()
         feed = Feed(self._ledger, deaths_only=not care.takes_time and on_progress is None)
-        find_queue = partial(queue_of, self.queries, to)
         self.check_owner()
-        actor = actor or default_actor()
         ids = self._agreed("release", ids, actor, note, to)
         with Publisher(self._app) as publisher:
             order = Order(publisher, Lookup(self.queries), force, to, keep_counts, actor, note)
-            pace = Pace(care, feed, find_queue, publisher.depth, on_progress)
+            pace = Pace(care, feed, partial(queue_of, self.queries, to), publisher.depth, on_progress)
             return self._all(order, pace, ids, pace.listener(on_outcome))
 
     def schedule(

@@ -224,8 +224,7 @@ def run_guarded(
     content_encoding: Any,
 ) -> Any:
     """Record the start, run Celery's tracer, record the end; returns what the tracer returns."""
-    recorder = _recorder
-    if recorder is None:
+    if (recorder := _recorder) is None:
         return tracer(task, uuid, request, body, content_type, content_encoding)
     ticket = Ticket.told(told)
     try:
@@ -252,10 +251,14 @@ def run_guarded(
         finish(raised, time.monotonic() - begun, is_kept=kept is not None)
         return result
     finally:
-        if _running.get(ticket.mid) is run:
-            del _running[ticket.mid]
-        if attempts.get(uuid) is attempt:  # among threads a retry may run already, under the same task id
-            del attempts[uuid]
+        _forget(_running, ticket.mid, run)
+        _forget(attempts, uuid, attempt)
+
+
+def _forget(known: dict[str, Any], name: str, mine: object) -> None:
+    """Forget what this run has noted: among threads a retry may run already, under the same task id."""
+    if known.get(name) is mine:
+        del known[name]
 
 
 def _read_failure(info: Any, run: Run, task: str) -> tuple[BaseException, Failure | None]:
