@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from celery_poison.cli.celery_command import VERBS, poison
+from celery_poison.cli.celery_command import HELP, VERBS, poison
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.acting import Outcome
 from celery_poison.quarantine.search import AGE, GROUP, NUMBER_FIELDS, TEXT_FIELDS, Group
@@ -33,7 +33,7 @@ def test_every_verb_is_listed_in_the_order_of_the_help() -> None:
 def test_the_help_of_every_verb_has_an_example(verb: str) -> None:
     command: Any = poison.get_command(click.Context(poison), verb)
     for name, each in {"": command, **getattr(command, "commands", {})}.items():
-        told = CliRunner().invoke(each, ["--help"])
+        told = CliRunner().invoke(each, ["--help"], **HELP)
         assert told.exit_code == 0 and f"celery -A proj poison {verb} {name}".strip() in told.output, name
 
 
