@@ -42,6 +42,7 @@ _EXPIRES = ("unacked_mutex",)
 #: Beginnings of the names of what stays.
 _STAY = (
     *(_KEYS.message(""), _KEYS.incident(""), _KEYS.convictions(""), _KEYS.children, _KEYS.lineage("")),
+    f"{_KEYS.groups}:",
     *("poison.returned.", "_kombu."),
 )
 #: Answers to a worker that was killed while it asked the others who they are (mingle).
@@ -89,6 +90,8 @@ def _of_ledger(client: redis.Redis, *, ends_stay: bool) -> Iterator[tuple[str, i
     for name in ("parcels", "gone", "open"):
         yield name, _number(client.hlen(getattr(_KEYS, name)))
     yield FLAGGED, _number(client.zcard(_KEYS.candidates))
+    groups: Any = client.zrange(f"{_KEYS.groups}:queue", 0, -1, withscores=True)
+    yield "groups", round(sum(many for _, many in groups)) - _number(client.zcard(_KEYS.quarantine))
     parked: Any = client.hgetall(_KEYS.parked)
     waiting = {
         mid: entry.start.id for mid, raw in parked.items() if (entry := Parked.decode(raw)).state not in OVER
