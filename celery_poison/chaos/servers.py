@@ -249,8 +249,11 @@ class SentinelSet(Running):
             self.sentinel.ask("failover")
 
         def has_taken_over() -> bool:
-            with new.client() as client:
-                role = client.info("replication")["role"]
+            try:
+                with new.client() as client:
+                    role = client.info("replication")["role"]
+            except redis.ConnectionError:
+                return False  # the Sentinel cuts off all clients of a replica that it promotes
             return bool(role == "master" and self.sentinel.has_master(new.port))
 
         wait_until(has_taken_over, what=lambda: f"a failover\n{self.sentinel.log_text()}")
