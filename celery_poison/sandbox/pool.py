@@ -25,17 +25,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.forking import real_thread_starter
 from celery_poison.sandbox.child import origin_of
 from celery_poison.sandbox.process import CannotOpen, OpenCell
-from celery_poison.sandbox.trial import (
-    Death,
-    Host,
-    Origin,
-    Setup,
-    Suspect,
-    TimeLimits,
-    Trial,
-    error_of,
-    info_of,
-)
+from celery_poison.sandbox.trial import Death, Host, Origin, Setup, Trial, error_of, info_of
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -56,30 +46,24 @@ OUTLIVE = 0.5
 
 
 class Cells:
-    """The cells of one worker.
+    """The cells of one worker."""
 
-    Args:
-        lease: descriptor of the memory in which the worker keeps its lease.
-        slots: tasks that the worker runs at once.
-    """
-
-    def __init__(self, host: Host, settings: Settings, limits: TimeLimits, *, lease: int, slots: int) -> None:
+    def __init__(self, host: Host, settings: Settings) -> None:
         self._host = host
+        self._loop = host.loop
         self._settings = settings
-        self._limits = limits
-        self._lease = lease
         self._give_back: Callable[[Any], Any] = lambda request: None
-        count = settings.trial_cells or how_many(slots)
+        count = settings.trial_cells or how_many(host.pool.slots)
         self._free = [Runner(host, self._open, self._refused, self._finished) for _ in range(count)]
         #: Those that are at a trial: its request, the number of its connection, and whether it gave its
         #: credit back.
-        self._running: dict[Runner, tuple[Suspect, int, bool]] = {}
-        self._waiting: deque[tuple[Suspect, int, bool]] = deque()
+        self._running: dict[Runner, tuple[Any, int, bool]] = {}
+        self._waiting: deque[tuple[Any, int, bool]] = deque()
         self._origin: Origin | None = None
         self._looked_for_origin = False
         #: No cell could be had, and none should be tried before (``time.monotonic``).
         self._doubts_until = 0.0
-        self._beginning: Suspect | None = None
+        self._beginning: Any = None
         self._trial: Trial | None = None
         self._is_held = self._is_choosing = False
 
@@ -113,11 +97,11 @@ class Cells:
         """Whether a suspect runs in a cell; not while its cell only opens."""
         return any(runner.has_begun for runner in self._running)
 
-    def takes(self, request: Suspect) -> bool:
+    def takes(self, request: Any) -> bool:
         """Whether ``request`` can be tried in a cell."""
         return not request.is_refused_by_cells and self.are_usable
 
-    def admit(self, request: Suspect, *, first: bool = False) -> None:
+    def admit(self, request: Any, *, first: bool = False) -> None:
         """Try ``request`` when its turn comes. It takes no prefetch credit from other messages meanwhile.
 
         Args:
@@ -126,9 +110,9 @@ class Cells:
         """
         if not first:
             with suppress(AttributeError):  # a consumer without it
-                self._host.consumer.qos.increment_eventually()
+                self._loop.consumer.qos.increment_eventually()
         add = self._waiting.appendleft if first else self._waiting.append
-        add((request, self._host.epoch, not first))
+        add((request, self._loop.epoch, not first))
         self._next()
 
     def hold(self, is_held: bool) -> None:
@@ -136,7 +120,7 @@ class Cells:
         self._is_held = is_held
         self._next()
 
-    def waiting(self) -> list[Suspect]:
+    def waiting(self) -> list[Any]:
         """Return whoever has been admitted and not begun."""
         return [request for request, _, _ in self._waiting]
 
@@ -151,9 +135,9 @@ class Cells:
             self._is_choosing = False
 
     def _begin_trials(self) -> None:
-        while self._waiting and self._free and not self._is_held and not self._host.stopping:
+        while self._waiting and self._free and not self._is_held and not self._host.shutdown.is_begun:
             request, epoch, is_credited = self._waiting.popleft()
-            if epoch == self._host.epoch and request in state.reserved_requests:
+            if epoch == self._loop.epoch and request in state.reserved_requests:
                 self._beginning, self._trial = request, None
                 with suppress(TaskRevokedError):
                     request.execute_using_pool(self)
@@ -166,9 +150,9 @@ class Cells:
             self._take_credit(epoch, is_credited=is_credited)
 
     def _take_credit(self, epoch: int, *, is_credited: bool) -> None:
-        if is_credited and epoch == self._host.epoch:
+        if is_credited and epoch == self._loop.epoch:
             with suppress(AttributeError):
-                self._host.consumer.qos.decrement_eventually()
+                self._loop.consumer.qos.decrement_eventually()
 
     def _finished(self, runner: Runner) -> None:
         _, epoch, is_credited = self._running.pop(runner)
@@ -186,9 +170,9 @@ class Cells:
     def _open(self) -> OpenCell:
         """Open a cell (in the thread of its runner)."""
         assert self._origin is not None
-        patched_for = self._limits.pool if real_thread_starter() is not None else ""
-        setup = Setup(self._origin, self._host.prepare_cell(), patched_for)
-        return OpenCell(setup, self._settings.trial_memory_limit or 0, self._lease)
+        patched_for = self._host.pool.name if real_thread_starter() is not None else ""
+        setup = Setup(self._origin, self._host.prepare(), patched_for)
+        return OpenCell(setup, self._settings.trial_memory_limit or 0, self._host.lease)
 
     def apply_async(
         self,
@@ -204,7 +188,7 @@ class Cells:
     ) -> None:
         """As the pool's, for the request whose turn it is."""
         assert self._beginning is not None
-        limits = self._limits
+        limits = self._host.pool
         self._trial = Trial(
             self._beginning,
             args,
@@ -255,6 +239,7 @@ class Runner:
         finished: Callable[[Runner], Any],
     ) -> None:
         self._host = host
+        self._loop = host.loop
         self._open_cell = open_cell
         self._refused = refused
         self._finished = finished
@@ -321,7 +306,7 @@ class Runner:
 
     def _report(self, call: Callable[[], Any]) -> None:
         if not self._ending:
-            self._host.call_in_loop(call)
+            self._loop.call_in_loop(call)
 
     def _try(self, trial: Trial) -> None:
         for last in (False, True):
@@ -330,10 +315,10 @@ class Runner:
                 cell = self._cell = self._cell or self._open_cell()
                 if trial.request.type not in cell.tasks:
                     raise CannotOpen(f"task {trial.request.type} is not there when the app is loaded anew")
-                if trial.request.epoch != self._host.epoch:
+                if trial.request.epoch != self._loop.epoch:
                     return  # its connection was lost meanwhile
                 self.has_begun = True
-                if self._ending or self._host.stopping:
+                if self._ending or self._host.shutdown.is_begun:
                     return  # the worker leaves, and puts the message back
                 cell.run(trial.arguments, trial.request.alone)
             except CannotOpen as error:

@@ -1,4 +1,4 @@
-"""One trial: what the sandbox asks of its worker and of the suspect, time limits, and how a cell ended.
+"""One trial: what the sandbox asks of its worker, time limits, and how a cell ended.
 
 What passes between a worker and its cell are pickled messages on a socket, as with Celery's pool processes.
 The worker sends a :class:`Setup` first, then ``(arguments, alone)`` for each suspect. The cell answers
@@ -15,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded
@@ -117,74 +117,48 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
 _NEVER = float("inf")
 
 
-class Suspect(Protocol):
-    """A request as Celery makes it, which can be tried.
-
-    Attributes:
-        type: the name of its task.
-        epoch: number of the broker connection by which it came.
-        alone: what its start says about what runs beside it.
-        is_refused_by_cells: it could not be tried in a cell.
-    """
-
-    type: str
-    epoch: int
-    is_refused_by_cells: bool
-
-    @property
-    def alone(self) -> int: ...
-
-    def humaninfo(self) -> str: ...
-
-    def execute_using_pool(self, pool: Any) -> Any: ...
-
-
-class Host(Protocol):
-    """The worker to which a sandbox belongs."""
-
-    @property
-    def epoch(self) -> int:
-        """Number of the present broker connection; what came by an earlier one is void."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether it is to end, and begins nothing more."""
-
-    @property
-    def app(self) -> Celery: ...
-
-    @property
-    def consumer(self) -> Any:
-        """Celery's consumer of the present broker connection."""
-
-    @property
-    def complain(self) -> Callable[[Exception], object]:
-        """Log an error that no message suffers from, once."""
-
-    def call_in_loop(self, function: Callable[[], Any]) -> None:
-        """Run ``function`` on the event loop, soon; from any thread."""
-
-    def prepare_cell(self) -> Prepare:
-        """Return what makes a fresh process one that runs tasks for this worker."""
-
-    def explain(self, pid: int, death: Death) -> Evidence:
-        """Return what is known about the death of a cell; it is kept for whoever asks for ``pid`` later."""
-
-
 @dataclass(frozen=True, slots=True)
-class TimeLimits:
-    """Time limits of the worker itself, in seconds, and which ones its pool enforces.
+class PoolFacts:
+    """What a worker's pool is like.
 
     Attributes:
-        pool: the name of the pool's module.
+        name: of its module.
+        slots: tasks that it runs at once.
+        contained: whether tasks share the main process.
+        soft, hard: time limits of the worker itself, in seconds.
         enforces_soft, enforces_hard: what a pool ignores is ignored in a cell too: the task may rely on it.
     """
 
-    soft: float | None = None
-    hard: float | None = None
-    enforces_soft: bool = True
-    enforces_hard: bool = True
-    pool: str = ""
+    name: str
+    slots: int
+    contained: bool
+    soft: float | None
+    hard: float | None
+    enforces_soft: bool
+    enforces_hard: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Host:
+    """The worker to which a sandbox belongs.
+
+    Attributes:
+        loop: its event loop: the ``consumer`` and the number (``epoch``) of the present broker connection.
+        shutdown: ``is_begun`` once the worker is to end, and begins nothing more.
+        complain: logs an error that no message suffers from, once.
+        prepare: returns what makes a fresh process one that runs tasks for this worker.
+        explain: returns what is known about the death of a cell, and keeps it for whoever asks for its pid.
+        lease: descriptor of the memory in which the worker keeps its lease.
+    """
+
+    app: Celery
+    pool: PoolFacts
+    loop: Any
+    shutdown: Any
+    complain: Callable[[Exception], object]
+    prepare: Callable[[], Prepare]
+    explain: Callable[[int, Death], Evidence]
+    lease: int
 
 
 @dataclass(slots=True, eq=False)
@@ -192,13 +166,14 @@ class Trial:
     """One suspect, and who is to hear of it: what Celery hands to a pool.
 
     Attributes:
+        request: as Celery makes it, of a guarded task.
         soft, hard: time limits, in seconds.
         begun: whether the cell has begun with it.
         overdue: its hard limit is over.
         terminated_by: the signal by which somebody wants it to end; 0: nobody does.
     """
 
-    request: Suspect
+    request: Any
     arguments: tuple[Any, ...]
     accepted: Callable[[int, float], Any]
     timed_out: Callable[[bool, float], Any]

@@ -16,8 +16,7 @@ from celery_poison import hooks
 from celery_poison import inspecting as inspecting  # registers what `celery inspect` may ask
 from celery_poison.errors import ConfigurationError, PoisonError
 from celery_poison.plugin import plugin_of
-from celery_poison.sandbox.trial import TimeLimits
-from celery_poison.worker.heartbeat import PoolFacts
+from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.processes import hear_of_begun, keep_what_runs, watch_again
 from celery_poison.worker.worker import FAREWELL, Worker
 
@@ -109,14 +108,15 @@ def _check_start_method(worker: Any, pool: PoolFacts) -> None:
 def _facts_of(worker: Any) -> PoolFacts:
     pool = worker.pool_cls
     name = pool.__module__.rpartition(".")[2]
-    limits = TimeLimits(
-        worker.soft_time_limit,
-        worker.time_limit,
+    return PoolFacts(
+        name,
+        slots=worker.concurrency,
+        contained=not issubclass(pool, PreforkPool),
+        soft=worker.soft_time_limit,
+        hard=worker.time_limit,
         enforces_soft=name == "prefork",
         enforces_hard=name in ("prefork", "gevent"),
-        pool=name,
     )
-    return PoolFacts(name, worker.concurrency, not issubclass(pool, PreforkPool), limits)
 
 
 class GuardStep(bootsteps.ConsumerStep):

@@ -13,19 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from celery import Celery
 from celery.worker import state
 
 from celery_poison.sandbox.pool import Cells
-from celery_poison.sandbox.trial import Prepare
-from celery_poison.settings import Settings
-from celery_poison.worker.health import Health
-from celery_poison.worker.heartbeat import Shutdown
-from celery_poison.worker.lease import Lease
-from celery_poison.worker.processes import Exits
 from celery_poison.worker.receive import AdmitMarks
-from celery_poison.worker.rejoin import Rejoin
-from celery_poison.worker.threads import EventLoop
 
 #: Seconds between two looks at the pool while somebody waits for it to become empty.
 LOOK_AGAIN = 0.02
@@ -36,19 +27,13 @@ class Dispatcher:
     """Stands in for ``consumer.on_task_request``.
 
     Args:
-        dispatch: Celery's own ``on_task_request``.
-        may_start: False while no task may be started at all (:func:`start_permission`).
-        later: calls a function after some seconds, on the event loop.
-        maintain_pool: lets the pool notice processes that died. It does so by itself, but only every five
-            seconds in the worst case, and here everybody may be waiting for it.
+        may_start: False while no task may be started at all.
         cells: where a candidate is tried while the pool goes on with other work.
         admit_marks: closed for every request that comes, since its message was received and decoded.
     """
 
-    dispatch: Callable[[Any], Any]
+    consumer: Any
     may_start: Callable[[], bool]
-    later: Callable[[float, Callable[[], None]], Any]
-    maintain_pool: Callable[[], Any]
     cells: Cells
     admit_marks: AdmitMarks
     _waiting: deque[Any] = field(default_factory=deque, init=False)
@@ -57,6 +42,9 @@ class Dispatcher:
     _looking = False
     #: Number of the broker connection.
     _connection = 0
+
+    def __post_init__(self) -> None:
+        self.dispatch: Callable[[Any], Any] = self.consumer.on_task_request  # Celery's own
 
     def __call__(self, request: Any) -> None:
         if (delivery := getattr(request, "poison", None)) is not None:
@@ -80,13 +68,14 @@ class Dispatcher:
         self._advance()
         if (self._waiting or self._alone is not None) and not self._looking:
             self._looking = True
-            self.later(LOOK_AGAIN, partial(self._look_again, self._connection))
+            self.consumer.timer.call_after(LOOK_AGAIN, partial(self._look_again, self._connection))
 
     def _look_again(self, connection: int) -> None:
         if connection != self._connection:
             return
         self._looking = False
-        self.maintain_pool()
+        # It notices by itself that a process died, but only every five seconds in the worst case.
+        self.consumer.pool.maintain_pool()
         self.look()
 
     def _advance(self) -> None:
@@ -143,48 +132,3 @@ def _is_here(request: Any) -> bool:
 
 def _is_alone(request: Any) -> bool:
     return getattr(request, "runs_alone", False)  # a request of an unguarded task has no such thing
-
-
-def start_permission(settings: Settings, rejoin: Rejoin, lease: Lease, health: Health) -> Callable[[], bool]:
-    """Return a function that tells whether tasks may be started at this moment.
-
-    Not while the ledger is away (``poison_fail_open=False``), and not while this worker, taken for dead, is
-    still being recovered from: what it started now would be taken for dead too.
-    """
-    if settings.observe_only:
-        return lambda: True
-
-    def may_start() -> bool:
-        is_alive = not rejoin.is_fenced and not lease.is_doubtful()
-        return is_alive and (health.is_up or settings.fail_open)
-
-    return may_start
-
-
-@dataclass(eq=False, repr=False)
-class CellHost:
-    """What a sandbox asks of its worker; see :class:`celery_poison.sandbox.trial.Host`."""
-
-    app: Celery
-    complain: Callable[[Exception], object]
-    loop: EventLoop
-    shutdown: Shutdown
-    exits: Exits
-    #: Returns what makes a fresh process one that runs tasks for this worker.
-    prepare_cell: Callable[[], Prepare]
-
-    def __post_init__(self) -> None:
-        self.call_in_loop = self.loop.call_in_loop
-        self.explain = self.exits.of_cell
-
-    @property
-    def epoch(self) -> int:
-        return self.loop.epoch
-
-    @property
-    def stopping(self) -> bool:
-        return self.shutdown.is_begun
-
-    @property
-    def consumer(self) -> Any:
-        return self.loop.consumer

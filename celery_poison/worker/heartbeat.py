@@ -23,7 +23,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.procfs import MemoryGroup
-from celery_poison.sandbox.trial import TimeLimits
+from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.health import Health
 from celery_poison.worker.lease import Incarnation, Lease, clock
 from celery_poison.worker.processes import Exits
@@ -60,92 +60,12 @@ class Shutdown:
             self.asked_by, self.asked_at = by, clock()
 
 
-class HostEvidence:
-    """Memory in use, the limit, and who asked the worker to leave, told by its main process.
-
-    Args:
-        complain: is told of an error here; a heartbeat does without this evidence then.
-    """
-
-    def __init__(self, shutdown: Shutdown, complain: Callable[[Exception], object]) -> None:
-        self._shutdown = shutdown
-        self._complain = complain
-        self._group = MemoryGroup()
-        self._limit: dict[str, Any] = {
-            "limit_kb": self._group.allowed() // 1024,
-            "limit_of": "machine" if self._group.limit() is None else "group",
-        }
-
-    def encode(self) -> str:
-        """Return it as JSON, see docs/keys.md; never raises."""
-        try:
-            evidence = {**self._limit, "used_kb": self._group.used() // 1024}
-            if (asked_at := self._shutdown.asked_at) is not None:
-                asked_ms = int((clock() - asked_at) * 1000)
-                evidence.update(asked=self._shutdown.asked_by, asked_ms=asked_ms)
-            return json.dumps(evidence, separators=(",", ":"))
-        except Exception as error:
-            self._complain(error)
-            return ""
-
-
-class Reception:
-    """When this worker last polled its broker or received a message (celery #8030, #9054).
-
-    A worker whose slots or whose prefetch are full has no reason to: it counts as heard at that moment.
-
-    Args:
-        slots: tasks that its pool runs at once.
-        complain: is told of an error here; a heartbeat does without this then.
-    """
-
-    def __init__(self, loop: EventLoop, slots: int, complain: Callable[[Exception], object]) -> None:
-        self._loop = loop
-        self._slots = slots
-        self._complain = complain
-        self._heard_at = time.monotonic()
-
-    def quiet_ms(self) -> int | str:
-        """Return the ms since then; empty where nobody knows: on Celery's own transport. Never raises."""
-        try:
-            return self._quiet_ms()
-        except Exception as error:
-            self._complain(error)
-            return ""
-
-    def _quiet_ms(self) -> int | str:
-        consumer, now = self._loop.consumer, time.monotonic()
-        channel = getattr(getattr(consumer, "task_consumer", None), "channel", None)
-        if channel is not None:
-            if not hasattr(channel, "heard_at"):
-                return ""
-            is_busy = channel.is_full or len(active_requests) >= self._slots
-            self._heard_at = max(self._heard_at, now if is_busy else channel.heard_at)
-        return int((now - self._heard_at) * 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolFacts:
-    """What a worker's pool is like.
-
-    Attributes:
-        name: of its module.
-        slots: tasks that it runs at once.
-        contained: whether tasks share the main process.
-        limits: time limits of the worker itself.
-    """
-
-    name: str
-    slots: int
-    contained: bool
-    limits: TimeLimits
-
-
 class Payload:
     """The facts about one worker that stand in its ``worker`` hash.
 
     Args:
         paused: returns the names of the queues that it does not consume since they are paused.
+        complain: is told of an error here; a heartbeat does without that fact then.
     """
 
     def __init__(
@@ -160,10 +80,13 @@ class Payload:
     ) -> None:
         plugin = plugin_of(app)
         self._app = app
+        self._slots = pool.slots
         self._shutdown = shutdown
-        self._host_evidence = HostEvidence(shutdown, complain)
-        self._reception = Reception(loop, pool.slots, complain)
+        self._loop = loop
         self._paused = paused
+        self._complain = complain
+        self._group = MemoryGroup()
+        self._heard_at = time.monotonic()
         self._fixed: dict[str, str | int] = {
             "node": me.node,
             "pid": me.pid,
@@ -191,9 +114,42 @@ class Payload:
             "reconnected": int(reconnected),
             "unguarded": unguarded,
             "ledger_errors": ledger_errors,
-            "quiet_ms": self._reception.quiet_ms(),
-            "vitals": self._host_evidence.encode(),
+            "quiet_ms": self._known(self._quiet_ms),
+            "vitals": self._known(self._vitals),
         }
+
+    def _known(self, fact: Callable[[], int | str]) -> int | str:
+        try:
+            return fact()
+        except Exception as error:
+            self._complain(error)
+            return ""
+
+    def _quiet_ms(self) -> int | str:
+        """Return the ms since it last polled its broker or received a message (celery #8030, #9054).
+
+        A worker whose slots or whose prefetch are full has no reason to: it counts as heard at that moment.
+        Empty where nobody knows: on Celery's own transport.
+        """
+        consumer, now = self._loop.consumer, time.monotonic()
+        channel = getattr(getattr(consumer, "task_consumer", None), "channel", None)
+        if channel is not None:
+            if not hasattr(channel, "heard_at"):
+                return ""
+            is_busy = channel.is_full or len(active_requests) >= self._slots
+            self._heard_at = max(self._heard_at, now if is_busy else channel.heard_at)
+        return int((now - self._heard_at) * 1000)
+
+    def _vitals(self) -> str:
+        """Return memory in use, the limit, and who asked it to leave, as JSON, see docs/keys.md."""
+        vitals: dict[str, Any] = {
+            "limit_kb": self._group.allowed() // 1024,
+            "limit_of": "machine" if self._group.limit() is None else "group",
+            "used_kb": self._group.used() // 1024,
+        }
+        if (asked_at := self._shutdown.asked_at) is not None:
+            vitals.update(asked=self._shutdown.asked_by, asked_ms=int((clock() - asked_at) * 1000))
+        return json.dumps(vitals, separators=(",", ":"))
 
 
 class Owners:

@@ -21,21 +21,15 @@ from celery_poison.plugin import plugin_of
 from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.error_transactions import ErrorTransactions, for_failed_sends
 from celery_poison.sandbox.pool import Cells
-from celery_poison.sandbox.trial import Prepare
+from celery_poison.sandbox.trial import Host, PoolFacts, Prepare
 from celery_poison.worker import child, crash_reports, in_cell
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Attempts, Complaints, greet
 from celery_poison.worker.blocklist import Checker, Fingerprints
-from celery_poison.worker.dispatcher import CellHost, Dispatcher, start_permission
+from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.health import Health, Refresher
-from celery_poison.worker.heartbeat import (
-    Heartbeat,
-    Owners,
-    Payload,
-    PoolFacts,
-    Shutdown,
-)
+from celery_poison.worker.heartbeat import Heartbeat, Owners, Payload, Shutdown
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation, Lease, keep_child_alive
 from celery_poison.worker.outcome import Outcomes
@@ -209,9 +203,11 @@ class Worker:
         self._owners = Owners(self._ledger)
 
     def _make_cells(self) -> None:
-        host = CellHost(self._app, self.complain, self.loop, self.shutdown, self.exits, self._prepare_cell)
-        pool = self._pool
-        self.cells = Cells(host, self._settings, pool.limits, lease=self._lease.fd, slots=pool.slots)
+        host = Host(
+            *(self._app, self._pool, self.loop, self.shutdown, self.complain),
+            *(self._prepare_cell, self.exits.of_cell, self._lease.fd),
+        )
+        self.cells = Cells(host, self._settings)
 
     def _prepare_cell(self) -> Prepare:
         ledger = self._plugin.ledger_url, self._settings.namespace
@@ -311,14 +307,18 @@ class Worker:
 
     def dispatcher(self, consumer: Any) -> Dispatcher:
         """Return what stands in for the consumer's ``on_task_request``."""
-        return Dispatcher(
-            consumer.on_task_request,
-            start_permission(self._settings, self._rejoin, self._lease, self._health),
-            lambda seconds, call: consumer.timer.call_after(seconds, call),
-            lambda: consumer.pool.maintain_pool(),
-            self.cells,
-            self._admit_marks,
-        )
+        return Dispatcher(consumer, self._may_start, self.cells, self._admit_marks)
+
+    def _may_start(self) -> bool:
+        """Whether tasks may be started at this moment.
+
+        Not while the ledger is away (``poison_fail_open=False``), and not while this worker, taken for dead,
+        is still being recovered from: what it started now would be taken for dead too.
+        """
+        if self._settings.observe_only:
+            return True
+        is_alive = not self._rejoin.is_fenced and not self._lease.is_doubtful()
+        return is_alive and (self._health.is_up or self._settings.fail_open)
 
     def renew(self) -> None:
         """Renew what is held of the broker, from now on; at once, since there is a new connection."""

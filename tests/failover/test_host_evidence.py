@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 
 from celery_poison.causes import Evidence
 from celery_poison.failover.monitor import last_heard
@@ -15,7 +16,10 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
-from celery_poison.worker.heartbeat import HostEvidence, Shutdown
+from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.worker.heartbeat import Payload, Shutdown
+from celery_poison.worker.lease import Incarnation
+from celery_poison.worker.threads import EventLoop
 
 WORKER = "w1@host/0a1b"
 
@@ -26,8 +30,19 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
         yield Ledger(client, Keys("ns"))
 
 
-def _complain(error: Exception) -> None:
-    raise error
+def _vitals(shutdown: Shutdown) -> dict[str, Any]:
+    """Return what a heartbeat of this process would tell."""
+
+    def complain(error: Exception) -> None:
+        raise error
+
+    app = Celery(broker="redis://nowhere", set_as_current=False)
+    pool = PoolFacts("solo", 1, True, None, None, enforces_soft=False, enforces_hard=False)
+    payload = Payload(app, Incarnation("w1@host"), pool, shutdown, EventLoop(), list, complain)
+    told: dict[str, Any] = json.loads(
+        str(payload.now(reconnected=False, unguarded=0, ledger_errors=0)["vitals"])
+    )
+    return told
 
 
 @pytest.fixture
@@ -38,7 +53,7 @@ def dies(ledger: Ledger) -> Callable[..., Evidence]:
         shutdown = Shutdown()
         if "asked" in changed:
             shutdown.ask(changed.pop("asked"))
-        evidence = json.loads(HostEvidence(shutdown, _complain).encode())
+        evidence = _vitals(shutdown)
         ledger.beat(WORKER, {"vitals": json.dumps(evidence | changed)}, first=True)
         return last_heard(ledger, WORKER, how)
 
@@ -53,7 +68,7 @@ def test_NEW_2_memory_near_the_limit_is_told_and_is_no_verdict(dies: Callable[..
 
 
 def test_NEW_2_a_worker_tells_the_memory_of_its_group_or_machine() -> None:
-    told = json.loads(HostEvidence(Shutdown(), _complain).encode())
+    told = _vitals(Shutdown())
     assert 0 < told["used_kb"] < told["limit_kb"]
     assert told["limit_of"] in ("group", "machine")
     assert "asked" not in told

@@ -45,7 +45,10 @@ def begin(cell: Cell, opening: threading.Event, may_open: threading.Event) -> tu
         may_open.wait()
         return cell
 
-    host: Any = SimpleNamespace(epoch=1, stopping=False, call_in_loop=lambda call: None)
+    host: Any = SimpleNamespace(
+        loop=SimpleNamespace(epoch=1, call_in_loop=lambda call: None),
+        shutdown=SimpleNamespace(is_begun=False),
+    )
     runner = Runner(host, open_cell, lambda trial, error: None, lambda runner: None)
     request: Any = SimpleNamespace(type="t", epoch=1, alone=2)
     runner.take(Trial(request, ("it",), ignore, ignore, ignore, ignore, None, None))
@@ -57,7 +60,7 @@ def test_NEW_9_a_trial_whose_cell_was_only_opening_does_not_begin_once_its_worke
     runner, host = begin(cell, opening, may_open)
     opening.wait()
     assert not runner.has_begun, "nobody waits for a cell that is only opening"
-    host.stopping = True
+    host.shutdown.is_begun = True
     may_open.set()
     runner.stop()
     runner.join()

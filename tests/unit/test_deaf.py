@@ -7,10 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_poison.fleet import WorkerRecord
 from celery_poison.quarantine.deaf import GRACE, QUIET, Deaf, is_quiet, missed
-from celery_poison.worker.heartbeat import Reception
+from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.worker.heartbeat import Payload, Shutdown
+from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.threads import EventLoop
 
 #: Seconds of Redis' clock.
@@ -87,10 +90,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
+class Reception:
+    """What one worker's heartbeat says of when it was heard."""
+
+    def __init__(self, loop: EventLoop, slots: int) -> None:
+        pool = PoolFacts("solo", slots, True, None, None, enforces_soft=False, enforces_hard=False)
+        app, self.errors = Celery(broker="redis://nowhere", set_as_current=False), list[Exception]()
+        self._payload = Payload(app, Incarnation("w1@h"), pool, Shutdown(), loop, list, self.errors.append)
+
+    def quiet_ms(self) -> int | str:
+        return self._payload.now(reconnected=False, unguarded=0, ledger_errors=0)["quiet_ms"]
+
+
 def _on(channel: Any, slots: int = 2) -> tuple[Reception, list[Exception]]:
-    loop, errors = EventLoop(), list[Exception]()
+    loop = EventLoop()
     loop.consumer = SimpleNamespace(task_consumer=SimpleNamespace(channel=channel))
-    return Reception(loop, slots, errors.append), errors
+    reception = Reception(loop, slots)
+    return reception, reception.errors
 
 
 def test_the_time_since_the_last_poll_is_told_and_since_the_start_before_the_first(clock: Clock) -> None:

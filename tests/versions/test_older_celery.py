@@ -92,9 +92,12 @@ def test_what_runs_still_runs_when_celery_forgot_at_a_lost_connection_that_it_is
     begun, timers = list[Any](), list[Callable[[], None]]()
     cells: Any = SimpleNamespace(hold=lambda held: None, takes=lambda request: False, waiting=list)
     marks: Any = None
-    dispatcher = Dispatcher(
-        begun.append, lambda: True, lambda _, call: timers.append(call), lambda: None, cells, marks
+    consumer = SimpleNamespace(
+        on_task_request=begun.append,
+        timer=SimpleNamespace(call_after=lambda _, call: timers.append(call)),
+        pool=SimpleNamespace(maintain_pool=lambda: None),
     )
+    dispatcher = Dispatcher(consumer, lambda: True, cells, marks)
     running, alone, late = Request(), Request(runs_alone=True), Request()
     state.active_requests.add(running)  # and no longer among the reserved ones
     state.reserved_requests.add(alone)
