@@ -238,7 +238,11 @@ class Admission:
                     # In nobody's way, marked for the trial queue: the active monitor publishes it there.
                     self._park_freely(delivery, recorded, delivery.start._replace(alone=ALONE))
                 else:
-                    return self._claim_of(delivery, recorded, alone=alone)
+                    history = delivery.history = recorded.history
+                    delivery.alone, delivery.released = alone, recorded.release > 0
+                    delivery.start = start._replace(deliveries=history.deliveries + 1, alone=int(alone))
+                    self.inflight.let_in(start.token)
+                    return delivery.mid, recorded.raw, delivery.start
         return None
 
     def _wait(self, delivery: Delivery, recorded: MessageState) -> None:
@@ -291,12 +295,6 @@ class Admission:
             delivery.message.has_moved()
         self.loop.call_in_loop(delivery.message.ack)
 
-    def _claim_of(self, delivery: Delivery, recorded: MessageState, *, alone: bool) -> Claim:
-        delivery.history, delivery.alone, delivery.released = recorded.history, alone, recorded.release > 0
-        delivery.start = delivery.start._replace(deliveries=recorded.history.deliveries + 1, alone=int(alone))
-        self.inflight.let_in(delivery.start.token)
-        return delivery.mid, recorded.raw, delivery.start
-
     def _ask_first(self, delivery: Delivery) -> None:
         """Ask the user's function about a message that has just arrived, under an admit mark (NEW-3)."""
         if delivery.epoch != self.loop.epoch:
@@ -308,7 +306,7 @@ class Admission:
             return
         self.admit_marks.remove(delivery.mid)
         delivery.start = first
-        self.loop.call_in_loop(partial(self._hand_over, delivery))
+        self.loop.call_in_loop(lambda: delivery.epoch == self.loop.epoch and self.handler(delivery.message))
 
     def _enter(self, delivery: Delivery) -> None:
         """Hold it against what only the user's function can tell; let it in on the event loop."""
@@ -337,10 +335,6 @@ class Admission:
         return False
 
     # --- on the event loop ---------------------------------------------------------------------
-
-    def _hand_over(self, delivery: Delivery) -> None:
-        if delivery.epoch == self.loop.epoch:
-            self.handler(delivery.message)
 
     def let_in(self, delivery: Delivery) -> None:
         """Unpack, decode and hand over, under an open admit mark: dying here is a crash of its own."""

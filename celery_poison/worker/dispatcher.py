@@ -16,7 +16,11 @@ from typing import Any
 from celery.worker import state
 
 from celery_poison.sandbox.pool import Cells
+from celery_poison.settings import Settings
+from celery_poison.worker.health import Health
+from celery_poison.worker.lease import Lease
 from celery_poison.worker.receive import AdmitMarks
+from celery_poison.worker.rejoin import Rejoin
 
 #: Seconds between two looks at the pool while somebody waits for it to become empty.
 LOOK_AGAIN = 0.02
@@ -27,13 +31,15 @@ class Dispatcher:
     """Stands in for ``consumer.on_task_request``.
 
     Args:
-        may_start: False while no task may be started at all.
         cells: where a candidate is tried while the pool goes on with other work.
         admit_marks: closed for every request that comes, since its message was received and decoded.
     """
 
     consumer: Any
-    may_start: Callable[[], bool]
+    settings: Settings
+    rejoin: Rejoin
+    lease: Lease
+    health: Health
     cells: Cells
     admit_marks: AdmitMarks
     _waiting: deque[Any] = field(default_factory=deque, init=False)
@@ -54,6 +60,17 @@ class Dispatcher:
             self.look()
         else:
             self.dispatch(request)
+
+    def may_start(self) -> bool:
+        """Whether tasks may be started at this moment.
+
+        Not while the ledger is away (``poison_fail_open=False``), and not while this worker, taken for dead,
+        is still being recovered from: what it started now would be taken for dead too.
+        """
+        if self.settings.observe_only:
+            return True
+        is_alive = not self.rejoin.is_fenced and not self.lease.is_doubtful()
+        return is_alive and (self.health.is_up or self.settings.fail_open)
 
     def take_back(self, request: Any) -> None:
         """Let a candidate run in the pool that could be tried in no cell."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from celery.utils.log import get_logger
 
@@ -46,53 +46,19 @@ PAUSE = 0.25
 LONGEST_PAUSE = 300.0
 
 
-class Held(Protocol):
-    """A request whose run has ended, as far as its outcome goes. Its last five are for the event loop."""
-
-    id: str
-    type: str
-    mid: str
-    task: Any
-    message: Any
-    ignore_result: bool
-
-    def start(self) -> Start: ...
-    def humaninfo(self) -> str: ...
-
-    def left_to_its_owner(self) -> None: ...
-    def acknowledge_now(self) -> None: ...
-    def put_back_now(self) -> None: ...
-    def had_finished(self) -> None: ...
-    def try_again(self, error: BaseException | None) -> None: ...
-
-
-class EndedAlive(NamedTuple):
-    """A message with a history that has ended alive, and is to be acquitted.
-
-    Attributes:
-        final: its lineage ends here; else it goes on as a retry.
-        over: when it waits no longer for what it overtook, by the monotonic clock.
-    """
-
-    mid: str
-    start: Start
-    delivery: Delivery
-    final: bool
-    over: float
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """One run that has ended, and what is to become of its message.
 
     Attributes:
+        request: a :class:`~celery_poison.worker.request.GuardedRequest`.
         reason: why it goes to quarantine, if it does.
         evidence: what is known about its death.
         error: what Celery was told about its end.
         failure: what it raised, if that is to be kept.
     """
 
-    request: Held
+    request: Any
     start: Start
     what: Disposition
     reason: str = ""
@@ -134,7 +100,7 @@ class Outcomes:
             # Nobody waits for it: it is written down if the ledger is there.
             self.background.do(partial(self._note, case), lambda: False)
 
-    def left_to_its_owner(self, request: Held) -> None:
+    def left_to_its_owner(self, request: Any) -> None:
         """A run ended whose message was put back already, and may run elsewhere."""
         self.background.do(partial(self._counts_still, request, lost=True))
 
@@ -287,28 +253,31 @@ class Outcomes:
             self.deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
         if _has_history(request):
             over = time.monotonic() + 3 * self.settings.activation_interval
-            ended = EndedAlive(ticket.mid, request.start(), request.poison, final, over)
-            self.background.do_together(self._acquit, ended)
+            acquittal = ticket.mid, request.start(), final
+            self.background.do_together(self._acquit, (acquittal, request.poison.overtaken, over))
 
     def _ended_in_a_former_life(self, request: Any, *, final: bool) -> None:
         if self._counts_still(request) and _has_history(request):
             self.ledger.acquit(request.mid, request.start(), final=final, copy=True)
 
-    def _acquit(self, messages: Sequence[EndedAlive]) -> list[Exception | None]:
-        waits = [self._waits_for_what_it_overtook(message) for message in messages]
-        ready = [message for message, waiting in zip(messages, waits, strict=True) if not waiting]
-        acquittals = ((message.mid, message.start, message.final) for message in ready)
-        for message, was_flagged in zip(ready, self.ledger.acquit_many(acquittals, copy=True), strict=True):
-            if was_flagged:
-                self.announce.acquitted(message.start.id, message.start.task)
-        return [Retry(PAUSE) if waiting else None for waiting in waits]
+    def _acquit(
+        self, ended: Sequence[tuple[tuple[str, Start, bool], tuple[str, bytes] | None, float]]
+    ) -> list[Exception | None]:
+        """Acquit messages that have ended alive, each with what it has overtaken.
 
-    def _waits_for_what_it_overtook(self, message: EndedAlive) -> bool:
-        """What was overtaken must be judged first, or its death would flag a message that has ended."""
-        if message.delivery.overtaken is None or time.monotonic() >= message.over:
-            return False
-        mid, raw = message.delivery.overtaken
-        return Queries(self.ledger).entry(mid) == raw
+        That is judged first, until a time: its death would flag a message that has ended.
+        """
+        waits = [
+            overtaken is not None
+            and time.monotonic() < over
+            and Queries(self.ledger).entry(overtaken[0]) == overtaken[1]
+            for _, overtaken, over in ended
+        ]
+        ready = [acquittal for (acquittal, _, _), waiting in zip(ended, waits, strict=True) if not waiting]
+        for (_, start, _), was_flagged in zip(ready, self.ledger.acquit_many(ready, copy=True), strict=True):
+            if was_flagged:
+                self.announce.acquitted(start.id, start.task)
+        return [Retry(PAUSE) if waiting else None for waiting in waits]
 
     def interrupted(self, mid: str, start: Start) -> None:
         """A start ended through nobody's fault and its message goes back."""
@@ -352,7 +321,7 @@ class Outcomes:
             return False
         return True
 
-    def _counts_still(self, request: Held, *, lost: bool = False) -> bool:
+    def _counts_still(self, request: Any, *, lost: bool = False) -> bool:
         """Whether a start still counts that ended after its worker was taken for dead.
 
         Args:
@@ -377,6 +346,6 @@ def _has_history(request: Any) -> bool:
     return request.poison is not None and not request.poison.is_ordinary
 
 
-def _finished_after_all(request: Held) -> None:
+def _finished_after_all(request: Any) -> None:
     logger.warning("celery_poison: %s had finished before its process was lost", request.humaninfo())
     request.had_finished()

@@ -146,7 +146,19 @@ def note_delivery(
         message=message,
         mid=mid_of(headers),
         policy=policy,
-        start=_claim(message, policy, token, worker, pid=pid, diverts=diverts),
+        start=Start.of(  # on record until it runs
+            token,
+            worker,
+            str(headers["id"]),
+            headers["task"],
+            queue=home_of(message),
+            phase=Phase.CLAIMED,
+            pid=pid,
+            max_crashes=policy.max_crashes,
+            max_failures=policy.max_failures,
+            payload_bytes=size_of(message),
+            diverts=diverts,
+        ),
         came_from=_came_from(message),
         epoch=epoch,
         look=is_known or suspected,
@@ -155,23 +167,6 @@ def note_delivery(
         park=park if isinstance(park, int) else 0,
         redelivered=redelivered,
         stamped=MID in headers,
-    )
-
-
-def _claim(message: Any, policy: Policy, token: str, worker: str, *, pid: int, diverts: bool) -> Start:
-    """Return what is on record of a message that is let in, until it runs."""
-    return Start.of(
-        token,
-        worker,
-        str(message.headers["id"]),
-        message.headers["task"],
-        queue=home_of(message),
-        phase=Phase.CLAIMED,
-        pid=pid,
-        max_crashes=policy.max_crashes,
-        max_failures=policy.max_failures,
-        payload_bytes=size_of(message),
-        diverts=diverts,
     )
 
 

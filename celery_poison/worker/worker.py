@@ -307,18 +307,10 @@ class Worker:
 
     def dispatcher(self, consumer: Any) -> Dispatcher:
         """Return what stands in for the consumer's ``on_task_request``."""
-        return Dispatcher(consumer, self._may_start, self.cells, self._admit_marks)
-
-    def _may_start(self) -> bool:
-        """Whether tasks may be started at this moment.
-
-        Not while the ledger is away (``poison_fail_open=False``), and not while this worker, taken for dead,
-        is still being recovered from: what it started now would be taken for dead too.
-        """
-        if self._settings.observe_only:
-            return True
-        is_alive = not self._rejoin.is_fenced and not self._lease.is_doubtful()
-        return is_alive and (self._health.is_up or self._settings.fail_open)
+        return Dispatcher(
+            *(consumer, self._settings, self._rejoin, self._lease, self._health),
+            *(self.cells, self._admit_marks),
+        )
 
     def renew(self) -> None:
         """Renew what is held of the broker, from now on; at once, since there is a new connection."""

@@ -10,6 +10,7 @@ import celery
 import pytest
 from celery.worker import state
 
+from celery_poison.settings import Settings
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.processes import keep_what_runs
 from celery_poison.worker.request import acks_end
@@ -97,7 +98,7 @@ def test_what_runs_still_runs_when_celery_forgot_at_a_lost_connection_that_it_is
         timer=SimpleNamespace(call_after=lambda _, call: timers.append(call)),
         pool=SimpleNamespace(maintain_pool=lambda: None),
     )
-    dispatcher = Dispatcher(consumer, lambda: True, cells, marks)
+    dispatcher = Dispatcher(consumer, Settings(observe_only=True), marks, marks, marks, cells, marks)
     running, alone, late = Request(), Request(runs_alone=True), Request()
     state.active_requests.add(running)  # and no longer among the reserved ones
     state.reserved_requests.add(alone)

@@ -78,7 +78,9 @@ def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -
     delivery.start = delivery.start.in_phase(Phase.ADMITTING)
     cells: Any = SimpleNamespace(hold=lambda held: None)
     consumer = SimpleNamespace(on_task_request=lambda request: seen.append(request.poison.start.phase))
-    dispatcher = Dispatcher(consumer, lambda: True, cells, AdmitMarks(writer, keys))
+    dispatcher = Dispatcher(
+        consumer, Settings(observe_only=True), cells, cells, cells, cells, AdmitMarks(writer, keys)
+    )
     dispatcher(SimpleNamespace(poison=delivery))
     dispatcher(SimpleNamespace(poison=delivery))
     assert seen == ["mark", Phase.CLAIMED, Phase.CLAIMED], "it is written once, and first"
