@@ -104,27 +104,10 @@ class PoisonTask(Task):
 
     #: What holds for the task without us: (acks_late, reject_on_worker_lost); None where it says nothing.
     own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
-    #: Whether tasks are only observed in this process (``poison_observe_only``).
-    _observed: ClassVar[bool] = False
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False
-    # Set in processes that run tasks:
-    #: Raises StaleCompletion when a task has ended whose message has a new owner.
-    _check_ownership: ClassVar[Callable[[Task], None]] = staticmethod(lambda task: None)
-    #: Hears of what a task raised.
-    _note_failure: ClassVar[Callable[[Task, Exception], object]] = staticmethod(lambda task, error: None)
-    #: Returns what a retry is to carry, and whether there is to be none.
-    _before_retry: ClassVar[Callable[[Task, Exception], tuple[str, bool]]] = staticmethod(
-        lambda task, error: ("", False)
-    )
-    #: Calls the body with its arguments, or gives the result of another with the same key (NEW-12).
-    _once: ClassVar[Callable[[Task, Callable[..., Any], Any, Any], Any]] = staticmethod(
-        lambda task, call, args, kwargs: call(*args, **kwargs)
-    )
-    #: What is published while it is entered leaves with the success of the task (TP1-9).
-    _tying: ClassVar[Callable[[Task], AbstractContextManager[None]]] = staticmethod(
-        lambda task: nullcontext()
-    )
+    #: ``worker.child`` in processes that run tasks; it is asked before and after the body of each.
+    _runner: ClassVar[Any] = None
     #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
 
@@ -139,19 +122,22 @@ class PoisonTask(Task):
         cls._install(app)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if (runner := PoisonTask._runner) is None:
+            with in_body():
+                return super().__call__(*args, **kwargs)
         try:
             with in_body():
-                return PoisonTask._once(self, super().__call__, args, kwargs)
+                return runner.once(self, super().__call__, args, kwargs)
         except MemoryError as error:
-            if PoisonTask._observed or self.request.id not in attempts:
+            if runner.observing or self.request.id not in attempts:
                 raise  # called directly or eagerly: the caller's own business
             raise MemoryExhausted(repr(error)) from None
         except Exception as error:
-            PoisonTask._note_failure(self, error)
+            runner.note_failure(self, error)
             raise
         finally:
             # Before Celery stores a result: another start may own the message by now.
-            PoisonTask._check_ownership(self)
+            runner.check_ownership(self)
 
     def retry(
         self, args: Any = None, kwargs: Any = None, exc: Any = None, throw: bool = True, **options: Any
@@ -159,8 +145,8 @@ class PoisonTask(Task):
         """Retry as in Celery; what is in ``convict_at_once`` is raised, as if retries were used up."""
         error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
         told, is_last = "", False
-        if isinstance(error, Exception):
-            told, is_last = PoisonTask._before_retry(self, error)
+        if isinstance(error, Exception) and PoisonTask._runner is not None:
+            told, is_last = PoisonTask._runner.before_retry(self, error)
         if is_last and error is not None:
             raise error
         id = self.request.id or ""
@@ -189,7 +175,7 @@ class PoisonTask(Task):
             StaleDelivery: from the task, after its last line: its message has a new owner (EMS-11).
             ConfigurationError: this version of Celery has no place where it could be done.
         """
-        return PoisonTask._tying(self)
+        return PoisonTask._runner.tying(self) if PoisonTask._runner else nullcontext()
 
     def rollback(self, reason: str = "rolled back by the task", *, countdown: float = 0.0) -> NoReturn:
         """Put the message back to the front of its queue; past ``max_failures`` it is quarantined.

@@ -6,6 +6,7 @@ of the body, the user's ``task_prerun`` receivers, the task itself and everythin
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -45,7 +46,7 @@ _lease: Lease
 #: True where tasks share the main process, which SystemExit and MemoryError must not reach.
 _contained = False
 #: True where nothing may become of a task but what Celery makes of it (``poison_observe_only``).
-_observing = False
+observing = False
 
 
 @dataclass(slots=True, eq=False)
@@ -76,17 +77,12 @@ KEPT = "poison_failure"
 
 
 def configure(
-    recorder: Recorder, ledger: Ledger, lease: Lease, *, contained: bool, observing: bool = False
+    recorder: Recorder, ledger: Ledger, lease: Lease, *, contained: bool, observes: bool = False
 ) -> None:
     """Make this process and its future children record through ``recorder``."""
-    global _recorder, _ledger, _lease, _contained, _observing
-    _recorder, _ledger, _lease, _contained = recorder, ledger, lease, contained
-    _observing = observing
-    PoisonTask._observed = observing
-    PoisonTask._check_ownership = staticmethod(_check_ownership)
-    PoisonTask._note_failure = staticmethod(_note_failure)
-    PoisonTask._before_retry = staticmethod(_before_retry)
-    PoisonTask._once, PoisonTask._tying = staticmethod(_once), staticmethod(_tying)
+    global _recorder, _ledger, _lease, _contained, observing
+    _recorder, _ledger, _lease, _contained, observing = recorder, ledger, lease, contained, observes
+    PoisonTask._runner = sys.modules[__name__]
 
 
 def still_running() -> bytes:
@@ -99,12 +95,12 @@ def still_running() -> bytes:
 def _run_of(task: Task) -> Run | None:
     """Return the run of a task; None where that is called directly or eagerly, or merely observed."""
     request = task.request
-    if _observing or not _running or request.called_directly or request.is_eager:
+    if observing or not _running or request.called_directly or request.is_eager:
         return None
     return _running.get(mid_of(vars(request)))
 
 
-def _check_ownership(task: Task) -> None:
+def check_ownership(task: Task) -> None:
     """Raise StaleCompletion when the message of ``task``, which has just ended, has a new owner (EMS-8)."""
     run = _run_of(task)
     if run is None or not _lease.is_doubtful(run.ticket.token):
@@ -117,7 +113,7 @@ def _check_ownership(task: Task) -> None:
         return  # nobody can know
 
 
-def _once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call the body of a task, unless another one with its idempotency key runs or has returned."""
     run = _run_of(task)
     if run is None:
@@ -125,7 +121,7 @@ def _once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     policy = run.recorder.policy(task.name)
 
     def body(*args: Any, **kwargs: Any) -> Any:
-        with _tying(task) if policy.transactional_publish else nullcontext():
+        with tying(task) if policy.transactional_publish else nullcontext():
             result = call(*args, **kwargs)
         if run.tied:
             run.tied.tie()
@@ -133,14 +129,14 @@ def _once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
     if policy.idempotency_key is None or not run.recorder.diverts(task.name):
         return body(*args, **kwargs)
-    once = OncePerKey(_ledger, task, policy, run.ticket.mid, Start.decode(run.entry))
-    result = once.run(body, args, kwargs, kept_with_end=lambda: run.tied)
-    if once.first:
-        run.remark = f"the result of {once.first}, which had its idempotency key first"
+    per_key = OncePerKey(_ledger, task, policy, run.ticket.mid, Start.decode(run.entry))
+    result = per_key.run(body, args, kwargs, kept_with_end=lambda: run.tied)
+    if per_key.first:
+        run.remark = f"the result of {per_key.first}, which had its idempotency key first"
     return result
 
 
-def _tying(task: Task) -> AbstractContextManager[None]:
+def tying(task: Task) -> AbstractContextManager[None]:
     """Tie what is published while this is entered to the success of a task that runs here."""
     run = _run_of(task)
     if run is None:
@@ -161,7 +157,7 @@ def _failing(run: Run, task: str, error: Exception) -> Failing:
     return policy.failing(error)
 
 
-def _note_failure(task: Task, error: Exception) -> None:
+def note_failure(task: Task, error: Exception) -> None:
     """Note what a task has raised, before Celery makes something of it that can be pickled."""
     if run := _run_of(task):
         run.has_raised = True
@@ -177,7 +173,7 @@ def _to_be_kept(run: Run, task: str, raised: BaseException | None) -> Failure | 
     return failure_of(raised) if _failing(run, task, raised) is not Failing.NOTHING else None
 
 
-def _before_retry(task: Task, error: Exception) -> tuple[str, bool]:
+def before_retry(task: Task, error: Exception) -> tuple[str, bool]:
     """Return what the retry is to carry, and whether there is to be none."""
     run = _run_of(task)
     if run is None:
@@ -195,7 +191,7 @@ def _before_retry(task: Task, error: Exception) -> tuple[str, bool]:
 
 def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
     """Whether the message of a start that has not begun was put back: its connection or lease was lost."""
-    if _observing:
+    if observing:
         return False
     try:
         return _lease.is_doubtful(ticket.token) and _ledger.is_declared_dead(recorder.worker_of(ticket.token))
@@ -207,7 +203,7 @@ def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str) -> bytes:
     if not crash_reports.is_noting:
         crash_reports.note_signals()
     # An early acknowledgement may be out already: what is refused then would be lost.
-    is_void = not _observing and recorder.diverts(task) and _lease.is_void(ticket.token)
+    is_void = not observing and recorder.diverts(task) and _lease.is_void(ticket.token)
     if is_void or _is_lost(recorder, ticket):
         raise NeverBegan("its message was put back before it began")
     return recorder.start(ticket, id, task, _is_lost)
@@ -232,7 +228,7 @@ def run_guarded(
     except NeverBegan as error:
         return _failed(error)
     attempts[uuid] = attempt = ticket.attempt._replace()  # an object of its own
-    if not _observing and recorder.policy(task).on_rollback is not None:
+    if not observing and recorder.policy(task).on_rollback is not None:
         recorder.open_attempt(ticket, request, body, content_type)
     finish = partial(_finish, run, uuid, task, Given(body, content_type, request))
     begun = time.monotonic()
@@ -283,7 +279,7 @@ def _finish(
         end = End.RAISED
     note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else run.remark
     # What is to be kept has not ended before it is stored: if its worker dies till then, it runs again.
-    mark = Ended.INTERRUPTED if is_kept and not _observing else end.mark
+    mark = Ended.INTERRUPTED if is_kept and not observing else end.mark
     run.recorder.finish(
         run.ticket,
         id,
@@ -299,7 +295,7 @@ def _finish(
 
 
 def _died(error: BaseException) -> Any:
-    if _observing or not _contained:
+    if observing or not _contained:
         raise error
     return _failed(TaskDied(read_end(error)[1], repr(error), Evidence(rss_kb=peak_memory_kb())))
 

@@ -254,7 +254,7 @@ class Worker:
             self._ledger,
             self._lease,
             contained=self._pool.contained,
-            observing=settings.observe_only,
+            observes=settings.observe_only,
         )
         self._renewal: Renewal | None = None
         if not settings.observe_only:  # else Celery's own transport
