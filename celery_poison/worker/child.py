@@ -29,7 +29,7 @@ from celery_poison.model import Ended, Start
 from celery_poison.requests import NeverBegan, StaleCompletion, TaskDied, read_end
 from celery_poison.task import PoisonTask, attempts
 from celery_poison.worker import crash_reports
-from celery_poison.worker.effects import OncePerKey, Tied
+from celery_poison.worker.effects import Tied, once_per_key
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.recorder import Given, Recorder, Ticket, Told, peak_memory_kb
 
@@ -120,7 +120,7 @@ def once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return call(*args, **kwargs)
     policy = run.recorder.policy(task.name)
 
-    def body(*args: Any, **kwargs: Any) -> Any:
+    def body() -> Any:
         with tying(task) if policy.transactional_publish else nullcontext():
             result = call(*args, **kwargs)
         if run.tied:
@@ -128,11 +128,11 @@ def once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return result
 
     if policy.idempotency_key is None or not run.recorder.diverts(task.name):
-        return body(*args, **kwargs)
-    per_key = OncePerKey(_ledger, task, policy, run.ticket.mid, Start.decode(run.entry))
-    result = per_key.run(body, args, kwargs, kept_with_end=lambda: run.tied)
-    if per_key.first:
-        run.remark = f"the result of {per_key.first}, which had its idempotency key first"
+        return body()
+    who = _ledger, task, policy, run.ticket.mid, Start.decode(run.entry)
+    result, first = once_per_key(*who, body, (args, kwargs), lambda: run.tied)
+    if first:
+        run.remark = f"the result of {first}, which had its idempotency key first"
     return result
 
 

@@ -140,76 +140,52 @@ def digest_of(task: str, key: Any) -> str:
     return hashlib.sha256(task.encode() + b"\0" + material).hexdigest()[:32]
 
 
-@dataclass(eq=False, repr=False)
-class OncePerKey:
-    """One run of a task that may have a key.
+def once_per_key(
+    ledger: Ledger,
+    task: Task,
+    policy: Policy,
+    mid: str,
+    start: Start,
+    call: Callable[[], Any],
+    arguments: tuple[Any, Mapping[str, Any]],
+    kept_with_end: Callable[[], Tied | None] = lambda: None,
+) -> tuple[Any, str]:
+    """Return what ``call`` does, or did for the first message with the same key; and then the id of that.
 
     Args:
-        mid: of the message that runs.
-        start: of this run.
+        start: of the run of the message ``mid``.
+        kept_with_end: returns what the body has tied to its success: its key is kept in the same step.
 
-    Attributes:
-        first: task id of the message whose result this one gave; empty where its own body ran.
+    Raises:
+        WaitsForKey: the first one runs, or Redis is away and ``poison_fail_open`` is off.
+        Exception: whatever the body raises, or the user's function.
     """
-
-    ledger: Ledger
-    task: Task
-    policy: Policy
-    mid: str
-    start: Start
-    first = ""
-
-    def run(
-        self,
-        body: Callable[..., Any],
-        args: Any,
-        kwargs: Mapping[str, Any],
-        kept_with_end: Callable[[], Tied | None] = lambda: None,
-    ) -> Any:
-        """Return what ``body`` does, or did for the first message with the same key.
-
-        Args:
-            kept_with_end: returns what the body has tied to its success: its key is kept in the same step.
-
-        Raises:
-            WaitsForKey: the first one runs, or Redis is away and ``poison_fail_open`` is off.
-            Exception: whatever the body raises, or the user's function.
-        """
-        assert self.policy.idempotency_key is not None
-        key = self.policy.idempotency_key(*args, **kwargs)
-        if key is None:
-            return body(*args, **kwargs)
-        effect = self.ledger.effect_of(digest_of(self.task.name, key))
-        if not self._is_its_turn(effect):
-            return result_of(self.task, self.first)
-        result = body(*args, **kwargs)
-        if tied := kept_with_end():
-            tied.keep(effect, self.policy.idempotency_window)
-        else:
-            self._has_returned(effect)
-        return result
-
-    def _is_its_turn(self, effect: str) -> bool:
-        try:
-            claim = self.ledger.claim_effect(effect, self.mid, self.start)
-        except LedgerUnavailable as error:
-            if not plugin_of(self.task.app).settings.fail_open:
-                raise WaitsForKey("") from None
-            logger.error("celery_poison: %s runs without its idempotency key: %s", self.task.name, error)
-            return True
+    assert policy.idempotency_key is not None
+    key = policy.idempotency_key(*arguments[0], **arguments[1])
+    if key is None:
+        return call(), ""
+    effect = ledger.effect_of(digest_of(task.name, key))
+    try:
+        claim = ledger.claim_effect(effect, mid, start)
+    except LedgerUnavailable as error:
+        if not plugin_of(task.app).settings.fail_open:
+            raise WaitsForKey("") from None
+        logger.error("celery_poison: %s runs without its idempotency key: %s", task.name, error)
+    else:
         if claim.turn is Turn.WAIT:
             raise WaitsForKey(effect)
-        self.first = claim.first
-        return claim.turn is Turn.RUN
-
-    def _has_returned(self, effect: str) -> None:
-        try:
-            kept = self.ledger.keep_effect(effect, self.start.token, self.policy.idempotency_window)
-        except LedgerUnavailable as error:
-            logger.error("celery_poison: the idempotency key of %s is free again: %s", self.task.name, error)
-        else:
-            if not kept:
-                logger.error("celery_poison: %s ran twice for one idempotency key", self.task.name)
+        if claim.turn is not Turn.RUN:
+            return result_of(task, claim.first), claim.first
+    result = call()
+    if tied := kept_with_end():
+        tied.keep(effect, policy.idempotency_window)
+        return result, ""
+    try:
+        if not ledger.keep_effect(effect, start.token, policy.idempotency_window):
+            logger.error("celery_poison: %s ran twice for one idempotency key", task.name)
+    except LedgerUnavailable as error:
+        logger.error("celery_poison: the idempotency key of %s is free again: %s", task.name, error)
+    return result, ""
 
 
 def result_of(task: Task, id: str) -> Any:

@@ -138,7 +138,7 @@ class Refresher:
         if self.plugin.settings.observe_only:
             return
         try:
-            self.pausing.look()
+            self.pausing.endpoints.look()  # a time may be over while Redis is away
             if self.health.is_up:
                 self.pausing.refresh()
         except Exception as error:
@@ -149,15 +149,10 @@ class Refresher:
         self.policies()
         self.blocks()
         self.pauses()
-        self._tell_the_untold()
-        raise Retry(self.plugin.settings.heartbeat_interval)
-
-    def _tell_the_untold(self) -> None:
-        """Tell Flower what nobody was there to tell."""
-        if not (self.health.is_up and self.announce.is_heard):
-            return
         try:
-            for news in notices.take(self.ledger):
-                self.loop.call_in_loop(partial(self.announce.news, news))
+            if self.health.is_up and self.announce.is_heard:  # else nobody is there to tell
+                for news in notices.take(self.ledger):
+                    self.loop.call_in_loop(partial(self.announce.news, news))
         except Exception as error:
             self.complain(error)
+        raise Retry(self.plugin.settings.heartbeat_interval)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from celery import Celery, signals
@@ -46,7 +47,11 @@ def prepare(
             " in a part of the script that only the worker runs?"
         )
     node, _, _ = worker.rpartition("/")
-    _say_that_a_worker_begins(app, node)
+    # What a pool process inherits from its worker: users and the Django fixup set things up then.
+    worker_begins = SimpleNamespace(app=app, hostname=node)
+    app.loader.init_worker()
+    signals.celeryd_init.send(sender=node, instance=worker_begins, conf=app.conf, options={})
+    signals.worker_init.send(sender=worker_begins)
     process_initializer(app, node)
     setup_worker_optimizations(app, node)
     if reports:
@@ -79,18 +84,3 @@ def _open_recorder(plugin: Plugin, worker: str, node: str, lease: int) -> Record
     while own is not writer and not own.connects and time.monotonic() < patience:
         time.sleep(0.01)  # its thread has helpers of its own then, which no suspect has left behind
     return recorder
-
-
-class _Stand:
-    """What receivers of a worker's first signals get here for the worker."""
-
-    def __init__(self, app: Celery, hostname: str) -> None:
-        self.app, self.hostname = app, hostname
-
-
-def _say_that_a_worker_begins(app: Celery, node: str) -> None:
-    """Do what a pool process inherits from its worker: users and the Django fixup set things up then."""
-    worker = _Stand(app, node)
-    app.loader.init_worker()
-    signals.celeryd_init.send(sender=node, instance=worker, conf=app.conf, options={})
-    signals.worker_init.send(sender=worker)

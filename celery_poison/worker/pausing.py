@@ -11,7 +11,7 @@ workers suspend themselves at a time; while Redis is away none does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,7 @@ from celery_poison import signals
 from celery_poison.broker.unacked import number_of
 from celery_poison.decide import End
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.pauses import Pause, Paused, Scope
+from celery_poison.ledger.pauses import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.settings import Settings
@@ -241,17 +241,17 @@ class Pausing:
             LedgerUnavailable: Redis is away; what was paused stays so.
         """
         begun, ended = self.paused.refresh()
-        _log(begun, ended)
+        # Of what suspended itself its own worker tells.
+        for pause in (pause for pause in begun if pause.scope is not Scope.ENDPOINT):
+            logger.warning("celery_poison: %s", pause.story)
+        for pause in (pause for pause in ended if pause.scope is not Scope.ENDPOINT):
+            logger.warning("celery_poison: %s %s is not paused any more", pause.scope, pause.name)
         if self._loop.consumer is None:  # this worker starts
             self.endpoints.adopt(self.paused.suspended(self._me.node))
             self._follow()
         elif begun or ended:
             self.endpoints.follow(self.paused.suspended(self._me.node))
             self.changed()
-
-    def look(self) -> None:
-        """Let go on what was suspended for a time that is over; also while Redis is away."""
-        self.endpoints.look()
 
     def changed(self) -> None:
         """Act on what has changed; from any thread."""
@@ -264,54 +264,30 @@ class Pausing:
     def _follow(self) -> None:
         """Consume what is not paused, and nothing else (on the event loop)."""
         queues = self._app.amqp.queues
+        # Where there is no connection, the next one consumes what is selected.
+        consumer = getattr(self._loop.consumer, "task_consumer", None)
         for name, queue in list(queues.consume_from.items()):
             if self._is_stopped(name):
                 self._out[name] = queue
                 queues.deselect(name)
-                self._with_consumer(partial(_cancel, name))
+                if consumer is not None:
+                    consumer.cancel_by_queue(name)
         for name in [name for name in self._out if not self._is_stopped(name)]:
-            self._with_consumer(partial(_consume, queues.select_add(self._out.pop(name))))
-
-    def _with_consumer(self, act: Callable[[Any], object]) -> None:
-        consumer = getattr(self._loop.consumer, "task_consumer", None)
-        if consumer is not None:  # else there is no connection: the next one consumes what is selected
-            act(consumer)
-
-
-def _log(begun: Iterable[Pause], ended: Iterable[Pause]) -> None:
-    """Tell what a person did; of what suspended itself its own worker tells."""
-    for pause in begun:
-        if pause.scope is not Scope.ENDPOINT:
-            logger.warning("celery_poison: %s", pause.story)
-    for pause in ended:
-        if pause.scope is not Scope.ENDPOINT:
-            logger.warning("celery_poison: %s %s is not paused any more", pause.scope, pause.name)
-
-
-def _cancel(name: str, consumer: Any) -> None:
-    consumer.cancel_by_queue(name)
-
-
-def _consume(queue: Queue, consumer: Any) -> None:
-    if not consumer.consuming_from(queue.name):
-        consumer.add_queue(queue)
-        consumer.consume()
+            queue = queues.select_add(self._out.pop(name))
+            if consumer is not None and not consumer.consuming_from(queue.name):
+                consumer.add_queue(queue)
+                consumer.consume()
 
 
 def _put_back() -> None:
     """Put back what is paused and has not begun, the oldest last: it is the first in line then."""
-    for request in sorted(_not_begun(), key=_number, reverse=True):
-        request.put_back_if_paused()
-
-
-def _not_begun() -> list[Any]:
-    while True:
+    here = None
+    while here is None:
         with suppress(RuntimeError):  # a pool thread finished a request meanwhile
             begun = set(map(id, state.active_requests))
             here = [request for request in state.reserved_requests if id(request) not in begun]
-            return [request for request in here if hasattr(request, "put_back_if_paused")]
-
-
-def _number(request: Any) -> int:
+    guarded: list[Any] = [request for request in here if hasattr(request, "put_back_if_paused")]
     # RabbitMQ's tags are numbers; ours on Redis end with one.
-    return number_of(f"-{request.message.delivery_tag}")
+    guarded.sort(key=lambda request: number_of(f"-{request.message.delivery_tag}"), reverse=True)
+    for request in guarded:
+        request.put_back_if_paused()

@@ -73,7 +73,6 @@ class Unprocessable:
     Args:
         dispatch: code of what every request of the worker passes: whatever came so far was no garbage.
         complain: takes what is wrong with us; Celery's own way is gone then.
-        refused: hears of a kept message of an unknown task: the message, its queue and why.
     """
 
     app: Celery
@@ -84,7 +83,7 @@ class Unprocessable:
     writer: QuarantineWriter
     dispatch: CodeType
     complain: Callable[[Exception], object]
-    refused: Callable[[Any, str, str], object]
+    outbox: Outbox
 
     def hook_into(self, consumer: Any) -> None:
         """Stand in for the consumer's own methods, before it makes its task handler."""
@@ -127,7 +126,11 @@ class Unprocessable:
             except Exception as error:
                 if not self._is_to_blame(message, error):
                     raise
-                cause = causes.UNDECODABLE if _is_unopened(message) else causes.MALFORMED
+                # Celery came as far as its body, and no farther.
+                is_unopened = isinstance(message.headers.get("task"), str) and (
+                    getattr(message, "_decoded_cache", None) is None
+                )
+                cause = causes.UNDECODABLE if is_unopened else causes.MALFORMED
                 self._take(cause, message, error, partial(_raise, error))
 
         return receive
@@ -180,7 +183,8 @@ class Unprocessable:
             drop()
             return
         if self.settings.observe_only:
-            self.background.do(partial(self._observe, case), lambda: False)
+            note = case.message, case.start, case.identity, case.cause, case.reason
+            self.background.do(partial(self.writer.would_keep, *note), lambda: False)
             drop()
         else:
             self.background.do(partial(self._keep, case))
@@ -205,9 +209,6 @@ class Unprocessable:
         )
         return identity, start
 
-    def _observe(self, case: _Case) -> None:
-        self.writer.would_keep(case.message, case.start, case.identity, case.cause, case.reason)
-
     def _keep(self, case: _Case) -> None:
         """Keep it first; what Celery does with it comes afterwards (in the background thread)."""
         if case.epoch != self.loop.epoch:
@@ -219,12 +220,32 @@ class Unprocessable:
                 case.message.has_moved()
             is_kept = True
             if case.cause == causes.UNKNOWN_TASK:
-                self.refused(case.message, case.start.queue, case.reason)
+                self._tell_outbox(case)
         except LedgerUnavailable:
             raise  # it stays with the broker until the ledger is back
         except Exception as error:
             self.complain(error)
         self.loop.call_in_loop(partial(self._finish, case, is_kept=is_kept))
+
+    def _tell_outbox(self, case: _Case) -> None:
+        """Tell the outbox that a message which it sent is of a task that nobody knows here (TP1-4, row 9)."""
+        seq, kept, identity = case.message.headers.get(OUTBOX), original(case.message), case.identity
+        if not isinstance(seq, int):
+            return
+        outgoing = Outgoing(
+            task=identity.task,
+            id=identity.id,
+            mid=identity.mid,
+            exchange="",
+            routing_key=case.start.queue,
+            declare="",
+            body=kept.body,
+            content_type=kept.content_type,
+            content_encoding=kept.content_encoding,
+            headers=kept.headers,
+            properties=kept.properties,
+        )
+        self.outbox.refused(outgoing, case.start.queue, seq, case.reason)
 
     def _finish(self, case: _Case, *, is_kept: bool) -> None:
         """Do what Celery does with it, and acknowledge it in any case."""
@@ -243,11 +264,6 @@ class Unprocessable:
                 message.ack_log_error(logger, self.loop.consumer.connection_errors)
 
 
-def _is_unopened(message: Any) -> bool:
-    """Whether Celery came as far as its body, and no farther."""
-    return isinstance(message.headers.get("task"), str) and getattr(message, "_decoded_cache", None) is None
-
-
 def _raise(error: BaseException) -> None:
     raise error
 
@@ -261,25 +277,3 @@ def _while_handling(error: BaseException | None, drop: Drop) -> None:
         raise error
     except type(error):
         drop()
-
-
-def tell_outbox(outbox: Outbox, message: Any, queue: str, reason: str) -> None:
-    """Tell the outbox that a message which it sent is of a task that nobody knows here (TP1-4, row 9)."""
-    seq = message.headers.get(OUTBOX)
-    if not isinstance(seq, int):
-        return
-    kept, identity = original(message), identity_of(message)
-    outgoing = Outgoing(
-        task=identity.task,
-        id=identity.id,
-        mid=identity.mid,
-        exchange="",
-        routing_key=queue,
-        declare="",
-        body=kept.body,
-        content_type=kept.content_type,
-        content_encoding=kept.content_encoding,
-        headers=kept.headers,
-        properties=kept.properties,
-    )
-    outbox.refused(outgoing, queue, seq, reason)

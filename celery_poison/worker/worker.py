@@ -42,7 +42,7 @@ from celery_poison.worker.rejoin import ReconnectCleanup, Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
 from celery_poison.worker.threads import Background, EventLoop, Retry
-from celery_poison.worker.unprocessable import Unprocessable, tell_outbox
+from celery_poison.worker.unprocessable import Unprocessable
 
 #: Seconds a shutdown waits for decisions that are not on record yet.
 FAREWELL = 5.0
@@ -134,7 +134,7 @@ class Worker:
             self._quarantine_writer,
             Dispatcher.__call__.__code__,
             self.complain,
-            partial(tell_outbox, self._plugin.outbox),
+            self._plugin.outbox,
         )
 
     def _make_resync(self) -> None:
