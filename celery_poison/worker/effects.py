@@ -153,12 +153,10 @@ def once_per_key(
     """Return what ``call`` does, or did for the first message with the same key; and then the id of that.
 
     Args:
-        start: of the run of the message ``mid``.
         kept_with_end: returns what the body has tied to its success: its key is kept in the same step.
 
     Raises:
         WaitsForKey: the first one runs, or Redis is away and ``poison_fail_open`` is off.
-        Exception: whatever the body raises, or the user's function.
     """
     assert policy.idempotency_key is not None
     key = policy.idempotency_key(*arguments[0], **arguments[1])
@@ -179,13 +177,17 @@ def once_per_key(
     result = call()
     if tied := kept_with_end():
         tied.keep(effect, policy.idempotency_window)
-        return result, ""
+    else:
+        _has_returned(ledger, task, effect, start.token, policy.idempotency_window)
+    return result, ""
+
+
+def _has_returned(ledger: Ledger, task: Task, effect: str, token: str, window: float) -> None:
     try:
-        if not ledger.keep_effect(effect, start.token, policy.idempotency_window):
+        if not ledger.keep_effect(effect, token, window):
             logger.error("celery_poison: %s ran twice for one idempotency key", task.name)
     except LedgerUnavailable as error:
         logger.error("celery_poison: the idempotency key of %s is free again: %s", task.name, error)
-    return result, ""
 
 
 def result_of(task: Task, id: str) -> Any:

@@ -133,11 +133,7 @@ def note_delivery(
     epoch: int,
     suspected: bool = False,
 ) -> Delivery:
-    """Make the notes about a message that needs care.
-
-    Args:
-        suspected: even a first delivery may be a copy (see :mod:`celery_poison.worker.resync`).
-    """
+    """Note what needs care; ``suspected``: even a first delivery may be a copy (:mod:`.resync`)."""
     headers = message.headers
     release, park = headers.get(RELEASE), headers.get(PARK)
     redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
@@ -147,10 +143,7 @@ def note_delivery(
         mid=mid_of(headers),
         policy=policy,
         start=Start.of(  # on record until it runs
-            token,
-            worker,
-            str(headers["id"]),
-            headers["task"],
+            *(token, worker, str(headers["id"]), headers["task"]),
             queue=home_of(message),
             phase=Phase.CLAIMED,
             pid=pid,
