@@ -64,24 +64,6 @@ _EVENTS = {
     Fact.DISCARDED: "task-discarded",
 }
 
-#: Argument of a signal -> the field that says it in an event, where ``worker`` is Flower's own.
-_FIELDS = {"worker": "incarnation"}
-
-
-def quarantine_line(record: MessageRecord) -> str:
-    """Return what the log says of a message that came to quarantine: all that the first minute needs."""
-    told = [f"Task {record.task}[{record.id}] of queue {record.queue} is in quarantine now: {record.reason}"]
-    if source := record.evidence.source:
-        told.append(f"in {source}")
-    if record.arguments:
-        told.append(f"arguments: {record.arguments}")
-    return "; ".join([*told, command(f"poison show {short(record.id)}")])
-
-
-def where_to_look(id: str) -> str:
-    """Return where a person finds a task's story: the page in Flower, and the command."""
-    return f"see /poison/task/{quote(id, safe='')} in Flower, or: {command(f'poison show {id}')}"
-
 
 def greet(app: Celery) -> None:
     """Say in one line what is guarded from now on, and where the ledger is."""
@@ -121,17 +103,23 @@ class Announcer:
         story = causes.describe(cause)
         logger.warning(SUSPECTED, task, id, story, crashes)
         self.news(Notice(id, Fact.CANDIDATE, story))
-        _send(signals.message_candidate, message={"id": id, "task": task}, cause=cause)
+        signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
 
     def quarantined(self, record: MessageRecord) -> None:
         id, task, reason = record.id, record.task, record.reason
-        logger.error("celery_poison: %s", clean(quarantine_line(record)))
+        told = [f"Task {task}[{id}] of queue {record.queue} is in quarantine now: {reason}"]
+        if source := record.evidence.source:
+            told.append(f"in {source}")
+        if record.arguments:
+            told.append(f"arguments: {record.arguments}")
+        line = "; ".join([*told, command(f"poison show {short(id)}")])
+        logger.error("celery_poison: %s", clean(line))
         if record.cause == causes.FAILURE:  # Celery has told exception and traceback: those stay
             self._send("task-quarantined", uuid=id, result=reason)
         else:
             self._event("task-quarantined", id, reason, result=reason)
         about = {"id": id, "task": task}
-        _send(signals.message_quarantined, message=about, cause=record.cause, reason=reason)
+        signals.message_quarantined.send(sender=None, message=about, cause=record.cause, reason=reason)
 
     def acquitted(self, id: str, task: str) -> None:
         logger.info("celery_poison: Task %s[%s] ended alive and is no candidate any more", task, id)
@@ -143,17 +131,18 @@ class Announcer:
 
     def fleet(self, name: str, facts: dict[str, Any]) -> None:
         """Tell as an event what a signal tells of a worker, the monitor or the fleet gate (EMS-5)."""
-        dispatcher = self._dispatcher()
-        if dispatcher is not None:
-            kind = "poison-" + name.removeprefix("fleet_").replace("_", "-")
-            dispatcher.send(kind, **{_FIELDS.get(field, field): fact for field, fact in facts.items()})
+        kind = "poison-" + name.removeprefix("fleet_").replace("_", "-")
+        # ``worker`` is Flower's own.
+        told = {"incarnation" if field == "worker" else field: fact for field, fact in facts.items()}
+        self._send(kind, **told)
 
     def _event(self, kind: str, id: str, story: str, **fields: str) -> None:
         # No traceback: it would still be shown when the task has succeeded after all.
-        sentence = f"celery_poison: {story}; {where_to_look(id)}"
+        page = f"/poison/task/{quote(id, safe='')}"
+        sentence = f"celery_poison: {story}; see {page} in Flower, or: {command(f'poison show {id}')}"
         self._send(kind, uuid=id, exception=sentence, traceback="", **fields)
 
-    def _send(self, kind: str, **fields: str) -> None:
+    def _send(self, kind: str, **fields: Any) -> None:
         dispatcher = self._dispatcher()
         if dispatcher is not None:
             dispatcher.send(kind, **fields)
@@ -161,11 +150,6 @@ class Announcer:
     def _dispatcher(self) -> Any:
         dispatcher = getattr(self._consumer(), "event_dispatcher", None)
         return dispatcher if dispatcher is not None and dispatcher.enabled else None
-
-
-def _send(signal: Any, **arguments: Any) -> None:
-    # Celery's signals catch and log what their receivers raise.
-    signal.send(sender=None, **arguments)
 
 
 #: Characters of an error that a report tells.

@@ -43,7 +43,7 @@ class LifeStep(bootsteps.StartStopStep):
         ours.refresher.blocks()
         ours.refresher.pauses()
         if not pool.contained:
-            signals.worker_process_init.connect(self._child_begins)
+            signals.worker_process_init.connect(ours.child_begins)
         signals.worker_shutting_down.connect(self._stopping)
         signals.worker_shutdown.connect(self._farewell)
         # Celery sends no signal at the end of a cold shutdown.
@@ -64,9 +64,6 @@ class LifeStep(bootsteps.StartStopStep):
 
     def terminate(self, worker: Any) -> None:
         self._worker.cells.end()
-
-    def _child_begins(self, **_: Any) -> None:
-        self._worker.child_begins()
 
     def _stopping(self, sig: str = "", **_: Any) -> None:
         # Called from a signal handler: nothing but this may be done here.

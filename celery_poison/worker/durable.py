@@ -26,8 +26,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 #: Said where Redis cannot be asked when the worker starts.
 LATER = "every pool process asks what Redis can promise as soon as it is there"
 
-_BROKEN = (LedgerUnavailable, ConfigurationError)
-
 
 class NotKept(LedgerUnavailable):
     """A write is on record, but neither disk nor replica has said in time that it will stay there."""
@@ -95,14 +93,15 @@ class Durable:
         begun = time.monotonic()
         try:
             self._promise(start)
-        except _BROKEN as error:
-            self._broken(error)
+        except (LedgerUnavailable, ConfigurationError) as error:
+            if self._broken_by is not type(error):
+                self._broken_by = type(error)
+                so = "tasks run without the promise" if self._fail_open else "the task waits"
+                logger.warning("celery_poison: poison_durability='sync': %s; %s (said once)", error, so)
             self._doubted_until = time.monotonic() + max(LEAST_DOUBT, DOUBT * (time.monotonic() - begun))
             if self._fail_open:
                 # What never arrives is counted by the main process, when it settles it.
-                self._writer.send(
-                    _counted(worker_key) if isinstance(error, NotKept) else start + _counted(worker_key)
-                )
+                self._writer.send((b"" if isinstance(error, NotKept) else start) + _counted(worker_key))
             return False
         return True
 
@@ -113,23 +112,15 @@ class Durable:
             self._waiting.renew()
             self._means = self.decide()
             self._decided_for = server
-        self._wait_for(start, self._means)
-        if self._broken_by is not None:
-            self._broken_by = None
-            logger.warning("celery_poison: poison_durability='sync': starts are safe again")
-
-    def _wait_for(self, start: bytes, means: Means) -> None:
+        means = self._means
         wait = command(*(word.encode() for word in means.wait)) if means.wait else b""
         *_, kept = self._waiting.write(start + wait, 2 if wait else 1)
         if wait and (kept[0] if isinstance(kept, list) else kept) < 1:
             self._means = None  # the replica is gone, or the settings have changed
             raise NotKept(f"no start is {means.said}: not within {PATIENCE:g} s")
-
-    def _broken(self, error: Exception) -> None:
-        if self._broken_by is not type(error):
-            self._broken_by = type(error)
-            so = "tasks run without the promise" if self._fail_open else "the task waits"
-            logger.warning("celery_poison: poison_durability='sync': %s; %s (said once)", error, so)
+        if self._broken_by is not None:
+            self._broken_by = None
+            logger.warning("celery_poison: poison_durability='sync': starts are safe again")
 
 
 def _counted(worker_key: str) -> bytes:

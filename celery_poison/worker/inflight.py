@@ -91,12 +91,8 @@ class InFlight:
 
     def is_known(self, start: Start) -> bool:
         """Whether a start is on its way here, runs, or has an end that is being put on record."""
-        if start.token in self._in_pool or start.token in self._let_in:
-            return True
-        if any(request.start().token == start.token for request in list(self.undecided)):
-            return True
-        # It may have begun although it was thought dropped: only its process knows.
-        return start.phase == Phase.RUNNING and start.token not in self._ended and _exists(start.pid)
+        is_undecided = any(request.start().token == start.token for request in list(self.undecided))
+        return is_undecided or (self.how_ended(start.token) is None and self.of(start, Ended.NOT)[0])
 
     def how_ended(self, token: str) -> bool | None:
         """Return whether a start ended well here; None if it did not end, or that is long ago."""
@@ -111,18 +107,13 @@ class InFlight:
         if start.token in self._ended:
             well = self._ended[start.token]
             return well, Ended.DONE if well else Ended.NOT
-        # It began although it was thought dropped: only its process knows more.
-        return start.phase == Phase.RUNNING and _exists(start.pid), Ended.NOT
-
-
-def _exists(pid: int) -> bool:
-    if not pid:  # no process has said that it began
-        return False
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
+        if start.phase != Phase.RUNNING or not start.pid:  # no process has said that it began
+            return False, Ended.NOT
+        try:
+            os.kill(start.pid, 0)  # it began although it was thought dropped: only its process knows more
+        except OSError:
+            return False, Ended.NOT
+        return True, Ended.NOT
 
 
 #: Seconds between an acknowledgement and the forgetting of its start, and from there to the second look.

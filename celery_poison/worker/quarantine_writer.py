@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.destinations import Route, route
+from celery_poison.destinations import route
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, QuarantineFull, StaleDelivery
 from celery_poison.failures import Failure, KeptFailure
 from celery_poison.headers import FAILURES, RELEASE, VERDICT
@@ -87,7 +87,13 @@ class QuarantineWriter:
             "reason": reason,
             "fields": self._fields(message, start.task, cause, failure),
             "block_after": block_after,
-            "route": self._route(message, start, cause, policy),
+            "route": route(
+                policy.exception_destination,
+                cause,
+                blocked_retry_timeout=policy.blocked_retry_timeout,
+                came_from=start.queue,
+                was_sent=VERDICT in message.headers,
+            ),
             "known": self.journal_fields(message, start.task, failure.evidence if failure else NO_EVIDENCE),
         }
         try:
@@ -106,15 +112,6 @@ class QuarantineWriter:
             self._added(mid)
         if block_after:
             self.refresher.blocks()  # here at once, elsewhere within a heartbeat
-
-    def _route(self, message: Any, start: Start, cause: str, policy: Policy) -> Route:
-        return route(
-            policy.exception_destination,
-            cause,
-            blocked_retry_timeout=policy.blocked_retry_timeout,
-            came_from=start.queue,
-            was_sent=VERDICT in message.headers,
-        )
 
     def _report(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> Report:
         told = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)
@@ -194,7 +191,9 @@ class QuarantineWriter:
             self.errors.owing(self._report(message, mid, start, cause, reason)),
         ):
             new = store(mid, start)  # refused where somebody gave it up
-        if not (new or message.delivery_info.get("redelivered") or self._was_kept_by(start, mid)):
+        kept_by = b"" if new else Queries(self.ledger).message(mid).get("unprocessable")
+        # Else it is kept already: of this delivery, say, whose answer was lost.
+        if not (new or message.delivery_info.get("redelivered") or kept_by == start.token.encode()):
             mid = f"{mid}-{start.token}"  # no copy, but another message of the same name
             new = store(mid, start._replace(id=mid) if identity.by_content else start)
         if new:
@@ -209,18 +208,11 @@ class QuarantineWriter:
         traits = traits_of_message(message, task, self.recorder.secret, asks_user=False)
         return {**traits._asdict(), "release": self.settings.release}
 
-    def _was_kept_by(self, start: Start, mid: str) -> bool:
-        """Whether it is this delivery that is kept: the answer was lost, and we try again."""
-        return Queries(self.ledger).message(mid).get("unprocessable") == start.token.encode()
-
     def _added(self, mid: str) -> None:
-        self._tell(mid)
-        with suppress(LedgerUnavailable):  # it is kept
-            self._room.make()
-
-    def _tell(self, mid: str) -> None:
         if record := Queries(self.ledger).record(mid):
             self.loop.call_in_loop(partial(self.announce.quarantined, record))
+        with suppress(LedgerUnavailable):  # it is kept
+            self._room.make()
 
     def would_quarantine(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> None:
         """Note what would become of a message, with ``poison_observe_only``."""

@@ -173,14 +173,12 @@ class Resync:
 
     def _tell(self, ended: list[Acknowledged]) -> None:
         # Redis may have been away until now: what has been forgotten meanwhile is not put on record again.
-        on_record = self.deferred_cleanup.tokens()
-        starts = [(end.mid, self._start_of(end), Ended.DONE) for end in ended if end.token in on_record]
+        on_record, starts = self.deferred_cleanup.tokens(), list[tuple[str, Start, Ended]]()
+        for end in (end for end in ended if end.token in on_record):
+            worker = f"{self.me.node}/{end.token.partition('.')[0]}"
+            starts.append((end.mid, Start.of(end.token, worker, end.id, end.task), Ended.DONE))
         for first in range(0, len(starts), BATCH):
             self.deferred_cleanup.missing += self.ledger.resync(starts[first : first + BATCH])
-
-    def _start_of(self, end: Acknowledged) -> Start:
-        worker = f"{self.me.node}/{end.token.partition('.')[0]}"
-        return Start.of(end.token, worker, end.id, end.task)
 
     def recheck(self) -> None:
         """Take what is over off the ledger, for a while after a disturbance (NEW-9).

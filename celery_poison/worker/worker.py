@@ -318,7 +318,7 @@ class Worker:
             self._renewal.start()
             self._renewal.soon()
 
-    def child_begins(self) -> None:
+    def child_begins(self, **_: Any) -> None:
         """Set up a process of the pool, in that process."""
         if self._crash_reports is not None:
             crash_reports.begin_report(self._crash_reports.path)
