@@ -233,8 +233,10 @@ class Admission:
                     logger.warning(
                         "celery_poison: Task %s[%s] runs alone: %s", start.task, start.id, verdict.reason
                     )
-                alone = verdict.action is Action.RUN_ALONE
-                if alone and self._is_tried_elsewhere(delivery):
+                alone, settings = verdict.action is Action.RUN_ALONE, self.settings
+                # What came to a named destination is tried there: it may be the one with the memory for it.
+                is_here = VERDICT in delivery.message.headers or delivery.is_from(settings.trial_queue)
+                if alone and settings.trial == "queue" and not is_here:
                     # In nobody's way, marked for the trial queue: the active monitor publishes it there.
                     self._park_freely(delivery, recorded, delivery.start._replace(alone=ALONE))
                 else:
@@ -253,12 +255,6 @@ class Admission:
         if now - delivery.waits_since < PARK_AFTER:
             raise Retry(PATIENCE)
         self._park(delivery, recorded.raw, delivery.start)
-
-    def _is_tried_elsewhere(self, delivery: Delivery) -> bool:
-        """What came to a named destination is tried there: it may be the one place with the memory for it."""
-        at_destination = VERDICT in delivery.message.headers
-        is_queue = self.settings.trial == "queue" and not at_destination
-        return is_queue and not delivery.is_from(self.settings.trial_queue)
 
     def _is_paused(self, delivery: Delivery) -> bool:
         if delivery.paused and delivery.park:  # the monitor published it: it may know better

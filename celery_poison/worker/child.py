@@ -164,15 +164,6 @@ def note_failure(task: Task, error: Exception) -> None:
         run.failure = failure_of(error) if _failing(run, task.name, error) is not Failing.NOTHING else None
 
 
-def _to_be_kept(run: Run, task: str, raised: BaseException | None) -> Failure | None:
-    """Return what is to be kept of a run that raised, be it outside of the task's own code."""
-    if not isinstance(raised, Exception) or read_end(raised)[0] is not End.RAISED:
-        return None
-    if run.has_raised:
-        return run.failure
-    return failure_of(raised) if _failing(run, task, raised) is not Failing.NOTHING else None
-
-
 def before_retry(task: Task, error: Exception) -> tuple[str, bool]:
     """Return what the retry is to carry, and whether there is to be none."""
     run = _run_of(task)
@@ -262,7 +253,12 @@ def _read_failure(info: Any, run: Run, task: str) -> tuple[BaseException, Failur
     raised = info.exception
     if isinstance(raised, ExceptionWithTraceback):
         raised = raised.exc
-    kept = _to_be_kept(run, task, raised)
+    kept = None
+    if isinstance(raised, Exception) and read_end(raised)[0] is End.RAISED:
+        if run.has_raised:
+            kept = run.failure
+        elif _failing(run, task, raised) is not Failing.NOTHING:  # outside of the task's own code
+            kept = failure_of(raised)
     if kept is not None:
         setattr(info, KEPT, kept)
     return raised, kept

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from types import SimpleNamespace
 from typing import Any
 
 from celery import Celery, signals
@@ -48,10 +47,10 @@ def prepare(
         )
     node, _, _ = worker.rpartition("/")
     # What a pool process inherits from its worker: users and the Django fixup set things up then.
-    worker_begins = SimpleNamespace(app=app, hostname=node)
+    stand_in: Any = type("Worker", (), {"app": app, "hostname": node})()
     app.loader.init_worker()
-    signals.celeryd_init.send(sender=node, instance=worker_begins, conf=app.conf, options={})
-    signals.worker_init.send(sender=worker_begins)
+    signals.celeryd_init.send(sender=node, instance=stand_in, conf=app.conf, options={})
+    signals.worker_init.send(sender=stand_in)
     process_initializer(app, node)
     setup_worker_optimizations(app, node)
     if reports:

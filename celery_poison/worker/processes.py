@@ -222,19 +222,6 @@ class Exits:
         """Keep the kernel's count of kills; to be called now and then."""
         self._kills.look()
 
-    def evidence(self, pid: int) -> Evidence | None:
-        """Return how the pool process ended; None where that is not known."""
-        found = self._ended.pop(pid, None)
-        if found is None:
-            return None
-        signum = -found.status if found.status < 0 else None
-        if found.report.signal is not None:
-            signum = found.report.signal  # billiard's handler turns it into an exit, or a further signal
-        is_by_kill = signum == signal.SIGKILL
-        return self._evidence(
-            found, signum, oom=self._kills.was_for_memory(found.peak_kb) if is_by_kill else None
-        )
-
     def _evidence(self, found: _Exit, signum: int | None, *, oom: bool | None) -> Evidence:
         report = found.report
         return Evidence(
@@ -242,7 +229,7 @@ class Exits:
             exit=found.status if found.status >= 0 else None,
             oom=oom,
             rss_kb=found.peak_kb or None,
-            limit_kb=self.limit_kb,
+            limit_kb=self._kills.limit_kb,
             stack=report.stack if signum in NATIVE else (),
             recursion=report.recursion and signum in NATIVE,
         )
@@ -255,15 +242,18 @@ class Exits:
             pid: of the process that ran it, if it has begun.
         """
         if isinstance(error, TaskDied) and error.evidence is not None:
-            return replace(error.evidence, limit_kb=self.limit_kb)
+            return replace(error.evidence, limit_kb=self._kills.limit_kb)
         if not pid or pid == os.getpid():
             return NO_EVIDENCE
-        return (isinstance(error, WorkerLostError) and self.evidence(pid)) or self.so_far(pid)
-
-    @property
-    def limit_kb(self) -> int | None:
-        """Memory that this worker's processes may use."""
-        return self._kills.limit_kb
+        found = self._ended.pop(pid, None) if isinstance(error, WorkerLostError) else None
+        if found is None:
+            return self.so_far(pid)
+        signum = -found.status if found.status < 0 else None
+        if found.report.signal is not None:
+            signum = found.report.signal  # billiard's handler turns it into an exit, or a further signal
+        is_by_kill = signum == signal.SIGKILL
+        oom = self._kills.was_for_memory(found.peak_kb) if is_by_kill else None
+        return self._evidence(found, signum, oom=oom)
 
     def so_far(self, pid: int) -> Evidence:
         """Return what is known of a process that may live on: its memory."""

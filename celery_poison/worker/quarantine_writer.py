@@ -13,7 +13,7 @@ from celery.utils.log import get_logger
 
 from celery_poison import causes
 from celery_poison.causes import NO_EVIDENCE, Evidence
-from celery_poison.destinations import route
+from celery_poison.destinations import Route, route
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, QuarantineFull, StaleDelivery
 from celery_poison.failures import Failure, KeptFailure
 from celery_poison.headers import FAILURES, RELEASE, VERDICT
@@ -87,13 +87,7 @@ class QuarantineWriter:
             "reason": reason,
             "fields": self._fields(message, start.task, cause, failure),
             "block_after": block_after,
-            "route": route(
-                policy.exception_destination,
-                cause,
-                blocked_retry_timeout=policy.blocked_retry_timeout,
-                came_from=start.queue,
-                was_sent=VERDICT in message.headers,
-            ),
+            "route": self._route(message, start, cause, policy),
             "known": self.journal_fields(message, start.task, failure.evidence if failure else NO_EVIDENCE),
         }
         try:
@@ -112,6 +106,15 @@ class QuarantineWriter:
             self._added(mid)
         if block_after:
             self.refresher.blocks()  # here at once, elsewhere within a heartbeat
+
+    def _route(self, message: Any, start: Start, cause: str, policy: Policy) -> Route:
+        return route(
+            policy.exception_destination,
+            cause,
+            blocked_retry_timeout=policy.blocked_retry_timeout,
+            came_from=start.queue,
+            was_sent=VERDICT in message.headers,
+        )
 
     def _report(self, message: Any, mid: str, start: Start, cause: str, reason: str) -> Report:
         told = told_of(message, mid=mid, start=start, opened=cause != causes.RECEIVE)

@@ -115,7 +115,11 @@ class GuardedRequest(SentRequest):
                 self._enter(Stage.OVERTAKEN)
                 return True
             case Settlement.QUARANTINE if what.cause == causes.FAILURE:
-                self._keep_failure(what, error)
+                failure = self._failure
+                if failure is not None and self._enter(Stage.HELD if what.holds else Stage.ENDED):
+                    tries = f", attempt {self._context.retries + 1}" if self._context.retries else ""
+                    reason = f"raised {failure.exception}{tries}"
+                    self._case = Case(self, self.start(), what, reason, failure.evidence, error, failure)
                 return False  # Celery tells of it as ever, and acknowledges nothing that is held
             case Settlement.QUARANTINE:
                 reason = str(error) if run.end is End.QUARANTINED else f"failed: {error!r}"
@@ -123,7 +127,8 @@ class GuardedRequest(SentRequest):
             case _:
                 self._carry_out(what, "", evidence, error)
         if not what.holds and run.end is End.DIED and not self.diverts and not run.observed:
-            self._fail_as_celery_does(error)
+            # Celery would end the whole worker for some of these errors.
+            super().on_failure(_info_of(_as_worker_lost(error)))
             return True
         return what.holds
 
@@ -151,13 +156,6 @@ class GuardedRequest(SentRequest):
             kept=self._failure is not None,
         )
         return run, evidence
-
-    def _keep_failure(self, what: Disposition, error: BaseException) -> None:
-        failure = self._failure
-        if failure is not None and self._enter(Stage.HELD if what.holds else Stage.ENDED):
-            tries = f", attempt {self._context.retries + 1}" if self._context.retries else ""
-            reason = f"raised {failure.exception}{tries}"
-            self._case = Case(self, self.start(), what, reason, failure.evidence, error, failure)
 
     def _carry_out(
         self,
@@ -228,24 +226,15 @@ class GuardedRequest(SentRequest):
     def try_again(self, error: BaseException | None) -> None:
         """Put it back, or send the retry that ``retry_on_worker_lost`` asks for."""
         self._enter(Stage.SETTLED)
-        if error is None or not self._retry_as_celery_does(error):
-            self.put_back_now()
-
-    def _retry_as_celery_does(self, error: BaseException) -> bool:
-        """Send a retry, which is looked up before it runs."""
-        limit = self._task.max_retries
+        limit, tries = self._task.max_retries, self._context.retries
         send = getattr(self, "_retry_worker_lost", None)  # Celery 5.7 brought the option, and this
-        if send is None or not getattr(self._task, "retry_on_worker_lost", False):
-            return False
-        if limit is not None and self._context.retries >= limit:
-            return False
-        lost = _as_worker_lost(error)
-        with marking(self.id):
-            return bool(send(lost, _info_of(lost)))
-
-    def _fail_as_celery_does(self, error: BaseException) -> None:
-        """Fail an early-acknowledged task; Celery would end the whole worker for some of these errors."""
-        super().on_failure(_info_of(_as_worker_lost(error)))
+        is_wanted = send is not None and getattr(self._task, "retry_on_worker_lost", False)
+        if error is not None and send is not None and is_wanted and (limit is None or tries < limit):
+            lost = _as_worker_lost(error)
+            with marking(self.id):  # the retry is looked up before it runs
+                if send(lost, _info_of(lost)):
+                    return
+        self.put_back_now()
 
     # --- acknowledgement -----------------------------------------------------------------------
 

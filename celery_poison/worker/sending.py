@@ -214,20 +214,15 @@ class SentRequest(Request):
         self.epoch = self.needs.loop.epoch
         self._cells = pool if pool is self.needs.cells else None
         if self.needs.rejoin.is_fenced:
-            return self._drop()
+            return state.task_ready(self)  # it waited for a place in the pool while it was put back
         self._enter(Stage.RUNNING)
         self.needs.inflight.went_to_pool(ticket.token, self)
         task, (hard, soft) = self._task, self.time_limits
         result = pool.apply_async(
             run_fast if self._app.use_fast_trace_task else run_plain,
             args=(
-                ticket.tell(),
-                self._type,
-                self.id,
-                self._request_dict,
-                self._body,
-                self._content_type,
-                self._content_encoding,
+                *(ticket.tell(), self._type, self.id, self._request_dict),
+                *(self._body, self._content_type, self._content_encoding),
             ),
             accept_callback=self.on_accepted,
             timeout_callback=self.on_timeout,
@@ -247,7 +242,9 @@ class SentRequest(Request):
         if self.revoked():
             raise TaskRevokedError(self.id)
         if not getattr(self._message, "is_mine", True):
-            self._drop()
+            # It waited for a place in the pool while it was put back, with its connection or by who took this
+            # worker for dead. The places are counted anew with the next connection, in a moment.
+            state.task_ready(self)
             return False
         if self.put_back_if_paused():
             self._give_place_back(pool)
@@ -275,14 +272,6 @@ class SentRequest(Request):
         semaphore = getattr(self.needs.loop.consumer.controller, "semaphore", None)
         if semaphore is not None and pool is not self.needs.cells:
             self.needs.loop.call_in_loop(semaphore.release)
-
-    def _drop(self) -> None:
-        """Do nothing: it waited for a place in the pool when its message was put back.
-
-        Its connection was lost, or its worker taken for dead. The places are counted anew with the next
-        connection, in a moment.
-        """
-        state.task_ready(self)
 
     def _make_ticket(self) -> Ticket:
         delivery = self.poison
