@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from celery_poison import causes
-from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Ended, History, Limits, Phase, Start
+from celery_poison.model import ALONE, NO_HISTORY, Ended, History, Limits, Phase, Start
 from celery_poison.states import State
 
 # --- may it be let in? --------------------------------------------------------------------------------
@@ -388,8 +388,6 @@ def _end_of_receiving(dead: DeadStart) -> EndOfStart:
 
 def _end_of_running(dead: DeadStart) -> EndOfStart:
     start = dead.start
-    if start.alone > IN_CELL:
-        return EndOfStart(StartEnd.INTERRUPT)
     if start.is_in_cell or (start.alone and may_be_chance(dead.history)):
         # The end of its worker may have been the suspect's doing, or not.
         return EndOfStart(StartEnd.TRY_AGAIN)

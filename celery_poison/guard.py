@@ -146,24 +146,20 @@ def watch(app: Celery) -> None:
     if _MARK in vars(app):
         return
     setattr(app, _MARK, True)
-    if hasattr(app, "_task_from_fun"):  # else tasks are found when the app is finalized
-        _guard_what_it_makes(app)
-    app.on_after_finalize.connect(_scan, weak=False)
-    if app.finalized:
-        _scan(app)
-
-
-def _guard_what_it_makes(app: Celery) -> None:
-    make = app._task_from_fun
+    make = getattr(app, "_task_from_fun", None)
 
     def make_and_guard(fun: Any, name: str | None = None, **options: Any) -> Any:
         if hasattr(fun, _MARK):
             _refuse_early_ack(options, f"task {name or fun.__name__!r}")
-        task = make(fun, name=name, **options)
+        task = make(fun, name=name, **options)  # type: ignore[misc]
         _adopt_if_marked(app, task)
         return task
 
-    app._task_from_fun = make_and_guard
+    if make is not None:  # else tasks are found when the app is finalized
+        app._task_from_fun = make_and_guard
+    app.on_after_finalize.connect(_scan, weak=False)
+    if app.finalized:
+        _scan(app)
 
 
 def _scan(sender: Celery, **_: Any) -> None:

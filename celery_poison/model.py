@@ -86,8 +86,7 @@ NO_HISTORY = History()
 
 
 #: What a start says about what runs beside it: nothing of its worker's, or its worker, which goes on
-#: with other work, while the start is in a cell (``sandbox``). 0: anything. More than ``IN_CELL``: the
-#: version before tried so many other suspects beside it in its cell.
+#: with other work, while the start is in a cell (``sandbox``). 0: anything.
 ALONE, IN_CELL = 1, 2
 
 

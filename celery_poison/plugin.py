@@ -83,25 +83,23 @@ class Plugin:
         Raises:
             ConfigurationError: nothing was set and neither broker nor result backend is Redis.
         """
-        if self._ledger_url is None:
-            self._ledger_url = self._find_ledger()
-        return self._ledger_url
-
-    def _find_ledger(self) -> str:
         conf = self.app.conf
         candidates: tuple[tuple[Any, Callable[[], object]], ...] = (
             (self.settings.redis_url, lambda: None),
             (conf.broker_write_url, lambda: self.app.connection_for_write().ssl),
             (conf.result_backend, lambda: conf.redis_backend_use_ssl),
         )
-        for url, tls in candidates:
+        for url, tls in () if self._ledger_url else candidates:
             first = url[0] if isinstance(url, (list, tuple)) and url else url
             if isinstance(first, str) and first.startswith(REDIS_SCHEMES):
-                return with_tls(re.sub("^valkey", "redis", first), tls())
-        raise ConfigurationError(
-            "poison_redis_url is not set, and neither the broker nor the result backend is Redis:"
-            " set poison_redis_url='redis://...'"
-        )
+                self._ledger_url = with_tls(re.sub("^valkey", "redis", first), tls())
+                break
+        if self._ledger_url is None:
+            raise ConfigurationError(
+                "poison_redis_url is not set, and neither the broker nor the result backend is Redis:"
+                " set poison_redis_url='redis://...'"
+            )
+        return self._ledger_url
 
     def open_ledger(self) -> Ledger:
         """Return a ledger with a client of its own; nothing is connected yet."""

@@ -88,19 +88,20 @@ def short(id: str, others: Iterable[str] = ()) -> str:
 
 def command(words: str) -> str:
     """Return a ``celery`` command that can be typed as it stands, for the app that this process was given."""
-    return f"celery -A {shlex.quote(next(_apps(), 'proj'))} {words}"
+    return f"celery -A {shlex.quote(next(apps_given(), 'proj'))} {words}"
 
 
-def _apps() -> Iterator[str]:
+def apps_given() -> Iterator[str]:
+    """Yield the app that this process was given, as ``celery -A`` takes it."""
     for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
         if word in ("-A", "--app"):
             yield following
         elif word.startswith("--app="):
             yield word[6:]
         elif word.startswith("-A"):
-            yield word[2:]
-    if "CELERY_APP" in os.environ:
-        yield os.environ["CELERY_APP"]
+            yield word[2:].removeprefix("=")
+    if "APP" in os.environ:
+        yield os.environ["APP"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

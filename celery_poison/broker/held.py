@@ -44,9 +44,6 @@ RECHECK_FOR = 30.0
 InUse = Callable[[], set[str]]
 
 
-_NOBODY = object()
-
-
 class Held:
     """What one process holds of one Redis broker; safe to use from any thread.
 
@@ -129,8 +126,9 @@ class Held:
     def note_done(self, tag: str) -> bool:
         """Note that a message is done, and will be acknowledged soon; return whether it had been put back."""
         with self._lock:
-            if self._holders.pop(tag, _NOBODY) is _NOBODY:
+            if tag not in self._holders:
                 return True
+            del self._holders[tag]
             self._acks[tag] = time.monotonic()
             return False
 

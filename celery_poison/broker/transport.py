@@ -102,13 +102,9 @@ class GuardedConnection(Connection):
         return self.guarded(super().get_transport_cls())
 
 
-def _nobody_can_say(boot_id: str) -> None:
-    return None
-
-
 def guarded_connection(
     boot_id: Callable[[], str],
-    owner_is_alive: OwnerIsAlive = _nobody_can_say,
+    owner_is_alive: OwnerIsAlive = lambda boot_id: None,
     holdings: Holdings | None = None,
 ) -> type[GuardedConnection]:
     """Return the connection class for one worker process; the user's broker URL stays as it is.

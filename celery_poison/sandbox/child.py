@@ -28,6 +28,7 @@ from celery_poison import causes, procfs
 from celery_poison.forking import real_thread_starter
 from celery_poison.requests import TaskDied, read_end
 from celery_poison.sandbox.trial import Origin, Prepared, Setup, info_of, receive, send
+from celery_poison.text import apps_given
 
 #: Name of the module that a script becomes where it is loaded but not run, as multiprocessing calls it.
 SCRIPT = "__mp_main__"
@@ -197,15 +198,7 @@ def _within(module: ModuleType, attribute: str) -> Origin | None:
 def _named_on_command_line() -> str:
     if not os.path.basename(sys.argv[0]).startswith(("celery", "__main__")):
         return ""
-    words = iter(sys.argv[1:])
-    for word in words:
-        if word in ("-A", "--app"):
-            return next(words, "")
-        if word.startswith("--app="):
-            return word.removeprefix("--app=")
-        if word.startswith("-A"):
-            return word.removeprefix("-A").removeprefix("=")
-    return os.environ.get("APP", "")
+    return next(apps_given(), "")
 
 
 def load(origin: Origin) -> Celery:

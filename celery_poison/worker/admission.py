@@ -34,7 +34,8 @@ from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import AdmitMarks, Delivery, home_of, needs_care, note_delivery
+from celery_poison.worker.receive import Delivery, home_of, needs_care, note_delivery
+from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.resync import Resync
 from celery_poison.worker.threads import Background, EventLoop, Retry
 
@@ -69,7 +70,7 @@ class Admission:
     pauses: Paused
     checker: Checker
     resync: Resync
-    admit_marks: AdmitMarks
+    recorder: Recorder
     quarantine_writer: QuarantineWriter
     outcomes: Outcomes
     complain: Callable[[Exception], object]
@@ -300,7 +301,7 @@ class Admission:
         if delivery.blocked:
             self._judge_soon(delivery)
             return
-        self.admit_marks.remove(delivery.mid)
+        self.recorder.unmark(delivery.mid)
         delivery.start = first
         self.loop.call_in_loop(lambda: delivery.epoch == self.loop.epoch and self.handler(delivery.message))
 
@@ -320,7 +321,7 @@ class Admission:
         if delivery.released or not self.checker.must_ask(*args):
             return ""
         delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-        self.admit_marks.put(delivery.mid, delivery.start)
+        self.recorder.mark(delivery.mid, delivery.start)
         return self.checker.reason(*args, ask=True)
 
     def _ledger_away(self, delivery: Delivery) -> bool:
@@ -343,14 +344,14 @@ class Admission:
         delivery.forget_trial_queue()
         self.inflight.let_in(delivery.start.token)
         delivery.start = delivery.start.in_phase(Phase.ADMITTING)
-        self.admit_marks.put(delivery.mid, delivery.start)
+        self.recorder.mark(delivery.mid, delivery.start)
         try:
             message.body  # noqa: B018 - unpacks it, here and now, under the admit mark
         except Exception as error:
             self._refuse(delivery, causes.PAYLOAD, f"its body cannot be unpacked: {error!r}")
             return
         self.handler(message)
-        self.admit_marks.close(delivery)  # it did not go to the pool: it waits for its time
+        delivery.close_mark(self.recorder)  # it did not go to the pool: it waits for its time
 
     def _refuse(self, delivery: Delivery, cause: str, reason: str) -> None:
         verdict = Verdict(Action.QUARANTINE, cause, reason)

@@ -19,7 +19,7 @@ from celery_poison.sandbox.pool import Cells
 from celery_poison.settings import Settings
 from celery_poison.worker.health import Health
 from celery_poison.worker.lease import Lease
-from celery_poison.worker.receive import AdmitMarks
+from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import Rejoin
 
 #: Seconds between two looks at the pool while somebody waits for it to become empty.
@@ -32,7 +32,7 @@ class Dispatcher:
 
     Args:
         cells: where a candidate is tried while the pool goes on with other work.
-        admit_marks: closed for every request that comes, since its message was received and decoded.
+        recorder: closes the admit mark of every request that comes: its message was received and decoded.
     """
 
     consumer: Any
@@ -41,7 +41,7 @@ class Dispatcher:
     lease: Lease
     health: Health
     cells: Cells
-    admit_marks: AdmitMarks
+    recorder: Recorder
     _waiting: deque[Any] = field(default_factory=deque, init=False)
     _alone: Any = field(default=None, init=False)
     _is_in_pool = False
@@ -54,7 +54,7 @@ class Dispatcher:
 
     def __call__(self, request: Any) -> None:
         if (delivery := getattr(request, "poison", None)) is not None:
-            self.admit_marks.close(delivery)
+            delivery.close_mark(self.recorder)
         if self._waiting or self._alone is not None or _is_alone(request) or not self.may_start():
             self._waiting.append(request)
             self.look()

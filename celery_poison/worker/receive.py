@@ -10,11 +10,10 @@ from typing import Any
 
 from celery_poison.failures import last_trouble
 from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, mid_of
-from celery_poison.ledger.keys import Keys
-from celery_poison.ledger.writer import Writer, command
 from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.task import Attempt
+from celery_poison.worker.recorder import Recorder
 
 
 @dataclass(slots=True)
@@ -78,6 +77,15 @@ class Delivery:
         # A Redis broker keeps the address of the original; RabbitMQ tells that of this copy.
         if home != self.came_from and info.get("routing_key") == self.came_from:
             info["routing_key"] = home
+
+    def close_mark(self, recorder: Recorder) -> None:
+        """Close its admit mark: it was received and decoded, and harmed nobody.
+
+        Before it goes anywhere: where a pool of greenlets is full, that takes as long as somebody's task.
+        """
+        if self.start.phase == Phase.ADMITTING:
+            self.start = self.start.in_phase(Phase.CLAIMED)
+            recorder.mark(self.mid, self.start)
 
     @property
     def is_ordinary(self) -> bool:
@@ -171,28 +179,3 @@ def home_of(message: Any) -> str:
     """Return the queue that a message was sent to, which is not the trial queue."""
     home = message.headers.get(TRIAL)
     return home if home and isinstance(home, str) else _came_from(message)
-
-
-class AdmitMarks:
-    """Writes the marks that a delivery leaves in the ledger while it is let in, without waiting."""
-
-    def __init__(self, writer: Writer, keys: Keys) -> None:
-        self._writer = writer
-        self._running = keys.running.encode()
-
-    def put(self, mid: str, start: Start) -> None:
-        """Overwrite the entry of a delivery that this process is letting in."""
-        self._writer.send(command(b"HSET", self._running, mid.encode(), start.encode()))
-
-    def close(self, delivery: Delivery) -> None:
-        """Close the admit mark of a delivery, which was received and decoded, and harmed nobody.
-
-        Before it goes anywhere: where a pool of greenlets is full, that takes as long as somebody's task.
-        """
-        if delivery.start.phase == Phase.ADMITTING:
-            delivery.start = delivery.start.in_phase(Phase.CLAIMED)
-            self.put(delivery.mid, delivery.start)
-
-    def remove(self, mid: str) -> None:
-        """Take that entry away again, in the same way."""
-        self._writer.send(command(b"HDEL", self._running, mid.encode()))

@@ -193,6 +193,7 @@ class Recorder:
         self._policies = policies
         self._node = node
         self._hset = b"*4\r\n" + bulk(b"HSET") + bulk(keys.running.encode())
+        self._hdel = b"*3\r\n" + bulk(b"HDEL") + bulk(keys.running.encode())
         self._done = b"*4\r\n" + bulk(b"HSET") + bulk(keys.done.encode())
         self._multi = command(b"MULTI") + self._done
         self._entry = _end_entry(settings, keys) if settings.journal == "attempts" else None
@@ -232,6 +233,14 @@ class Recorder:
             worker_key = self._worker_key(self.worker_of(ticket.token))
             self._durable.write(write, worker_key, lambda: is_lost(self, ticket))
         return entry
+
+    def mark(self, mid: str, start: Start) -> None:
+        """Overwrite the entry of a delivery that this process is letting in, before it runs."""
+        self._writer.send(self._hset + bulk(mid.encode()) + bulk(start.encode()))
+
+    def unmark(self, mid: str) -> None:
+        """Take that entry away again."""
+        self._writer.send(self._hdel + bulk(mid.encode()))
 
     def diverts(self, task: str) -> bool:
         """Whether the message of a task is still the broker's when it begins."""

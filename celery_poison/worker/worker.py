@@ -36,7 +36,6 @@ from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import AdmitMarks
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import ReconnectCleanup, Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
@@ -101,7 +100,6 @@ class Worker:
         self._recorder = Recorder(
             settings, self._ledger.keys, self._writer, self._me.node, self._policies, self._durable
         )
-        self._admit_marks = AdmitMarks(self._writer, self._ledger.keys)
         self._health = Health(self._app, settings, self._recorder, self.complain)
 
     def _make_quarantine_writer(self) -> None:
@@ -299,7 +297,7 @@ class Worker:
             pauses=self._pausing.paused,
             checker=self._checker,
             resync=self._resync,
-            admit_marks=self._admit_marks,
+            recorder=self._recorder,
             quarantine_writer=self._quarantine_writer,
             outcomes=self._outcomes,
             complain=self.complain,
@@ -309,7 +307,7 @@ class Worker:
         """Return what stands in for the consumer's ``on_task_request``."""
         return Dispatcher(
             *(consumer, self._settings, self._rejoin, self._lease, self._health),
-            *(self.cells, self._admit_marks),
+            *(self.cells, self._recorder),
         )
 
     def renew(self) -> None:

@@ -233,9 +233,7 @@ _KNOWN_OF_START: dict[str, Callable[[DeadStart], bool]] = {
     "it was being received, and something ran in its worker's pool":
         lambda d: _received(d) and d.beside,
     "it was being received": _received,
-    "it was in a cell with other suspects, in a worker of an older version":
-        lambda d: d.start.alone > IN_CELL,
-    "it was in a cell": lambda d: d.start.alone == IN_CELL,
+    "it was in a cell": lambda d: d.start.alone >= IN_CELL,
     "it ran alone in its worker; workers have ended beside its trials before, but fewer than 3":
         lambda d: d.start.alone > 0 and 0 < d.history.spoilt < 3,
     "it ran alone in its worker": lambda d: d.start.alone > 0,

@@ -51,7 +51,7 @@ def test_a_command_names_the_app_that_this_process_was_given(
     monkeypatch: pytest.MonkeyPatch, typed: list[str], app: str
 ) -> None:
     monkeypatch.setattr(sys, "argv", typed)
-    monkeypatch.delenv("CELERY_APP", raising=False)
+    monkeypatch.delenv("APP", raising=False)
     assert command("poison show ab12") == f"celery -A {app} poison show ab12"
 
 

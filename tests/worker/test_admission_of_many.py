@@ -57,10 +57,9 @@ class Site:
             "checker": SimpleNamespace(
                 **{"must_ask": lambda *about: False, "concerns": lambda task: bool(checks), **checks}
             ),
-            "admit_marks": SimpleNamespace(
-                put=lambda mid, start: self.marks.append(("put", mid)),
-                remove=lambda mid: self.marks.append(("removed", mid)),
-                close=lambda delivery: None,
+            "recorder": SimpleNamespace(
+                mark=lambda mid, start: self.marks.append(("put", mid)),
+                unmark=lambda mid: self.marks.append(("removed", mid)),
             ),
             "quarantine_writer": SimpleNamespace(
                 write=lambda message, mid, start, cause, reason: self.kept.append(f"{mid} {cause} {reason}")

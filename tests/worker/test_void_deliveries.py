@@ -17,7 +17,7 @@ from celery_poison.worker.admission import Admission
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.processes import hear_of_begun
-from celery_poison.worker.receive import AdmitMarks, note_delivery
+from celery_poison.worker.receive import note_delivery
 from celery_poison.worker.rejoin import ReconnectCleanup
 from celery_poison.worker.threads import EventLoop
 
@@ -41,7 +41,7 @@ class Stub:
                 never_started=lambda delivery, put_back: self.dropped.append((delivery, put_back))
             ),
             "inflight": SimpleNamespace(let_in=lambda token: None),
-            "admit_marks": SimpleNamespace(put=lambda mid, start: None, close=lambda delivery: None),
+            "recorder": SimpleNamespace(mark=lambda mid, start: None),
             "checker": SimpleNamespace(must_ask=lambda *about: False),
         }
         self.admission = Admission(**parts)
@@ -72,15 +72,12 @@ def test_NEW_9_a_delivery_that_was_judged_while_its_channel_closed_is_not_let_in
 
 def test_NEW_9_the_admit_mark_of_a_message_is_closed_before_it_goes_anywhere() -> None:
     seen: list[Any] = []
-    writer: Any = SimpleNamespace(send=lambda command: seen.append("mark"))
-    keys: Any = SimpleNamespace(running="running")
+    recorder: Any = SimpleNamespace(mark=lambda mid, start: seen.append("mark"))
     delivery = _delivery(1)
     delivery.start = delivery.start.in_phase(Phase.ADMITTING)
     cells: Any = SimpleNamespace(hold=lambda held: None)
     consumer = SimpleNamespace(on_task_request=lambda request: seen.append(request.poison.start.phase))
-    dispatcher = Dispatcher(
-        consumer, Settings(observe_only=True), cells, cells, cells, cells, AdmitMarks(writer, keys)
-    )
+    dispatcher = Dispatcher(consumer, Settings(observe_only=True), cells, cells, cells, cells, recorder)
     dispatcher(SimpleNamespace(poison=delivery))
     dispatcher(SimpleNamespace(poison=delivery))
     assert seen == ["mark", Phase.CLAIMED, Phase.CLAIMED], "it is written once, and first"
