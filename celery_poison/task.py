@@ -83,25 +83,6 @@ class PoisonTask(Task):
     reject_on_worker_lost = True
     Request = "celery_poison.worker.request:GuardedRequest"
 
-    max_crashes: int | None = None
-    max_failures: int | None = None
-    max_payload_bytes: int | None = None
-    fingerprint: Any = None
-    block_fingerprint_after: int | None = None
-    keep_failures: bool | None = None
-    ignore: Any = None
-    convict_at_once: Any = None
-    idempotency_key: Any = None
-    idempotency_window: float | None = None
-    exception_destination: Any = ...  # None says something there
-    blocked_retry_timeout: float | None = None
-    transactional_publish: bool | None = None
-    on_send_failed: Any = None
-    on_rollback: Any = None
-    on_quarantine: Any = None
-    on_discard: Any = None
-    outbox: bool | None = None
-
     #: What holds for the task without us: (acks_late, reject_on_worker_lost); None where it says nothing.
     own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.

@@ -23,9 +23,8 @@ from celery.utils.log import get_logger
 from celery_poison import causes, signals
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
-from celery_poison.failover import Aside
 from celery_poison.failover.leaving import Outgoing, Parking, Retention
-from celery_poison.failover.notifier import Notifier
+from celery_poison.failover.notifier import Aside, Notifier
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger, connection

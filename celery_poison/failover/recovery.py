@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
 
 from celery import Celery
 
@@ -60,15 +62,11 @@ class Recovered:
         return Recovered(self.flagged + later.flagged, later.put_back, later.returned, later.unfinished)
 
 
-@dataclass(frozen=True, slots=True)
-class _Death:
-    """The death that is being recovered from, and the right to do so; the rest is as in ``DeadStart``."""
+class _Death(NamedTuple):
+    """The death that is being recovered from, and the right to do so."""
 
     incident: Incident
     fence: int
-    receiving: bool = False
-    beside: bool = False
-    early: bool = False
 
     @property
     def known(self) -> Known:
@@ -76,10 +74,6 @@ class _Death:
         if not evidence.noticed:
             evidence = Evidence(noticed=self.incident.how)
         return {"release": self.incident.release, "evidence": evidence.encode()}
-
-    @property
-    def is_nobodys_fault(self) -> bool:
-        return self.incident.cause in causes.NOBODYS_FAULT
 
 
 class Recovery:
@@ -114,16 +108,18 @@ class Recovery:
         # What was being received last: while its mark is there, a monitor that begins again sees it too.
         starts.sort(key=lambda row: row[1].phase == Phase.ADMITTING)
         noticed = known.noticed_at
-        death = _Death(
-            known,
-            fence,
+        death = _Death(known, fence)
+        of_all = partial(
+            DeadStart,
+            nobodys_fault=known.cause in causes.NOBODYS_FAULT,
             receiving=any(start.phase == Phase.ADMITTING for _, start, _ in starts),
             beside=any(start.phase == Phase.RUNNING and not start.is_in_cell for _, start, _ in starts),
             early=noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE,
+            trials=self._trials,
         )
         ends = self._queries.ends([start.token for _, start, _ in starts])
         for (mid, start, raw), ended in zip(starts, ends, strict=True):
-            end = end_of(self._facts(start, ended, death))
+            end = end_of(of_all(start, ended, **self._facts(start, ended, known)))
             if end.end is StartEnd.FINISHED:
                 finished.append((mid, start.token))
             unfinished += end.end is StartEnd.WAIT
@@ -142,25 +138,20 @@ class Recovery:
         known = [start.id for start in running if start.deliveries > 1 and start.phase != Phase.CLAIMED]
         return self._queries.died_before(known) if known else set()
 
-    def _facts(self, start: Start, ended: Ended, death: _Death) -> DeadStart:
+    def _facts(self, start: Start, ended: Ended, incident: Incident) -> dict[str, Any]:
+        """Return what is known of one start alone, by the names of :class:`DeadStart`."""
         # If it is gone, the connections of all its processes were, and not only the main one's.
-        may_live = ended is not Ended.DONE and death.incident.how != Silence.GONE
+        may_live = ended is not Ended.DONE and incident.how != Silence.GONE
         lives = may_live and self._queries.child_lives(start)
         is_open = ended is Ended.NOT and not lives and start.phase != Phase.CLAIMED
         asks_history = is_open and (start.alone or start.phase == Phase.ADMITTING)
-        task = self._app.tasks.get(start.task) if is_open and not death.is_nobodys_fault else None
-        return DeadStart(
-            start,
-            ended,
-            history=self._queries.history(start.id) if asks_history else NO_HISTORY,
-            child_lives=lives,
-            nobodys_fault=death.is_nobodys_fault,
-            receiving=death.receiving,
-            beside=death.beside,
-            early=death.early,
-            succeeded=task is not None and success_was_stored(task, start.id),
-            trials=self._trials,
-        )
+        asks_result = is_open and incident.cause not in causes.NOBODYS_FAULT
+        task = self._app.tasks.get(start.task) if asks_result else None
+        return {
+            "history": self._queries.history(start.id) if asks_history else NO_HISTORY,
+            "child_lives": lives,
+            "succeeded": task is not None and success_was_stored(task, start.id),
+        }
 
     def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
         frozen = death.incident.cause == causes.FROZEN
