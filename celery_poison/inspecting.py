@@ -26,7 +26,7 @@ def poison_status(state: Any, **_: Any) -> Any:
     ours, plugin = getattr(state.consumer.controller, "poison", None), plugin_of(state.app)
     if ours is None:
         return nok("this worker guards nothing: celery_poison was installed too late, or not at all")
-    told = ours.heartbeat.payload()
+    told = ours.heartbeat.payload.now()
     return {
         **{name: value for name, value in told.items() if name != "vitals"},
         "worker": plugin.request_needs.me.worker,

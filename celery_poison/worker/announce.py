@@ -30,7 +30,7 @@ from celery_poison.quarantine.error_transactions import ErrorTransactions, told_
 from celery_poison.quarantine.owner import without_secrets
 from celery_poison.reports import Kind, Report
 from celery_poison.text import clean, command, count_of, short, some_of, version
-from celery_poison.worker.threads import Background
+from celery_poison.worker.threads import Background, EventLoop
 
 logger = get_logger("celery_poison")
 
@@ -85,14 +85,10 @@ def greet(app: Celery) -> None:
 
 
 class Announcer:
-    """Speaks for one worker.
+    """Speaks for one worker."""
 
-    Args:
-        consumer: returns the current consumer, whose event dispatcher is used.
-    """
-
-    def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
 
     @property
     def is_heard(self) -> bool:
@@ -148,7 +144,7 @@ class Announcer:
             dispatcher.send(kind, **fields)
 
     def _dispatcher(self) -> Any:
-        dispatcher = getattr(self._consumer(), "event_dispatcher", None)
+        dispatcher = getattr(self._loop.consumer, "event_dispatcher", None)
         return dispatcher if dispatcher is not None and dispatcher.enabled else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,10 +24,13 @@ from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.procfs import MemoryGroup
 from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.worker.announce import Complaints
 from celery_poison.worker.health import Health
+from celery_poison.worker.inflight import DeferredCleanup
 from celery_poison.worker.lease import Incarnation, Lease, clock
+from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
-from celery_poison.worker.rejoin import Rejoin
+from celery_poison.worker.rejoin import ReconnectCleanup, Rejoin
 from celery_poison.worker.threads import EventLoop, start_real_thread
 
 #: Seconds after which a shutdown is told at the latest.
@@ -64,7 +67,6 @@ class Payload:
     """The facts about one worker that stand in its ``worker`` hash.
 
     Args:
-        paused: returns the names of the queues that it does not consume since they are paused.
         complain: is told of an error here; a heartbeat does without that fact then.
     """
 
@@ -75,15 +77,19 @@ class Payload:
         pool: PoolFacts,
         shutdown: Shutdown,
         loop: EventLoop,
-        paused: Callable[[], Iterable[str]],
-        complain: Callable[[Exception], object],
+        pausing: Pausing,
+        reconnect_cleanup: ReconnectCleanup,
+        deferred_cleanup: DeferredCleanup,
+        complain: Complaints,
     ) -> None:
         plugin = plugin_of(app)
         self._app = app
         self._slots = pool.slots
         self._shutdown = shutdown
         self._loop = loop
-        self._paused = paused
+        self._pausing = pausing
+        self._reconnect_cleanup = reconnect_cleanup
+        self._deferred_cleanup = deferred_cleanup
         self._complain = complain
         self._group = MemoryGroup()
         self._heard_at = time.monotonic()
@@ -99,21 +105,16 @@ class Payload:
             "unguarded_tasks": ",".join(plugin.unguarded[:NAMED]),
         }
 
-    def now(self, *, reconnected: bool, unguarded: int, ledger_errors: int) -> dict[str, str | int]:
-        """Return all of it.
-
-        Args:
-            reconnected: it has lost its broker connection before.
-            unguarded: starts or ends that never reached the ledger.
-        """
+    def now(self) -> dict[str, str | int]:
+        """Return all of it."""
         return {
             **self._fixed,
             "queues": ",".join(sorted(self._app.amqp.queues.consume_from)),
-            "paused": ",".join(self._paused()),
+            "paused": ",".join(self._pausing.out()),
             "stopping": int(self._shutdown.is_begun),
-            "reconnected": int(reconnected),
-            "unguarded": unguarded,
-            "ledger_errors": ledger_errors,
+            "reconnected": int(self._reconnect_cleanup.has_reconnected),
+            "unguarded": self._deferred_cleanup.missing,
+            "ledger_errors": self._complain.count,
             "quiet_ms": self._known(self._quiet_ms),
             "vitals": self._known(self._vitals),
         }
@@ -189,13 +190,12 @@ class Heartbeat:
 
     Args:
         ledger: with a client of its own.
-        payload: returns what is told with each heartbeat.
         interval: seconds.
     """
 
     ledger: Ledger
     me: Incarnation
-    payload: Callable[[], dict[str, str | int]]
+    payload: Payload
     shutdown: Shutdown
     health: Health
     lease: Lease
@@ -259,7 +259,7 @@ class Heartbeat:
         began, stopping, run_id = clock(), self.shutdown.is_begun, self._writer.run_id
         try:
             self.health.ensure_enrolled(self.ledger)
-            self.ledger.beat(self.me.worker, self.payload(), first=self._first, run_id=run_id)
+            self.ledger.beat(self.me.worker, self.payload.now(), first=self._first, run_id=run_id)
         except Fenced:
             self._first = True
             if not self.shutdown.is_over:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -73,12 +72,7 @@ def _open_recorder(plugin: Plugin, worker: str, node: str, lease: int) -> Record
     child.configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
     # A thread may share no connection with greenlets.
     own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
-    keep_child_alive(
-        own,
-        ledger.keys.child(worker, os.getpid()),
-        settings.heartbeat_interval,
-        settings.activation_interval,
-    )
+    keep_child_alive(own, ledger.keys, worker, settings)
     patience = time.monotonic() + FIRST_BEAT
     while own is not writer and not own.connects and time.monotonic() < patience:
         time.sleep(0.01)  # its thread has helpers of its own then, which no suspect has left behind

@@ -15,7 +15,9 @@ import time
 from uuid import uuid4
 
 from celery_poison.forking import no_fork
+from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.writer import Writer, command
+from celery_poison.settings import Settings
 from celery_poison.worker.threads import start_real_thread
 
 _LAYOUT = struct.Struct("=dqq")
@@ -134,20 +136,20 @@ def rejoins_before(token: str) -> int:
     return int(token.partition(".")[0].partition("r")[2] or 0)
 
 
-def keep_child_alive(writer: Writer, lease_key: str, heartbeat: float, activation: float) -> None:
+def keep_child_alive(writer: Writer, keys: Keys, worker: str, settings: Settings) -> None:
     """Start the thread of a pool process that keeps its own lease and its connection.
 
     Args:
-        lease_key: key that lives while this process does.
-        heartbeat, activation: seconds.
+        worker: the incarnation for which it runs tasks.
     """
-    renewal = command(b"SET", lease_key.encode(), b"1", b"PX", b"%d" % int(activation * 1000))
+    key, lasts = keys.child(worker, os.getpid()).encode(), int(settings.activation_interval * 1000)
+    renewal = command(b"SET", key, b"1", b"PX", b"%d" % lasts)
 
     def work() -> None:
         while True:
             with no_fork():
                 writer.follow()
                 writer.send(renewal)
-            writer.wait(heartbeat)  # shorter when the connection breaks: then it is opened anew at once
+            writer.wait(settings.heartbeat_interval)  # shorter when the connection breaks: it is opened anew
 
     start_real_thread(work, "poison-heartbeat")

@@ -30,6 +30,7 @@ from celery_poison.quarantine.stored import pack, stored_fields
 from celery_poison.requests import success_was_stored
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer
+from celery_poison.worker.heartbeat import Shutdown
 from celery_poison.worker.inflight import FOR_A_COPY, Acknowledged, DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation, Lease, rejoins_before
 from celery_poison.worker.quarantine_writer import QuarantineWriter
@@ -69,11 +70,7 @@ class Case:
 
 @dataclass(eq=False, repr=False)
 class Outcomes:
-    """Carries out, for one worker, what becomes of messages whose runs ended.
-
-    Args:
-        is_leaving: whether the worker shuts down.
-    """
+    """Carries out, for one worker, what becomes of messages whose runs ended."""
 
     me: Incarnation
     settings: Settings
@@ -87,7 +84,7 @@ class Outcomes:
     inflight: InFlight
     quarantine_writer: QuarantineWriter
     announce: Announcer
-    is_leaving: Callable[[], bool]
+    shutdown: Shutdown
 
     # --- somebody or something is to blame -----------------------------------------------------
 
@@ -227,7 +224,7 @@ class Outcomes:
             failure = what.failure and bool(start.diverts)
             return self.ledger.crash(mid, start, cause=what.cause, shared=False, failure=failure, known=known)
         cause, failure = what.cause, what.failure
-        if self.is_leaving():
+        if self.shutdown.is_begun:
             cause, failure = causes.SHUTDOWN, False
         finished = self.ledger.interrupt(mid, start, cause=cause, failure=failure, known=known)
         return RecordedEnd(NO_HISTORY, finished=finished)

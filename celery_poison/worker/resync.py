@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +18,7 @@ from functools import partial
 from celery.utils.log import get_logger
 
 from celery_poison import causes
+from celery_poison.broker.held import Holdings
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.queries import Queries
@@ -103,7 +104,6 @@ class Resync:
         writer: of this process; what it writes to a master that Sentinel has replaced is lost.
         pause: seconds between two questions to Sentinel, and between two looks at the ledger after a
             disturbance.
-        owes: tells whether the broker has not heard of an acknowledgement.
 
     Attributes:
         broker_is_away: its connection was lost, and there is no other yet.
@@ -119,7 +119,7 @@ class Resync:
     inflight: InFlight
     background: Background
     loop: EventLoop
-    owes: Callable[[], bool]
+    holdings: Holdings
     broker_is_away = False
     _recheck_until = _next_recheck = 0.0
     _missing = 0
@@ -159,7 +159,7 @@ class Resync:
         """Forget what was acknowledged, while there is a broker that has heard of it."""
         # Nothing waits in an idle worker: its event loop is left asleep.
         heard_until = self.loop.has_run_until() if self.deferred_cleanup.has_work else 0.0
-        if not self.broker_is_away and not self.owes():
+        if not self.broker_is_away and not self.holdings.owes_acknowledgements:
             self.deferred_cleanup.clean_up(heard_until)
 
     def keep(self, end: Acknowledged) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from traceback import walk_tb
-from types import CodeType
 from typing import Any
 
 from celery import Celery
@@ -30,6 +29,7 @@ from celery_poison.producer.outbox import Outbox
 from celery_poison.quarantine.stored import Identity, identity_of, original, word
 from celery_poison.settings import Settings
 from celery_poison.text import clean
+from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import size_of
@@ -71,7 +71,6 @@ class Unprocessable:
     """Stands in for a consumer's ways to drop a message, on the event loop.
 
     Args:
-        dispatch: code of what every request of the worker passes: whatever came so far was no garbage.
         complain: takes what is wrong with us; Celery's own way is gone then.
     """
 
@@ -81,7 +80,6 @@ class Unprocessable:
     me: Incarnation
     background: Background
     writer: QuarantineWriter
-    dispatch: CodeType
     complain: Callable[[Exception], object]
     outbox: Outbox
 
@@ -142,7 +140,8 @@ class Unprocessable:
         if isinstance(error, lost) and not isinstance(error, KeyError):
             return False
         passed = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
-        return not message.acknowledged and self.dispatch not in passed
+        # Whatever came as far as what every request passes was no garbage.
+        return not message.acknowledged and Dispatcher.__call__.__code__ not in passed
 
     def _fault_of_eta(self, message: Any) -> Exception | None:
         """Return the error of a time that Celery can read, and not wait for; it drops such a message."""

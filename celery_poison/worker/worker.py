@@ -75,7 +75,7 @@ class Worker:
         self.complain = Complaints()
         self.loop = EventLoop()
         self._background = Background(self.complain)
-        self._announce = Announcer(lambda: self.loop.consumer)
+        self._announce = Announcer(self.loop)
         self._open_ledger()
         self._pausing = Pausing(
             app, self._ledger, self._me, self._background, self.loop, self._announce, self.complain
@@ -130,7 +130,6 @@ class Worker:
             self._me,
             self._background,
             self._quarantine_writer,
-            Dispatcher.__call__.__code__,
             self.complain,
             self._plugin.outbox,
         )
@@ -154,7 +153,7 @@ class Worker:
             self._inflight,
             self._background,
             self.loop,
-            lambda: self._holdings.owes_acknowledgements,
+            self._holdings,
         )
 
     def _make_outcomes(self) -> None:
@@ -173,7 +172,7 @@ class Worker:
             self._inflight,
             self._quarantine_writer,
             self._announce,
-            lambda: self.shutdown.is_begun,
+            self.shutdown,
         )
 
     def _make_rejoin(self) -> None:
@@ -213,18 +212,15 @@ class Worker:
         return partial(in_cell.prepare, self._me.worker, ledger, self._recorder.secret, reports)
 
     def _make_heartbeat(self) -> None:
-        settings, pool = self._settings, self._pool
+        settings = self._settings
         payload = Payload(
-            self._app, self._me, pool, self.shutdown, self.loop, self._pausing.out, self.complain
+            *(self._app, self._me, self._pool, self.shutdown, self.loop, self._pausing),
+            *(self.reconnect_cleanup, self._deferred_cleanup, self.complain),
         )
         self.heartbeat = Heartbeat(
             self._plugin.open_ledger(),
             self._me,
-            lambda: payload.now(
-                reconnected=self.reconnect_cleanup.has_reconnected,
-                unguarded=self._deferred_cleanup.missing,
-                ledger_errors=self.complain.count,
-            ),
+            payload,
             self.shutdown,
             self._health,
             self._lease,
@@ -320,12 +316,7 @@ class Worker:
         """Set up a process of the pool, in that process."""
         if self._crash_reports is not None:
             crash_reports.begin_report(self._crash_reports.path)
-        keep_child_alive(
-            self._writer,
-            self._ledger.keys.child(self._me.worker, os.getpid()),
-            self._settings.heartbeat_interval,
-            self._settings.activation_interval,
-        )
+        keep_child_alive(self._writer, self._ledger.keys, self._me.worker, self._settings)
 
     # --- beside its messages --------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Payload, Shutdown
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.threads import EventLoop
@@ -32,16 +34,13 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
 
 def _vitals(shutdown: Shutdown) -> dict[str, Any]:
     """Return what a heartbeat of this process would tell."""
-
-    def complain(error: Exception) -> None:
-        raise error
-
     app = Celery(broker="redis://nowhere", set_as_current=False)
     pool = PoolFacts("solo", 1, True, None, None, enforces_soft=False, enforces_hard=False)
-    payload = Payload(app, Incarnation("w1@host"), pool, shutdown, EventLoop(), list, complain)
-    told: dict[str, Any] = json.loads(
-        str(payload.now(reconnected=False, unguarded=0, ledger_errors=0)["vitals"])
+    others: Any = SimpleNamespace(out=list, has_reconnected=False, missing=0)
+    payload = Payload(
+        *(app, Incarnation("w1@host"), pool, shutdown, EventLoop(), others, others, others, Complaints())
     )
+    told: dict[str, Any] = json.loads(str(payload.now()["vitals"]))
     return told
 
 

@@ -12,6 +12,7 @@ from celery import Celery
 from celery_poison.fleet import WorkerRecord
 from celery_poison.quarantine.deaf import GRACE, QUIET, Deaf, is_quiet, missed
 from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Payload, Shutdown
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.threads import EventLoop
@@ -95,18 +96,21 @@ class Reception:
 
     def __init__(self, loop: EventLoop, slots: int) -> None:
         pool = PoolFacts("solo", slots, True, None, None, enforces_soft=False, enforces_hard=False)
-        app, self.errors = Celery(broker="redis://nowhere", set_as_current=False), list[Exception]()
-        self._payload = Payload(app, Incarnation("w1@h"), pool, Shutdown(), loop, list, self.errors.append)
+        app, self.complaints = Celery(broker="redis://nowhere", set_as_current=False), Complaints()
+        others: Any = SimpleNamespace(out=list, has_reconnected=False, missing=0)
+        self._payload = Payload(
+            *(app, Incarnation("w1@h"), pool, Shutdown(), loop, others, others, others, self.complaints)
+        )
 
     def quiet_ms(self) -> int | str:
-        return self._payload.now(reconnected=False, unguarded=0, ledger_errors=0)["quiet_ms"]
+        return self._payload.now()["quiet_ms"]
 
 
-def _on(channel: Any, slots: int = 2) -> tuple[Reception, list[Exception]]:
+def _on(channel: Any, slots: int = 2) -> tuple[Reception, Complaints]:
     loop = EventLoop()
     loop.consumer = SimpleNamespace(task_consumer=SimpleNamespace(channel=channel))
     reception = Reception(loop, slots)
-    return reception, reception.errors
+    return reception, reception.complaints
 
 
 def test_the_time_since_the_last_poll_is_told_and_since_the_start_before_the_first(clock: Clock) -> None:
@@ -147,4 +151,4 @@ def test_what_cannot_be_known_is_left_out(clock: Clock) -> None:
         def __init__(self) -> None: ...
 
     reception, errors = _on(Broken())
-    assert reception.quiet_ms() == "" and len(errors) == 1
+    assert reception.quiet_ms() == "" and errors.count == 1

@@ -16,7 +16,6 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.settings import Settings
-from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.threads import EventLoop
 from celery_poison.worker.unprocessable import Unprocessable
@@ -112,9 +111,8 @@ class Site:
             self.app, self.settings, self.ledger, {}, nobody, recorder, nobody, announce, errors, self._loop
         )
         background: Any = SimpleNamespace(do=_at_once)
-        code, complain = Dispatcher.__call__.__code__, self.problems.append
         return Unprocessable(
-            self.app, self.settings, self._loop, me, background, self.writer, code, complain, _unheard
+            self.app, self.settings, self._loop, me, background, self.writer, self.problems.append, nobody
         )
 
     def close(self) -> None:
@@ -128,10 +126,6 @@ class Site:
             self._connection.drain_events(timeout=PATIENCE)
         self._celerys.perform_pending_operations()
         return self.message
-
-
-def _unheard(message: Any, queue: str, reason: str) -> None:
-    """Nobody sent it by an outbox."""
 
 
 def _at_once(job: Callable[[], object], *unavailable: object) -> None:
