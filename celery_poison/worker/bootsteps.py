@@ -136,7 +136,7 @@ class GuardStep(bootsteps.ConsumerStep):
         ours.exits.follow(consumer.pool)
         keep_what_runs(consumer.pool)
         watch_again(consumer.pool)
-        ours.reconnect_cleanup.connected(consumer)
+        ours.rejoin.connected(consumer)
         ours.renew()
         ours.begin_rounds()
         ours.cells.attach(self._dispatcher.take_back)
@@ -146,7 +146,7 @@ class GuardStep(bootsteps.ConsumerStep):
 
     def stop(self, consumer: Any) -> None:
         if consumer.blueprint.state == bootsteps.RUN:  # its connection is lost; else the worker leaves
-            self._worker.reconnect_cleanup.away()
+            self._worker.rejoin.away()
         self._dispatcher.clear()
 
     def shutdown(self, consumer: Any) -> None:

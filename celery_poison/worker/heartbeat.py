@@ -30,7 +30,7 @@ from celery_poison.worker.inflight import DeferredCleanup
 from celery_poison.worker.lease import Incarnation, Lease, clock
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
-from celery_poison.worker.rejoin import ReconnectCleanup, Rejoin
+from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.threads import EventLoop, start_real_thread
 
 #: Seconds after which a shutdown is told at the latest.
@@ -78,7 +78,7 @@ class Payload:
         shutdown: Shutdown,
         loop: EventLoop,
         pausing: Pausing,
-        reconnect_cleanup: ReconnectCleanup,
+        rejoin: Rejoin,
         deferred_cleanup: DeferredCleanup,
         complain: Complaints,
     ) -> None:
@@ -88,7 +88,7 @@ class Payload:
         self._shutdown = shutdown
         self._loop = loop
         self._pausing = pausing
-        self._reconnect_cleanup = reconnect_cleanup
+        self._rejoin = rejoin
         self._deferred_cleanup = deferred_cleanup
         self._complain = complain
         self._group = MemoryGroup()
@@ -112,7 +112,7 @@ class Payload:
             "queues": ",".join(sorted(self._app.amqp.queues.consume_from)),
             "paused": ",".join(self._pausing.out()),
             "stopping": int(self._shutdown.is_begun),
-            "reconnected": int(self._reconnect_cleanup.has_reconnected),
+            "reconnected": int(self._rejoin.has_reconnected),
             "unguarded": self._deferred_cleanup.missing,
             "ledger_errors": self._complain.count,
             "quiet_ms": self._known(self._quiet_ms),

@@ -150,7 +150,7 @@ def hear_of_begun(consumer: Any) -> None:
     """Read what the processes of a pool have said: a task that has begun is not given back.
 
     The event loop reads it otherwise, and may have been kept from that by a broker that does not answer. What
-    begins after this is void (:meth:`ReconnectCleanup.disconnected`, before).
+    begins after this is void (:meth:`Rejoin.disconnected`, before).
     """
     pool: Any = getattr(consumer.pool, "_pool", None)
     hub = consumer.hub

@@ -7,7 +7,7 @@ meanwhile. What an earlier broker connection left here is void, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Phase
+from celery_poison.settings import Settings
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Incarnation, Lease
@@ -30,14 +31,11 @@ logger = get_logger("celery_poison")
 
 @dataclass(eq=False, repr=False)
 class Rejoin:
-    """Lets one worker live on under a new name.
-
-    Args:
-        activation: ``poison_activation_interval``, in seconds.
-        observes: nobody puts back what it holds (``poison_observe_only``): a new name is all it needs.
+    """Lets one worker live on under a new name, and clears up behind each of its broker connections.
 
     Attributes:
-        is_fenced: it was taken for dead, and has no new broker connection yet.
+        is_fenced: it was taken for dead, and has no new broker connection yet. Never one that only observes:
+            nobody puts back what it holds, and a new name is all it needs.
     """
 
     me: Incarnation
@@ -46,9 +44,11 @@ class Rejoin:
     inflight: InFlight
     loop: EventLoop
     complain: Complaints
-    activation: float
-    observes: bool = field(kw_only=True)
+    background: Background
+    resync: Resync
+    settings: Settings
     _must_return = False
+    _connections = 0
     is_fenced = False
 
     def taken_for_dead(self) -> None:
@@ -56,12 +56,11 @@ class Rejoin:
         logger.critical(
             "celery_poison: this worker was silent for longer than poison_activation_interval=%s s,"
             " or cut off, and was taken for dead; its messages run elsewhere",
-            self.activation,
+            self.settings.activation_interval,
         )
-        self.is_fenced = not self.observes
+        self.is_fenced = self._must_return = not self.settings.observe_only
         self.me.rejoin()
         self.lease.rejoined()
-        self._must_return = not self.observes
 
     def go_through(self) -> None:
         """Take back what runs and is still this worker's, and begin afresh (in the background thread)."""
@@ -77,21 +76,6 @@ class Rejoin:
                 self.complain(error)
         self.loop.call_in_loop(partial(self.loop.start_afresh, "it was taken for dead"))
 
-
-@dataclass(eq=False, repr=False)
-class ReconnectCleanup:
-    """Clears up in one worker when a broker connection is lost, and when the next one begins."""
-
-    loop: EventLoop
-    ledger: Ledger
-    inflight: InFlight
-    background: Background
-    me: Incarnation
-    lease: Lease
-    rejoin: Rejoin
-    resync: Resync
-    _connections = 0
-
     @property
     def has_reconnected(self) -> bool:
         """Whether the worker has lost its broker connection before."""
@@ -101,7 +85,7 @@ class ReconnectCleanup:
         """A broker connection begins: what came by earlier ones and has not begun is dropped."""
         self.disconnected()
         self._connections += 1
-        self.rejoin.is_fenced = False
+        self.is_fenced = False
         if void := self.inflight.connection_lost(active_requests):
             self.background.do(partial(take_back_claims, self.ledger, void))
         forgets = consumer.connection.transport.driver_type == "redis"

@@ -37,7 +37,7 @@ from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.processes import Exits
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.recorder import Recorder
-from celery_poison.worker.rejoin import ReconnectCleanup, Rejoin
+from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
 from celery_poison.worker.threads import Background, EventLoop, Retry
@@ -83,7 +83,6 @@ class Worker:
         self._make_quarantine_writer()
         self._make_resync()
         self._make_outcomes()
-        self._make_rejoin()
         self._make_cells()
         self._make_heartbeat()
         self._configure_processes()
@@ -140,7 +139,7 @@ class Worker:
         self._resync_window = ResyncWindow(self._settings.activation_interval, tell_again)
         self._deferred_cleanup = DeferredCleanup(self._ledger)
         self._holdings = Holdings(
-            self._inflight.tags_in_use, lambda channel: self.reconnect_cleanup.channel_closes(channel)
+            self._inflight.tags_in_use, lambda channel: self.rejoin.channel_closes(channel)
         )
         self._resync = Resync(
             self._ledger,
@@ -174,28 +173,16 @@ class Worker:
             self._announce,
             self.shutdown,
         )
-
-    def _make_rejoin(self) -> None:
-        """What is done when this worker was taken for dead, and when a broker connection is lost."""
-        self._rejoin = Rejoin(
+        self.rejoin = Rejoin(
             self._me,
             self._lease,
             self._ledger,
             self._inflight,
             self.loop,
             self.complain,
-            self._settings.activation_interval,
-            observes=self._settings.observe_only,
-        )
-        self.reconnect_cleanup = ReconnectCleanup(
-            self.loop,
-            self._ledger,
-            self._inflight,
             self._background,
-            self._me,
-            self._lease,
-            self._rejoin,
             self._resync,
+            self._settings,
         )
         self._owners = Owners(self._ledger)
 
@@ -215,7 +202,7 @@ class Worker:
         settings = self._settings
         payload = Payload(
             *(self._app, self._me, self._pool, self.shutdown, self.loop, self._pausing),
-            *(self.reconnect_cleanup, self._deferred_cleanup, self.complain),
+            *(self.rejoin, self._deferred_cleanup, self.complain),
         )
         self.heartbeat = Heartbeat(
             self._plugin.open_ledger(),
@@ -224,7 +211,7 @@ class Worker:
             self.shutdown,
             self._health,
             self._lease,
-            self._rejoin,
+            self.rejoin,
             self.exits,
             self.complain,
             settings.heartbeat_interval,
@@ -269,7 +256,7 @@ class Worker:
             endpoints=self._pausing.endpoints,
             loop=self.loop,
             inflight=self._inflight,
-            rejoin=self._rejoin,
+            rejoin=self.rejoin,
             cells=self.cells,
             checker=self._checker,
             recorder=self._recorder,
@@ -302,7 +289,7 @@ class Worker:
     def dispatcher(self, consumer: Any) -> Dispatcher:
         """Return what stands in for the consumer's ``on_task_request``."""
         return Dispatcher(
-            *(consumer, self._settings, self._rejoin, self._lease, self._health),
+            *(consumer, self._settings, self.rejoin, self._lease, self._health),
             *(self.cells, self._recorder),
         )
 
@@ -334,7 +321,7 @@ class Worker:
             self._background.do(self._resync.follow_master)
 
     def _go_round(self) -> None:
-        self._rejoin.go_through()
+        self.rejoin.go_through()
         self._owners.read()
         # Nothing is forgotten here while Redis is away: it may come back having forgotten more than that.
         if self._writer.open():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from celery_poison.errors import StaleDelivery
+from celery_poison.settings import Settings
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.rejoin import Rejoin
 
@@ -23,13 +24,10 @@ class Surroundings:
             "inflight": SimpleNamespace(in_pool=lambda: requests),
             "loop": SimpleNamespace(call_in_loop=lambda call: call(), start_afresh=self.said.append),
             "complain": self.said.append,
+            "background": None,
+            "resync": None,
         }
-        self.rejoin = Rejoin(
-            self.me,
-            *fakes.values(),
-            activation=10.0,
-            observes=observes,
-        )
+        self.rejoin = Rejoin(self.me, **fakes, settings=Settings(observe_only=observes))
 
     def _request(self, mid: str) -> Any:
         return SimpleNamespace(

@@ -18,7 +18,7 @@ from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Lease
 from celery_poison.worker.processes import hear_of_begun
 from celery_poison.worker.receive import note_delivery
-from celery_poison.worker.rejoin import ReconnectCleanup
+from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.threads import EventLoop
 
 
@@ -31,9 +31,9 @@ class Stub:
             task_consumer=SimpleNamespace(channel=channel), hub=None, pool=None
         )
         self.lease, self.dropped, self.handled = Lease(10.0), list[Any](), list[Any]()
-        parts: dict[str, Any] = dict.fromkeys(signature(ReconnectCleanup).parameters)
+        parts: dict[str, Any] = dict.fromkeys(signature(Rejoin).parameters)
         parts |= {"loop": self.loop, "lease": self.lease, "me": SimpleNamespace(issued=1)}
-        self.cleanup = ReconnectCleanup(**parts)
+        self.cleanup = Rejoin(**parts)
         parts = dict.fromkeys(signature(Admission).parameters) | {
             "handler": self.handled.append,
             "loop": self.loop,
