@@ -49,12 +49,12 @@ class Cells:
     """The cells of one worker."""
 
     def __init__(self, host: Host, settings: Settings) -> None:
-        self._host = host
+        self.host = host
         self._loop = host.loop
         self._settings = settings
         self._give_back: Callable[[Any], Any] = lambda request: None
         count = settings.trial_cells or how_many(host.pool.slots)
-        self._free = [Runner(host, self._open, self._refused, self._finished) for _ in range(count)]
+        self._free = [Runner(self) for _ in range(count)]
         #: Those that are at a trial: its request, the number of its connection, and whether it gave its
         #: credit back.
         self._running: dict[Runner, tuple[Any, int, bool]] = {}
@@ -80,7 +80,7 @@ class Cells:
         if not self._looked_for_origin:
             self._looked_for_origin = True
             if sys.platform == "linux" and sys.executable:
-                self._origin = origin_of(self._host.app)
+                self._origin = origin_of(self.host.app)
             if self._origin is None:
                 self._complain(
                     "no other process could load this app: it is in no module, or this is not Linux"
@@ -88,7 +88,7 @@ class Cells:
         return self._origin is not None
 
     def _complain(self, why: str) -> None:
-        self._host.complain(
+        self.host.complain(
             ConfigurationError(f"suspects cannot be tried in cells and run alone in the pool instead: {why}")
         )
 
@@ -135,7 +135,7 @@ class Cells:
             self._is_choosing = False
 
     def _begin_trials(self) -> None:
-        while self._waiting and self._free and not self._is_held and not self._host.shutdown.is_begun:
+        while self._waiting and self._free and not self._is_held and not self.host.shutdown.is_begun:
             request, epoch, is_credited = self._waiting.popleft()
             if epoch == self._loop.epoch and request in state.reserved_requests:
                 self._beginning, self._trial = request, None
@@ -154,25 +154,27 @@ class Cells:
             with suppress(AttributeError):
                 self._loop.consumer.qos.decrement_eventually()
 
-    def _finished(self, runner: Runner) -> None:
+    def finished(self, runner: Runner) -> None:
+        """Go on after a trial (on the event loop)."""
         _, epoch, is_credited = self._running.pop(runner)
         self._free.append(runner)
         self._take_credit(epoch, is_credited=is_credited)
         self._next()
 
-    def _refused(self, trial: Trial, error: Exception) -> None:
+    def refused(self, trial: Trial, error: Exception) -> None:
+        """Give back a trial that no cell could be had for (on the event loop)."""
         if isinstance(error, CannotOpen):
             self._doubts_until = time.monotonic() + DOUBT
         self._complain(str(error) if isinstance(error, CannotOpen) else repr(error))
         trial.request.is_refused_by_cells = True
         self._give_back(trial.request)
 
-    def _open(self) -> OpenCell:
+    def open_cell(self) -> OpenCell:
         """Open a cell (in the thread of its runner)."""
         assert self._origin is not None
-        patched_for = self._host.pool.name if real_thread_starter() is not None else ""
-        setup = Setup(self._origin, self._host.prepare(), patched_for)
-        return OpenCell(setup, self._settings.trial_memory_limit or 0, self._host.lease)
+        patched_for = self.host.pool.name if real_thread_starter() is not None else ""
+        setup = Setup(self._origin, self.host.prepare(), patched_for)
+        return OpenCell(setup, self._settings.trial_memory_limit or 0, self.host.lease)
 
     def apply_async(
         self,
@@ -188,7 +190,7 @@ class Cells:
     ) -> None:
         """As the pool's, for the request whose turn it is."""
         assert self._beginning is not None
-        limits = self._host.pool
+        limits = self.host.pool
         self._trial = Trial(
             self._beginning,
             args,
@@ -224,25 +226,12 @@ class Runner:
     """The thread (a greenlet, where there are such) that tries one suspect after the other, in its own cell.
 
     What it hears goes to the event loop. Nobody else uses its cell, but for orders to end what runs there.
-
-    Args:
-        open_cell: opens it; raises CannotOpen.
-        refused: takes, on the event loop, a trial that no cell could be had for, and why.
-        finished: is called there after every trial.
     """
 
-    def __init__(
-        self,
-        host: Host,
-        open_cell: Callable[[], OpenCell],
-        refused: Callable[[Trial, Exception], Any],
-        finished: Callable[[Runner], Any],
-    ) -> None:
-        self._host = host
-        self._loop = host.loop
-        self._open_cell = open_cell
-        self._refused = refused
-        self._finished = finished
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._host = cells.host
+        self._loop = cells.host.loop
         self._trials: queue.Queue[Trial | None] = queue.Queue()
         self._trial: Trial | None = None
         self._thread: threading.Thread | None = None
@@ -300,8 +289,8 @@ class Runner:
                 if self._ending:
                     break
                 self._close(kill=True)
-                self._report(partial(self._refused, trial, error))
-            self._report(partial(self._finished, self))
+                self._report(partial(self._cells.refused, trial, error))
+            self._report(partial(self._cells.finished, self))
         self._close(kill=True)
 
     def _report(self, call: Callable[[], Any]) -> None:
@@ -312,7 +301,7 @@ class Runner:
         for last in (False, True):
             self.has_begun = False
             try:
-                cell = self._cell = self._cell or self._open_cell()
+                cell = self._cell = self._cell or self._cells.open_cell()
                 if trial.request.type not in cell.tasks:
                     raise CannotOpen(f"task {trial.request.type} is not there when the app is loaded anew")
                 if trial.request.epoch != self._loop.epoch:
@@ -324,7 +313,7 @@ class Runner:
             except CannotOpen as error:
                 if error.was_killed and not last:
                     continue
-                self._report(partial(self._refused, trial, error))
+                self._report(partial(self._cells.refused, trial, error))
                 return
             except OSError:  # the cell has ended since it was used last
                 self._close(kill=True)

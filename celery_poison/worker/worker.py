@@ -22,7 +22,7 @@ from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.error_transactions import ErrorTransactions, for_failed_sends
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Host, PoolFacts, Prepare
-from celery_poison.worker import child, crash_reports, in_cell
+from celery_poison.worker import child, crash_reports
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Attempts, Complaints, greet
 from celery_poison.worker.blocklist import Checker, Fingerprints
@@ -196,7 +196,7 @@ class Worker:
     def _prepare_cell(self) -> Prepare:
         ledger = self._plugin.ledger_url, self._settings.namespace
         reports = self._crash_reports.path if self._crash_reports else ""
-        return partial(in_cell.prepare, self._me.worker, ledger, self._recorder.secret, reports)
+        return partial(child.prepare, self._me.worker, ledger, self._recorder.secret, reports)
 
     def _make_heartbeat(self) -> None:
         settings = self._settings

@@ -49,7 +49,8 @@ def begin(cell: Cell, opening: threading.Event, may_open: threading.Event) -> tu
         loop=SimpleNamespace(epoch=1, call_in_loop=lambda call: None),
         shutdown=SimpleNamespace(is_begun=False),
     )
-    runner = Runner(host, open_cell, lambda trial, error: None, lambda runner: None)
+    cells: Any = SimpleNamespace(host=host, open_cell=open_cell, refused=ignore, finished=ignore)
+    runner = Runner(cells)
     request: Any = SimpleNamespace(type="t", epoch=1, alone=2)
     runner.take(Trial(request, ("it",), ignore, ignore, ignore, ignore, None, None))
     return runner, host
