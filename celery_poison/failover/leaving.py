@@ -284,10 +284,11 @@ class Retention:
     def _delete(self, state: State, mids: Sequence[str]) -> int:
         rows = {mid: self._queries.message(mid) for mid in mids}
         # What leaves quarantine by itself is not to be given up on its way.
+        leaving = ("destination", "retry_at", "sent_at") if state is State.NDLV else ()
         old = {
             mid: row
             for mid, row in rows.items()
-            if row.get("state") == state.encode() and (state is State.FAIL or not _leaves(row))
+            if row.get("state") == state.encode() and not any(row.get(name) for name in leaving)
         }
         if old:
             self._write([line_of({"body": b"", **row}) for row in old.values()])
@@ -320,7 +321,3 @@ class Retention:
             os.fsync(directory)  # else the file's name may be lost with the machine
         finally:
             os.close(directory)
-
-
-def _leaves(row: dict[str, bytes]) -> bool:
-    return any(row.get(name) for name in ("destination", "retry_at", "sent_at"))

@@ -311,7 +311,13 @@ class StandaloneMonitor:
 
     def run(self) -> None:
         """Watch until :meth:`stop` is called from a signal handler or another thread."""
-        threading.Thread(target=self._stay_connected, name="poison-presence", daemon=True).start()
+
+        def stay_connected() -> None:
+            while True:
+                self._writer.open()
+                self._writer.wait(TICK)
+
+        threading.Thread(target=stay_connected, name="poison-presence", daemon=True).start()
         self._monitor.work()
         try:
             self._ledger.retire(self.name)
@@ -329,11 +335,6 @@ class StandaloneMonitor:
             leave_notice(self._ledger, Notice(id, Fact.CANDIDATE, story))
         except LedgerUnavailable as error:
             logger.debug("celery_poison: nobody will announce this candidate: %s", error)
-
-    def _stay_connected(self) -> None:
-        while True:
-            self._writer.open()
-            self._writer.wait(TICK)
 
 
 # --- host evidence ---------------------------------------------------------------------------------

@@ -68,7 +68,10 @@ def _serve(host: socket.socket, prepared: Prepared) -> None:
             return
         send(host, ("accepted", os.getpid(), time.monotonic()))
         ok, value = _run(prepared, arguments, alone)
-        error, is_confined = _error_in(value), resource.getrlimit(resource.RLIMIT_DATA) != unconfined
+        info = value[1] if isinstance(value, tuple) and value[0] else value
+        error = getattr(info, "exception", None)  # that it has raised
+        error = getattr(error, "exc", error)
+        is_confined = resource.getrlimit(resource.RLIMIT_DATA) != unconfined
         if is_confined and error is not None and read_end(error)[1] == causes.MEMORY_ERROR:
             # It met the limit that the watcher has set, and the watcher knows what that means.
             os.kill(os.getpid(), signal.SIGKILL)
@@ -95,13 +98,6 @@ def _run(prepared: Prepared, arguments: tuple[Any, ...], alone: int) -> tuple[bo
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     except SoftTimeLimitExceeded as error:  # it came when the task had just ended
         return False, info_of(error)
-
-
-def _error_in(value: Any) -> BaseException | None:
-    """Return what a run has raised, of what it returned or raised to the pool."""
-    info = value[1] if isinstance(value, tuple) and value[0] else value
-    error = getattr(info, "exception", None)
-    return getattr(error, "exc", error)
 
 
 #: Bytes that a suspect may leave behind for the next one.
@@ -171,7 +167,8 @@ def _first_of_thread(greenlet: Any) -> Any:
 
 def origin_of(app: Celery) -> Origin | None:
     """Return where ``app`` comes from; None when no other process could load it."""
-    if name := _named_on_command_line():
+    is_celery = os.path.basename(sys.argv[0]).startswith(("celery", "__main__"))
+    if is_celery and (name := next(apps_given(), "")):
         return Origin(name=name)
     for module in sorted(sys.modules.values(), key=_is_script):
         for attribute, value in list(getattr(module, "__dict__", {}).items()):
@@ -193,12 +190,6 @@ def _within(module: ModuleType, attribute: str) -> Origin | None:
     if spec is not None:  # run as ``python -m``
         return Origin(name=f"{spec.name}:{attribute}")
     return Origin(script=os.path.abspath(script), attribute=attribute) if script else None
-
-
-def _named_on_command_line() -> str:
-    if not os.path.basename(sys.argv[0]).startswith(("celery", "__main__")):
-        return ""
-    return next(apps_given(), "")
 
 
 def load(origin: Origin) -> Celery:

@@ -138,7 +138,7 @@ class Announcer:
         sentence = f"celery_poison: {story}; see {page} in Flower, or: {command(f'poison show {id}')}"
         self._send(kind, uuid=id, exception=sentence, traceback="", **fields)
 
-    def _send(self, kind: str, **fields: Any) -> None:
+    def _send(self, kind: str, /, **fields: Any) -> None:
         dispatcher = self._dispatcher()
         if dispatcher is not None:
             dispatcher.send(kind, **fields)

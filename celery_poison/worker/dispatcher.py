@@ -82,7 +82,12 @@ class Dispatcher:
 
     def look(self) -> None:
         """Let through whoever may run now."""
-        self._advance()
+        # Celery before 5.7 has only the active ones after a lost connection.
+        here = state.reserved_requests, state.active_requests
+        if self._alone is not None and not any(self._alone in requests for requests in here):
+            self._alone, self._is_in_pool = None, False
+        somebody_must_be_alone = self._let_through()
+        self.cells.hold(self._is_in_pool or somebody_must_be_alone)
         if (self._waiting or self._alone is not None) and not self._looking:
             self._looking = True
             self.consumer.timer.call_after(LOOK_AGAIN, partial(self._look_again, self._connection))
@@ -95,12 +100,6 @@ class Dispatcher:
         self.consumer.pool.maintain_pool()
         self.look()
 
-    def _advance(self) -> None:
-        if self._alone is not None and not _is_here(self._alone):
-            self._alone, self._is_in_pool = None, False
-        somebody_must_be_alone = self._let_through()
-        self.cells.hold(self._is_in_pool or somebody_must_be_alone)
-
     def _let_through(self) -> bool:
         """Return whether the first who waits can only run alone, and something runs."""
         while self._waiting and self._alone is None and self.may_start():
@@ -112,19 +111,16 @@ class Dispatcher:
             elif self.cells.takes(request) and not request.needs_idle_worker:
                 self.cells.admit(self._waiting.popleft())
             elif self._nothing_runs():
-                self._run_alone(self._waiting.popleft())
+                self._alone = self._waiting.popleft()
+                if self.cells.takes(request):
+                    self.cells.admit(request, first=True)
+                    self.cells.hold(False)
+                else:
+                    self._is_in_pool = True
+                    self.dispatch(request)
             else:
                 return True
         return False
-
-    def _run_alone(self, request: Any) -> None:
-        self._alone = request
-        if self.cells.takes(request):
-            self.cells.admit(request, first=True)
-            self.cells.hold(False)
-        else:
-            self._is_in_pool = True
-            self.dispatch(request)
 
     def _nothing_runs(self) -> bool:
         waiting = set(map(id, (*self._waiting, *self.cells.waiting())))
@@ -140,11 +136,6 @@ class Dispatcher:
         # Celery before 5.6 forgets with the connection who wanted to be called.
         self._connection += 1
         self._looking = False
-
-
-def _is_here(request: Any) -> bool:
-    """Whether it waits or runs here. Celery before 5.7 has only the active ones after a lost connection."""
-    return request in state.reserved_requests or request in state.active_requests
 
 
 def _is_alone(request: Any) -> bool:

@@ -84,7 +84,10 @@ class Lease:
     def __init__(self, activation: float, fd: int | None = None) -> None:
         # Others count from the moment when Redis heard the heartbeat; here it is doubted a little earlier.
         self._trust = activation - min(1.0, activation / 10)
-        self.fd = _new_memory() if fd is None else fd
+        self.fd = -1 if fd is None else fd
+        if fd is None and hasattr(os, "memfd_create"):
+            self.fd = os.memfd_create("poison-lease")
+            os.ftruncate(self.fd, _LAYOUT.size)
         self._memory = mmap.mmap(self.fd, _LAYOUT.size)
         self._rejoins = self._void = 0
         if fd is None:
@@ -121,14 +124,6 @@ class Lease:
         confirmed_at, rejoins, _ = _LAYOUT.unpack_from(self._memory, 0)
         outdated = token is not None and rejoins > 0 and rejoins_before(token) < rejoins
         return outdated or bool(clock() - confirmed_at > self._trust)
-
-
-def _new_memory() -> int:
-    if not hasattr(os, "memfd_create"):
-        return -1
-    fd = os.memfd_create("poison-lease")
-    os.ftruncate(fd, _LAYOUT.size)
-    return fd
 
 
 def rejoins_before(token: str) -> int:

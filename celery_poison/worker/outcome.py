@@ -242,8 +242,12 @@ class Outcomes:
         if rejoins_before(ticket.token) < self.me.rejoins:
             keep_for = FOR_A_COPY if copy else self.settings.activation_interval
             self.deferred_cleanup.keep([end], keep_for)  # nobody recovers this former life any more
-            self.background.do(partial(self._ended_in_a_former_life, request, final=final))
-            return
+
+            def ended_in_a_former_life() -> None:
+                if self._counts_still(request) and _has_history(request):
+                    self.ledger.acquit(request.mid, request.start(), final=final, copy=True)
+
+            return self.background.do(ended_in_a_former_life)
         if copy:
             self.resync.keep(end)
         else:  # a little later, since the acknowledgement may be lost with its connection
@@ -252,10 +256,6 @@ class Outcomes:
             over = time.monotonic() + 3 * self.settings.activation_interval
             acquittal = ticket.mid, request.start(), final
             self.background.do_together(self._acquit, (acquittal, request.poison.overtaken, over))
-
-    def _ended_in_a_former_life(self, request: Any, *, final: bool) -> None:
-        if self._counts_still(request) and _has_history(request):
-            self.ledger.acquit(request.mid, request.start(), final=final, copy=True)
 
     def _acquit(
         self, ended: Sequence[tuple[tuple[str, Start, bool], tuple[str, bytes] | None, float]]

@@ -81,11 +81,8 @@ class EventLoop:
         """
         if self._has_run_until >= self._asked:
             self._asked = time.monotonic()
-            self.call_in_loop(partial(self._answer, self._asked))
+            self.call_in_loop(partial(setattr, self, "_has_run_until", self._asked))
         return self._has_run_until
-
-    def _answer(self, asked: float) -> None:
-        self._has_run_until = asked
 
     def deferred(self, function: Callable[..., object]) -> Callable[..., None]:
         """Return a function that runs ``function`` on the event loop, soon; from any thread."""

@@ -83,7 +83,11 @@ class Worker:
         self._make_quarantine_writer()
         self._make_resync()
         self._make_outcomes()
-        self._make_cells()
+        host = Host(
+            *(app, pool, self.loop, self.shutdown, self.complain),
+            *(self._prepare_cell, self.exits.of_cell, self._lease.fd),
+        )
+        self.cells = Cells(host, self._settings)
         self._make_heartbeat()
         self._configure_processes()
         greet(app)
@@ -185,13 +189,6 @@ class Worker:
             self._settings,
         )
         self._owners = Owners(self._ledger)
-
-    def _make_cells(self) -> None:
-        host = Host(
-            *(self._app, self._pool, self.loop, self.shutdown, self.complain),
-            *(self._prepare_cell, self.exits.of_cell, self._lease.fd),
-        )
-        self.cells = Cells(host, self._settings)
 
     def _prepare_cell(self) -> Prepare:
         ledger = self._plugin.ledger_url, self._settings.namespace

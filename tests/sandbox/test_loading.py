@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_poison.sandbox import child
 from celery_poison.sandbox.child import origin_of
 from celery_poison.sandbox.trial import Origin
 from celery_poison.testing import wait_until
@@ -34,7 +33,8 @@ SCRIPT = ROOT / "tests" / "sandbox" / "script.py"
 def test_the_command_line_names_the_app(monkeypatch: Any, argv: list[str], name: str) -> None:
     monkeypatch.setattr(sys, "argv", argv)
     monkeypatch.delenv("APP", raising=False)
-    assert child._named_on_command_line() == name
+    named = origin_of(Celery("z", set_as_current=False))
+    assert (named.name if named else "") == name
 
 
 def test_an_app_in_a_module_is_found_by_its_name(monkeypatch: Any) -> None:
