@@ -355,15 +355,15 @@ class Renewal:
         self._due = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Begin; it ends with the process, because running tasks outlast the consumer's shutdown."""
+    def begin(self) -> None:
+        """Begin a round at once, since there is a new connection, and go on for ever.
+
+        Running tasks outlast the consumer's shutdown.
+        """
+        self._due.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="poison-renewal", daemon=True)
             self._thread.start()
-
-    def soon(self) -> None:
-        """Let the next round begin at once: there is a new connection."""
-        self._due.set()
 
     def _work(self) -> None:
         while True:

@@ -293,8 +293,7 @@ class Worker:
     def renew(self) -> None:
         """Renew what is held of the broker, from now on; at once, since there is a new connection."""
         if self._renewal is not None:
-            self._renewal.start()
-            self._renewal.soon()
+            self._renewal.begin()
 
     def child_begins(self, **_: Any) -> None:
         """Set up a process of the pool, in that process."""
