@@ -11,27 +11,13 @@ from typing import Any, ClassVar
 import click
 from kombu.utils.json import dumps
 
-from celery_poison.cli.acts import Order, carry_out
+from celery_poison.cli.acts import Order, act_options, carry_out, choosing
 from celery_poison.cli.reading import whole
-from celery_poison.cli.session import filter_options, json_option, seconds, verb, who_options
+from celery_poison.cli.session import seconds, verb
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.search import Filter
 from celery_poison.quarantine.story import Detail
 from celery_poison.states import State
-
-
-def _options(what: str) -> tuple[Callable[..., Any], ...]:
-    return (
-        click.argument("ids", nargs=-1, metavar="[ID]..."),
-        *filter_options,
-        click.option("--group", metavar="GROUP", default="", help="Those of one group; see groups."),
-        click.option("--all", "everything", is_flag=True, help=f"Everything that was {what}."),
-        click.option("--dry-run", is_flag=True, help="Only show which messages this would touch."),
-        click.option("--yes", is_flag=True, help="Do not ask before touching more than one message."),
-        *who_options,
-        json_option,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +27,9 @@ class Discarded(Order):
     state: ClassVar[State] = State.FAIL
 
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
-        return [record for record in _given_up(quarantine, self) if record.resolution == "discarded"]
+        return [
+            record for record in super(Discarded, self).select(quarantine) if record.resolution == "discarded"
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +46,16 @@ class GivenUp(Order):
 
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
         latest = quarantine.queries.now_ms() / 1000 - self.older_than
-        return [record for record in _given_up(quarantine, self) if (record.last_seen or 0.0) <= latest]
-
-
-def _given_up(quarantine: Quarantine, order: Order) -> list[MessageRecord]:
-    if order.everything:
-        return quarantine.list(state=State.FAIL)
-    where = Filter.of_group(order.group) if order.group else Filter.parse(*order.filters)
-    return quarantine.list(state=State.FAIL, where=where)
+        return [
+            record
+            for record in super(GivenUp, self).select(quarantine)
+            if (record.last_seen or 0.0) <= latest
+        ]
 
 
 @verb(
-    *_options("discarded"),
+    *choosing("Those", "that was discarded"),
+    *act_options,
     click.option("--force", is_flag=True, help="Those named by id even if they were failed, or edited."),
 )
 def restore(ctx: click.Context, force: bool, **options: Any) -> None:
@@ -86,7 +72,8 @@ def restore(ctx: click.Context, force: bool, **options: Any) -> None:
 
 
 @verb(
-    *_options("given up"),
+    *choosing("Those", "that was given up"),
+    *act_options,
     click.option(
         "--older-than",
         metavar="AGE",
