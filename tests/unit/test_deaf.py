@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from celery_poison.fleet import WorkerRecord
-from celery_poison.quarantine.deaf import GRACE, QUIET, Deaf, is_quiet, missed
+from celery_poison.quarantine.queues import GRACE, QUIET, Deaf, is_quiet, missed
 from celery_poison.worker.heartbeat import Reception
 from celery_poison.worker.threads import EventLoop
 
