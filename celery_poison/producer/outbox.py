@@ -247,10 +247,6 @@ class OutboxDesk:
         self._host = host
         self._ledger = host.open_ledger()
 
-    def in_database(self) -> database.Waiting | None:
-        """Return what waits in the user's own database, or None where there is none."""
-        return database.waiting_rows(self._host.settings.outbox_database)
-
     def lanes(self) -> list[LaneRecord]:
         """Return how every destination stands in which something waits, or that is blocked."""
         return self._ledger.outbox_lanes()
