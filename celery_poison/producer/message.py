@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from kombu.utils import json as kombu_json
@@ -87,18 +87,7 @@ def _word(text: str) -> str:
 
 
 #: What is kept as JSON.
-_TOLD = (
-    "exchange",
-    "routing_key",
-    "declare",
-    "content_type",
-    "content_encoding",
-    "headers",
-    "properties",
-    "at",
-    "event",
-    "tied",
-)
+_TOLD = tuple(each.name for each in fields(Outgoing) if each.name not in ("task", "id", "mid", "body"))
 
 
 def _read(told: str) -> dict[str, Any]:
