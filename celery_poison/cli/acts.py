@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
@@ -64,21 +64,28 @@ of_quarantine = choosing("Every message", "in quarantine")
 _OPTIONS = (*of_quarantine, *act_options)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What somebody typed; ``state``: where the messages are that the act is for."""
+    """What somebody typed.
 
-    state: ClassVar[State] = State.NDLV
+    Attributes:
+        state: where the messages are that the act is for.
+        resolution: of those that were given up only these, where no ids were typed.
+        older_than: and only what was given up so many seconds ago.
+    """
 
     ids: Sequence[str]
     filters: Sequence[str]
     group: str
     everything: bool
-    dry_run: bool
-    yes: bool
-    note: str
-    actor: str
-    as_json: bool
+    dry_run: bool = False
+    yes: bool = False
+    note: str = ""
+    actor: str = ""
+    as_json: bool = False
+    state: State = State.NDLV
+    resolution: str = ""
+    older_than: float = 0.0
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.ids, self.filters, self.group, self.everything))) != 1:
@@ -90,12 +97,17 @@ class Order:
     def words(self) -> str:
         """What was typed instead of ids."""
         words = ["--all"] if self.everything else ["--group", self.group] if self.group else []
-        return shlex.join([*words, *(word for each in self.filters for word in ("--filter", each))])
+        words += [word for each in self.filters for word in ("--filter", each)]
+        return shlex.join([*words, *(["--older-than", f"{self.older_than:.0f}s"] if self.older_than else [])])
 
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
         """Return what matches, where no ids were typed."""
         where = Filter.of_group(self.group) if self.group else Filter.parse(*self.filters)
-        return quarantine.list(state=self.state, where=where)
+        found, resolution = quarantine.list(state=self.state, where=where), self.resolution
+        if self.older_than:
+            latest = quarantine.queries.now_ms() / 1000 - self.older_than
+            found = [record for record in found if (record.last_seen or 0.0) <= latest]
+        return [record for record in found if resolution in ("", record.resolution)]
 
 
 # --- release with care (NEW-6) --------------------------------------------------------------------

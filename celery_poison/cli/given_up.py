@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 from kombu.utils.json import dumps
@@ -14,43 +13,8 @@ from kombu.utils.json import dumps
 from celery_poison.cli.acts import Order, act_options, carry_out, choosing
 from celery_poison.cli.reading import whole
 from celery_poison.cli.session import seconds, verb
-from celery_poison.model import MessageRecord
-from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.story import Detail
 from celery_poison.states import State
-
-
-@dataclass(frozen=True, slots=True)
-class Discarded(Order):
-    """Whom a restore is for; who was failed or edited must be named one by one."""
-
-    state: ClassVar[State] = State.FAIL
-
-    def select(self, quarantine: Quarantine) -> list[MessageRecord]:
-        return [
-            record for record in super(Discarded, self).select(quarantine) if record.resolution == "discarded"
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp(Order):
-    """Whom a purge is for; ``older_than`` is in seconds since the decision."""
-
-    state: ClassVar[State] = State.FAIL
-    older_than: float = 0.0
-
-    @property
-    def words(self) -> str:
-        age = f" --older-than {self.older_than:.0f}s" if self.older_than else ""
-        return super(GivenUp, self).words + age
-
-    def select(self, quarantine: Quarantine) -> list[MessageRecord]:
-        latest = quarantine.queries.now_ms() / 1000 - self.older_than
-        return [
-            record
-            for record in super(GivenUp, self).select(quarantine)
-            if (record.last_seen or 0.0) <= latest
-        ]
 
 
 @verb(
@@ -68,7 +32,7 @@ def restore(ctx: click.Context, force: bool, **options: Any) -> None:
     celery -A proj poison restore ID --note "we need it after all"
     celery -A proj poison restore --filter 'task=shop.render' --dry-run
     """
-    carry_out(ctx, "restore", Discarded(**options), force=force)
+    carry_out(ctx, "restore", Order(**options, state=State.FAIL, resolution="discarded"), force=force)
 
 
 @verb(
@@ -105,7 +69,7 @@ def purge(
     if older_than and options["ids"]:
         raise click.UsageError("--older-than does not go with ids")
     everything = everything or bool(older_than and not chosen)
-    order = GivenUp(**options, everything=everything, older_than=older_than or 0.0)
+    order = Order(**options, everything=everything, older_than=older_than or 0.0, state=State.FAIL)
     if order.dry_run:
         carry_out(ctx, "purge", order)
         return

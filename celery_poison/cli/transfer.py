@@ -25,7 +25,7 @@ def export(ctx: click.Context, output: IO[str], **options: Any) -> None:
     celery -A proj poison export --group GROUP --output poison.jsonl
     celery -A proj poison export ID
     """
-    order = Order(**options, dry_run=False, yes=True, note="", actor="", as_json=False)
+    order = Order(**options, yes=True)
     quarantine, count = open_quarantine(ctx), 0
     for line in quarantine.export(chosen(quarantine, "export", order)):
         output.write(line + "\n")
