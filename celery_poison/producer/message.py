@@ -12,6 +12,7 @@ from kombu.utils import json as kombu_json
 
 from celery_poison.headers import mid_of
 from celery_poison.ledger.outbox import Lane
+from celery_poison.reports import ReportedMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,13 @@ class Outgoing:
         """Return what may be shown of it: everything but the body, which nobody here decodes."""
         told = asdict(self)
         return {**told, "queue": self.queue, "body": None, "payload_bytes": len(self.body)}
+
+
+def reported(outgoing: Outgoing) -> ReportedMessage:
+    """Return what reports tell of a message that has not left."""
+    return ReportedMessage.of(
+        outgoing.headers, outgoing.body, outgoing.content_type, mid=outgoing.mid, queue=outgoing.queue
+    )
 
 
 def _word(text: str) -> str:
