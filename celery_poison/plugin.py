@@ -20,10 +20,10 @@ from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
-from celery_poison.producer.causes import SendFailed
 from celery_poison.producer.limits import Limits, watch_groups
 from celery_poison.producer.message import Outgoing
 from celery_poison.producer.outbox import Outbox
+from celery_poison.reports import Report
 from celery_poison.settings import PREFIX, Settings
 from celery_poison.task import FIRST, PoisonTask, attempts, carried
 from celery_poison.values import REDIS_SCHEMES
@@ -55,7 +55,7 @@ class Plugin:
         self.limits = Limits(self)
         self.outbox = Outbox(self)
         #: Hears of what could not be sent; what it returns is stored in the same step (TP1-3).
-        self.on_send_failed: Callable[[SendFailed], Sequence[Outgoing]] = lambda report: ()
+        self.on_send_failed: Callable[[Report], Sequence[Outgoing]] = lambda report: ()
 
     @property
     def settings(self) -> Settings:

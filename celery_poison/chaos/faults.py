@@ -209,10 +209,6 @@ def _is_watcher(pid: int) -> bool:
 DELAY = 0.1
 
 
-def _slow_down(proxy: TcpProxy) -> None:
-    proxy.slow_down(DELAY)
-
-
 @fault("net-drop", owns="net{worker}", brokers=ONE_REDIS, spoil=TcpProxy.drop_connections, seconds=0.0)
 @fault("net-cut-5", owns="net{worker}", brokers=ONE_REDIS, spoil=TcpProxy.cut, seconds=5.0)
 @fault("net-cut-15", owns="net{worker}", brokers=ONE_REDIS, spoil=TcpProxy.cut, seconds=15.0)

@@ -105,16 +105,11 @@ def _together(first: Run, second: Run, blows: list[Blow]) -> float:
         for blow in blows
         if blow.name in STANDSTILL and {first.life, second.life} & {*blow.lives}
     ]
-    return max(0.0, end - begin - _length(still))
-
-
-def _length(spans: list[tuple[float, float]]) -> float:
-    """Return the length of the union of spans; one that ends before it begins is none."""
-    total, reached = 0.0, float("-inf")
-    for begin, end in sorted(spans):
-        total += max(0.0, end - max(begin, reached))
-        reached = max(reached, end)
-    return total
+    together, reached = end - begin, float("-inf")
+    for since, until in sorted(still):  # which may overlap
+        together -= max(0.0, until - max(since, reached))
+        reached = max(reached, until)
+    return max(0.0, together)
 
 
 def _free(facts: Facts) -> Iterator[Case]:

@@ -72,7 +72,9 @@ def counted(stage: Stage) -> dict[str, int]:
 def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
     if stage.rabbit is not None:
         with stage.app.connection_for_read() as connection, connection.default_channel as channel:
-            yield from ((name, _length(channel, name)) for name in stage.queues)
+            for name in stage.queues:
+                queue = channel.queue_declare(name, durable=True, auto_delete=False)
+                yield name, int(queue.message_count)
         return
     yield from ((name, _number(client.llen(name))) for name in stage.queues)
     yield "unacked", _number(client.hlen("unacked"))
@@ -110,10 +112,6 @@ def _starts(client: redis.Redis) -> dict[str, Start]:
 def _ends(client: redis.Redis) -> set[str]:
     tokens: Any = client.hkeys(_KEYS.done)
     return {*tokens}
-
-
-def _length(channel: Any, queue: str) -> int:
-    return int(channel.queue_declare(queue, durable=True, auto_delete=False).message_count)
 
 
 def _number(answer: Any) -> int:

@@ -130,9 +130,12 @@ class Stage:
             self.rabbit = enter(RabbitServer())
         self.app = chaos_app.build(self._setup())
         self._stack.callback(self.app.close)
+        # Sentinel tells a worker its own way.
+        servers = (None if self.sentinel else self.redis, self.rabbit)
+        ports = [server.port for server in servers if server is not None]
         for number in self.numbers:
             self.clocks[number] = Clock(self.directory / f"w{number}.clock")
-            self._proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in self._ports()]
+            self._proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in ports]
         self._stack.callback(end_marked, TAG, self._tag)
         self.fleet = Supervisor(self._make, self.options.workers, give_up_after=1_000_000)
         # Who leaves before the end does not wait.
@@ -178,11 +181,6 @@ class Stage:
         if self.sentinel:
             transport |= self.sentinel.transport_options
         return {**settings, "broker_transport_options": transport}
-
-    def _ports(self) -> list[int]:
-        """Where a worker reaches its servers through proxies; nowhere where Sentinel tells it the way."""
-        servers = [None if self.sentinel else self.redis, self.rabbit]
-        return [server.port for server in servers if server is not None]
 
     def _make(self, name: str) -> Worker:
         if len(self.fleet.deaths) > len(self.deaths):

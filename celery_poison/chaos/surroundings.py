@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
 import struct
 import subprocess
 import threading
-import time
-from contextlib import suppress
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from celery_poison.testing.servers import Running, free_ports
@@ -36,12 +36,10 @@ class TcpProxy(Running):
     def __init__(self, target_host: str, target_port: int) -> None:
         self.target = target_host, target_port
         self.port = free_ports()[0]
-        self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._changed = threading.Condition()
-        self._listening, self._flowing, self._stopped = False, True, False
-        self._links: list[_Link] = []
         self.delay = 0.0
-        self._thread = threading.Thread(target=self._accept, name="tcp-proxy", daemon=True)
+        self._flowing = asyncio.Event()
+        self._server: asyncio.Server | None = None
+        self._links: set[asyncio.Task[None] | None] = set()
 
     def url(self, direct: str) -> str:
         """The URL that leads through here to where `direct` leads; user, path and options stay."""
@@ -53,16 +51,11 @@ class TcpProxy(Running):
 
     def cut(self) -> None:
         """Close all connections and refuse new ones."""
-        with self._changed:
-            if self._listening:
-                self._listening = False
-                # It keeps its port: nobody else gets it before `heal`.
-                self._listener.shutdown(socket.SHUT_RDWR)
-        self.drop_connections()
+        self._do(self._refuse())
 
     def freeze(self) -> None:
         """Keep all connections and accept new ones, but forward nothing, not even that one was closed."""
-        self._set_flowing(False)
+        self._do(self._freeze())
 
     def slow_down(self, seconds: float) -> None:
         """Hold everything that is sent from now on for so long; 0, or `heal`: no more."""
@@ -71,118 +64,89 @@ class TcpProxy(Running):
     def heal(self) -> None:
         """Accept and forward again, at once. What was sent while frozen is delivered, in order."""
         self.delay = 0.0
-        with self._changed:
-            if not self._listening:
-                self._listener.listen(128)
-                self._listening = True
-        self._set_flowing(True)
+        self._do(self._heal())
 
     def drop_connections(self) -> None:
         """Close all connections that there are now; what they hold undelivered is lost."""
-        with self._changed:
-            links, self._links = self._links, []
-            for link in links:
-                link.close()
-            self._changed.notify_all()
+        self._do(self._drop())
 
     # -- life
 
     def start(self) -> Self:
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind((HOST, self.port))
-        self.heal()
+        # Bound, and never listening: nobody else gets the port while it is cut.
+        self._holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._holder.bind((HOST, self.port))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
         self._thread.start()
+        self.heal()
         return self
 
     def stop(self) -> None:
-        with self._changed:
-            self._stopped = True
         self.cut()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._listener.close()
+        self._loop.close()
+        self._holder.close()
 
-    # -- inside
+    # -- inside: on the loop's own thread
 
-    def _set_flowing(self, flowing: bool) -> None:
-        with self._changed:
-            self._flowing = flowing
-            self._changed.notify_all()
+    def _do(self, what: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
-    def _accept(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._listening or self._stopped)
-                if self._stopped:
-                    return
-            with suppress(OSError):  # cut while it waited
-                client, _ = self._listener.accept()
-                self._admit(client)
+    async def _refuse(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._drop()
 
-    def _admit(self, client: socket.socket) -> None:
-        link = _Link(self, client)
-        with self._changed:
-            if not self._listening:
-                client.close()
-                return
-            self._links = [other for other in self._links if not other.closed] + [link]
-        threading.Thread(target=link.run, name="tcp-proxy-link", daemon=True).start()
+    async def _freeze(self) -> None:
+        self._flowing.clear()
 
-    def wait_until_flowing(self, link: _Link) -> bool:
-        """False when the link was closed instead."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._flowing or link.closed)
-            return not link.closed
+    async def _heal(self) -> None:
+        if self._server is None:
+            self._server = await asyncio.start_server(self._link, HOST, self.port)
+        self._flowing.set()
 
+    async def _drop(self) -> None:
+        links = [*filter(None, self._links)]
+        for link in links:
+            link.cancel()
+        await asyncio.gather(*links)
 
-class _Link:
-    """One client's connection, and ours to the server for it; one thread for each direction."""
-
-    def __init__(self, proxy: TcpProxy, client: socket.socket) -> None:
-        self.closed = False
-        self._proxy = proxy
-        self._client = client
-        self._server = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-
-    def run(self) -> None:
-        with self._client, self._server:
-            try:
-                if self._proxy.wait_until_flowing(self):
-                    self._server.connect(self._proxy.target)
-                    for sock in (self._client, self._server):
-                        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    back = self._server, self._client
-                    answers = threading.Thread(target=self._pump, args=back, daemon=True)
-                    answers.start()
-                    self._pump(self._client, self._server)
-                    answers.join()
-            except OSError:  # nobody serves there
-                pass
-            self.closed = True
-
-    def close(self) -> None:
-        """Wakes both threads, too, which close the sockets then."""
-        self.closed = True
-        for sock in (self._client, self._server):
-            with suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    async def _link(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+        """One client's connection, and ours to the server for it."""
+        task, writers = asyncio.current_task(), [to_client]
+        self._links.add(task)
         try:
-            more = True
-            while more:
-                data = source.recv(1 << 16)
-                if self._proxy.delay:
-                    # What comes meanwhile comes together: many small pieces do not add up.
-                    time.sleep(self._proxy.delay)
-                more = bool(data) and self._proxy.wait_until_flowing(self)
-                if more:
-                    sink.sendall(data)
-            # The end of a stream is held like its bytes. Each direction ends by itself, so that what one
-            # side sent before it closed arrives.
-            if self._proxy.wait_until_flowing(self):
-                sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.close()
+            if self._server is None:
+                raise ConnectionAbortedError("cut while it came")
+            await self._flowing.wait()
+            server, to_server = await asyncio.open_connection(*self.target)
+            writers.append(to_server)
+            await asyncio.gather(self._pump(client, to_server), self._pump(server, to_client))
+            for writer in writers:
+                writer.close()
+        except (OSError, asyncio.CancelledError):  # nobody serves there; or it is dropped
+            for writer in writers:
+                writer.transport.abort()
+        finally:
+            self._links.discard(task)
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        data = b"not read yet"
+        while data:
+            data = await source.read(1 << 16)
+            if self.delay:
+                # What comes meanwhile comes together: many small pieces do not add up.
+                await asyncio.sleep(self.delay)
+            await self._flowing.wait()
+            sink.write(data)
+            await sink.drain()
+        # The end of a stream is held like its bytes. Each direction ends by itself, so that what one side
+        # sent before it closed arrives.
+        sink.write_eof()
 
 
 # --- clock and disk -------------------------------------------------------------------------------

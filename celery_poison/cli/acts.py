@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
-from celery_poison.cli.careful import care_of, careful_options, say_refusals, schedule_of
 from celery_poison.cli.output import print_json, print_records, progress, say
-from celery_poison.cli.session import REFUSED, filter_options, json_option, open_quarantine, verb, who_options
+from celery_poison.cli.session import (
+    REFUSED,
+    Option,
+    filter_options,
+    json_option,
+    open_quarantine,
+    seconds,
+    verb,
+    who_options,
+)
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine import Quarantine
+from celery_poison.quarantine import Care, Quarantine
 from celery_poison.quarantine.acting import Chosen, Outcome
+from celery_poison.quarantine.careful import SOAK
 from celery_poison.quarantine.search import Filter, Lookup
 from celery_poison.states import State
 from celery_poison.text import count_of
@@ -33,33 +43,49 @@ PAST = {
     "purge": "purged",
 }
 
-_OPTIONS = (
-    click.argument("ids", nargs=-1, metavar="[ID]..."),
-    *filter_options,
-    click.option("--group", metavar="GROUP", default="", help="Every message of one group; see groups."),
-    click.option("--all", "everything", is_flag=True, help="Everything in quarantine."),
+
+def choosing(those: str, where: str) -> tuple[Option, ...]:
+    """Return the four ways to say which messages; :class:`Order` takes them."""
+    return (
+        click.argument("ids", nargs=-1, metavar="[ID]..."),
+        *filter_options,
+        click.option("--group", metavar="GROUP", default="", help=f"{those} of one group; see groups."),
+        click.option("--all", "everything", is_flag=True, help=f"Everything {where}."),
+    )
+
+
+act_options = (
     click.option("--dry-run", is_flag=True, help="Only show which messages this would touch."),
     click.option("--yes", is_flag=True, help="Do not ask before touching more than one message."),
     *who_options,
     json_option,
 )
+of_quarantine = choosing("Every message", "in quarantine")
+_OPTIONS = (*of_quarantine, *act_options)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What somebody typed; ``state``: where the messages are that the act is for."""
+    """What somebody typed.
 
-    state: ClassVar[State] = State.NDLV
+    Attributes:
+        state: where the messages are that the act is for.
+        resolution: of those that were given up only these, where no ids were typed.
+        older_than: and only what was given up so many seconds ago.
+    """
 
     ids: Sequence[str]
     filters: Sequence[str]
     group: str
     everything: bool
-    dry_run: bool
-    yes: bool
-    note: str
-    actor: str
-    as_json: bool
+    dry_run: bool = False
+    yes: bool = False
+    note: str = ""
+    actor: str = ""
+    as_json: bool = False
+    state: State = State.NDLV
+    resolution: str = ""
+    older_than: float = 0.0
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.ids, self.filters, self.group, self.everything))) != 1:
@@ -71,15 +97,96 @@ class Order:
     def words(self) -> str:
         """What was typed instead of ids."""
         words = ["--all"] if self.everything else ["--group", self.group] if self.group else []
-        return shlex.join([*words, *(word for each in self.filters for word in ("--filter", each))])
+        words += [word for each in self.filters for word in ("--filter", each)]
+        return shlex.join([*words, *(["--older-than", f"{self.older_than:.0f}s"] if self.older_than else [])])
 
     def select(self, quarantine: Quarantine) -> list[MessageRecord]:
         """Return what matches, where no ids were typed."""
-        if self.everything:
-            return quarantine.list()
-        return quarantine.list(
-            where=Filter.of_group(self.group) if self.group else Filter.parse(*self.filters)
-        )
+        where = Filter.of_group(self.group) if self.group else Filter.parse(*self.filters)
+        found, resolution = quarantine.list(state=self.state, where=where), self.resolution
+        if self.older_than:
+            latest = quarantine.queries.now_ms() / 1000 - self.older_than
+            found = [record for record in found if (record.last_seen or 0.0) <= latest]
+        return [record for record in found if resolution in ("", record.resolution)]
+
+
+# --- release with care (NEW-6) --------------------------------------------------------------------
+
+_RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m)")
+_SECONDS = {"s": 1, "m": 60}
+#: Messages that are refused for the same reason and told one by one.
+_SAID = 5
+
+
+def _per_second(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> float | None:
+    """Read ``10/s`` or ``30/m``."""
+    if typed is None:
+        return None
+    found = _RATE.fullmatch(typed)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{typed!r}: write a number per second or minute, for example 10/s or 30/m")
+    return float(found[1]) / _SECONDS[found[2]]
+
+
+#: What a release by the monitor cannot be.
+_BY_HAND = ("canary", "soak", "rate", "max_waiting", "keep_going", "keep_counts", "to")
+
+
+def schedule_of(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Take --after, --times and --cancel out of ``options``; return the verb, and its arguments."""
+    after, times, cancel = (options.pop(name) for name in ("after", "times", "cancel"))
+    if not after and not cancel:
+        if times:
+            raise click.UsageError("--times says how often --after is repeated: add --after")
+        return "release", {}
+    without = [f"--{name.replace('_', '-')}" for name in _BY_HAND if options[name]]
+    if without or (after and cancel):
+        typed = "--cancel takes --after back" if cancel else "--after leaves the release to the monitor"
+        raise click.UsageError(f"{typed}: use it without {', '.join(without) or '--after'}")
+    if cancel:
+        del options["force"]
+        return "unschedule", {}
+    return "schedule", {"after": after, "times": times or 1, "force": options.pop("force")}
+
+
+careful_options: tuple[Option, ...] = (
+    click.option(
+        "--canary", is_flag=True, help="One first; the others only if it has ended well after --soak."
+    ),
+    click.option("--soak", metavar="TIME", callback=seconds, help="For --canary: 90s, 15m. Default: 60s."),
+    click.option(
+        "--rate", metavar="N/s|N/m", callback=_per_second, help="At most so many per second, or minute."
+    ),
+    click.option(
+        "--max-waiting",
+        type=click.IntRange(1),
+        metavar="N",
+        help="No more while so many wait in the queue, or so many of the released ones have not ended.",
+    ),
+    click.option("--keep-going", is_flag=True, help="Go on though a released message has died again."),
+    click.option(
+        "--keep-counts",
+        is_flag=True,
+        help="Count its strikes and failures on, not from 0; the old convict no more.",
+    ),
+    click.option("--after", metavar="TIME", callback=seconds, help="By itself, after so long: 10m, 1h."),
+    click.option(
+        "--times", type=click.IntRange(1), metavar="N", help="For --after: and again when it comes back."
+    ),
+    click.option("--cancel", is_flag=True, help="Take --after back: it stays until somebody decides."),
+    click.option("--to", metavar="QUEUE", default="", help="To this queue instead of their own."),
+)
+
+
+def care_of(options: dict[str, Any]) -> Care:
+    """Take what :data:`careful_options` brought, but for ``to`` and ``keep_counts``, out of ``options``."""
+    names = ("canary", "soak", "rate", "max_waiting", "keep_going")
+    canary, soak, rate, max_waiting, keep_going = (options.pop(name) for name in names)
+    if soak and not canary:
+        raise click.UsageError("--soak says for how long a --canary is watched: add --canary")
+    return Care(
+        canary=canary, soak=soak or SOAK, rate=rate, max_waiting=max_waiting, stop_on_death=not keep_going
+    )
 
 
 @verb(
@@ -193,20 +300,9 @@ def _whole(lookup: Lookup, typed: str) -> str:
 
 
 def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
-    refusals: list[str] = []
-    found = _named(quarantine, order, refusals) if order.ids else order.select(quarantine)
-    if order.as_json:
-        print_json([record.as_dict() for record in found])
-    else:
-        print_records(found, quarantine.queries.now_ms() / 1000, "nothing matches")
-        click.echo(f"{count_of(len(found), 'message')} would be {PAST[verb]}", err=True)
-    for refusal in refusals:
-        say(refusal, err=True)
-    return REFUSED if refusals or not found else 0
-
-
-def _named(quarantine: Quarantine, order: Order, refusals: list[str]) -> list[MessageRecord]:
-    found, wanted = [], "in quarantine" if order.state is State.NDLV else "given up"
+    found, refusals = [], []
+    if not order.ids:
+        found = order.select(quarantine)
     for id in dict.fromkeys(order.ids):
         try:
             record = quarantine.get(id)
@@ -216,8 +312,16 @@ def _named(quarantine: Quarantine, order: Order, refusals: list[str]) -> list[Me
         if record.state == order.state:
             found.append(record)
         else:
+            wanted = "in quarantine" if order.state is State.NDLV else "given up"
             refusals.append(f"{id}: the message is in state {record.state}, not {wanted}")
-    return found
+    if order.as_json:
+        print_json([record.as_dict() for record in found])
+    else:
+        print_records(found, quarantine.queries.now_ms() / 1000, "nothing matches")
+        click.echo(f"{count_of(len(found), 'message')} would be {PAST[verb]}", err=True)
+    for refusal in refusals:
+        say(refusal, err=True)
+    return REFUSED if refusals or not found else 0
 
 
 def _report(verb: str, outcomes: Sequence[Outcome], *, as_json: bool) -> None:
@@ -233,3 +337,18 @@ def _report(verb: str, outcomes: Sequence[Outcome], *, as_json: bool) -> None:
     refused = sum(not outcome.done for outcome in outcomes)
     summary = f"{count_of(len(outcomes) - refused, 'message')} {PAST[verb]}"
     click.echo(summary + (f", {refused} refused" if refused else ""), err=True)
+
+
+def say_refusals(outcomes: Iterable[Outcome]) -> None:
+    """Say on stderr who was refused and why; of very many for one reason only how many."""
+    refused: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if not outcome.done:
+            refused.setdefault(outcome.error, []).append(outcome)
+    for error, those in refused.items():
+        if len(those) > _SAID:
+            say(f"refused  {count_of(len(those), 'message')}: {error}", err=True)
+            continue
+        for outcome in those:
+            whom = "  ".join(part for part in (outcome.id, outcome.task) if part)
+            say(f"refused  {whom}: {error}", err=True)

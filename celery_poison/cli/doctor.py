@@ -127,7 +127,6 @@ def examine(app: Celery) -> Iterator[Finding]:
 
 
 def _check_hooks() -> Finding:
-    """Check that Celery and kombu are as this version knows them."""
     if misfits := hooks.misfits():
         is_broken = any(misfit.part is hooks.Part.GUARD for misfit in misfits)
         follows = "; ".join(f"{misfit.what}: {misfit.part.value}" for misfit in misfits)
@@ -140,7 +139,6 @@ def _check_hooks() -> Finding:
 
 
 def _check_tasks(plugin: Plugin) -> Finding:
-    """Check that the app's modules can be loaded, and that anything in them is guarded at all."""
     try:
         plugin.app.loader.import_default_modules()
         policies = plugin.policies
@@ -156,7 +154,6 @@ def _check_tasks(plugin: Plugin) -> Finding:
 
 
 def _check_owner(app: Celery, queries: Queries) -> Finding:
-    """Check whose ledger this is."""
     try:
         signed = check_owner(app, queries)
     except ConfigurationError as error:
@@ -165,7 +162,6 @@ def _check_owner(app: Celery, queries: Queries) -> Finding:
 
 
 def _check_stuck(app: Celery) -> Finding:
-    """Check that no message waits which nobody works on."""
     stranded = find_stranded(app)
     if not stranded.total:
         return Finding("stuck", "no message that nobody works on")
@@ -176,7 +172,6 @@ def _check_stuck(app: Celery) -> Finding:
 
 
 def _check_broker(app: Celery) -> Finding:
-    """Check that the broker answers, and whether receiving from it can lose a message."""
     try:
         with bounded_connection(app) as connection:
             channel = connection.default_channel
@@ -214,7 +209,6 @@ def _redis_broker(channel: Any) -> Finding:
 
 
 def _check_backend(app: Celery) -> Finding:
-    """Check that there is a result backend to tell callers of a failure."""
     try:
         found = app.backend
         if isinstance(found, DisabledBackend):

@@ -54,7 +54,12 @@ def edit(ctx: click.Context, **options: Any) -> None:
     celery -A proj poison edit ID --queue bigmem
     celery -A proj poison edit ID
     """
-    change = _change(options)
+    change = Change(
+        args=_typed("--args", options["args"], list),
+        kwargs=_typed("--kwargs", options["kwargs"], dict),
+        values=dict(map(_pair, options["values"])),
+        queue=options["queue"],
+    )
     quarantine = open_quarantine(ctx)
     mid = Lookup(quarantine.queries).find(options["id"]).mid
     if change == Change():
@@ -69,16 +74,6 @@ def edit(ctx: click.Context, **options: Any) -> None:
     _report(outcome, held=options["hold"], as_json=options["as_json"])
     if not outcome.done:
         ctx.exit(REFUSED)
-
-
-def _change(options: dict[str, Any]) -> Change:
-    """Return what was typed."""
-    return Change(
-        args=_typed("--args", options["args"], list),
-        kwargs=_typed("--kwargs", options["kwargs"], dict),
-        values=dict(map(_pair, options["values"])),
-        queue=options["queue"],
-    )
 
 
 def _typed(option: str, text: str | None, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:

@@ -5,71 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 from kombu.utils.json import dumps
 
-from celery_poison.cli.acts import Order, carry_out
+from celery_poison.cli.acts import Order, act_options, carry_out, choosing
 from celery_poison.cli.reading import whole
-from celery_poison.cli.session import filter_options, json_option, seconds, verb, who_options
-from celery_poison.model import MessageRecord
-from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.search import Filter
+from celery_poison.cli.session import seconds, verb
 from celery_poison.quarantine.story import Detail
 from celery_poison.states import State
 
 
-def _options(what: str) -> tuple[Callable[..., Any], ...]:
-    return (
-        click.argument("ids", nargs=-1, metavar="[ID]..."),
-        *filter_options,
-        click.option("--group", metavar="GROUP", default="", help="Those of one group; see groups."),
-        click.option("--all", "everything", is_flag=True, help=f"Everything that was {what}."),
-        click.option("--dry-run", is_flag=True, help="Only show which messages this would touch."),
-        click.option("--yes", is_flag=True, help="Do not ask before touching more than one message."),
-        *who_options,
-        json_option,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Discarded(Order):
-    """Whom a restore is for; who was failed or edited must be named one by one."""
-
-    state: ClassVar[State] = State.FAIL
-
-    def select(self, quarantine: Quarantine) -> list[MessageRecord]:
-        return [record for record in _given_up(quarantine, self) if record.resolution == "discarded"]
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp(Order):
-    """Whom a purge is for; ``older_than`` is in seconds since the decision."""
-
-    state: ClassVar[State] = State.FAIL
-    older_than: float = 0.0
-
-    @property
-    def words(self) -> str:
-        age = f" --older-than {self.older_than:.0f}s" if self.older_than else ""
-        return super(GivenUp, self).words + age
-
-    def select(self, quarantine: Quarantine) -> list[MessageRecord]:
-        latest = quarantine.queries.now_ms() / 1000 - self.older_than
-        return [record for record in _given_up(quarantine, self) if (record.last_seen or 0.0) <= latest]
-
-
-def _given_up(quarantine: Quarantine, order: Order) -> list[MessageRecord]:
-    if order.everything:
-        return quarantine.list(state=State.FAIL)
-    where = Filter.of_group(order.group) if order.group else Filter.parse(*order.filters)
-    return quarantine.list(state=State.FAIL, where=where)
-
-
 @verb(
-    *_options("discarded"),
+    *choosing("Those", "that was discarded"),
+    *act_options,
     click.option("--force", is_flag=True, help="Those named by id even if they were failed, or edited."),
 )
 def restore(ctx: click.Context, force: bool, **options: Any) -> None:
@@ -82,11 +32,12 @@ def restore(ctx: click.Context, force: bool, **options: Any) -> None:
     celery -A proj poison restore ID --note "we need it after all"
     celery -A proj poison restore --filter 'task=shop.render' --dry-run
     """
-    carry_out(ctx, "restore", Discarded(**options), force=force)
+    carry_out(ctx, "restore", Order(**options, state=State.FAIL, resolution="discarded"), force=force)
 
 
 @verb(
-    *_options("given up"),
+    *choosing("Those", "that was given up"),
+    *act_options,
     click.option(
         "--older-than",
         metavar="AGE",
@@ -118,7 +69,7 @@ def purge(
     if older_than and options["ids"]:
         raise click.UsageError("--older-than does not go with ids")
     everything = everything or bool(older_than and not chosen)
-    order = GivenUp(**options, everything=everything, older_than=older_than or 0.0)
+    order = Order(**options, everything=everything, older_than=older_than or 0.0, state=State.FAIL)
     if order.dry_run:
         carry_out(ctx, "purge", order)
         return

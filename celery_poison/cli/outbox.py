@@ -25,6 +25,7 @@ from celery_poison.errors import MessageNotFound
 from celery_poison.ledger.outbox import LaneRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.causes import Cause
+from celery_poison.producer.database import waiting_rows
 from celery_poison.producer.outbox import OutboxDesk, Waiting
 from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.error_transactions import for_failed_sends
@@ -69,7 +70,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
     """
     desk = _desk(ctx)
     lanes, failed = desk.lanes(), sum(1 for _ in desk.messages(failed=True))
-    rows = desk.in_database()
+    rows = waiting_rows(plugin_of(app_of(ctx)).settings.outbox_database)
     if as_json:
         told = {"destinations": [lane.as_dict() for lane in lanes], "failed": failed}
         print_json({**told, "database": rows and rows._asdict()})

@@ -67,16 +67,11 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, fi
         fit: cut what is long, so that the terminal has room for each line.
     """
     cells = [[clean(cell) for cell in row] for row in (headings, *rows)]
-    if fit:
-        _fit(headings, cells)
-    print_rows(cells)
-
-
-def _fit(headings: Sequence[str], cells: list[list[str]]) -> None:
     over = sum(_widths(cells)) + 2 * (len(headings) - 1) - max(80, get_terminal_size().columns)
     for heading, end in _ELASTIC.items():
-        if over > 0 and heading in headings:
+        if fit and over > 0 and heading in headings:
             over -= _shrink(cells, headings.index(heading), over, end)
+    print_rows(cells)
 
 
 #: Headings whose columns are cut where lines are too long, in this order, and at which end.
@@ -125,17 +120,13 @@ def print_records(records: Sequence[MessageRecord], now: float, empty: str) -> N
     headings = ("ID", "TASK", "CAUSE", "DEATHS", "AGE", "ARGUMENTS", *(["STATE"] if several else []))
     ids = [record.id for record in records]
     names = [record.id if ids.count(record.id) == 1 else record.mid for record in records]
-    rows = (
-        (short(name, names), *_cells(record, now), *([record.state] if several else []))
-        for name, record in zip(names, records, strict=True)
-    )
+    rows: list[Sequence[object]] = []
+    for name, record in zip(names, records, strict=True):
+        since = record.quarantined_at or record.first_seen or record.last_seen
+        age, cause = duration(now - since) if since else "-", causes.short(record.cause) or "-"
+        row = short(name, names), record.task, cause, record.crashes, age, record.arguments or "-"
+        rows.append((*row, record.state) if several else row)
     print_table(headings, rows, fit=True)
-
-
-def _cells(record: MessageRecord, now: float) -> Sequence[object]:
-    since = record.quarantined_at or record.first_seen or record.last_seen
-    age = duration(now - since) if since else "-"
-    return record.task, causes.short(record.cause) or "-", record.crashes, age, record.arguments or "-"
 
 
 @contextmanager

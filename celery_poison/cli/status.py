@@ -24,8 +24,8 @@ from celery_poison.fleet import GateRecord, Incident, WorkerRecord
 from celery_poison.ledger.pauses import Pause
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.deaf import find_deaf
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
+from celery_poison.quarantine.queues import find_deaf
 from celery_poison.text import clean, command, count_of, duration, some_of, when
 
 

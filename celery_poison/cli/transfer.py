@@ -6,18 +6,14 @@ from typing import IO, Any
 
 import click
 
-from celery_poison.cli.acts import Order, chosen
-from celery_poison.cli.careful import say_refusals
+from celery_poison.cli.acts import Order, chosen, of_quarantine, say_refusals
 from celery_poison.cli.output import print_json
-from celery_poison.cli.session import REFUSED, filter_options, json_option, open_quarantine, verb, who_options
+from celery_poison.cli.session import REFUSED, json_option, open_quarantine, verb, who_options
 from celery_poison.text import count_of
 
 
 @verb(
-    click.argument("ids", nargs=-1, metavar="[ID]..."),
-    *filter_options,
-    click.option("--group", metavar="GROUP", default="", help="Every message of one group; see groups."),
-    click.option("--all", "everything", is_flag=True, help="Everything in quarantine."),
+    *of_quarantine,
     click.option("--output", type=click.File("w", encoding="ascii"), default="-", help="A file, not stdout."),
 )
 def export(ctx: click.Context, output: IO[str], **options: Any) -> None:
@@ -29,7 +25,7 @@ def export(ctx: click.Context, output: IO[str], **options: Any) -> None:
     celery -A proj poison export --group GROUP --output poison.jsonl
     celery -A proj poison export ID
     """
-    order = Order(**options, dry_run=False, yes=True, note="", actor="", as_json=False)
+    order = Order(**options, yes=True)
     quarantine, count = open_quarantine(ctx), 0
     for line in quarantine.export(chosen(quarantine, "export", order)):
         output.write(line + "\n")

@@ -6,7 +6,7 @@ import socket
 import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 import amqp.exceptions
@@ -15,7 +15,6 @@ from kombu.exceptions import ConnectionLimitExceeded, OperationalError
 
 from celery_poison.errors import PoisonError
 from celery_poison.ledger.outbox import Copy
-from celery_poison.producer.message import Outgoing
 
 
 class Blocks(Enum):
@@ -45,7 +44,7 @@ class Row:
     blocks: Blocks = Blocks.ALWAYS
 
 
-class Cause(Enum):
+class Cause(StrEnum):
     """Why a message could not be sent; the values are the words of the journal, of JSON and of reports."""
 
     DEFINITION = "definition"
@@ -105,32 +104,6 @@ _ROWS = {
         10, "a header, a property or the priority is nothing that can be sent", by_task=True
     ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendFailed:
-    """A message could not be sent: what an error transaction is told (TP1-3, table 2-4).
-
-    Attributes:
-        queue, task: where it was to go.
-        cause: why it could not.
-        uncertain: it may have arrived all the same (rows 3 and 4).
-        blocked: the queue, or this task of it, is blocked by this failure.
-        seq: its number in the outbox.
-        outgoing: the message; of a batch that failed, the first one.
-        tied: it was tied to the success of a task; it does not wait any more (`outbox list --failed`).
-        detail: what the broker said.
-    """
-
-    queue: str
-    task: str
-    cause: Cause
-    uncertain: bool
-    blocked: bool
-    seq: int
-    outgoing: Outgoing
-    tied: bool
-    detail: str
 
 
 class NotSent(PoisonError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from celery import current_task
@@ -45,26 +45,7 @@ class Row(NamedTuple):
     packed: bytes
 
 
-class Rows(Protocol):
-    """The table, as one thread reads it. Every method raises what the database raises."""
-
-    def first(self, most: int) -> Sequence[Row]:
-        """Return the first committed rows."""
-
-    def existing(self, uids: Collection[str]) -> set[str]:
-        """Return which of these are there."""
-
-    def delete(self, rows: Sequence[Row]) -> None:
-        """Delete rows, and commit that."""
-
-    def count(self) -> int:
-        """Return how many there are."""
-
-    def close(self) -> None:
-        """Give the connection up; the next call opens another."""
-
-
-def open_rows(database: str) -> Rows:
+def open_rows(database: str) -> DjangoRows | SqlRows:
     """Return the table in the database that ``poison_outbox_database`` names; nothing is connected yet.
 
     Raises:
@@ -158,7 +139,7 @@ def _stored_at(packed: bytes) -> float | None:
 
 
 class DjangoRows:
-    """The table of ``celery_poison.contrib.django``.
+    """The table of ``celery_poison.contrib.django``, for one thread; all raise what the database does.
 
     Args:
         database: ``django`` or ``django:ALIAS``.
@@ -183,6 +164,7 @@ class DjangoRows:
             transaction.on_commit(call, using=self._alias, robust=True)
 
     def first(self, most: int) -> Sequence[Row]:
+        """Return the first committed rows."""
         found = self._objects.order_by("id").values_list("id", "uid", "lane", "packed")[:most]
         return [Row(id, uid, lane, bytes(packed)) for id, uid, lane, packed in found]
 
@@ -190,12 +172,14 @@ class DjangoRows:
         return {*self._objects.filter(uid__in=uids).values_list("uid", flat=True)}
 
     def delete(self, rows: Sequence[Row]) -> None:
+        """Delete rows, and commit that."""
         self._objects.filter(id__in=[row.id for row in rows]).delete()
 
     def count(self) -> int:
         return int(self._objects.count())
 
     def close(self) -> None:
+        """Give the connection up; the next call opens another."""
         self._connection.close()
 
     @property
@@ -212,7 +196,7 @@ class DjangoRows:
 
 
 class SqlRows:
-    """The table of ``celery_poison.outbox.outbox_table``.
+    """The table of ``celery_poison.outbox.outbox_table``, with the same methods.
 
     Args:
         database: its URL.
@@ -293,7 +277,7 @@ class Mover:
     def __init__(self, ledger: Ledger, database: str) -> None:
         self._database = database
         self._ledger = ledger
-        self._rows: Rows | None = None
+        self._rows: DjangoRows | SqlRows | None = None
         self._name = uuid4().hex
         self._gone: list[str] = []
         self._is_mine = False
@@ -334,7 +318,7 @@ class Mover:
             logger.warning("celery_poison: the database of the outbox is read again")
         return 0.0 if is_more else PAUSE
 
-    def _move(self, rows: Rows) -> bool:
+    def _move(self, rows: DjangoRows | SqlRows) -> bool:
         """Move the first rows; whether there may be more."""
         found = rows.first(MOST)
         if not found:

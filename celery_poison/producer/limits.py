@@ -66,25 +66,14 @@ def limit_of(settings: Settings, queue: str) -> Limit | None:
     return None if most is None else Limit(most, behavior == "discard_old")
 
 
-class HasOutbox(Protocol):
-    """The outbox of an app."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """A ledger on which nobody waits for long."""
-
-    def takes(self, task: str, asked: bool | None) -> bool:
-        """Whether messages of this task are stored, given what ``apply_async(outbox=...)`` said."""
-
-
 class Host(Protocol):
-    """What limits need of the plugin of an app."""
+    """What limits need of the plugin of an app; ``outbox``: its outbox, which knows limits."""
 
     app: Celery
     limits: Limits
 
     @property
-    def outbox(self) -> HasOutbox: ...
+    def outbox(self) -> Any: ...
 
     @property
     def settings(self) -> Settings: ...

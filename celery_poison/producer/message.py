@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from kombu.utils import json as kombu_json
 
 from celery_poison.headers import mid_of
 from celery_poison.ledger.outbox import Lane
+from celery_poison.reports import ReportedMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,24 +82,20 @@ class Outgoing:
         return {**told, "queue": self.queue, "body": None, "payload_bytes": len(self.body)}
 
 
+def reported(outgoing: Outgoing) -> ReportedMessage:
+    """Return what reports tell of a message that has not left."""
+    return ReportedMessage.of(
+        outgoing.headers, outgoing.body, outgoing.content_type, mid=outgoing.mid, queue=outgoing.queue
+    )
+
+
 def _word(text: str) -> str:
     """Return a name without what divides the parts of a packed message, and of a lane."""
     return text.replace("\t", " ").replace("\n", " ")
 
 
 #: What is kept as JSON.
-_TOLD = (
-    "exchange",
-    "routing_key",
-    "declare",
-    "content_type",
-    "content_encoding",
-    "headers",
-    "properties",
-    "at",
-    "event",
-    "tied",
-)
+_TOLD = tuple(each.name for each in fields(Outgoing) if each.name not in ("task", "id", "mid", "body"))
 
 
 def _read(told: str) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.producer import database
 from celery_poison.producer.capture import at_once, capture
-from celery_poison.producer.causes import Cause, SendFailed
+from celery_poison.producer.causes import Cause
 from celery_poison.producer.limits import Limits
-from celery_poison.producer.message import Outgoing
+from celery_poison.producer.message import Outgoing, reported
+from celery_poison.reports import Kind, Report
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -47,7 +48,7 @@ class Host(Protocol):
 
     app: Celery
     limits: Limits
-    on_send_failed: Callable[[SendFailed], Sequence[Outgoing]]
+    on_send_failed: Callable[[Report], Sequence[Outgoing]]
 
     @property
     def settings(self) -> Settings: ...
@@ -150,17 +151,7 @@ class Outbox:
             LedgerUnavailable: Redis is away.
         """
         cause = Cause.UNKNOWN_TASK
-        report = SendFailed(
-            queue=queue,
-            task=outgoing.task,
-            cause=cause,
-            uncertain=False,
-            blocked=True,
-            seq=seq,
-            outgoing=outgoing,
-            tied=False,
-            detail=detail,
-        )
+        report = send_failed(outgoing, queue, cause, seq=seq, detail=detail, blocked=True)
         blocked = self.ledger.outbox_refused(
             queue,
             outgoing.task,
@@ -187,7 +178,39 @@ class Outbox:
         return self._ledger
 
 
-def error_transactions(host: Host, report: SendFailed) -> list[tuple[str, bytes]]:
+def send_failed(
+    outgoing: Outgoing,
+    queue: str,
+    cause: Cause,
+    *,
+    seq: int,
+    detail: str,
+    blocked: bool,
+    uncertain: bool = False,
+) -> Report:
+    """Return what is told of a message that could not be sent; of a batch, of the first (TP1-3, table 2-4).
+
+    Args:
+        detail: what the broker said.
+        blocked: the queue, or this task of it, is blocked by this failure.
+        uncertain: it may have arrived all the same (rows 3 and 4).
+    """
+    kind, unsent = Kind.SEND_FAILED.value, reported(outgoing)
+    return Report(
+        kind=kind,
+        id=f"{kind}:{unsent.mid}:{seq}",
+        queue=queue,
+        task=outgoing.task,
+        cause=cause.value,
+        reason=detail,
+        queue_blocked=blocked,
+        outbox_seq=seq,
+        uncertain=uncertain,
+        unsent=[unsent],
+    )
+
+
+def error_transactions(host: Host, report: Report) -> list[tuple[str, bytes]]:
     """Return lane and message of what is called for a message that was not sent (TP1-3)."""
     try:
         return [(str(each.lane), each.pack()) for each in host.on_send_failed(report)]
@@ -246,10 +269,6 @@ class OutboxDesk:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._ledger = host.open_ledger()
-
-    def in_database(self) -> database.Waiting | None:
-        """Return what waits in the user's own database, or None where there is none."""
-        return database.waiting_rows(self._host.settings.outbox_database)
 
     def lanes(self) -> list[LaneRecord]:
         """Return how every destination stands in which something waits, or that is blocked."""

@@ -14,11 +14,12 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.outbox import Copy, Failure, Lease, Taken
-from celery_poison.producer.causes import Cause, NotSent, SendFailed
+from celery_poison.producer.causes import Cause, NotSent
 from celery_poison.producer.database import Mover
 from celery_poison.producer.handover import Handover
 from celery_poison.producer.message import Outgoing
-from celery_poison.producer.outbox import Host, bounded_ledger, error_transactions
+from celery_poison.producer.outbox import Host, bounded_ledger, error_transactions, send_failed
+from celery_poison.reports import Report
 
 logger = get_logger("celery_poison")
 
@@ -256,21 +257,20 @@ class Rounds:
         if not is_told:
             self._say(lease, head, error, blocked=blocked)
 
-    def _report(self, lease: Lease, head: Taken, error: NotSent, *, blocks: bool) -> SendFailed | None:
+    def _report(self, lease: Lease, head: Taken, error: NotSent, *, blocks: bool) -> Report | None:
         try:
             message = Outgoing.unpack(head.packed)
         except (ValueError, TypeError):
             return None  # nobody can say what it was
-        return SendFailed(
-            queue=lease.lane.queue,
-            task=message.task,
-            cause=error.cause,
-            uncertain=error.cause.row.uncertain and error.reached,
-            blocked=blocks,
+        uncertain = error.cause.row.uncertain and error.reached
+        return send_failed(
+            message,
+            lease.lane.queue,
+            error.cause,
             seq=head.seq,
-            outgoing=message,
-            tied=lease.lane.tied,
             detail=error.detail,
+            blocked=blocks,
+            uncertain=uncertain,
         )
 
     def _say(self, lease: Lease, head: Taken, error: NotSent, *, blocked: bool | None) -> None:

@@ -1,4 +1,7 @@
-"""Takes the oldest messages out of a full queue; each is on record with its body before it goes (MSG-5)."""
+"""Makes room in a full queue, and in the quarantine; what goes is on record with its body first (MSG-5).
+
+A queue is kept below its limit by who publishes to it, the quarantine by who brings a message there.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,30 @@ from celery.utils.log import get_logger
 from kombu.transport import redis as kombu_redis
 
 from celery_poison import causes
-from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, StaleDelivery
+from celery_poison.errors import (
+    DecisionPending,
+    IllegalTransition,
+    LedgerUnavailable,
+    MessageNotFound,
+    StaleDelivery,
+)
 from celery_poison.ledger import Ledger
+from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.scripts import Code
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.handover import is_one_database
+from celery_poison.producer.limits import Filling, limit_of
 from celery_poison.quarantine.arguments import arguments
+from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.quarantine.stored import identity_of, original, stored_fields
+from celery_poison.settings import Settings
+from celery_poison.states import Event
 from celery_poison.text import count_of
 
 logger = get_logger("celery_poison")
 
-#: Who discards, as the journal names it.
-ACTOR = "poison_max_messages"
+#: Who discards, as the journal names it, and messages that quarantine gives up at once at most.
+ACTOR, MOST = "poison_max_messages", 100
 REASON = "the oldest in a full queue made room for a new one"
 #: It may leave the queue: it is on record, by us, or by somebody who may have died just then.
 _ON_RECORD = (Code.OK, Code.DONE)
@@ -118,3 +132,62 @@ class Discarder:
             payload=payload,
             fields=stored_fields(message, arguments=shown),
         )
+
+
+# --- the quarantine itself ---------------------------------------------------------------------------
+
+#: What plain Celery would have dropped: of these alone it may be said that there is no room.
+REFUSABLE = frozenset({causes.FAILURE}) | causes.UNPROCESSABLE
+
+
+class Room:
+    """How much room there is in one app's quarantine; everything here waits for Redis."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, errors: ErrorTransactions) -> None:
+        self._limit = limit_of(settings, settings.quarantine_queue)
+        self._name = settings.quarantine_queue
+        self._filling = Filling(lambda: ledger)
+        self._ledger = ledger
+        self._queries = Queries(ledger)
+        self._errors = errors
+
+    def most(self, cause: str, most: int | None = None) -> int | None:
+        """Return beyond how many messages one of this cause is not kept; None: it is kept in any case.
+
+        Args:
+            most: what is known of that already.
+        """
+        if self._limit is None or self._limit.discards_old or cause not in REFUSABLE:
+            return most
+        return self._limit.most if most is None else min(most, self._limit.most)
+
+    def make(self) -> None:
+        """Give up what has been in quarantine for longest, as far as there is too much; warn in time (MSG-7).
+
+        It can be restored. What a person is deciding about stays, and what leaves by itself for a destination
+        or its own queue.
+
+        Raises:
+            LedgerUnavailable: Redis is away; the next one makes room.
+        """
+        if self._limit is None:
+            return
+        there = self._queries.totals()["quarantined"]
+        if self._limit.is_near(there):
+            self._filling(self._name, there, self._limit.most)
+        over = there - self._limit.most
+        if over <= 0 or not self._limit.discards_old:
+            return
+        for mid in self._queries.longest_kept(min(over, MOST)):
+            with suppress(MessageNotFound, IllegalTransition, DecisionPending, StaleDelivery):
+                self._discard(mid)
+
+    def _discard(self, mid: str) -> None:
+        record = self._queries.record(mid)
+        if record is None or record.destination or record.retry_at:
+            return
+        note = "the oldest in quarantine made room for a new one"
+        number = self._ledger.decide(mid, "discard", ACTOR, note)
+        with self._errors.discarding(record, self._queries.message, note):
+            self._ledger.give_up(mid, Event.DISCARDED, ACTOR, note, number)
+        logger.warning("celery_poison: Task %s[%s] was discarded: %s", record.task, record.id, note)

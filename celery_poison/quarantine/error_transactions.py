@@ -27,7 +27,6 @@ from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
 from celery_poison.producer.capture import captured
-from celery_poison.producer.causes import SendFailed
 from celery_poison.producer.message import Outgoing
 from celery_poison.quarantine.stored import original, stored_message
 from celery_poison.reports import ROOT, Kind, Report, ReportedMessage
@@ -70,26 +69,13 @@ def signature_for(app: Celery, kind: Kind, task: str, queue: str) -> Signature |
     return app.signature(chosen) if isinstance(chosen, str) else chosen.clone()
 
 
-def for_failed_sends(app: Celery) -> Callable[[SendFailed], list[Outgoing]]:
+def for_failed_sends(app: Celery) -> Callable[[Report], list[Outgoing]]:
     """Return what gives the outbox the error transactions of a message that it could not send (ERRTRNS)."""
 
-    def error_transactions(failed: SendFailed) -> list[Outgoing]:
-        told = reported(failed.outgoing)
-        signature = signature_for(app, Kind.SEND_FAILED, failed.task, failed.queue)
-        if signature is None or told.root_id.startswith(ROOT):
+    def error_transactions(report: Report) -> list[Outgoing]:
+        signature = signature_for(app, Kind.SEND_FAILED, report.task, report.queue)
+        if signature is None or report.unsent[0].root_id.startswith(ROOT):
             return []
-        report = Report(
-            kind=Kind.SEND_FAILED.value,
-            id=f"{Kind.SEND_FAILED.value}:{told.mid}:{failed.seq}",
-            queue=failed.queue,
-            task=failed.task,
-            cause=failed.cause.value,
-            reason=failed.detail,
-            queue_blocked=failed.blocked,
-            outbox_seq=failed.seq,
-            uncertain=failed.uncertain,
-            unsent=[told],
-        )
         taken: list[Outgoing] = []
 
         def take(outgoing: Outgoing) -> bool:
@@ -101,13 +87,6 @@ def for_failed_sends(app: Celery) -> Callable[[SendFailed], list[Outgoing]]:
         return taken
 
     return error_transactions
-
-
-def reported(outgoing: Outgoing) -> ReportedMessage:
-    """Return what reports tell of a message that has not left."""
-    return ReportedMessage.of(
-        outgoing.headers, outgoing.body, outgoing.content_type, mid=outgoing.mid, queue=outgoing.queue
-    )
 
 
 class ErrorTransactions:

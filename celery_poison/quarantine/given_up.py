@@ -83,7 +83,14 @@ class Quarantine(Transfer):
             force: failed and edited ones, too. That a caller was told of a failure is not taken back, and
                 the changed copy of an edited one may run beside it.
         """
-        act = partial(self._restore, force)
+
+        def act(case: Case) -> None:
+            record = case.record
+            _refuse_unless_given_up(record, "restored")
+            if record.resolution in WHY_FORCE and not force:
+                raise IllegalTransition(WHY_FORCE[record.resolution])
+            self._ledger.restore(record.mid, case.actor, case.note, force=force)
+
         return self._each(ids, "restore", actor, note, act, on_outcome)
 
     def purge(
@@ -104,7 +111,15 @@ class Quarantine(Transfer):
         Raises:
             SecondPersonNeeded: with ``poison_second_person``: so many, and only one has asked for it.
         """
-        return self._each(ids, "purge", actor, note, partial(self._purge, before), on_outcome)
+
+        def act(case: Case) -> None:
+            record = case.record
+            _refuse_unless_given_up(record, "purged; discard or fail it first")
+            if before is not None:
+                before(Detail(record, (), None if record.sent_at else self.message(record.mid)))
+            self._ledger.purge(record.mid, case.actor, case.note)
+
+        return self._each(ids, "purge", actor, note, act, on_outcome)
 
     def edit(
         self,
@@ -159,27 +174,12 @@ class Quarantine(Transfer):
         record = Lookup(self.queries).find(id, whole=True)
         return self._draft(record, change, "", force)
 
-    def _restore(self, force: bool, case: Case) -> None:
-        record = case.record
-        _refuse_unless_given_up(record, "restored")
-        if record.resolution in WHY_FORCE and not force:
-            raise IllegalTransition(WHY_FORCE[record.resolution])
-        self._ledger.restore(record.mid, case.actor, case.note, force=force)
-
-    def _purge(self, before: Callable[[Detail], object] | None, case: Case) -> None:
-        record = case.record
-        _refuse_unless_given_up(record, "purged; discard or fail it first")
-        if before is not None:
-            before(Detail(record, (), None if record.sent_at else self.message(record.mid)))
-        self._ledger.purge(record.mid, case.actor, case.note)
-
     def _edit(self, change: Change, copy_mid: str, force: bool, case: Case) -> None:
         draft = self._draft(case.record, change, copy_mid, force)
         record, task = case.record, case.record.task
         shown = arguments(self._app, self._plugin.settings.redact, task, draft.stored)
-        fingerprint = fingerprint_of_copy(
-            draft.stored, task, self.queries.fingerprint_secret(), self._policy(task).fingerprint
-        )
+        function = Policy.of(self._app.tasks.get(task), self._plugin.settings).fingerprint
+        fingerprint = fingerprint_of_copy(draft.stored, task, self.queries.fingerprint_secret(), function)
         fields = fields_of(draft.stored, fingerprint, shown)
         fields |= {"queue": draft.queue, "payload_bytes": len(draft.stored.body)}
         self._ledger.edit(record.mid, copy_mid, fields, actor=case.actor, note=case.note, number=case.number)
@@ -205,9 +205,6 @@ class Quarantine(Transfer):
                 refuse_unless_consumed(queue, self._app, self.queries)
         copy = changed_copy(original, old, new, record.mid, copy_mid)
         return Draft(record, old, new, copy if queue == record.queue else sent_to(copy, queue), queue)
-
-    def _policy(self, task: str) -> Policy:
-        return Policy.of(self._app.tasks.get(task), self._plugin.settings)
 
 
 def _refuse_unless_given_up(record: MessageRecord, what: str) -> None:

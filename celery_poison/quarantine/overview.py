@@ -22,9 +22,8 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.database import Waiting, waiting_rows
-from celery_poison.quarantine.backlog import Backlog, read_backlogs
-from celery_poison.quarantine.deaf import Deaf, find_deaf
 from celery_poison.quarantine.owner import check_owner, without_secrets
+from celery_poison.quarantine.queues import Backlog, Deaf, find_deaf, read_backlogs
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import Stranded, find_stranded
 from celery_poison.settings import Settings
@@ -222,7 +221,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     deaf, unheard = find_deaf(app, queries, workers)
     _, raw, now = policies.read(ledger, ledger.keys.blocks)
     is_counted = queues or plugin.limits.are_set()
-    backlogs, uncounted = read_backlogs(app, queries, workers, totals["quarantined"] if is_counted else None)
+    counted = read_backlogs(app, queries, workers, totals["quarantined"]) if is_counted else ([], [])
     seen = Overview(
         at=now,
         ledger=without_secrets(plugin.ledger_url),
@@ -241,12 +240,12 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         open_incidents=queries.open_incidents(),
         stranded=find_stranded(app),
         deaf=deaf,
-        queues=backlogs,
+        queues=counted[0],
         **_unsent(ledger, settings),
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
-    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *uncounted, *doubts])
+    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *counted[1], *doubts])
 
 
 def _unsent(ledger: Ledger, settings: Settings) -> dict[str, Any]:

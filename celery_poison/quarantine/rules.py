@@ -370,7 +370,13 @@ def _task_policy(name: str, task: PoisonTask | None, overrides: Overrides, setti
         return TaskPolicy(task=name, values=own, origins=dict.fromkeys(own, "override"), guarded=False)
     policy = Policy.of(task, settings, overrides.of(name))
     values = {option: getattr(policy, option) for option in OVERRIDABLE}
-    origins = {option: _origin(name, option, task, overrides) for option in OVERRIDABLE}
+
+    def origin(option: str) -> str:
+        if (holder := overrides.origin(name, option)) is not None:
+            return "override" if holder == name else f"override {holder}"
+        return "code" if option in own_options(task) else "setting"
+
+    origins = {option: origin(option) for option in OVERRIDABLE}
     return TaskPolicy(task=name, values=values, origins=origins, guarded=True)
 
 
@@ -379,10 +385,3 @@ def _queue_policy(queue: str, overrides: Overrides, settings: Settings) -> TaskP
     values = {name: value for name, value in {**in_code, **own}.items() if name in OVERRIDABLE}
     origins = {name: "override" if name in own else "setting" for name in values}
     return TaskPolicy(task=A_QUEUE + queue, values=values, origins=origins, guarded=False)
-
-
-def _origin(name: str, option: str, task: PoisonTask, overrides: Overrides) -> str:
-    holder = overrides.origin(name, option)
-    if holder is not None:
-        return "override" if holder == name else f"override {holder}"
-    return "code" if option in own_options(task) else "setting"

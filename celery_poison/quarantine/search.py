@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Self, TypeVar
@@ -74,25 +75,20 @@ class Condition:
         if match is None:
             raise BadFilter(f"{text!r} is no condition: write field=value, for example task=shop.render")
         field, compared, value = match.groups()
+        fields = (*TEXT_FIELDS, *NUMBER_FIELDS, AGE, GROUP)
+        if field not in fields:
+            raise BadFilter(f"{text!r}: no field {field!r}{did_you_mean(field, fields)}")
         condition = cls(field, compared, causes.from_short(value) if field == "cause" else value)
-        condition._check(text)
+        if field in NUMBER_FIELDS or field == AGE:
+            condition._number()
+        elif compared not in ("=", "!="):
+            raise BadFilter(f"{text!r}: {field} is text, compare it with = or !=")
         return condition
 
-    def _check(self, text: str) -> None:
-        fields = (*TEXT_FIELDS, *NUMBER_FIELDS, AGE, GROUP)
-        if self.field not in fields:
-            raise BadFilter(f"{text!r}: no field {self.field!r}{did_you_mean(self.field, fields)}")
-        if self.field in NUMBER_FIELDS or self.field == AGE:
-            self._number()
-        elif self.operator not in ("=", "!="):
-            raise BadFilter(f"{text!r}: {self.field} is text, compare it with = or !=")
-
     def _number(self) -> float:
+        text, unit = (self.value[:-1], self.value[-1:]) if self.field == AGE else (self.value, "s")
         try:
-            text, unit = (
-                (self.value[:-1], _SECONDS[self.value[-1:]]) if self.field == AGE else (self.value, 1)
-            )
-            number = float(text) * unit
+            number = float(text) * _SECONDS[unit]
             if math.isfinite(number):
                 return number
             raise ValueError(number)
@@ -102,34 +98,19 @@ class Condition:
 
     def choose(self, messages: Iterable[Any], now: float) -> Iterator[Any]:
         """Yield those that match; each value is judged once, however many messages share it."""
-        return self._containing(messages) if self.field == TEXT else self._matching(messages, now)
-
-    def _containing(self, messages: Iterable[Any]) -> Iterator[Any]:
-        wanted, common, own = self.value.casefold(), attrgetter(*_COMMON), attrgetter(*_OWN)
-        known: dict[Any, bool] = {}
-        for message in messages:
-            values = common(message)
-            if values not in known:
-                told = "\n".join((*values, causes.short(message.cause)))
-                known[values] = wanted in told.casefold()
-            if known[values] or wanted in "\n".join(own(message)).casefold():
-                yield message
-
-    def _matching(self, messages: Iterable[Any], now: float) -> Iterator[Any]:
         if self.field == AGE:
-            compare, wanted = _COMPARE[self.operator], self._number()
-            yield from (
-                m for m in messages if compare(now - (m.quarantined_at or m.first_seen or now), wanted)
+            compare, age = _COMPARE[self.operator], self._number()
+            return (m for m in messages if compare(now - (m.quarantined_at or m.first_seen or now), age))
+        if self.field == TEXT:
+            word, common, own = self.value.casefold(), attrgetter(*_COMMON), attrgetter(*_OWN)
+            is_common = cache(
+                lambda values, cause: word in "\n".join((*values, causes.short(cause))).casefold()
             )
-            return
-        value_of = attrgetter(*_READ_FROM.get(self.field, (self.field,)))
-        known: dict[Any, bool] = {}
-        for message in messages:
-            value = value_of(message)
-            if value not in known:
-                known[value] = self._holds(value)
-            if known[value]:
-                yield message
+            return (
+                m for m in messages if is_common(common(m), m.cause) or word in "\n".join(own(m)).casefold()
+            )
+        value_of, holds = attrgetter(*_READ_FROM.get(self.field, (self.field,))), cache(self._holds)
+        return (m for m in messages if holds(value_of(m)))
 
     def _holds(self, value: Any) -> bool:
         if self.field in NUMBER_FIELDS:
@@ -344,7 +325,7 @@ class Lookup:
     def _named(self, id: str) -> MessageRecord | None:
         """Return the message with this task id, or what waits or runs with this mid."""
         if mids := self._index(State.NDLV).get(id):
-            return self._only(id, mids)
+            return self._queries.record(one_of(id, mids))
         # A released message is a candidate until it has run; its record is kept by task id.
         live = self._queries.lineage(id) or next((r for r in self._live() if id in (r.mid, r.id)), None)
         given_up = [] if live else self._index(State.FAIL).get(id, [])
@@ -355,19 +336,16 @@ class Lookup:
         if len(typed) < TYPED:
             return None
         if mids := self._mids_beginning(State.NDLV, typed):
-            return self._only(typed, mids)
+            return self._queries.record(one_of(typed, mids))
         live = {r.mid: r for r in self._live() if r.id.startswith(typed) or r.mid.startswith(typed)}
         if live:
             return live[one_of(typed, live)]
         mids = self._mids_beginning(State.FAIL, typed)
-        return self._only(typed, mids) if mids else None
+        return self._queries.record(one_of(typed, mids)) if mids else None
 
     def _mids_beginning(self, state: State, typed: str) -> list[str]:
         index = self._index(state).items()
         return [mid for id, mids in index for mid in mids if id.startswith(typed) or mid.startswith(typed)]
-
-    def _only(self, typed: str, mids: list[str]) -> MessageRecord | None:
-        return self._queries.record(one_of(typed, mids))
 
     def _live(self) -> Iterator[MessageRecord]:
         return chain(self._queries.candidates(), self._queries.waiting(), self._queries.live())

@@ -38,7 +38,7 @@ def original(message: Any) -> StoredMessage:
         content_type=message.content_type or "",
         content_encoding=message.content_encoding or "",
         headers=headers,
-        properties=_bare(message.properties),
+        properties={name: each for name, each in message.properties.items() if name not in _REPEATED},
     )
 
 
@@ -105,10 +105,6 @@ def word(value: Any) -> str:
 
 def _hash(material: bytes) -> str:
     return hashlib.sha256(material).hexdigest()[:32]
-
-
-def _bare(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in properties.items() if name not in _REPEATED}
 
 
 def _canvas_fields(message: Any) -> dict[str, str]:

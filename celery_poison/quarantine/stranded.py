@@ -5,16 +5,20 @@ What a person paused is left out.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
-from typing import NamedTuple
+from itertools import accumulate, islice
+from typing import Any, NamedTuple
 
 from celery import Celery
+from kombu.transport import redis
 
-from celery_poison.broker.aged import LOOKED_AT, AgedEntry, aged_entries
+from celery_poison.broker.publish import bounded_options
+from celery_poison.broker.unacked import Unacked, owner_of, text
 from celery_poison.ledger.pauses import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record, Start
@@ -22,8 +26,10 @@ from celery_poison.plugin import plugin_of
 from celery_poison.states import State
 from celery_poison.text import when
 
-#: So many are told, of all kinds together.
-TOLD = 20
+#: So many are told, of all kinds together; of each kind so many are looked at, the oldest.
+TOLD, LOOKED_AT = 20, 1000
+#: Bytes of unacknowledged messages that are read for their ids and queues.
+READ = 1_000_000
 
 
 class Kind(StrEnum):
@@ -130,12 +136,11 @@ def find_stranded(app: Celery) -> Stranded:
     found = {Kind.CANDIDATE: list(look.candidates()), Kind.PARKED: list(look.parked())}
     unread = ""
     try:
-        entries = aged_entries(app, look.recovery)
+        with app.connection_for_read(transport_options=bounded_options(app)) as connection:
+            if issubclass(connection.get_transport_cls(), redis.Transport):
+                found[Kind.UNACKED] = list(look.unacked(connection.channel()))
     except Exception as error:  # each transport has errors of its own
         unread = f"the broker cannot be read ({type(error).__name__}): what is unacknowledged is not known"
-    else:
-        if entries is not None:
-            found[Kind.UNACKED] = list(look.unacked(entries))
     elsewhere = {stuck.id for kind in (Kind.PARKED, Kind.UNACKED) for stuck in found.get(kind, ())}
     found[Kind.CANDIDATE] = [stuck for stuck in found[Kind.CANDIDATE] if stuck.id not in elsewhere]
     oldest = sorted((stuck for kind in found.values() for stuck in kind), key=lambda stuck: stuck.since)
@@ -143,16 +148,11 @@ def find_stranded(app: Celery) -> Stranded:
 
 
 class _Look:
-    """One look at what waits, and at who lives.
-
-    Attributes:
-        recovery: seconds after which what a dead worker held should be back.
-    """
+    """One look at what waits, and at who lives."""
 
     def __init__(self, app: Celery) -> None:
         plugin = plugin_of(app)
         self._activation = plugin.settings.activation_interval
-        self.recovery = RECOVERED * self._activation
         ledger = plugin.open_ledger()
         self._queries = Queries(ledger)
         self._paused = Paused(ledger)
@@ -197,16 +197,29 @@ class _Look:
                 cure = self._cure(copy.queue, f"look why it cannot be published: log of {self._monitor}")
                 yield Stuck(Kind.PARKED, copy.id, copy.queue, self._now - age, age, why, cure)
 
-    def unacked(self, entries: list[AgedEntry]) -> Iterator[Stuck]:
-        """Yield what is unacknowledged, and in nobody's hands."""
-        for entry in entries:
+    def unacked(self, channel: Any) -> Iterator[Stuck]:
+        """Yield what is unacknowledged on a Redis broker, and in nobody's hands."""
+        held, visibility = Unacked(channel), float(channel.visibility_timeout)
+        client: Any = held.client
+        now = client.time()[0]
+        latest = now - RECOVERED * self._activation
+        oldest = client.zrangebyscore(held.index, "-inf", latest, 0, LOOKED_AT, withscores=True)
+        with client.pipeline(transaction=False) as pipe:
+            for tag, _ in oldest:
+                pipe.hstrlen(held.key, tag)
+            sizes = pipe.execute()
+        for (tag, since), size, read in zip(oldest, sizes, accumulate(sizes), strict=True):
             # Another app on this broker has a ledger of its own.
-            owner = self._owners.get(entry.boot_id or "", _Owner())
-            age, patience = self._age(owner, self._now - entry.age), entry.visibility
-            if is_stuck(Kind.UNACKED, age, owner.lives, activation=self._activation, visibility=patience):
+            owner = self._owners.get(owner_of(text(tag)) or "", _Owner())
+            age = self._age(owner, self._now - (now - since))
+            stuck = is_stuck(
+                Kind.UNACKED, age, owner.lives, activation=self._activation, visibility=visibility
+            )
+            if size and stuck:  # else it was acknowledged a moment ago
+                id, queue = _names(client.hget(held.key, tag)) if read <= READ else ("", "")
                 why = f"received, and not acknowledged; {_HELD[owner.lives].format(owner.name)}"
-                cure = self._cure(entry.queue, _by_itself(patience - entry.age, self._now))
-                yield Stuck(Kind.UNACKED, entry.id, entry.queue, self._now - age, age, why, cure)
+                cure = self._cure(queue, _by_itself(since + visibility - now, self._now))
+                yield Stuck(Kind.UNACKED, id or text(tag), queue, self._now - age, age, why, cure)
 
     def _owner_of(self, start: Start | None) -> _Owner:
         if start is None:
@@ -222,6 +235,14 @@ class _Look:
         if queue and queue not in self._consumed:
             return f"celery -A proj worker -Q {queue}"
         return else_ if self._monitor else "celery -A proj poison monitor"
+
+
+def _names(raw: bytes | None) -> tuple[str, str]:
+    """Return task id and queue of an entry, as far as they can be read."""
+    with suppress(TypeError, ValueError, KeyError):  # whatever a foreign one is made of
+        message, _, queue = json.loads(text(raw))
+        return str(message["headers"]["id"]), str(queue)
+    return "", ""
 
 
 _HELD = {

@@ -307,14 +307,10 @@ class Supervisor(Running):
     def _watch(self) -> None:
         while not self._stopping.wait(self._restart_delay):
             for name in self._names:
-                if not self._workers[name].is_alive() and not self.gave_up:
-                    self._replace(name)
-
-    def _replace(self, name: str) -> None:
-        dead = self._workers[name]
-        self._deaths.append(Death(name, dead.wait()))
-        self._past_logs.append(_titled(dead))
-        self._workers[name] = self._make(name).start()
+                if not (dead := self._workers[name]).is_alive() and not self.gave_up:
+                    self._deaths.append(Death(name, dead.wait()))
+                    self._past_logs.append(_titled(dead))
+                    self._workers[name] = self._make(name).start()
 
 
 def _titled(worker: Worker) -> str:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from celery_poison.broker.transport import guarded_connection
 from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.metrics import register
-from celery_poison.quarantine import deaf
+from celery_poison.quarantine import queues
 from tests import PATIENCE, sampled
 from tests.cli.conftest import Console
 from tests.metrics.conftest import scraped
@@ -32,7 +32,7 @@ def site(
     new_site: NewSite, broker_url: str, new_redis_url: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> Site:
     """A fleet whose ledger is not on its broker, so that one can be away without the other."""
-    monkeypatch.setattr(deaf, "QUIET", QUIET)
+    monkeypatch.setattr(queues, "QUIET", QUIET)
     return new_site(broker_url, poison_redis_url=new_redis_url(), worker_prefetch_multiplier=1)
 
 

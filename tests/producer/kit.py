@@ -13,11 +13,11 @@ from celery_poison import guarded, install
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.capture import captured_by
-from celery_poison.producer.causes import SendFailed
 from celery_poison.producer.database import Mover
 from celery_poison.producer.message import Outgoing
 from celery_poison.producer.outbox import bounded_ledger
 from celery_poison.producer.relay import MOVER_BOUND, Rounds
+from celery_poison.reports import Report
 
 #: Nobody listens there.
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -66,7 +66,7 @@ class Shop:
         self.plugin = plugin_of(self.app)
         self.ledger = self.plugin.open_ledger()
         #: What was told to whoever makes error transactions.
-        self.reports: list[SendFailed] = []
+        self.reports: list[Report] = []
         self.plugin.on_send_failed = self._told
         self.healthy = Rounds(self.plugin, trouble=False, in_trouble=lambda: None)
         self.troubled = Rounds(self.plugin, trouble=True, in_trouble=lambda: None)
@@ -78,7 +78,7 @@ class Shop:
         self.ledger.client.close()
         self.app.close()
 
-    def _told(self, report: SendFailed) -> list[Outgoing]:
+    def _told(self, report: Report) -> list[Outgoing]:
         self.reports.append(report)
         return []
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from celery import Celery
 
 from celery_poison.outbox import outbox_table, publishing_in
-from celery_poison.producer.database import Row, Rows, open_rows
+from celery_poison.producer.database import Row, open_rows
 from tests.django_once import configured
 
 #: Django's name of the database.
@@ -104,7 +104,7 @@ def close_connections() -> None:
 
 def rows(orders: Orders) -> list[Row]:
     """The committed rows of the outbox."""
-    table: Rows = open_rows(orders.setting)
+    table = open_rows(orders.setting)
     try:
         return [*table.first(1000)]
     finally:

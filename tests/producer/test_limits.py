@@ -212,7 +212,7 @@ def test_MSG_4_what_a_full_queue_does_not_take_stays_in_the_outbox_and_blocks_no
     assert (shop.queued("other"), shop.waiting("other")) == ([*range(5)], [])
     assert shop.waiting() == [3, 4, 5]
     assert (shop.lanes()["celery"].cause, shop.lanes()["celery"].blocked) == ("resources", None)
-    assert [report.detail for report in shop.reports] == ["queue 'celery' holds 2 messages, its limit is 2"]
+    assert [report.reason for report in shop.reports] == ["queue 'celery' holds 2 messages, its limit is 2"]
     assert shop.queued() == [1, 2]
     shop.ledger.outbox_resend()
     shop.relay()

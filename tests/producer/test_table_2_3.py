@@ -92,8 +92,8 @@ def test_TP1_4_row_2_a_queue_configured_otherwise_is_blocked_at_once_and_told(
     assert shop.queued("mail") == [3], "no other queue waits"
     assert shop.waiting() == [1, 2]
     blocked = shop.lanes()["celery"].blocked
-    assert blocked and blocked["cause"] == "definition" and blocked["seq"] == shop.reports[0].seq
-    assert [(each.cause, each.blocked, each.uncertain) for each in shop.reports] == [
+    assert blocked and blocked["cause"] == "definition" and blocked["seq"] == shop.reports[0].outbox_seq
+    assert [(each.cause, each.queue_blocked, each.uncertain) for each in shop.reports] == [
         (Cause.DEFINITION, True, False)
     ]
 
@@ -109,7 +109,9 @@ def test_TP1_4_row_2_a_queue_whose_name_is_taken_by_something_else_is_blocked_at
     shop.charge(3, queue="mail")
     shop.relay()
     assert shop.queued("mail") == [3] and shop.waiting() == [1, 2]
-    assert [(each.cause, each.blocked, each.seq) for each in shop.reports] == [(Cause.DEFINITION, True, 1)]
+    assert [(each.cause, each.queue_blocked, each.outbox_seq) for each in shop.reports] == [
+        (Cause.DEFINITION, True, 1)
+    ]
     taken.delete("celery")
     OutboxDesk(shop.plugin).unblock("celery", actor="ann")
     shop.relay()
@@ -130,8 +132,8 @@ def test_TP1_1_row_3_a_broker_that_is_away_is_tried_again_then_told_once_and_wai
     lane = shop.lanes()["celery"]
     assert (lane.cause, lane.blocked, lane.tries) == ("transport", None, 0)
     assert lane.due_in is not None and lane.due_in > 500, "the resend interval"
-    assert [(each.seq, each.blocked) for each in shop.reports] == [(1, False)]
-    assert shop.reports[0].outgoing.queue == "celery"
+    assert [(each.outbox_seq, each.queue_blocked) for each in shop.reports] == [(1, False)]
+    assert shop.reports[0].unsent[0].queue == "celery"
     assert shop.waiting() == [1, 2, 3]
     assert shop.events() == ["send_failed"]
     shop.ledger.outbox_resend("celery")
@@ -163,7 +165,7 @@ def test_TP1_4_row_3_the_queue_is_blocked_only_where_that_is_defined(
     shop.relay()
     lanes = shop.lanes()
     assert lanes["mail"].blocked and lanes["celery"].blocked is None
-    assert {each.queue: each.blocked for each in shop.reports} == {"mail": True, "celery": False}
+    assert {each.queue: each.queue_blocked for each in shop.reports} == {"mail": True, "celery": False}
 
 
 def test_TP1_6_row_3_during_the_wait_nothing_is_sent_and_new_messages_queue_behind(

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from celery_poison.fleet import WorkerRecord
-from celery_poison.quarantine.deaf import GRACE, QUIET, Deaf, is_quiet, missed
+from celery_poison.quarantine.queues import GRACE, QUIET, Deaf, is_quiet, missed
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.announce import Complaints
 from celery_poison.worker.heartbeat import Payload, Shutdown

@@ -1,4 +1,4 @@
-"""Finds the workers that live and consume nothing, while messages wait for them. Changes nothing.
+"""What waits in each queue, and which workers live and consume nothing of it. Changes nothing.
 
 After a lost broker connection a worker may go on beating and answering pings, and never receive again
 (https://github.com/celery/celery/issues/8030, https://github.com/celery/celery/issues/9054). Its heartbeat
@@ -10,6 +10,7 @@ for it all the while.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from celery_poison.fleet import WorkerRecord
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record
 from celery_poison.plugin import plugin_of
+from celery_poison.producer.limits import Limit, limit_of
+from celery_poison.settings import Settings
 from celery_poison.text import count_of, duration, some_of, when
 
 #: Seconds. Celery tries to connect anew every half a minute at the latest: that alone is no deafness.
@@ -143,3 +146,72 @@ def waiting_in(app: Celery, queues: Collection[str]) -> dict[str, int]:
             return {queue: depth(connection, queue) for queue in sorted(queues)}
     except Exception as error:  # each transport has errors of its own
         raise Unread(f"the broker cannot be read ({type(error).__name__})") from None
+
+
+# --- backlogs (MSG-3, MSG-7) ----------------------------------------------------------------------
+
+#: Queues that are told apart at most.
+MOST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """One queue, or the quarantine.
+
+    Attributes:
+        waiting: messages that the broker has not delivered, of the quarantine those in it; None: not known.
+        parked: messages of it that wait in the ledger.
+        candidates: flagged messages of it, be they waiting, parked or running.
+        limit: messages that may wait; None: any number.
+    """
+
+    queue: str
+    waiting: int | None
+    parked: int
+    candidates: int
+    limit: int | None
+
+    @property
+    def warning(self) -> str:
+        """A sentence where people should be warned; empty where not."""
+        if self.limit is None or self.waiting is None or not Limit(self.limit, False).is_near(self.waiting):
+            return ""
+        over = self.waiting - self.limit
+        how = f"{over} above its limit" if over > 0 else f"{self.waiting * 100 // self.limit} % of its limit"
+        return f"queue {self.queue} holds {self.waiting} messages, {how} of {self.limit}"
+
+
+def read_backlogs(
+    app: Celery, queries: Queries, workers: Iterable[WorkerRecord], quarantined: int
+) -> tuple[list[Backlog], list[str]]:
+    """Return how each queue stands that is consumed, limited, or has messages in the ledger.
+
+    The second list says why that cannot be known, if it cannot.
+
+    Raises:
+        LedgerUnavailable: Redis is away.
+    """
+    settings = plugin_of(app).settings
+    parked = Counter(parking.start.queue for _, parking in queries.parked_now())
+    candidates = Counter(record.queue for record in queries.candidates())
+    consumed = {
+        queue for each in workers if each.alive for queue in f"{each.queues},{each.paused}".split(",")
+    }
+    names = consumed | {*parked} | {*candidates} | {*(settings.queues or {})}
+    queues = sorted(names - {"", settings.quarantine_queue})[:MOST]
+    try:
+        waiting, unread = waiting_in(app, queues), []
+    except Unread as error:
+        waiting, unread = {}, [f"{error}: how much waits is not known"]
+    found = [
+        Backlog(queue, waiting.get(queue), parked[queue], candidates[queue], _most(settings, queue))
+        for queue in queues
+    ]
+    if most := _most(settings, settings.quarantine_queue):
+        found.append(Backlog(settings.quarantine_queue, quarantined, 0, 0, most))
+    return found, unread
+
+
+def _most(settings: Settings, queue: str) -> int | None:
+    limit = limit_of(settings, queue)
+    return limit.most if limit else None
