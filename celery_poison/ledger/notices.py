@@ -53,7 +53,7 @@ def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
     """Leave notices in one round trip."""
     texts = ((notice.id, json.dumps([notice.fact, notice.mid, notice.story])) for notice in notices)
     calls: Iterable[Any] = (({}, {"id": id, "notice": text}) for id, text in texts)
-    ledger._call_each("leave_notice", calls, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
+    ledger._call_each("leave_notice", calls, as_text=True, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
 
 
 def take(ledger: Caller) -> list[Notice]:
