@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.rows import INDEX_PAGE, Index, Reader
+from celery_poison.states import State
 
 #: Groups that are looked at in one step of Redis, and messages of a page at first.
 _SCANNED, _FIRST = 5000, 64
@@ -118,6 +119,21 @@ class Groups(Reader):
                 return
             yield [*zip(flat[::2], flat[1::2], strict=True)]
             first, size = f"({flat[-1]!r}", min(4 * size, INDEX_PAGE // 4)
+
+    def place(
+        self, shas: Sequence[str] | None, state: State, skip: int, oldest_first: bool = False
+    ) -> tuple[float, int] | None:
+        """Return where that is which so many others precede, without reading those; None: there is no more.
+
+        Args:
+            shas: in these groups together; None: in all that is in this state.
+
+        Returns the time, in seconds, and how many of exactly that time precede it.
+        """
+        keys = [self._index_of(state)] if shas is None else [self._keys.group(sha) for sha in shas]
+        words = ["oldest" if oldest_first else "newest", skip]
+        code, *place = self._read("place", keys, words) if keys else [b"MISSING"]
+        return (int(place[0]) / 1000, int(place[1])) if code == b"OK" else None
 
     def _read(self, name: str, keys: Sequence[str], values: Sequence[Any]) -> Any:
         with clear_errors("reading groups"):
