@@ -60,16 +60,24 @@ class Counted(NamedTuple):
     Attributes:
         quarantined: messages in quarantine at that moment.
         total: groups that there are; ``groups`` may be some of them.
+        in_repair: whether somebody has begun to put them right, and not ended.
     """
 
     quarantined: int
     total: int
     groups: list[Alike]
+    in_repair: bool
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether as many messages are in all groups as are in quarantine."""
+        return sum(group.messages for group in self.groups) == self.quarantined
 
     @property
     def is_whole(self) -> bool:
         """Whether all groups are here, and each message is in one: versions of before did not care."""
-        return sum(group.messages for group in self.groups) == self.quarantined
+        # Half-way through a repair the number may be right by chance.
+        return self.adds_up and not self.in_repair
 
 
 class Groups(Reader):
@@ -82,14 +90,14 @@ class Groups(Reader):
         found = dict[str, Alike]()
         keys, values = [self._keys.quarantine, self._keys.groups], [self._keys.message(""), kind.value, size]
         for first in range(0, most or sys.maxsize, size):
-            _, quarantined, total, text = self._read("groups", keys, [*values, first])
+            _, quarantined, total, repair, text = self._read("groups", keys, [*values, first])
             rows: list[Any] = json.loads(text.decode("utf-8", "replace"))
             for labels, messages, relapsed, newest, last_seen, first_seen, sha in rows:
                 told = (messages, sha, relapsed, newest, last_seen, first_seen)
                 found[sha] = Alike(*_labels(kind, *labels), *told)
             if first + size >= total:
                 break
-        return Counted(quarantined, total, [*found.values()][: most or None])
+        return Counted(quarantined, total, [*found.values()][: most or None], bool(repair))
 
     def by_fingerprint(self, pattern: str = "*") -> list[Alike]:
         """Return the groups by fingerprint, by their labels alone.

@@ -85,6 +85,12 @@ class QuarantineTransitions(Caller):
         arguments["known"] = packed(known)
         self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **arguments)
 
+    def note_repair(self, ends: bool = False) -> None:
+        """Note that somebody begins to put groups right, or has done it: who dies meanwhile has not."""
+        with clear_errors("noting a repair"):
+            key = f"{self.keys.groups}:repair"
+            self.client.delete(key) if ends else self.client.set(key, "1")
+
     def regroup(self, mids: Sequence[str]) -> None:
         """Put messages in quarantine into their groups, where a version of before has not."""
         for start in range(0, len(mids), _REGROUPED):

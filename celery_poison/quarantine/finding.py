@@ -123,17 +123,18 @@ class Finder:
 
     def regroup(self) -> Iterator[int]:
         """Put into its group what is in none, and take out of it what has left, a step at a time."""
+        self._ledger.note_repair()
         for page in self._queries.pages(State.NDLV):
             self._ledger.regroup([mid for mid, _ in page])
             yield len(page)
-        if self._queries.alike(Kind.QUEUE).is_whole:
-            return
         for kind in Kind:
-            for group in self._queries.alike(kind).groups:
+            counted = self._queries.alike(kind)
+            for group in [] if counted.adds_up else counted.groups:
                 labels = group.task, group.cause, group.queue or group.fingerprint
                 for page in self._queries.members([group.sha]):
                     self._ledger.ungroup(kind, labels, [mid for mid, _ in page])
                     yield len(page)
+        self._ledger.note_repair(ends=True)
 
     def groups(
         self, where: Filter = _ALL, by: By = By.FINGERPRINT, limit: int = 0
