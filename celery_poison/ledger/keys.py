@@ -21,6 +21,7 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:quarantine:NAME`` | zset | mids in quarantine (NDLV), by time | a person's decision |
 | ``{ns}:groups:NAME`` | prefix | of the index of what is alike there (``_groups.lua``) | none is left |
 | ``{ns}:groups:NAME:SHA`` | zset | mids that are alike, by time | none is left |
+| ``{ns}:groups:NAME:repair`` | string | whether somebody is putting the groups right | it is done |
 | ``{ns}:outgoing`` | zset | mids in quarantine that leave it by themselves, by when (ms) | they have left |
 | ``{ns}:imported`` | zset | mids that were imported, by time (ms) | 30 days |
 | ``{ns}:failed`` | zset | mids given up (FAIL), by time | purge |
