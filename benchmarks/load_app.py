@@ -68,9 +68,9 @@ if GUARDED:
 if GUARDED and os.environ.get("BENCH_KOMBU_RECEIVE"):
     import kombu
 
-    from celery_poison.worker import runtime
+    from celery_poison.worker import worker
 
-    vars(runtime)["guarded_connection"] = lambda *_: kombu.Connection
+    vars(worker)["guarded_connection"] = lambda *_: kombu.Connection
 
 
 def publish(count: int, name: str, *arguments: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
@@ -257,11 +257,9 @@ class MessageRecord:
     @classmethod
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
         """Build a record from a ``lineage`` or ``message`` hash of the ledger."""
-        values: dict[str, Any] = {name: raw.get(name, "") for name in _TEXTS}
-        values.update((name, int(raw.get(name) or 0)) for name in _COUNTS)
-        values.update((name, raw.get(name) == "1") for name in _FLAGS)
-        values.update((name, int(raw[name]) / 1000 if raw.get(name) else None) for name in _TIMES)
-        return cls(**values, evidence=Evidence.decode(raw.get("evidence", "")), state=state.value)
+        # Once for each message that is read: what is not there is left to the defaults.
+        values = {name: _READERS[name](text) for name, text in raw.items() if text and name in _READERS}
+        return cls(**{"id": "", "mid": "", "task": "", "queue": "", **values, "state": state.value})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON message object of the command line's contract."""
@@ -283,6 +281,14 @@ _COUNTS = (
 )
 _FLAGS = ("candidate", "probation")
 _TIMES = ("first_seen", "last_seen", "quarantined_at", "sent_at", "retry_at")
+#: What makes a value of the text of each field.
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys(_COUNTS, int),
+    **dict.fromkeys(_FLAGS, "1".__eq__),
+    **dict.fromkeys(_TIMES, lambda text: int(text) / 1000),
+    "evidence": Evidence.decode,
+}
 
 
 def history_of(raw: Mapping[str, str]) -> History:

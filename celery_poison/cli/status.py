@@ -26,7 +26,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
 from celery_poison.quarantine.queues import find_deaf
-from celery_poison.text import clean, command, count_of, duration, some_of, when
+from celery_poison.text import clean, command, count_of, duration, some_of, span, when
 
 
 @verb(
@@ -88,6 +88,9 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
         yield "outbox", f"{waiting} wait to be sent{trouble}{rows}"
     if seen.paused:
         yield "paused", "; ".join(_paused_line(pause) for pause in seen.paused)
+    for wish in seen.asked:
+        since, left = when(wish.since), span(wish.until - seen.at)
+        yield "asked for", f"{since}: {wish.story}; within {left} {wish.how}"
     if proposal := seen.proposal:
         options = f" and {count_of(len(proposal.policy), 'option')}" if proposal.policy else ""
         what = f"{count_of(len(proposal.rules), 'rule')}{options} of the pipeline"

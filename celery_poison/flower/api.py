@@ -108,7 +108,9 @@ async def groups(api: Api) -> Any:
     by = api.get_query_argument("by", By.CAUSE)
     if by not in [*By]:
         raise HTTPError(400, f"by must be one of {', '.join(By)}")
-    found = await api.ledger.ask(lambda: api.ledger.quarantine.groups(by=by), PATIENCE)
+    finder, limit = api.ledger.quarantine.finder, api.number("limit", 0)
+    found, total = await api.ledger.ask(lambda: finder.groups(by=By(by), limit=limit), PATIENCE)
+    api.set_header("X-Total", str(total))
     return [group.as_dict() for group in found]
 
 

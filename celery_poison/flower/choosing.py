@@ -138,17 +138,25 @@ class Choice:
     def where(self) -> Filter:
         return Filter.search(self.text) if self.text else Filter()
 
-    def find(self, quarantine: Quarantine, sample: int) -> Found:
-        """Return the newest of those that are meant, and how many they are."""
+    def find(self, quarantine: Quarantine, sample: int, most: int | None = None) -> Found:
+        """Return the newest of those that are meant, and how many they are.
+
+        Args:
+            most: messages that are looked at where each has to be; beyond that there may be more. None: all.
+        """
         if not self.everything:
             named = Lookup(quarantine.queries).find_each(self.ids)
             kept = [each for each in named if isinstance(each, MessageRecord) and each.state == State.NDLV]
             return Found(kept[:sample], len(kept))
         chosen = quarantine.finder.choose(State.NDLV, self.where)
-        records = quarantine.finder.records(self.where, chosen=chosen, until=self.until)
+        most = None if chosen.is_exact else most
+        walk = quarantine.finder.walk(self.where, chosen=chosen, until=self.until, most=most)
+        records = iter(walk)
         newest = [*islice(records, sample)]
-        is_counted = chosen.is_exact and self.until is None
-        return Found(newest, chosen.messages if is_counted else len(newest) + sum(1 for _ in records))
+        if chosen.is_exact and self.until is None:
+            return Found(newest, chosen.messages)
+        found = len(newest) + sum(1 for _ in records)
+        return Found(newest, found, not walk.is_over, walk.looked)
 
     def mids(self, quarantine: Quarantine) -> Sequence[str]:
         """Return whom an act is for, at the moment when it begins."""
@@ -157,22 +165,28 @@ class Choice:
         words = shlex.join(["--filter", self.text]) if self.text else "--all"
         chosen = quarantine.finder.choose(State.NDLV, self.where)
         if chosen.is_exact:
-            return Chosen(quarantine.finder.mids(State.NDLV, chosen, until=self.until), words)
-        records = quarantine.finder.records(self.where, chosen=chosen, until=self.until)
-        return Chosen((record.mid for record in records), words)
+            index = quarantine.finder.index(State.NDLV, chosen, until=self.until)
+            return Chosen((mid for mid, _ in index), words)
+        walk = quarantine.finder.walk(self.where, chosen=chosen, until=self.until)
+        return Chosen((record.mid for record in walk), words)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a list shows. ``text`` is a filter as on the command line, or words to search for, or empty."""
+    """What a list shows. ``text`` is a filter as on the command line, or words to search for, or empty.
+
+    Attributes:
+        begin: where nobody counts what matches: from when on it is looked for, in ms; 0: from the first.
+    """
 
     state: str = "NDLV"
     text: str = ""
     offset: int = 0
     oldest_first: bool = False
+    begin: int = 0
 
     @classmethod
-    def parse(cls, state: str, text: str, offset: str, order: str) -> Self:
+    def parse(cls, state: str, text: str, offset: str, order: str, begin: str = "") -> Self:
         """Read an address; what makes no sense there becomes the default."""
         return cls(
             state if state in TABS else "NDLV",
@@ -180,6 +194,7 @@ class Listing:
             "".join(letter if letter.isprintable() else "?" for letter in text.strip()),
             int(offset) if offset.isdecimal() and len(offset) < 10 else 0,
             order == "oldest",
+            int(begin) if begin.isdecimal() and len(begin) < 15 else 0,
         )
 
     @classmethod
@@ -200,14 +215,15 @@ class Listing:
             "filter": self.text,
             "offset": str(self.offset or ""),
             "order": "oldest" if self.oldest_first else "",
+            "begin": str(self.begin or ""),
         }
         return urlencode({name: word for name, word in words.items() if word})
 
-    def at(self, offset: int) -> Self:
-        return replace(self, offset=max(0, offset))
+    def at(self, offset: int, begin: int = 0) -> Self:
+        return replace(self, offset=max(0, offset), begin=begin)
 
     def turned(self) -> Self:
-        return replace(self, offset=0, oldest_first=not self.oldest_first)
+        return replace(self, offset=0, begin=0, oldest_first=not self.oldest_first)
 
 
 def _literal(value: str) -> str:

@@ -17,7 +17,7 @@ from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing
 from celery_poison.flower.held import held
 from celery_poison.flower.ledger import PATIENCE, SEARCHING, AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
-from celery_poison.quarantine.finding import Found
+from celery_poison.quarantine.finding import LOOKED, Found
 from celery_poison.quarantine.read_model import NEWEST
 from celery_poison.quarantine.search import AmbiguousId, Filter
 from celery_poison.states import State
@@ -84,8 +84,11 @@ class Page(Guarded, BaseHandler):
         return self.link(Listing.of(state, **conditions))
 
 
-async def find(ledger: AsyncLedger, listing: Listing, rows: int) -> Found:
+async def find(ledger: AsyncLedger, listing: Listing, rows: int, most: int | None = None) -> Found:
     """Return one page of a list; the newest in quarantine even while Redis is away.
+
+    Args:
+        most: messages that are looked at where each has to be; None: as many as it takes.
 
     Raises:
         BadFilter: the filter is none.
@@ -98,6 +101,7 @@ async def find(ledger: AsyncLedger, listing: Listing, rows: int) -> Found:
     if listing.state in (State.NDLV, State.FAIL):
         page = partial(ledger.quarantine.finder.page, where or Filter(), State(listing.state))
         asked = partial(page, rows=rows, offset=listing.offset, oldest_first=listing.oldest_first)
+        asked = partial(asked, begin=listing.begin, most=most)
         return await ledger.ask(asked, SEARCHING if where else PATIENCE)
     what: Any = {"candidates": True} if listing.state == "candidates" else {"state": listing.state}
     found = await ledger.ask(
@@ -109,11 +113,11 @@ async def find(ledger: AsyncLedger, listing: Listing, rows: int) -> Found:
 class ListPage(Page):
     @authenticated
     async def get(self) -> None:
-        listing = Listing.parse(*map(self.asked, ("state", "filter", "offset", "order")))
+        listing = Listing.parse(*map(self.asked, ("state", "filter", "offset", "order", "begin")))
         await self.ledger.look()
         found, error = Found(), ""
         try:
-            found = await find(self.ledger, listing, ROWS)
+            found = await find(self.ledger, listing, ROWS, LOOKED)
         except PoisonError as trouble:
             error = self.failed(trouble)
         if self.ledger.snapshot.overview is None:
@@ -167,7 +171,7 @@ class TaskRedirect(Page):
         await self.ledger.look()
         try:
             record = await self.ledger.ask(lambda: self.ledger.quarantine.get(id))
-        except AmbiguousId:
+        except (AmbiguousId, LedgerUnavailable):  # among very many: the list looks bit by bit
             self.redirect(self.link_with(id=id))
         except PoisonError:  # the message's page says what
             self.redirect(self.reverse_url("poison-message", id))
@@ -231,13 +235,13 @@ class PreviewPage(Page):
     @authenticated
     async def post(self, verb: str) -> None:
         action, asked, error = self.action(verb), Asked.of(self), ""
-        found = Found()
+        found, seen = Found(), self.ledger.snapshot.overview
         try:
             asked.choice.check()
             found = await self.ledger.ask(
-                lambda: asked.choice.find(self.ledger.quarantine, SAMPLE), SEARCHING
+                lambda: asked.choice.find(self.ledger.quarantine, SAMPLE, LOOKED), SEARCHING
             )
-            error = "" if found.rows else "None of these messages is there any more"
+            error = "" if found.rows or found.more else "None of these messages is there any more"
         except PoisonError as trouble:
             error = self.failed(trouble)
         self.show(
@@ -246,7 +250,11 @@ class PreviewPage(Page):
             asked=asked,
             records=found.rows,
             count=found.total or 0,
-            until=max((record.quarantined_at or 0.0 for record in found.rows), default=0.0),
+            more=found.more,
+            looked=found.looked,
+            until=max(
+                (record.quarantined_at or 0.0 for record in found.rows), default=seen.at if seen else 0.0
+            ),
             error=error,
             back=self.link(asked.listing),
         )

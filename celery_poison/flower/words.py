@@ -10,7 +10,7 @@ from kombu.utils.json import dumps
 
 from celery_poison.causes import describe, short
 from celery_poison.model import MessageRecord
-from celery_poison.text import clean, count_of, duration, when
+from celery_poison.text import clean, count_of, duration, span, when
 from celery_poison.text import short as short_id
 
 STATES = {
@@ -113,4 +113,5 @@ NAMES: dict[str, Any] = {
     "when": when,
     "count_of": count_of,
     "duration": duration,
+    "span": span,
 }

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Self
 
 from celery_poison.errors import IllegalTransition
+from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller, Code
+from celery_poison.model import Record
+from celery_poison.text import count_of
 
 #: How a message was given up -> why ``restore`` wants force.
 WHY_FORCE = {
@@ -111,17 +117,79 @@ class GivenUpTransitions(Caller):
         words = {"mid": mid, "actor": actor, "note": note, "number": "" if number is None else number}
         self._call("purge", {"message": self.keys.message(mid)}, **words)
 
-    def ask(self, act: str, *, person: str, actor: str, said: str, keep: float) -> tuple[bool, str, float]:
+    def ask(
+        self, whole: str, wish: Mapping[str, object], *, said: str, keep: float
+    ) -> tuple[bool, Wish, float]:
         """Ask for an act that needs two persons.
 
         Args:
-            act: what it is; who agrees asks for exactly the same.
-            person: who it is; another one than asked first agrees.
+            whole: all that the act is; who agrees asks for exactly the same.
+            wish: ``actor``, ``act``, ``messages``, ``note``, and who it is, as ``person``.
             said: the journal's note.
             keep: seconds for which it waits for a second person.
 
-        Returns whether it may be done now, who asked first, and for how many seconds that stands.
+        Returns whether it may be done now, what was asked for first, and now, in seconds of Redis' clock.
         """
-        own, keep_ms = {"asked": self.keys.asked(sha256(act.encode()).hexdigest())}, int(keep * 1000)
-        code, first, left = self._call("ask", own, person=person, actor=actor, said=said, keep_ms=keep_ms)
-        return code is Code.OK, first.decode(), left / 1000
+        act, keep_ms = sha256(whole.encode()).hexdigest(), int(keep * 1000)
+        code, first, now = self._call("ask", {}, act=act, wish=json.dumps(wish), said=said, keep_ms=keep_ms)
+        return code is Code.OK, Wish.decode(first), now / 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish(Record):
+    """What somebody asked for that needs two persons.
+
+    Attributes:
+        act: what is typed for it, after ``celery poison``.
+        messages: how many it was about when it was asked for.
+        since, until: seconds since 1970 by Redis' clock.
+    """
+
+    actor: str
+    act: str
+    messages: int
+    note: str
+    since: float
+    until: float
+
+    @classmethod
+    def decode(cls, raw: bytes | str) -> Self:
+        """Return it; ValueError: it is none."""
+        try:
+            told = json.loads(raw)
+            return cls(
+                actor=str(told["actor"]),
+                act=str(told["act"]),
+                messages=int(told["messages"]),
+                note=str(told["note"]),
+                since=told["at_ms"] / 1000,
+                until=told["until_ms"] / 1000,
+            )
+        except (TypeError, LookupError, OverflowError) as error:
+            raise ValueError(f"{raw!r} is no wish") from error
+
+    @property
+    def story(self) -> str:
+        """It in a sentence."""
+        note = f": {self.note}" if self.note else ""
+        return f"{self.actor} asked for {self.act} ({count_of(self.messages, 'message')}){note}"
+
+    @property
+    def how(self) -> str:
+        """What the second person does."""
+        same = "ids" if "ID..." in self.act else "words"
+        return f"somebody else does it by the same {same}: celery poison {self.act} --actor NAME"
+
+
+def wishes(ledger: Caller) -> list[Wish]:
+    """Return what waits for a second person, the oldest first; raises ``LedgerUnavailable``."""
+    with clear_errors("reading what was asked for"):
+        pipe = ledger.client.pipeline(transaction=False)
+        pipe.hvals(ledger.keys.asked)
+        pipe.time()
+        texts, (now, micros) = pipe.execute()
+    found = []
+    for text in texts:
+        with suppress(ValueError):  # a newer version may have written it
+            found.append(Wish.decode(text))
+    return sorted((wish for wish in found if wish.until > now + micros / 1e6), key=lambda wish: wish.since)

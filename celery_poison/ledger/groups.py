@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.rows import INDEX_PAGE, Index, Reader
+from celery_poison.states import State
 
 #: Groups that are looked at in one step of Redis, and messages of a page at first.
 _SCANNED, _FIRST = 5000, 64
@@ -59,16 +60,24 @@ class Counted(NamedTuple):
     Attributes:
         quarantined: messages in quarantine at that moment.
         total: groups that there are; ``groups`` may be some of them.
+        in_repair: whether somebody has begun to put them right, and not ended.
     """
 
     quarantined: int
     total: int
     groups: list[Alike]
+    in_repair: bool
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether as many messages are in all groups as are in quarantine."""
+        return sum(group.messages for group in self.groups) == self.quarantined
 
     @property
     def is_whole(self) -> bool:
         """Whether all groups are here, and each message is in one: versions of before did not care."""
-        return sum(group.messages for group in self.groups) == self.quarantined
+        # Half-way through a repair the number may be right by chance.
+        return self.adds_up and not self.in_repair
 
 
 class Groups(Reader):
@@ -81,14 +90,14 @@ class Groups(Reader):
         found = dict[str, Alike]()
         keys, values = [self._keys.quarantine, self._keys.groups], [self._keys.message(""), kind.value, size]
         for first in range(0, most or sys.maxsize, size):
-            _, quarantined, total, text = self._read("groups", keys, [*values, first])
+            _, quarantined, total, repair, text = self._read("groups", keys, [*values, first])
             rows: list[Any] = json.loads(text.decode("utf-8", "replace"))
             for labels, messages, relapsed, newest, last_seen, first_seen, sha in rows:
                 told = (messages, sha, relapsed, newest, last_seen, first_seen)
                 found[sha] = Alike(*_labels(kind, *labels), *told)
             if first + size >= total:
                 break
-        return Counted(quarantined, total, [*found.values()][: most or None])
+        return Counted(quarantined, total, [*found.values()][: most or None], bool(repair))
 
     def by_fingerprint(self, pattern: str = "*") -> list[Alike]:
         """Return the groups by fingerprint, by their labels alone.
@@ -118,6 +127,21 @@ class Groups(Reader):
                 return
             yield [*zip(flat[::2], flat[1::2], strict=True)]
             first, size = f"({flat[-1]!r}", min(4 * size, INDEX_PAGE // 4)
+
+    def place(
+        self, shas: Sequence[str] | None, state: State, skip: int, oldest_first: bool = False
+    ) -> tuple[float, int] | None:
+        """Return where that is which so many others precede, without reading those; None: there is no more.
+
+        Args:
+            shas: in these groups together; None: in all that is in this state.
+
+        Returns the time, in seconds, and how many of exactly that time precede it.
+        """
+        keys = [self._index_of(state)] if shas is None else [self._keys.group(sha) for sha in shas]
+        words = ["oldest" if oldest_first else "newest", skip]
+        code, *place = self._read("place", keys, words) if keys else [b"MISSING"]
+        return (int(place[0]) / 1000, int(place[1])) if code == b"OK" else None
 
     def _read(self, name: str, keys: Sequence[str], values: Sequence[Any]) -> Any:
         with clear_errors("reading groups"):

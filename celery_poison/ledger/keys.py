@@ -21,10 +21,11 @@ All keys share one hash tag, the namespace, so that every script is legal on Red
 | ``{ns}:quarantine:NAME`` | zset | mids in quarantine (NDLV), by time | a person's decision |
 | ``{ns}:groups:NAME`` | prefix | of the index of what is alike there (``_groups.lua``) | none is left |
 | ``{ns}:groups:NAME:SHA`` | zset | mids that are alike, by time | none is left |
+| ``{ns}:groups:NAME:repair`` | string | whether somebody is putting the groups right | it is done |
 | ``{ns}:outgoing`` | zset | mids in quarantine that leave it by themselves, by when (ms) | they have left |
 | ``{ns}:imported`` | zset | mids that were imported, by time (ms) | 30 days |
 | ``{ns}:failed`` | zset | mids given up (FAIL), by time | purge |
-| ``{ns}:asked:SHA`` | hash | who asked for an act that needs two persons | a second one, or an hour |
+| ``{ns}:asked`` | hash | hash of an act that needs two persons -> who asked | a second one, or an hour |
 | ``{ns}:leases`` | zset | worker incarnations, by last heartbeat (ms) | retirement or death |
 | ``{ns}:presence`` | hash | incarnation -> run id of the Redis it is subscribed at | retirement or death |
 | ``{ns}:gone`` | hash | incarnation -> since when nobody is on its channel (ms) | return, or death |
@@ -93,6 +94,7 @@ class Keys:
         self.outgoing = self.prefix + "outgoing"
         self.imported = self.prefix + "imported"
         self.failed = self.prefix + "failed"
+        self.asked = self.prefix + "asked"
         self.policy = self.prefix + "policy"
         self.blocks = self.prefix + "blocks"
         self.paused = self.prefix + "paused"
@@ -152,9 +154,6 @@ class Keys:
 
     def message(self, mid: str) -> str:
         return f"{self.prefix}message:{mid}"
-
-    def asked(self, sha: str) -> str:
-        return f"{self.prefix}asked:{sha}"
 
     def group(self, sha: str) -> str:
         return f"{self.groups}:{sha}"

@@ -61,7 +61,7 @@ class MessageTransitions(Caller):
 
     def look_many(self, messages: Iterable[tuple[str, str]], activation_ms: int) -> list[MessageState]:
         """Return everything known about messages, given as (mid, task id), in one round trip."""
-        words = {"activation_ms": activation_ms, "children": self.keys.children}
+        words: dict[str, Any] = {"activation_ms": activation_ms, "children": self.keys.children}
         calls = ((self._of(mid, id), {"mid": mid}) for mid, id in messages)
         return [_state_of(reply) for reply in self._call_each("look", calls, **words)]
 

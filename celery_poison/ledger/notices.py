@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller
@@ -50,10 +49,10 @@ def leave_notice(ledger: Caller, notice: Notice) -> None:
 
 
 def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
-    """Leave notices in one round trip."""
+    """Leave some notices in one step."""
     texts = ((notice.id, json.dumps([notice.fact, notice.mid, notice.story])) for notice in notices)
-    calls: Iterable[Any] = (({}, {"id": id, "notice": text}) for id, text in texts)
-    ledger._call_each("leave_notice", calls, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
+    if flat := [word for pair in texts for word in pair]:
+        ledger._call("leave_notice", {}, rest=flat, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
 
 
 def take(ledger: Caller) -> list[Notice]:

@@ -85,6 +85,12 @@ class QuarantineTransitions(Caller):
         arguments["known"] = packed(known)
         self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **arguments)
 
+    def note_repair(self, ends: bool = False) -> None:
+        """Note that somebody begins to put groups right, or has done it: who dies meanwhile has not."""
+        with clear_errors("noting a repair"):
+            key = f"{self.keys.groups}:repair"
+            self.client.delete(key) if ends else self.client.set(key, "1")
+
     def regroup(self, mids: Sequence[str]) -> None:
         """Put messages in quarantine into their groups, where a version of before has not."""
         for start in range(0, len(mids), _REGROUPED):
@@ -124,7 +130,7 @@ class QuarantineTransitions(Caller):
         arguments: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
         arguments["patience_ms"] = DECISION_PATIENCE_MS
         calls = (({"message": self.keys.message(mid)}, {"mid": mid}) for mid in mids)
-        replies = self._call_each("decide", calls, **arguments)
+        replies = self._call_each("decide", calls, as_text=True, **arguments)
         return [reply if isinstance(reply, PoisonError) else int(reply[1]) for reply in replies]
 
     def undecide(self, mid: str, number: int) -> None:
@@ -133,9 +139,8 @@ class QuarantineTransitions(Caller):
 
     def undecide_each(self, decisions: Iterable[tuple[str, int]]) -> None:
         """Give reserved messages back, given as (mid, number), in one round trip."""
-        self._call_each(
-            "undecide", (({"message": self.keys.message(mid)}, {"number": n}) for mid, n in decisions)
-        )
+        calls = (({"message": self.keys.message(mid)}, {"number": n}) for mid, n in decisions)
+        self._call_each("undecide", calls, as_text=True)
 
     def schedule(self, mid: str, after: float, times: int, actor: str, note: str) -> bool:
         """Let a message go back to its queue after ``after`` seconds, ``times`` times at most; 0: never.
@@ -188,7 +193,7 @@ class QuarantineTransitions(Caller):
         """Complete releases, given as (mid, task id, number), at once; return why each is refused."""
         common: dict[str, Any] = {"actor": actor, "note": note, "queue": queue}
         calls = ((self._of(mid, id), {"mid": mid, "release": number}) for mid, id, number in releases)
-        replies = self._call_each("released", calls, **common)
+        replies = self._call_each("released", calls, as_text=True, **common)
         return [reply if isinstance(reply, PoisonError) else None for reply in replies]
 
     def give_up(self, mid: str, event: Event, actor: str, note: str, number: int = 0) -> None:

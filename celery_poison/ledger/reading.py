@@ -157,14 +157,9 @@ class Messages(Reader):
         since: float = 0.0,
         until: float | None = None,
         oldest_first: bool = False,
-        skip: int = 0,
     ) -> Iterator[Index]:
-        """Yield the same in pages; none is empty.
-
-        Args:
-            skip: so many are left out first.
-        """
-        return self._index(self._index_of(state), since, until, oldest_first=oldest_first, skip=skip)
+        """Yield the same in pages; none is empty."""
+        return self._index(self._index_of(state), since, until, oldest_first=oldest_first)
 
     def kept_index(self, state: State, limit: int = 0) -> Index:
         """Return (mid, since when, in ms) of what is in quarantine or given up, newest first; 0: all."""
@@ -281,9 +276,6 @@ class Messages(Reader):
                 pipe.hget(self._keys.lineage(id), "worker")
             found: list[Any] = pipe.execute()
         return {worker.decode() for worker in found if worker}
-
-    def _index_of(self, state: State) -> str:
-        return self._keys.quarantine if state is State.NDLV else self._keys.failed
 
     def _live_states(self, mids: list[str]) -> list[State]:
         if not mids:

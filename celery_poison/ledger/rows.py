@@ -16,6 +16,7 @@ import redis
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
+from celery_poison.states import State
 
 _T = TypeVar("_T")
 
@@ -56,6 +57,9 @@ class Reader:
             seconds, micros = answer
         return int(seconds) * 1000 + int(micros) // 1000
 
+    def _index_of(self, state: State) -> str:
+        return self._keys.quarantine if state is State.NDLV else self._keys.failed
+
     def _rows(self, mids: Iterable[str], fields: Sequence[str]) -> Iterator[tuple[str, Row]]:
         """Yield each mid with these fields of its message."""
         prefix = self._keys.message("")
@@ -73,7 +77,6 @@ class Reader:
         until: float | None = None,
         size: int = _INDEX_FIRST,
         oldest_first: bool = False,
-        skip: int = 0,
     ) -> Iterator[Index]:
         """Yield a sorted set of mids in pages, highest score (ms) first; none is empty, the first is small.
 
@@ -81,7 +84,7 @@ class Reader:
         """
         newest, oldest = "+inf" if until is None else round(until * 1000), round(since * 1000)
         first, last = (oldest, newest) if oldest_first else (newest, oldest)
-        order = "oldest" if oldest_first else "newest"
+        order, skip = "oldest" if oldest_first else "newest", 0
         while True:
             with clear_errors("reading an index"):
                 reply: Any = self._script("index")([key], [first, last, order, skip, size])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -120,18 +121,33 @@ def script(name: str) -> Script:
 
 
 @cache
-def batch(name: str) -> str:
-    """Return the text of a script that runs ``lua/<name>.lua`` many times."""
+def batch(name: str, own_keys: tuple[str, ...], own: tuple[str, ...], as_text: bool) -> str:
+    """Return the text of a script that runs ``lua/<name>.lua`` many times.
+
+    Its keys, and its arguments, are those that all runs have in common, and then those of each.
+
+    Args:
+        own_keys, own: names of the keys and arguments of each run, in their order.
+        as_text: it replies with one JSON array of the replies.
+    """
     wanted = script(name)
-    keys, values = len(wanted.keys), len(wanted.arguments)
+    kind, names, declared = ("keys", own_keys, wanted.keys) if own_keys else ("values", own, wanted.arguments)
+    one = f"one({_of_one('keys', wanted.keys, own_keys)}, {_of_one('values', wanted.arguments, own)})"
     return (
-        "local all_keys, all_values, replies = KEYS, ARGV, {}\n"
+        "local keys, values, replies = KEYS, ARGV, {}\n"
         f"local function one(KEYS, ARGV)\n{wanted.text}\nend\n"
-        f"for i = 0, #all_keys / {keys} - 1 do\n"
-        f"  replies[i + 1] = one({{unpack(all_keys, i * {keys} + 1, (i + 1) * {keys})}},\n"
-        f"    {{unpack(all_values, i * {values} + 1, (i + 1) * {values})}})\n"
-        "end\nreturn replies\n"
+        f"for i = 0, (#{kind} - {len(declared) - len(names)}) / {len(names)} - 1 do\n"
+        f"  replies[i + 1] = {one}\nend\n"
+        f"return {'cjson.encode(replies)' if as_text else 'replies'}\n"
     )
+
+
+def _of_one(table: str, declared: Sequence[str], own: Sequence[str]) -> str:
+    """Return a table of Lua with what is declared, of run ``i``."""
+    common = [word for word in declared if word not in own]
+    places = {word: f"{number}" for number, word in enumerate(common, 1)}
+    places |= {word: f"{len(common) + number} + i * {len(own)}" for number, word in enumerate(own, 1)}
+    return "{" + ", ".join(f"{table}[{places[word]}]" for word in declared) + "}"
 
 
 def names() -> list[str]:
@@ -142,7 +158,8 @@ def names() -> list[str]:
 
 def _settled(reply: list[Any]) -> list[Any] | PoisonError:
     """Return a reply with its code first, or the error that it is."""
-    code, *rest = Code(reply[0].decode()), *reply[1:]
+    word, *rest = reply
+    code = Code(word if isinstance(word, str) else word.decode())
     if code not in _SENTENCES:
         return [code, *rest]
     kind, sentence = _SENTENCES[code]
@@ -189,12 +206,18 @@ class Caller:
         return reply
 
     def _call_each(
-        self, name: str, calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]], **common: Any
+        self,
+        name: str,
+        calls: Iterable[tuple[Mapping[str, str], Mapping[str, Any]]],
+        *,
+        as_text: bool = False,
+        **common: Any,
     ) -> list[Any]:
         """Run ``name`` once for each of ``calls``, in one script and one round trip.
 
         Args:
-            calls: keys and arguments of each, beside those of the whole namespace.
+            calls: keys and arguments of each, of the same names; the others are those of the whole namespace.
+            as_text: the replies are numbers and text, which is read faster, and may not be told from bytes.
             common: arguments of every call.
 
         Returns the replies in order; in place of one stands what a single call would raise.
@@ -202,16 +225,21 @@ class Caller:
         Raises:
             LedgerUnavailable: Redis is away or refuses; some calls may have been carried out.
         """
-        wanted, common = script(name), {**common, "maxlen": self._maxlen}
-        keys: list[str] = []
-        values: list[Any] = []
-        for own_keys, own in calls:
-            keys += wanted.keys_of({**self._fixed, **own_keys})
-            values += wanted.values_of({**common, **own})
-        if not keys:
+        calls = [*calls]
+        if not calls:
             return []
+        wanted, common = script(name), {**common, "maxlen": self._maxlen}
+        own_keys = tuple(word for word in wanted.keys if word in calls[0][0])
+        own = tuple(word for word in wanted.arguments if word in calls[0][1])
+        keys = [self._fixed[word] for word in wanted.keys if word not in own_keys]
+        values = [common[word] for word in wanted.arguments if word not in own]
+        for keys_of_one, values_of_one in calls:
+            keys += [keys_of_one[word] for word in own_keys]
+            values += [values_of_one[word] for word in own]
         with clear_errors(name):
-            return [_settled(reply) for reply in self._registered(batch(name))(keys=keys, args=values)]
+            reply = self._registered(batch(name, own_keys, own, as_text))(keys=keys, args=values)
+        replies = json.loads(reply.decode("utf-8", "replace")) if as_text else reply
+        return [_settled(each) for each in replies]
 
     def _registered(self, text: str) -> Any:
         found = self._scripts.get(text)

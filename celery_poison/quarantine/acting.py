@@ -119,13 +119,14 @@ class Acting(Pauses):
         person = actor.removesuffix(IN_FLOWER).partition("@")[0].casefold()
         typed = " ".join(filter(None, (_TYPED.get(verb, verb), words or "ID...", to and f"--to {to}")))
         said = with_note(f"{typed} ({count_of(messages, 'message')})", note)
-        agreed, first, left = self._ledger.ask(act, person=person, actor=actor, said=said, keep=ASKED_FOR)
+        wish = {"person": person, "actor": actor, "act": typed, "messages": messages, "note": note}
+        agreed, first, now = self._ledger.ask(act, wish, said=said, keep=ASKED_FOR)
         if agreed:
             return ids
         raise SecondPersonNeeded(
             f"nothing is done yet: poison_second_person={least} wants two persons to ask for the {verb} of"
-            f" {count_of(messages, 'message')}. {first} has asked. Within {span(left)} somebody else does it"
-            f" by the same {'words' if words else 'ids'}: celery poison {typed} --actor NAME"
+            f" {count_of(messages, 'message')}. {first.actor} has asked."
+            f" Within {span(first.until - now)} {first.how}"
         )
 
     def _each(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice
-from typing import NamedTuple
+from itertools import chain, islice, tee
+from typing import Any, NamedTuple
 
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
@@ -24,6 +24,8 @@ from celery_poison.states import State
 _MERGED = 2000
 #: Messages that are read at most only to tell how many match.
 _COUNTED = 5000
+#: Messages that are looked at in one go, for a page: it takes a few tenths of a second.
+LOOKED = 10_000
 
 _ALL = Filter()
 
@@ -43,11 +45,58 @@ class Chosen(NamedTuple):
 
 
 class Found(NamedTuple):
-    """One page of rows; ``total`` is None where nobody counts."""
+    """One page of rows.
+
+    Attributes:
+        total: how many match; None where nobody counts.
+        looked: messages that were looked at, where nobody counts since that would be very many.
+        begin: there, where the next page begins: from when on, in ms, and how many that match are left out.
+    """
 
     rows: Sequence[MessageRecord] = ()
     total: int | None = 0
     more: bool = False
+    looked: int = 0
+    begin: tuple[int, int] = (0, 0)
+
+
+class Walk:
+    """Iterates over what matches, and knows how far it has looked.
+
+    Args:
+        most: messages that are looked at, and all that came in the same millisecond as the last; None: all.
+
+    Attributes:
+        looked: messages so far.
+        at: when the last of them came, in ms.
+        is_over: whether there are no others.
+    """
+
+    def __init__(
+        self,
+        index: Iterator[tuple[str, float]],
+        queries: Queries,
+        where: Filter,
+        state: State,
+        most: int | None,
+    ) -> None:
+        entries, mids = tee(index)
+        self._pairs = zip(entries, queries.records(mid for mid, _ in mids), strict=True)
+        self._where, self._state, self._most = where, state, most
+        self.looked, self.at, self.is_over = 0, 0.0, False
+
+    def __iter__(self) -> Iterator[MessageRecord]:
+        return iter(self._where.choose(self._kept()))
+
+    def _kept(self) -> Iterator[MessageRecord]:
+        for (_, at), record in self._pairs:
+            if self._most is not None and self.looked >= self._most and at != self.at:
+                return
+            self.looked, self.at = self.looked + 1, at
+            # Somebody may have let it go since.
+            if record and record.state == self._state:
+                yield record
+        self.is_over = True
 
 
 class Finder:
@@ -74,17 +123,18 @@ class Finder:
 
     def regroup(self) -> Iterator[int]:
         """Put into its group what is in none, and take out of it what has left, a step at a time."""
+        self._ledger.note_repair()
         for page in self._queries.pages(State.NDLV):
             self._ledger.regroup([mid for mid, _ in page])
             yield len(page)
-        if self._queries.alike(Kind.QUEUE).is_whole:
-            return
         for kind in Kind:
-            for group in self._queries.alike(kind).groups:
+            counted = self._queries.alike(kind)
+            for group in [] if counted.adds_up else counted.groups:
                 labels = group.task, group.cause, group.queue or group.fingerprint
                 for page in self._queries.members([group.sha]):
                     self._ledger.ungroup(kind, labels, [mid for mid, _ in page])
                     yield len(page)
+        self._ledger.note_repair(ends=True)
 
     def groups(
         self, where: Filter = _ALL, by: By = By.FINGERPRINT, limit: int = 0
@@ -130,66 +180,109 @@ class Finder:
             return Chosen(None, counted.quarantined, is_exact and len(groups) == len(counted.groups))
         return _chosen(groups, is_exact)
 
-    def mids(
+    def index(
         self,
         state: State,
         chosen: Chosen,
         where: Filter = _ALL,
         *,
+        since: float = 0.0,
         until: float | None = None,
         oldest_first: bool = False,
         skip: int = 0,
-    ) -> Iterator[str]:
-        """Yield the mids of what is in the chosen groups, of the time that matches.
+    ) -> Iterator[tuple[str, float]]:
+        """Yield (mid, since when, in ms) of what is in the chosen groups, of the time that matches.
 
         Args:
-            until: only what came until then, in seconds.
+            since, until: only what came between these, in seconds; None: now.
+            skip: so many are left out first, where all are chosen whenever they came.
         """
-        since, latest = where.period()
+        earliest, latest = where.period()
+        earliest = max(since, earliest)
         latest = until if latest is None else latest if until is None else min(latest, until)
+        if skip:
+            place = self._queries.place(chosen.shas, state, skip, oldest_first)
+            if place is None:
+                return iter(())
+            moment, skip = place
+            earliest, latest = (moment, latest) if oldest_first else (earliest, moment)
         if chosen.shas is None:
-            pages = self._queries.pages(state, since, latest, oldest_first, skip)
-            return (mid for mid, _ in chain.from_iterable(pages))
-        pages = self._queries.members(chosen.shas, since, latest, oldest_first)
-        return islice((mid for mid, _ in chain.from_iterable(pages)), skip, None)
+            pages = self._queries.pages(state, earliest, latest, oldest_first)
+        else:
+            pages = self._queries.members(chosen.shas, earliest, latest, oldest_first)
+        return islice(chain.from_iterable(pages), skip, None)
 
-    def records(
+    def walk(
         self,
         where: Filter = _ALL,
         state: State = State.NDLV,
         *,
         chosen: Chosen | None = None,
-        until: float | None = None,
-        oldest_first: bool = False,
-        offset: int = 0,
+        most: int | None = None,
+        **which: Any,
+    ) -> Walk:
+        """Look for what matches, the newest first, as it is asked for.
+
+        Args:
+            chosen: where that is, if it is known already.
+            most: see :class:`Walk`.
+            which: as :meth:`index` takes it.
+        """
+        chosen = chosen or self.choose(state, where)
+        return Walk(self.index(state, chosen, where, **which), self._queries, where, state, most)
+
+    def records(
+        self, where: Filter = _ALL, state: State = State.NDLV, *, offset: int = 0
     ) -> Iterator[MessageRecord]:
         """Yield what matches, the newest first, as it is asked for.
 
         Args:
-            chosen: where that is, if it is known already.
-            until: only what came until then, in seconds.
             offset: so many are left out first.
         """
-        chosen = chosen or self.choose(state, where)
-        skip = offset if chosen.is_exact else 0
-        mids = self.mids(state, chosen, where, until=until, oldest_first=oldest_first, skip=skip)
-        # Somebody may have let one go since.
-        kept = (record for record in self._queries.records(mids) if record and record.state == state)
-        return islice(iter(where.choose(kept)), offset - skip, None)
-
-    def page(
-        self, where: Filter, state: State, *, rows: int, offset: int = 0, oldest_first: bool = False
-    ) -> Found:
-        """Return one page of what matches; where that takes reading very many, nobody counts."""
         chosen = self.choose(state, where)
         skip = offset if chosen.is_exact else 0
-        found = self.records(where, state, chosen=chosen, oldest_first=oldest_first, offset=skip)
+        return islice(iter(self.walk(where, state, chosen=chosen, skip=skip)), offset - skip, None)
+
+    def page(
+        self,
+        where: Filter,
+        state: State,
+        *,
+        rows: int,
+        offset: int = 0,
+        oldest_first: bool = False,
+        begin: int = 0,
+        most: int | None = LOOKED,
+    ) -> Found:
+        """Return one page of what matches; where that takes reading very many, nobody counts.
+
+        Args:
+            offset: so many that match are left out first.
+            begin: where nobody counts: from when on, in ms; 0: from the first.
+            most: where nobody counts, messages that are looked at; None: as many as it takes.
+        """
+        chosen = self.choose(state, where)
         if not chosen.is_exact and chosen.messages > _COUNTED:
-            page = [*islice(found, offset, offset + rows + 1)]
-            return Found(page[:rows], None, len(page) > rows)
+            bound = {"since" if oldest_first else "until": begin / 1000} if begin else {}
+            walk = self.walk(where, state, chosen=chosen, most=most, oldest_first=oldest_first, **bound)
+            return _page_of(walk, rows, offset, 1 if oldest_first else -1)
+        skip = offset if chosen.is_exact else 0
+        found = iter(self.walk(where, state, chosen=chosen, oldest_first=oldest_first, skip=skip))
         page = [*islice(found, rows if chosen.is_exact else None)]
         total = chosen.messages if chosen.is_exact else len(page)
         return Found(page[offset - skip :][:rows], total, total > offset + rows)
+
+
+def _page_of(walk: Walk, rows: int, offset: int, later: int) -> Found:
+    """Return a page of what is looked for, and where the next one begins."""
+    found = [(record, int(walk.at)) for record in islice(walk, offset + rows + 1)]
+    shown = found[: offset + rows]
+    if more := len(found) > len(shown):
+        last = shown[-1][1] if shown else found[0][1]
+        begin = last, sum(at == last for _, at in shown)
+    else:
+        more, begin = not walk.is_over, (int(walk.at) + later, 0)
+    return Found([record for record, _ in shown[offset:]], None, more, walk.looked, begin if more else (0, 0))
 
 
 def _chosen(groups: Sequence[Alike], is_exact: bool) -> Chosen:

@@ -16,6 +16,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.fleet import GateRecord, WorkerRecord
 from celery_poison.ledger import Ledger, pauses, policies
 from celery_poison.ledger.connection import check_server
+from celery_poison.ledger.given_up import Wish, wishes
 from celery_poison.ledger.outbox import FAILED, LaneRecord
 from celery_poison.ledger.pauses import Pause
 from celery_poison.ledger.queries import Queries
@@ -58,6 +59,7 @@ class Overview:
         leaving: messages in quarantine that leave it by themselves, to a destination or back to their queue.
         blocked: rules on the block list that are in force.
         paused: queues and tasks that somebody paused, the oldest pause first.
+        asked: acts that wait for a second person (``poison_second_person``), the oldest first.
         process_deaths: cause -> task processes that died alone, ever; their worker lived on.
         proposal: what the pipeline proposes and waits for a person.
         gate: the fleet gate: whether deaths convict at this moment.
@@ -88,6 +90,7 @@ class Overview:
     journal: int
     blocked: int
     paused: list[Pause]
+    asked: list[Wish]
     process_deaths: dict[str, int]
     proposal: Proposal | None
     gate: GateRecord
@@ -110,7 +113,8 @@ class Overview:
         if self.faults:
             return Level.BROKEN
         blocked = any(lane.blocked for lane in self.outbox)
-        return Level.DECIDE if self.quarantined or self.proposal or blocked or self.unsent else Level.WELL
+        waits = self.quarantined or self.proposal or self.asked or blocked or self.unsent
+        return Level.DECIDE if waits else Level.WELL
 
     @property
     def verdict(self) -> list[str]:
@@ -121,6 +125,10 @@ class Overview:
             told.append(f"{self.quarantined} {need} a decision{self._about_oldest()}")
         if self.proposal:
             told.append("a proposal of the pipeline needs a decision")
+        if self.asked:
+            told.append(
+                f"what {some_of({wish.actor for wish in self.asked})} asked for needs a second person"
+            )
         if blocked := sorted({lane.queue for lane in self.outbox if lane.blocked}):
             told.append(f"sending to {some_of(blocked)} is blocked")
         if self.unsent:
@@ -230,6 +238,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         oldest=queries.oldest(),
         blocked=len(read_rules(raw, now)[0]),
         paused=pauses.holding(ledger),
+        asked=wishes(ledger),
         process_deaths=process_deaths(queries.counts()),
         proposal=Proposal.read(*policies.waiting_proposal(ledger)),
         gate=queries.gate(),

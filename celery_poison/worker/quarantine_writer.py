@@ -185,7 +185,7 @@ class QuarantineWriter:
             limit=self._room.most(cause, limit),
             known=self._known_of(message, start.task),
         )
-        if isinstance(release, int):  # its operator may not have said yet that it was published
+        if type(release) is int:  # its operator may not have said yet that it was published
             with suppress(StaleDelivery, IllegalTransition):
                 self.ledger.released(mid, identity.id, release)
         new = False

@@ -164,8 +164,8 @@ def note_delivery(
         epoch=epoch,
         look=is_known or suspected,
         is_known=is_known,
-        release=release if isinstance(release, int) else 0,
-        park=park if isinstance(park, int) else 0,
+        release=release if type(release) is int else 0,  # true is none
+        park=park if type(park) is int else 0,
         redelivered=redelivered,
         stamped=MID in headers,
     )

@@ -26,8 +26,8 @@ quarantine.DECISION_PATIENCE_MS = 0
 
 #: The steps that are one command to Redis for many messages, and a word of each that no other has.
 STEPS = {"read": "properties", "publish": "LPUSH"}
-#: The steps that are one script for many, by its name.
-SCRIPTS = {"decide": "decide", "released": "released", "leave_notice": "tell"}
+#: The steps that are one script for many.
+SCRIPTS = ("decide", "released")
 _reached = Counter[str]()
 
 
@@ -42,7 +42,8 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-_each, _send_command, _pack_commands, _publish, _confirm = (
+_call, _each, _send_command, _pack_commands, _publish, _confirm = (
+    Caller._call,
     Caller._call_each,
     AbstractConnection.send_command,
     AbstractConnection.pack_commands,
@@ -53,9 +54,15 @@ _each, _send_command, _pack_commands, _publish, _confirm = (
 
 def _run_each(self: Any, name: str, calls: Iterable[Any], **common: Any) -> Any:
     calls = [*calls]
-    if name in SCRIPTS and _dies_at(SCRIPTS[name], len(calls)):
+    if name in SCRIPTS and _dies_at(name, len(calls)):
         _die()
     return _each(self, name, calls, **common)
+
+
+def _run(self: Any, name: str, keys: Any, /, *, rest: Sequence[Any] = (), **arguments: Any) -> Any:
+    if name == "leave_notice" and _dies_at("tell", len(rest) // 2):
+        _die()
+    return _call(self, name, keys, rest=rest, **arguments)
 
 
 def _command(self: Any, *words: Any, **options: Any) -> None:
@@ -99,6 +106,7 @@ def _send_and_wait(self: Any, *words: Any, **options: Any) -> Any:
         _die()
 
 
+Caller._call = _run  # type: ignore[method-assign]
 Caller._call_each = _run_each  # type: ignore[method-assign]
 AbstractConnection.send_command = _command  # type: ignore[method-assign]
 AbstractConnection.pack_commands = _pack  # type: ignore[method-assign]

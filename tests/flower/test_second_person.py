@@ -29,6 +29,15 @@ def test_NEW_6_who_asked_in_flower_is_confirmed_by_another_from_the_command_line
     asked = flower.post_json("/api/poison/act/release", {"all": True}).json
     assert asked["state"] == "failed" and "ann (flower) has asked" in asked["error"], asked
     assert "celery poison release --all" in asked["error"]
+    wait_until(
+        lambda: (
+            'id="poison-asked"' in (page := flower.get("/poison").text) and "asked for release --all" in page
+        )
+    )
+    page = flower.get("/poison").text
+    assert "ann (flower) asked for release --all (2 messages)" in page and "needs a second person" in page
+    assert "somebody else does it by the same words: celery poison release --all --actor NAME" in page
+    assert flower.get("/api/poison/status").json["asked"][0]["act"] == "release --all"
     assert "has asked" in console.run("release", "--all", "--yes", "--actor", "ann@desk", status=1).stderr
     console.run("release", "--all", "--yes", "--actor", "bob@desk")
     keeper.empty()

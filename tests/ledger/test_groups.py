@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -14,9 +18,12 @@ from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.groups import Kind
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
+from celery_poison.quarantine import finding
 from celery_poison.quarantine.finding import Finder
 from celery_poison.quarantine.search import By, Filter
 from celery_poison.states import Event, State
+from tests import sampled
+from tests.apps.harness import ROOT
 from tests.ledger.grouping import hold_to_records
 from tests.ledger.test_transitions import _race
 
@@ -75,6 +82,56 @@ def test_SAP_7_what_a_version_of_before_put_in_or_took_out_is_put_right_by_who_r
     hold_to_records(queries, ledger)
 
 
+def spoil(ledger: Ledger, came: int, left: int) -> None:
+    """Leave what a version of before does, which knew of no groups: some came, some have left."""
+    keys, client = ledger.keys, ledger.client
+    client.flushdb()
+    for number in range(40):
+        keep(ledger, number)
+    kept = [mid for mid, _ in Queries(ledger).kept_index(State.NDLV)]
+    for mid in kept[:left]:
+        client.delete(keys.message(mid))
+        client.zrem(keys.quarantine, mid)
+    for number, mid in enumerate(kept[left : left + came]):
+        record, score = client.hgetall(keys.message(mid)), client.zscore(keys.quarantine, mid)
+        another = f"o{number}"
+        client.hset(keys.message(another), mapping={**record, b"mid": another, b"queue": f"q{number % 3}"})
+        client.zadd(keys.quarantine, {another: score})
+
+
+def read_by_another(url: str, dies_at: str = "") -> tuple[int, str]:
+    """Return the exit status of a process that reads groups, and what it printed."""
+    words = [sys.executable, "-m", "tests.ledger.dies_regrouping", url]
+    done = subprocess.run(
+        words, cwd=ROOT, env=os.environ | {"DIES_AT": dies_at}, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("came", "left", "every"),
+    sampled([(20, 10, 5), (10, 20, 5)], [(20, 10, 1), (10, 20, 1), (0, 15, 1), (30, 0, 1)]),
+)
+def test_SAP_7_who_is_killed_in_the_middle_of_putting_groups_right_leaves_them_to_the_next_reader(
+    ledgers: list[Ledger], redis_url: str, came: int, left: int, every: int
+) -> None:
+    ledger, queries = ledgers[0], Queries(ledgers[0])
+    spoil(ledger, came, left)
+    status, told = read_by_another(redis_url)
+    assert status == 0, told
+    hold_to_records(queries, ledger)
+    steps = int(told)
+    assert steps > 5
+    for step in range(1, steps + 1, every):
+        for when in ("before", "after"):
+            spoil(ledger, came, left)
+            status, told = read_by_another(redis_url, f"{when} {step}")
+            assert status == -signal.SIGKILL, (when, step, told)
+            finder = Finder(ledger, queries)
+            assert sum(group.count for group in finder.groups()[0]) == queries.totals()["quarantined"]
+            hold_to_records(queries, ledger)
+
+
 @pytest.mark.parametrize("oldest_first", [False, True])
 def test_several_groups_are_read_as_one_list_whose_pages_neither_skip_nor_repeat(
     ledgers: list[Ledger], oldest_first: bool
@@ -95,6 +152,60 @@ def test_several_groups_are_read_as_one_list_whose_pages_neither_skip_nor_repeat
     assert sorted(found) == sorted(expected) and len({*found}) == len(found)
     times = [at for _, at in chain.from_iterable(pages)]
     assert times == sorted(times, reverse=not oldest_first)
+
+
+def spread(ledger: Ledger, count: int, tasks: int = 3) -> None:
+    """Keep messages of which several came in the same millisecond."""
+    for number in range(count):
+        mid = keep(ledger, number, tasks)
+        ledger.client.hset(ledger.keys.message(mid), "quarantined_at", 1_000_000 + number // 7)
+        ledger.client.zadd(ledger.keys.quarantine, {mid: 1_000_000 + number // 7})
+    ledger.client.delete(*ledger.client.scan_iter(f"{ledger.keys.groups}:*"))
+
+
+@pytest.mark.parametrize("oldest_first", [False, True])
+@pytest.mark.parametrize("text", ["", "task=shop.t1 cause=oom queue=q0", "task!=shop.t2"])
+def test_a_page_far_behind_is_what_follows_the_ones_before_it_and_reads_none_of_them(
+    ledgers: list[Ledger], monkeypatch: pytest.MonkeyPatch, text: str, oldest_first: bool
+) -> None:
+    spread(ledgers[0], 200)
+    queries = Queries(ledgers[0])
+    finder, where = Finder(ledgers[0], queries), Filter.parse(text) if text else Filter()
+    chosen = finder.choose(State.NDLV, where)
+    assert chosen.is_exact
+    whole = [mid for mid, _ in finder.index(State.NDLV, chosen, where, oldest_first=oldest_first)]
+    assert len(whole) == chosen.messages
+    read = list[str]()
+    records = queries.records
+    monkeypatch.setattr(queries, "records", lambda mids: records(read.append(mid) or mid for mid in mids))
+    for offset in range(chosen.messages + 3):
+        del read[:]
+        page = finder.page(where, State.NDLV, rows=3, offset=offset, oldest_first=oldest_first)
+        assert [record.mid for record in page.rows] == whole[offset : offset + 3]
+        assert page.total == chosen.messages and not {*read} & {*whole[:offset]}
+
+
+@pytest.mark.parametrize("oldest_first", [False, True])
+@pytest.mark.parametrize("text", ["arguments=", "deliveries>9", "mid=m*3", "mid=m*3 task=shop.t1"])
+def test_what_is_looked_for_in_each_message_is_found_bit_by_bit_all_of_it_and_once(
+    ledgers: list[Ledger], monkeypatch: pytest.MonkeyPatch, text: str, oldest_first: bool
+) -> None:
+    monkeypatch.setattr(finding, "_COUNTED", 20)
+    spread(ledgers[0], 150)
+    finder, where = Finder(ledgers[0], Queries(ledgers[0])), Filter.search(text)
+    expected = [record.mid for record in finder.walk(where, oldest_first=oldest_first)]
+    found, begin, offset, pages, looked = list[str](), 0, 0, 0, 0
+    while True:
+        page = finder.page(
+            where, State.NDLV, rows=4, offset=offset, oldest_first=oldest_first, begin=begin, most=10
+        )
+        assert page.total is None and page.looked <= 10 + 7 + 1
+        found += [record.mid for record in page.rows]
+        (begin, offset), pages, looked = page.begin, pages + 1, looked + page.looked
+        if not page.more:
+            break
+    assert found == expected
+    assert pages > 4 and looked >= 50 and begin == 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from celery_poison import Quarantine
 from celery_poison.errors import SecondPersonNeeded
-from celery_poison.testing import wait_until
+from celery_poison.ledger.given_up import wishes
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
 from tests.quarantine.keeping import Keeper
@@ -52,8 +53,19 @@ def test_NEW_6_a_release_of_everything_is_done_when_a_second_person_types_the_sa
     )
     assert not _released(fleet) and len(fleet.quarantine.list()) == MANY
 
+    said = console.run("status").stdout
+    assert "what ann@desk asked for needs a second person\n" in said
+    (line,) = (line for line in said.splitlines() if line.startswith("asked for"))
+    assert "ann@desk asked for release --all (3 messages): fixed; within 60 min somebody else does it" in line
+    assert line.endswith("by the same words: celery poison release --all --actor NAME")
+    (wish,) = console.json("status")["asked"]
+    assert (wish["actor"], wish["act"], wish["messages"], wish["note"]) == (
+        *("ann@desk", "release --all", MANY, "fixed"),
+    )
+    assert wish["until"] - wish["since"] == 3600
+
     assert "3 messages released" in console.run(*whole, "--actor", "bob@desk", "--note", "seen").stderr
-    assert _released(fleet) == ["bob@desk"] * MANY
+    assert _released(fleet) == ["bob@desk"] * MANY and not console.json("status")["asked"]
     assert _asked(fleet) == [
         ("act_asked_for", "ann@desk", "release --all (3 messages): fixed"),
         ("act_agreed_to", "bob@desk", "release --all (3 messages): seen"),
@@ -104,11 +116,13 @@ def test_NEW_6_fewer_messages_and_other_acts_need_one_person(fleet: Fleet, mids:
 def test_NEW_6_who_asked_too_long_ago_asks_anew(fleet: Fleet, keeper: Keeper, mids: list[str]) -> None:
     with pytest.raises(SecondPersonNeeded, match=r"Within (60 min|1 h)"):
         fleet.quarantine.release(mids, actor="ann")
-    client = keeper.ledger.client
-    (key,) = client.keys(keeper.ledger.keys.asked("*").replace("{", "\\{"))
+    client, key = keeper.ledger.client, keeper.ledger.keys.asked
     assert 3_500_000 < client.pttl(key) <= 3_600_000
-    client.pexpire(key, 1)
-    wait_until(lambda: not client.exists(key), what="its time is over")
+    (act,) = client.hkeys(key)
+    wish = json.loads(client.hget(key, act))
+    assert wish["until_ms"] - wish["at_ms"] == 3_600_000
+    client.hset(key, act, json.dumps({**wish, "until_ms": wish["at_ms"]}))
+    assert not wishes(keeper.ledger)
     with pytest.raises(SecondPersonNeeded, match="bob has asked"):
         fleet.quarantine.release(mids, actor="bob")
     assert not _released(fleet)

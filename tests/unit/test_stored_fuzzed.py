@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from celery_poison.blocks import Proposal, read_rules
 from celery_poison.causes import Evidence
+from celery_poison.ledger.given_up import Wish
 from celery_poison.ledger.pauses import read_pauses
 from celery_poison.model import Start
 from celery_poison.quarantine.search import BadFilter, Filter
@@ -52,6 +53,20 @@ def test_what_stands_for_a_rule_or_a_pause_is_one_or_is_complained_of(raw: dict[
     rules, complaints = read_rules(raw, 0.0)
     assert len(rules) + len(complaints) <= len(raw)
     read_pauses(raw, 0.0)
+
+
+_wish = st.fixed_dictionaries(
+    {"actor": _leaves, "act": _leaves, "note": _leaves, "at_ms": st.just(1) | _leaves},
+    optional={"until_ms": st.just(1) | _leaves, "messages": st.just(1) | _leaves},
+)
+
+
+@fuzzed
+@given(_stored | _wish.map(lambda value: json.dumps(value).encode()))
+def test_what_stands_for_what_somebody_asked_for_is_told_or_left_out(raw: bytes) -> None:
+    with suppress(ValueError):
+        wish = Wish.decode(raw)
+        assert wish.story and wish.how and json.dumps(wish.as_dict())
 
 
 _sheets = st.fixed_dictionaries(

@@ -108,6 +108,7 @@ def test_NEW_5_whatever_is_received_is_a_request_or_is_kept(
     @example(b'{"properties": {}, "headers": {"task": "fuzz.task", "id": "i"}, "body": "[[], {}, {}]"}')
     @example(b'{"properties": {}, "body": "\\ud800", "content-type": "application/json"}')
     @example(b'{"properties": {"delivery_info": {"redelivered": []}}, "body": "", "content-type": "\\ud800"}')
+    @example(b'{"properties": {}, "headers": {"task": [], "id": "i", "poison_release": true}, "body": "[]"}')
     @given(_items)
     def receives(item: bytes) -> None:
         site.requested.clear()

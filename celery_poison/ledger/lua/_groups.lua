@@ -14,8 +14,8 @@ local function group_key(groups, kind, labels)
 end
 
 -- An empty group leaves nothing.
-local function count_group(groups, kind, labels)
-  local number = redis.call('ZCARD', group_key(groups, kind, labels))
+local function count_group(groups, kind, labels, key)
+  local number = redis.call('ZCARD', key)
   if number > 0 then
     redis.call('ZADD', groups .. ':' .. kind, number, labels)
   else
@@ -23,8 +23,7 @@ local function count_group(groups, kind, labels)
   end
 end
 
-local function leave_group(groups, kind, labels, mid)
-  local key = group_key(groups, kind, labels)
+local function leave_group(key, mid)
   redis.call('ZREM', key, mid)
   redis.call('SREM', key .. ':relapsed', mid)
 end
@@ -36,13 +35,14 @@ local function enter_groups(groups, message, mid, quarantined_at)
     local key = group_key(groups, kind, labels)
     redis.call('ZADD', key, quarantined_at, mid)
     if relapsed then redis.call('SADD', key .. ':relapsed', mid) end
-    count_group(groups, kind, labels)
+    count_group(groups, kind, labels, key)
   end
 end
 
 local function leave_groups(groups, message, mid)
   for kind, labels in pairs(groups_of(message)) do
-    leave_group(groups, kind, labels, mid)
-    count_group(groups, kind, labels)
+    local key = group_key(groups, kind, labels)
+    leave_group(key, mid)
+    count_group(groups, kind, labels, key)
   end
 end

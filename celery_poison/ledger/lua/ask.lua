@@ -2,21 +2,28 @@
 -- KEYS[1] asked    hash
 -- KEYS[2] journal  stream
 -- ARGV[1] maxlen
--- ARGV[2] person   who it is, whatever the surface calls them
--- ARGV[3] actor
+-- ARGV[2] act      hash of what is asked for
+-- ARGV[3] wish     JSON object: person (who it is, whatever the surface calls them), actor, act, messages, note
 -- ARGV[4] said     what is journalled as the note
 -- ARGV[5] keep_ms  for which the first one's wish stands
--- RETURNS OK, who asked first | KEPT, who asked first, for how many ms more it stands
+-- RETURNS OK, the first one's wish, now (ms) | KEPT, the same: it waits for a second one
 -- JOURNALS act_asked_for | act_agreed_to
-local first = redis.call('HMGET', KEYS[1], 'person', 'actor')
-local agreed = first[1] and first[1] ~= ARGV[2]
+local now, wish = now_ms(), cjson.decode(ARGV[3])
+for act, text in pairs(hash(KEYS[1])) do
+  if cjson.decode(text).until_ms <= now then redis.call('HDEL', KEYS[1], act) end
+end
+local text = redis.call('HGET', KEYS[1], ARGV[2])
+local first = text and cjson.decode(text)
+local agreed = first and first.person ~= wish.person
 if agreed then
-  redis.call('DEL', KEYS[1])
-elseif not first[1] then
-  redis.call('HSET', KEYS[1], 'person', ARGV[2], 'actor', ARGV[3])
+  redis.call('HDEL', KEYS[1], ARGV[2])
+elseif not first then
+  wish.at_ms, wish.until_ms = now, now + tonumber(ARGV[5])
+  text = cjson.encode(wish)
+  redis.call('HSET', KEYS[1], ARGV[2], text)
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
 end
-if agreed or not first[1] then
-  journal(KEYS[2], ARGV[1], {event = agreed and 'act_agreed_to' or 'act_asked_for', actor = ARGV[3], note = ARGV[4]})
+if agreed or not first then
+  journal(KEYS[2], ARGV[1], {event = agreed and 'act_agreed_to' or 'act_asked_for', actor = wish.actor, note = ARGV[4]})
 end
-return {agreed and 'OK' or 'KEPT', first[2] or ARGV[3], redis.call('PTTL', KEYS[1])}
+return {agreed and 'OK' or 'KEPT', text, now}

@@ -5,7 +5,7 @@
 -- ARGV[2] kind       queue | fingerprint
 -- ARGV[3] most       groups at most
 -- ARGV[4] skip       so many larger ones
--- RETURNS OK, messages in quarantine, groups there are, a JSON array of an array for each: its labels, messages,
+-- RETURNS OK, messages in quarantine, groups there are, 1 while somebody puts them right, a JSON array of an array for each: its labels, messages,
 --   relapsed ones, the newest, when that came (ms), when the one that came first was first seen (ms), its key
 -- JOURNALS nothing
 local counts, rows = KEYS[2] .. ':' .. ARGV[2], {}
@@ -19,4 +19,5 @@ for i = 1, #flat, 2 do
   rows[#rows + 1] = table.concat({'[' .. flat[i], flat[i + 1], relapsed, cjson.encode(newest[1]), newest[2],
     seen and seen ~= '' and seen or newest[2], '"' .. key:sub(-40) .. '"]'}, ',')
 end
-return {'OK', redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', counts), '[' .. table.concat(rows, ',') .. ']'}
+local repair = redis.call('EXISTS', KEYS[2] .. ':repair')
+return {'OK', redis.call('ZCARD', KEYS[1]), redis.call('ZCARD', counts), repair, '[' .. table.concat(rows, ',') .. ']'}

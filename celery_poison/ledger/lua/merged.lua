@@ -9,7 +9,8 @@
 local newest = ARGV[3] == 'newest'
 local range = newest and 'ZREVRANGEBYSCORE' or 'ZRANGEBYSCORE'
 local function comes_first(a, b) if newest then return a > b else return a < b end end
-local function by_score(a, b) return comes_first(a[1], b[1]) end
+-- Of the same score as Redis orders them, so that every page does it alike.
+local function by_score(a, b) return comes_first(a[1], b[1]) or a[1] == b[1] and comes_first(a[2], b[2]) end
 local function page(key, size) return redis.call(range, key, ARGV[1], ARGV[2], 'WITHSCORES', 'LIMIT', 0, size) end
 
 local heads, size, found = {}, tonumber(ARGV[4]), {}

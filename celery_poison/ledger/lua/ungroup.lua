@@ -9,8 +9,9 @@
 -- RETURNS OK
 -- JOURNALS nothing
 local labels = cjson.encode({ARGV[2], ARGV[3], ARGV[4]})
+local key = group_key(KEYS[2], ARGV[1], labels)
 for i = 5, #ARGV do
-  if not redis.call('ZSCORE', KEYS[1], ARGV[i]) then leave_group(KEYS[2], ARGV[1], labels, ARGV[i]) end
+  if not redis.call('ZSCORE', KEYS[1], ARGV[i]) then leave_group(key, ARGV[i]) end
 end
-count_group(KEYS[2], ARGV[1], labels)
+count_group(KEYS[2], ARGV[1], labels, key)
 return {'OK'}
