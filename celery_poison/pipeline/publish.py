@@ -25,7 +25,6 @@ from celery_poison.quarantine.owner import default_actor
 from celery_poison.text import clean, when
 
 if TYPE_CHECKING:
-    from celery_poison.pipeline.backtest import Recommendation
     from celery_poison.pipeline.derived import Derived
     from celery_poison.pipeline.lake import Lake
 
@@ -125,15 +124,15 @@ def proposals(
     ]
 
 
-def policy_of(recommended: Recommendation, now: InForce = DEFAULTS) -> dict[str, Any]:
+def policy_of(best: Outcome, now: InForce = DEFAULTS) -> dict[str, Any]:
     """Return what can be set at run time of a recommended policy, where it is not as it is ``now``.
 
     To block by fingerprint is none of it where that kept an innocent from running.
     """
-    left_out = {"block_fingerprint_after"} if recommended.outcome.wrong_blocks else set()
+    left_out = {"block_fingerprint_after"} if best.wrong_blocks else set()
     return {
         name: value
-        for name, value in recommended.policy.items()
+        for name, value in best.policy.items()
         if name in OVERRIDABLE and name not in left_out and value != getattr(now, name)
     }
 
@@ -185,7 +184,7 @@ def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
         refused = [*refusals(ledger, tables, oldest, bool(options.get("accept_missing")))]
         if refused:
             raise ProposalRefused("nothing is proposed: " + "; and ".join(refused))
-        outcomes, best, now = commands.replayed(tables, options)
+        outcomes, best, reasons, now = commands.replayed(tables, options)
         found = proposals(tables.ask(_FINGERPRINTS).to_pylist(), outcomes, options["least"])
         at_once = bool(options.get("at_once"))
         decided = _in_force(ledger) | (set() if options.get("again") else policies.refused_items(ledger))
@@ -197,7 +196,7 @@ def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
             if policy_item(name, value) not in decided
         }
         as_of, who = tables.as_of.says(), _who(options)
-        text, effect = sheet(rules, policy, [as_of, *best.reasons])
+        text, effect = sheet(rules, policy, [as_of, *reasons])
         said = f"{len(rules)} rules, {len(policy)} options, {as_of}"
         said += f": {options['note']}" if options.get("note") else ""
         lasts_ms = round(options["hours"] * 3_600_000)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from celery_poison.pipeline.backtest import Replayed, as_dict, as_recommended
+from celery_poison.pipeline.backtest import Replayed, as_dict
 from celery_poison.pipeline.blame import ALWAYS, Ask, filled
 from celery_poison.pipeline.window import Window
 from celery_poison.text import clean
@@ -55,6 +55,7 @@ def gather(
     """
     names = {"recent": window.recent, "window": window.within}
     totals, days, hours = (ask(filled(query, names)).to_pylist() for query in (_TOTALS, _DAYS, _HOURS))
+    replay = as_dict(replayed) if replayed else {"outcomes": [], "recommended": None}
     return {
         "window": window.as_dict(),
         "as_of": as_of,
@@ -63,8 +64,8 @@ def gather(
         "hours": hours,
         "blame": [as_json(row) for row in top(blamed, 12)],
         "anomalies": [as_json(row) for row in changed[:50]],
-        "backtest": [as_dict(told) for told in replayed.outcomes] if replayed else [],
-        "recommended": as_recommended(replayed.best) if replayed else None,
+        "backtest": replay["outcomes"],
+        "recommended": replay["recommended"],
         "left_out": [*left_out],
     }
 

@@ -21,7 +21,6 @@ from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.pipeline import commands, publish
-from celery_poison.pipeline.backtest import Recommendation
 from celery_poison.pipeline.replay import DEFAULTS, Outcome
 from celery_poison.pipeline.window import Window
 from tests.pipeline import tallied
@@ -120,8 +119,8 @@ def test_an_option_that_is_in_force_or_that_a_person_said_no_to_is_not_proposed(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    best = Recommendation({"max_crashes": 1, "max_failures": 2}, Outcome({}), ("why",))
-    monkeypatch.setattr(commands, "replayed", lambda *_: ([], best, DEFAULTS))
+    best = Outcome({"max_crashes": 1, "max_failures": 2})
+    monkeypatch.setattr(commands, "replayed", lambda *_: ([], best, ["why"], DEFAULTS))
     options, lake = {**_options(redis_url), "least": 99}, cast(Any, None)
     with open_redis(redis_url) as client:
         Ledger(client, Keys()).set_policy("*", '{"max_crashes": 1}', 0, "ann", "")

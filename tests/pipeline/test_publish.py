@@ -22,7 +22,7 @@ from celery_poison.cli import pipeline as commands
 from celery_poison.cli.standalone import main
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.pipeline.backtest import GRID, Recommendation
+from celery_poison.pipeline.backtest import GRID
 from celery_poison.pipeline.publish import SOONEST, policy_of, proposals, refusals
 from celery_poison.pipeline.replay import Outcome
 
@@ -139,10 +139,8 @@ def test_a_rule_tells_what_it_would_have_caught_and_that_no_innocent_was_among_t
 
 def test_only_options_that_can_be_changed_at_run_time_are_proposed() -> None:
     policy = {"max_crashes": 1, "trial": False, "block_fingerprint_after": 3}
-    best = Recommendation(policy, Outcome(policy), ("why",))
-    assert policy_of(best) == {"max_crashes": 1, "block_fingerprint_after": 3}
-    hurt = Recommendation(policy, Outcome(policy, wrong_blocks={"f"}), ("why",))
-    assert policy_of(hurt) == {"max_crashes": 1}
+    assert policy_of(Outcome(policy)) == {"max_crashes": 1, "block_fingerprint_after": 3}
+    assert policy_of(Outcome(policy, wrong_blocks={"f"})) == {"max_crashes": 1}
 
 
 def test_sheets_that_would_do_the_same_have_one_effect() -> None:
