@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, SIZE, Ask, filled
+from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, SIZE, Ask
 from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, Step, replay, timeline
 from celery_poison.pipeline.window import Window
 from celery_poison.policy import EVERY_TASK
@@ -60,7 +60,7 @@ select id, coalesce(started_at, ended_at) as started, ended_at as ended, ending,
   incident is not null as in_incident, coalesce(cause, '') as cause,
   coalesce(fingerprint, '') as fingerprint, coalesce(payload_bytes, 0) as payload_bytes,
   coalesce(runtime_ms, 0) as runtime_ms, coalesce(task, '') as task
-from concerned order by ended_at desc, seq desc limit {{most}}
+from concerned order by ended_at desc, seq desc
 """
 #: By day and decade of size, how many messages came to their end alive that are not among the steps.
 _OVERSIZED = f"""{_CONCERNED}, ended as (
@@ -123,10 +123,9 @@ def backtest(
 
 def past(ask: Ask, window: Window = ALWAYS, settings: InForce = DEFAULTS, most: int = MOST) -> Past:
     """Return what of a history depends on the policy; of one that is too long the newest ``most`` runs."""
-    names = {"recent": window.recent, "window": window.within, "most": str(most + 1)}
     changes, newest, large = (
-        [tuple(row.values()) for row in ask(filled(query, names)).to_pylist()]
-        for query in (_CHANGES, _STEPS, _OVERSIZED)
+        [tuple(row.values()) for row in ask(window.fill(query)).to_pylist()]
+        for query in (_CHANGES, f"{_STEPS} limit {most + 1}", _OVERSIZED)
     )
     in_force = timeline(changes, settings)
     steps = [Step._make((*row, in_force(row[2], task))) for *row, task in newest[most - 1 :: -1]]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from html import escape
 from typing import Any
 
 from celery_poison.pipeline.backtest import Replayed, as_dict
-from celery_poison.pipeline.blame import ALWAYS, Ask, filled
+from celery_poison.pipeline.blame import ALWAYS, Ask
 from celery_poison.pipeline.window import Window
 from celery_poison.text import clean
 
@@ -53,11 +54,10 @@ def gather(
         as_of: of which history all of it is, in words.
         left_out: sentences on what the lake could not read.
     """
-    names = {"recent": window.recent, "window": window.within}
-    totals, days, hours = (ask(filled(query, names)).to_pylist() for query in (_TOTALS, _DAYS, _HOURS))
+    totals, days, hours = (ask(window.fill(query)).to_pylist() for query in (_TOTALS, _DAYS, _HOURS))
     replay = as_dict(replayed) if replayed else {"outcomes": [], "recommended": None}
     return {
-        "window": window.as_dict(),
+        "window": {name: day and str(day) for name, day in asdict(window).items()},
         "as_of": as_of,
         "totals": as_json(totals[0]),
         "days": [as_json(row) for row in days],
