@@ -7,28 +7,17 @@ rest. The queries are SQL that Spark and DuckDB read alike.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
-from datetime import date, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, SIZE, Ask, filled
-from celery_poison.pipeline.replay import (
-    DAY_MS,
-    DEFAULTS,
-    InForce,
-    Outcome,
-    Oversized,
-    Policy,
-    Step,
-    Timeline,
-    replay,
-)
+from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, SIZE, Ask
+from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, Step, replay, timeline
 from celery_poison.pipeline.window import Window
+from celery_poison.policy import EVERY_TASK
 
 #: Of a history with more steps than this the newest are replayed: each policy goes through all of them.
 MOST = 100_000
@@ -50,10 +39,6 @@ GRID: tuple[Policy, ...] = (
 )
 #: How many deaths are as bad as one innocent in quarantine.
 WEIGHT = 10.0
-#: The share of the days, at the end of the history, that chooses nothing and judges what was chosen.
-HELD_OUT = 0.3
-#: Fewer days cannot say how much one differs from another.
-LEAST_DAYS = 5
 
 #: The attempts of every task id that ever was in trouble, and those like a guilty one.
 _CONCERNED = f"""
@@ -75,7 +60,7 @@ select id, coalesce(started_at, ended_at) as started, ended_at as ended, ending,
   incident is not null as in_incident, coalesce(cause, '') as cause,
   coalesce(fingerprint, '') as fingerprint, coalesce(payload_bytes, 0) as payload_bytes,
   coalesce(runtime_ms, 0) as runtime_ms, coalesce(task, '') as task
-from concerned order by ended_at desc, seq desc limit {{most}}
+from concerned order by ended_at desc, seq desc
 """
 #: By day and decade of size, how many messages came to their end alive that are not among the steps.
 _OVERSIZED = f"""{_CONCERNED}, ended as (
@@ -96,30 +81,25 @@ class Past(NamedTuple):
 
     Attributes:
         steps: of all messages that a policy can treat differently, by the time of their end.
-        days: counted from 1970 in UTC.
+        days: from the first to the last, UTC.
+        now: the policy in force at the end, for every task without an override of its own.
+        oversized: limit of size -> day -> how many messages that are not among the steps are larger.
         says: what of the history is not in it, in a sentence; empty for nothing.
     """
 
     steps: list[Step]
-    days: range
-    timeline: Timeline
-    oversized: Oversized
-    says: str = ""
-
-
-class Recommendation(NamedTuple):
-    """The policy to take, what it would have cost, and why, in sentences."""
-
-    policy: Policy
-    outcome: Outcome
-    reasons: tuple[str, ...]
+    days: list[date]
+    now: InForce
+    oversized: Mapping[int, Mapping[date, int]]
+    says: str
 
 
 class Replayed(NamedTuple):
-    """The outcome of every policy of the grid, the one to take, and the one in force at the end."""
+    """The outcome of every policy of the grid; that of the one to take, and why; the one in force now."""
 
     outcomes: list[Outcome]
-    best: Recommendation
+    best: Outcome
+    reasons: list[str]
     now: InForce
 
 
@@ -134,74 +114,68 @@ def backtest(
         weight: how many deaths are as bad as one innocent in quarantine.
     """
     seen = past(ask, window, settings)
-    outcomes = [replay(seen.steps, policy, seen.oversized, seen.timeline) for policy in GRID]
-    best = recommend(outcomes, seen.days, weight)
-    if seen.says:
-        best = best._replace(reasons=(*best.reasons, seen.says))
-    return Replayed(outcomes, best, seen.timeline.last())
+    outcomes = [
+        replay(seen.steps, policy, seen.oversized.get(policy.get("max_payload_bytes", 0))) for policy in GRID
+    ]
+    best, reasons = recommend(outcomes, seen.days, weight)
+    return Replayed(outcomes, best, [*reasons, *filter(None, [seen.says])], seen.now)
 
 
 def past(ask: Ask, window: Window = ALWAYS, settings: InForce = DEFAULTS, most: int = MOST) -> Past:
     """Return what of a history depends on the policy; of one that is too long the newest ``most`` runs."""
-    names = {"recent": window.recent, "window": window.within}
-    table = ask(filled(_STEPS, {**names, "most": str(most + 1)}))
-    columns = table.to_pydict() | {name: _millis(table[name]) for name in ("started", "ended")}
-    newest = [Step(*row) for row in zip(*columns.values(), strict=True)]
-    steps = newest[most - 1 :: -1]
-    days = range(steps[0].ended // DAY_MS, steps[-1].ended // DAY_MS + 1) if steps else range(0)
-    says = ""
+    changes, newest, large = (
+        [tuple(row.values()) for row in ask(window.fill(query)).to_pylist()]
+        for query in (_CHANGES, f"{_STEPS} limit {most + 1}", _OVERSIZED)
+    )
+    in_force = timeline(changes, settings)
+    steps = [Step._make((*row, in_force(row[2], task))) for *row, task in newest[most - 1 :: -1]]
+    first, last = (steps[n].ended.date() for n in (0, -1)) if steps else (date.max, date.min)
+    days, says = [first + timedelta(n) for n in range((last - first).days + 1)], ""
     if len(newest) > most:
-        since = date(1970, 1, 1) + timedelta(days.start)
-        says = f"only the runs since {since}: more than {most:,} are too many to replay"
-    oversized: dict[int, Counter[int]] = {limit: Counter() for limit in SIZES}
-    for row in ask(filled(_OVERSIZED, names)).to_pylist():
-        day = (row["day"] - date(1970, 1, 1)).days
-        for limit in SIZES:
-            if row["n"] and 10 ** (row["size"] + 2) >= limit and (day >= days.start or not says):
-                oversized[limit][day] += row["n"]
-    changes = ask(_CHANGES)
-    told = zip(_millis(changes["changed"]), *(changes[n].to_pylist() for n in ("task", "note")), strict=True)
-    return Past(steps, days, Timeline(told, settings), oversized, says)
+        says = f"only the runs since {first}: more than {most:,} are too many to replay"
+    oversized: dict[int, Counter[date]] = {limit: Counter() for limit in SIZES}
+    for limit, (day, size, n) in product(SIZES, large):
+        if n and 10 ** (size + 2) >= limit and (day >= first or not says):
+            oversized[limit][day] += n
+    return Past(steps, days, in_force(datetime.max.replace(tzinfo=UTC), EVERY_TASK), oversized, says)
 
 
-def _millis(column: Any) -> list[int]:
-    told: list[int] = column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64()).to_pylist()
-    return told
+def recommend(
+    outcomes: Sequence[Outcome], days: Sequence[date] = (), weight: float = WEIGHT
+) -> tuple[Outcome, list[str]]:
+    """Return the outcome of the policy to take, and why, in sentences.
 
-
-def recommend(outcomes: Sequence[Outcome], days: range = range(0), weight: float = WEIGHT) -> Recommendation:
-    """Return the policy that costs least: deaths, and ``weight`` deaths for each innocent in quarantine.
-
-    It is chosen by the first days. On the last ones, which chose nothing, it must have been better than what
-    was in force, and that not by chance; else what was in force is recommended. Of equals the one that sends
-    fewer messages to a person, then the one that changes least.
+    It is the one that costs least: deaths, and ``weight`` deaths for each innocent in quarantine. It is
+    chosen by the first days. On the last ones, which chose nothing, it must have been better than what was in
+    force, and that not by chance; else what was in force is recommended. Of equals the one that sends fewer
+    messages to a person, then the one that changes least.
 
     Args:
         outcomes: that of :data:`AS_IT_WAS` among them.
-        days: of the history, counted from 1970 in UTC. Too few of them: nothing is held out, which is said.
+        days: of the history. The last 30 % of them are held out; fewer than five cannot say how much one
+            differs from another, so of a short history none are, which is said.
     """
-    many = int(len(days) * HELD_OUT)
-    held = days[-many:] if many >= LEAST_DAYS else range(0)
-    chose = range(days.start, held.start) if held else days
+    many = int(len(days) * 0.3)
+    chose, held = (days[:-many], days[-many:]) if many >= 5 else (days, ())
 
     def cost(told: Outcome) -> tuple[float, int, int]:
         return float(_costs(told, chose, weight).sum()), told.waiting, len(told.policy)
 
     best = min(outcomes, key=cost)
     was = next(told for told in outcomes if told.policy == AS_IT_WAS)
-    if best is was:
-        return Recommendation(was.policy, was, tuple(_reasons(was, was, outcomes, weight)))
-    if not held:
-        words = f"only {len(days)} days of history: no days were held out to judge it by"
-    else:
+    words = []
+    if best is not was and not held:
+        words = [f"only {len(days)} days of history: no days were held out to judge it by"]
+    elif best is not was:
         gain, low, high = gained(_costs(was, held, weight) - _costs(best, held, weight))
-        words = (
-            f"on the {len(held)} days held out, {say(best.policy)} saves {gain:g} ({low:g} to {high:g})"
-            " deaths or their like"
-        )
+        saves = f"saves {gain:g} ({low:g} to {high:g}) deaths or their like"
+        words = [f"on the {len(held)} days held out, {say(best.policy)} {saves}"]
         if low <= 0:
-            best, words = was, f"{words}: that may be chance, so nothing is to be changed"
-    return Recommendation(best.policy, best, (*_reasons(best, was, outcomes, weight), words))
+            best, words = was, [f"{words[0]}: that may be chance, so nothing is to be changed"]
+    costs = "{0.deaths} deaths, {0.innocents} innocents in quarantine, {0.waiting} messages waiting"
+    reasons = [f"{costs.format(best)}; an innocent weighs as much as {weight:g} deaths"]
+    reasons += [f"as it is: {costs.format(was)}"] if was is not best else []
+    return best, [*reasons, *words]
 
 
 def gained(by_day: np.ndarray) -> tuple[float, float, float]:
@@ -214,12 +188,11 @@ def gained(by_day: np.ndarray) -> tuple[float, float, float]:
     return float(by_day.sum()), float(low), float(high)
 
 
-def _costs(told: Outcome, days: range, weight: float) -> np.ndarray:
+def _costs(told: Outcome, days: Sequence[date], weight: float) -> np.ndarray:
     """Return what each day cost; without days, one sum of all."""
     if not days:
         return np.array([told.deaths + weight * told.innocents])
-    each = (told.by_day.get(day, (0, 0)) for day in days)
-    return np.array([deaths + weight * innocents for deaths, innocents in each])
+    return np.array([told.deaths_on[day] + weight * told.innocents_on[day] for day in days])
 
 
 def say(policy: Policy) -> str:
@@ -228,34 +201,18 @@ def say(policy: Policy) -> str:
     return " ".join(f"{name}={value}" for name, value in differs.items()) or "as it is"
 
 
-def _reasons(best: Outcome, was: Outcome, outcomes: Sequence[Outcome], weight: float) -> list[str]:
-    reasons = [
-        f"{best.deaths} deaths, {best.innocents} innocents in quarantine, {best.waiting} messages waiting; an"
-        f" innocent weighs as much as {weight:g} deaths"
+def as_dict(replayed: Replayed) -> dict[str, Any]:
+    """Return as JSON has them all outcomes, of their policies what these change, and the one to take."""
+    names = ("policy", "deaths", "worker_deaths", "lost_ms", "waiting", "innocents")
+    outcomes = [
+        {name: getattr(told, name) for name in names}
+        | {
+            "blocked": told.caught.total(),
+            "wrong_blocks": sorted(told.wrong_blocks),
+            "says": say(told.policy),
+        }
+        for told in replayed.outcomes
     ]
-    if was is not best:
-        numbers = f"{was.deaths} deaths, {was.innocents} innocents, {was.waiting} waiting"
-        reasons.append(f"as it is: {numbers}")
-    for told in outcomes:
-        differing = {name for name, _ in {*told.policy.items()} ^ {*best.policy.items()}}
-        if told is was or len(differing) != 1:
-            continue
-        saved, price = best.deaths - told.deaths, told.innocents - best.innocents
-        if saved > 0 and price > 0:
-            reasons.append(f"{say(told.policy)} saves {saved} deaths and costs {price} innocents")
-        elif price < 0:
-            reasons.append(f"{say(told.policy)} spares {-price} innocents and costs {-saved} deaths")
-    return reasons
-
-
-def as_dict(told: Outcome) -> dict[str, Any]:
-    """Return an outcome as JSON has it; of its policy what that changes."""
-    as_it_is = asdict(told)
-    # By fingerprint and by day, for each of many policies: long, and told with each proposal.
-    del as_it_is["caught"], as_it_is["by_day"]
-    return {**as_it_is, "wrong_blocks": sorted(told.wrong_blocks), "says": say(told.policy)}
-
-
-def as_recommended(told: Recommendation) -> dict[str, Any]:
-    """Return a recommendation as JSON has it, without the figures of its outcome."""
-    return {"policy": told.policy, "says": say(told.policy), "reasons": [*told.reasons]}
+    policy = replayed.best.policy
+    best = {"policy": policy, "says": say(policy), "reasons": replayed.reasons}
+    return {"outcomes": outcomes, "recommended": best}

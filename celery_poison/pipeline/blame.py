@@ -119,16 +119,15 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
     Returns:
         For each the columns of the table ``blame``, see docs/pipeline-tables.md.
     """
-    names = {"recent": window.recent, "window": window.within}
     # In one order, whatever Spark's tasks end in: the model adds up, and takes the first of equals.
-    table = ask(filled(CELLS, names))
+    table = ask(window.fill(CELLS))
     cells = table.sort_by([(name, "ascending") for name in table.column_names]).to_pandas()
     if cause is not None:
         cells = cells[cells["cause"].isna() | (cells["cause"] == cause)]
     if cells.empty:
         return []
-    guilty = dict(zip(*ask(filled(GUILTY, names)).to_pydict().values(), strict=True))
-    seen = int(ask(filled(SEEN, names))["n"][0].as_py() or 0)
+    guilty = dict(zip(*ask(window.fill(GUILTY)).to_pydict().values(), strict=True))
+    seen = int(ask(window.fill(SEEN))["n"][0].as_py() or 0)
     sizes = cells["size"].map(dict(enumerate(_SIZES)))
     cells = cells.assign(
         payload=cells["task"] + " " + sizes,
@@ -143,13 +142,6 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
         rows.append(_row(told, keys[told.code], mine, guilty, window.since is not None))
     rows.sort(key=_order)
     return rows
-
-
-def filled(query: str, names: Mapping[str, str]) -> str:
-    """Fill in what is no table; the names of tables stay, for whoever asks."""
-    for name, words in names.items():
-        query = query.replace(f"{{{name}}}", words)
-    return query
 
 
 def _window(

@@ -18,7 +18,7 @@ import click
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline import maintain as keeping
 from celery_poison.pipeline import sink
-from celery_poison.pipeline.backtest import WEIGHT, Replayed, as_dict, as_recommended, say
+from celery_poison.pipeline.backtest import WEIGHT, Replayed, as_dict, say
 from celery_poison.pipeline.backtest import backtest as back_test
 from celery_poison.pipeline.blame import DIMENSIONS
 from celery_poison.pipeline.derived import JUDGED, STORED, Derived, sentences, told_gap
@@ -188,14 +188,13 @@ def blame(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:
 
 def backtest(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
     """Replay the history under a grid of policies and print all outcomes, the recommended one last."""
-    outcomes, best, _ = replayed(Derived(session, lake, _warn), options)
+    told = replayed(Derived(session, lake, _warn), options)
     lines = ["deaths  workers  lost_s  waiting  innocents  policy"]
-    for each in sorted(outcomes, key=lambda each: (each.innocents, each.deaths)):
+    for each in sorted(told.outcomes, key=lambda each: (each.innocents, each.deaths)):
         numbers = f"{each.deaths:6}  {each.worker_deaths:7}  {each.lost_ms // 1000:6}"
         lines.append(f"{numbers}  {each.waiting:7}  {each.innocents:9}  {say(each.policy)}")
-    lines += [f"recommended: {say(best.policy)}", *(f"  {reason}" for reason in best.reasons)]
-    told = {"outcomes": [as_dict(each) for each in outcomes], "recommended": as_recommended(best)}
-    _tell(options, told, "\n".join(lines))
+    lines += [f"recommended: {say(told.best.policy)}", *(f"  {reason}" for reason in told.reasons)]
+    _tell(options, as_dict(told), "\n".join(lines))
 
 
 def replayed(derived: Derived, options: Mapping[str, Any]) -> Replayed:

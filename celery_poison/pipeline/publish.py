@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,7 +25,7 @@ from celery_poison.quarantine.owner import default_actor
 from celery_poison.text import clean, when
 
 if TYPE_CHECKING:
-    from celery_poison.pipeline.backtest import Recommendation
+    from celery_poison.pipeline.derived import Derived
     from celery_poison.pipeline.lake import Lake
 
 #: Without its own decision nobody needs a longer list: workers hold each rule.
@@ -38,28 +38,10 @@ where guilty_messages > 0
 """
 
 
-class Grounds(NamedTuple):
-    """What a proposal would rest on.
-
-    Attributes:
-        as_of: of which history the tables are, in words.
-        upto: time of the newest entry in them; None: the lake is empty.
-        newest: time of the newest entry in Redis; None: there is none.
-        missing: sentences on entries that never came into the lake, or cannot be read.
-        counted: tasks of which Redis only counts healthy runs (``poison_journal="incidents"``).
-        alive: runs in the tables that ended alive.
-    """
-
-    as_of: str
-    upto: datetime | None
-    newest: datetime | None
-    missing: Sequence[str] = ()
-    counted: Sequence[str] = ()
-    alive: int = 1
-
-
-def refusals(grounds: Grounds, now: datetime, oldest: timedelta, accept_missing: bool = False) -> list[str]:
-    """Return why nothing may be proposed on these grounds, each with its cure; empty: it may.
+def refusals(
+    ledger: Ledger, derived: Derived, oldest: timedelta, accept_missing: bool = False
+) -> Iterator[str]:
+    """Return why nothing may be proposed, each with its cure; nothing: it may.
 
     A rule says that no message of a fingerprint ever ended alive. That cannot be known where runs that ended
     alive are not written down, or are missing, or came after the tables were made.
@@ -68,35 +50,41 @@ def refusals(grounds: Grounds, now: datetime, oldest: timedelta, accept_missing:
         oldest: by how much the tables may be behind the journal.
         accept_missing: a person has looked at what is missing.
     """
-    found = []
-    if grounds.counted:
-        names = ", ".join(grounds.counted[:5]) + (", …" if len(grounds.counted) > 5 else "")
-        found.append(
+    from celery_poison.pipeline.blame import RUNS_ALIVE
+
+    client: Any = ledger.client
+    counted = sorted(name.decode(errors="replace") for name in client.hkeys(ledger.keys.tally))
+    if counted:
+        names = ", ".join(counted[:5]) + (", …" if len(counted) > 5 else "")
+        yield (
             f'healthy runs of {names} were only counted (poison_journal="incidents"): nobody knows which'
             ' messages ended alive. Set poison_journal="attempts" on every worker, let a history grow, then'
             " delete the counts: redis-cli DEL NAMESPACE:tally"
         )
-    elif not grounds.alive:
-        found.append(
+    elif not derived.ask(RUNS_ALIVE)["n"][0].as_py():
+        yield (
             "no run in the lake ended alive, so nobody knows which messages would have: was"
             ' poison_journal="incidents" set, or was the lake begun just now? Set it to "attempts", and let a'
             " history grow"
         )
-    if grounds.upto is None:
-        found.append("the lake is empty: run `celery poison pipeline all` first")
+    newest = client.xrevrange(ledger.keys.journal, count=1)
     # A fleet that does nothing has no newer entry, and its tables do not grow old.
-    elif (behind := (grounds.newest or now) - grounds.upto) > oldest:
-        whose = "the journal in Redis" if grounds.newest else "the clock (the journal in Redis is empty)"
-        found.append(
+    now = (
+        datetime.fromtimestamp(int(newest[0][0].split(b"-")[0]) / 1000, UTC) if newest else datetime.now(UTC)
+    )
+    if derived.as_of.at is None:
+        yield "the lake is empty: run `celery poison pipeline all` first"
+    elif (behind := now - derived.as_of.at) > oldest:
+        whose = "the journal in Redis" if newest else "the clock (the journal in Redis is empty)"
+        yield (
             f"the tables end {behind / timedelta(hours=1):.0f} hours before {whose}, more than --max-age"
             f" {oldest / timedelta(hours=1):g}: run `celery poison pipeline all` first"
         )
-    for sentence in () if accept_missing else grounds.missing:
-        found.append(
+    for sentence in () if accept_missing else derived.left_out:
+        yield (
             f"{sentence}. A message that would be blocked may have ended alive there. Look at it with `celery"
             " poison pipeline check`; then --accept-missing with a --note goes on without it"
         )
-    return found
 
 
 def proposals(
@@ -112,24 +100,22 @@ def proposals(
         fingerprints: rows of that table, as mappings.
         least: how many different messages must have been proven guilty.
     """
-    wrong: Collection[str] = set().union(*(told.wrong_blocks for told in outcomes))
+    wrong = {fingerprint for told in outcomes for fingerprint in told.wrong_blocks}
     caught = next((told.caught for told in outcomes if told.policy == SOONEST), Counter[str]())
     sure = [
         row
         for row in fingerprints
         if row["guilty_messages"] >= least
-        and not row["alive"]
-        and not row["cleared"]
-        and row["fingerprint"] not in wrong
+        and not (row["alive"] or row["cleared"] or row["fingerprint"] in wrong)
         and is_fingerprint(row["fingerprint"])
     ]
     sure.sort(key=lambda row: (-row["deaths"], row["fingerprint"]))
+    words = "pipeline: {deaths} deaths by {guilty_messages} messages, none ever ended alive"
     return [
         ProposedRule(
             fingerprint=row["fingerprint"],
             task=row["task"] or "",
-            note=f"pipeline: {row['deaths']} deaths by {row['guilty_messages']} messages, none ever ended"
-            " alive",
+            note=words.format(**row),
             deaths=row["deaths"],
             messages=row["guilty_messages"],
             caught=caught[row["fingerprint"]],
@@ -138,33 +124,17 @@ def proposals(
     ]
 
 
-def policy_of(recommended: Recommendation, now: InForce = DEFAULTS) -> dict[str, Any]:
+def policy_of(best: Outcome, now: InForce = DEFAULTS) -> dict[str, Any]:
     """Return what can be set at run time of a recommended policy, where it is not as it is ``now``.
 
     To block by fingerprint is none of it where that kept an innocent from running.
     """
+    left_out = {"block_fingerprint_after"} if best.wrong_blocks else set()
     return {
         name: value
-        for name, value in recommended.policy.items()
-        if name in OVERRIDABLE
-        and value != getattr(now, name)
-        and not (name == "block_fingerprint_after" and recommended.outcome.wrong_blocks)
+        for name, value in best.policy.items()
+        if name in OVERRIDABLE and name not in left_out and value != getattr(now, name)
     }
-
-
-def undecided(
-    rules: Iterable[ProposedRule], policy: Mapping[str, Any], decided: Collection[str]
-) -> tuple[list[ProposedRule], dict[str, Any]]:
-    """Return what nobody decided about so far.
-
-    Args:
-        decided: items that are in force already, or that a person said no to.
-    """
-    left = {name: value for name, value in policy.items() if policy_item(name, value) not in decided}
-    return [rule for rule in rules if rule.item not in decided], left
-
-
-# --- the command --------------------------------------------------------------------------------------
 
 
 def decide(options: Mapping[str, Any]) -> bool:
@@ -196,7 +166,7 @@ def decide(options: Mapping[str, Any]) -> bool:
         else:
             rules, policy = ledger.retract(**_who(options))
             told = {"taken_back": {"rules": rules, "policy": policy}}
-    click.echo(json.dumps(told, indent=2) if options.get("as_json") else _words(told))
+    _tell(options, told)
     return True
 
 
@@ -210,27 +180,32 @@ def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
 
     with _ledger(options) as ledger:
         tables = derived.Derived(session, lake)
-        grounds = _grounds(ledger, tables)
         oldest = timedelta(hours=options.get("max_age", 24.0))
-        refused = refusals(grounds, datetime.now(UTC), oldest, bool(options.get("accept_missing")))
+        refused = [*refusals(ledger, tables, oldest, bool(options.get("accept_missing")))]
         if refused:
             raise ProposalRefused("nothing is proposed: " + "; and ".join(refused))
-        outcomes, best, now = commands.replayed(tables, options)
+        outcomes, best, reasons, now = commands.replayed(tables, options)
         found = proposals(tables.ask(_FINGERPRINTS).to_pylist(), outcomes, options["least"])
         at_once = bool(options.get("at_once"))
         decided = _in_force(ledger) | (set() if options.get("again") else policies.refused_items(ledger))
+        rules = [rule for rule in found if rule.item not in decided]
         # What nobody is asked about cannot be more than rules: a policy is for a person.
-        rules, policy = undecided(found, {} if at_once else policy_of(best, now), decided)
-        text, effect = sheet(rules, policy, [grounds.as_of, *best.reasons])
-        who, lasts_ms = _who(options), round(options["hours"] * 3_600_000)
-        said = f"{len(rules)} rules, {len(policy)} options, {grounds.as_of}"
+        policy = {
+            name: value
+            for name, value in ({} if at_once else policy_of(best, now)).items()
+            if policy_item(name, value) not in decided
+        }
+        as_of, who = tables.as_of.says(), _who(options)
+        text, effect = sheet(rules, policy, [as_of, *reasons])
+        said = f"{len(rules)} rules, {len(policy)} options, {as_of}"
         said += f": {options['note']}" if options.get("note") else ""
+        lasts_ms = round(options["hours"] * 3_600_000)
         code, version = ledger.publish(text, effect, lasts_ms=lasts_ms, actor=who["actor"], said=said)
-        told: dict[str, Any] = {"decided_before": len(found) - len(rules), "grounds": grounds.as_of}
+        told: dict[str, Any] = {"decided_before": len(found) - len(rules), "grounds": as_of}
         told["proposal"] = None if code is Code.DONE else _waiting(ledger)
         if at_once and code is not Code.DONE:
             told["applied"] = _apply(ledger, version, **who)
-    click.echo(json.dumps(told, indent=2) if options.get("as_json") else _words(told))
+    _tell(options, told)
 
 
 @contextmanager
@@ -255,22 +230,6 @@ def _apply(ledger: Ledger, version: int, **how: Any) -> dict[str, int]:
     return {"version": version, "rules": rules, "options": options}
 
 
-def _grounds(ledger: Ledger, derived: Any) -> Grounds:
-    """Ask lake and Redis for what a proposal would rest on."""
-    from celery_poison.pipeline.blame import RUNS_ALIVE
-
-    client: Any = ledger.client
-    last = client.xrevrange(ledger.keys.journal, count=1)
-    return Grounds(
-        as_of=derived.as_of.says(),
-        upto=derived.as_of.at,
-        newest=datetime.fromtimestamp(int(last[0][0].split(b"-")[0]) / 1000, UTC) if last else None,
-        missing=derived.left_out,
-        counted=sorted(name.decode(errors="replace") for name in client.hkeys(ledger.keys.tally)),
-        alive=derived.ask(RUNS_ALIVE)["n"][0].as_py() or 0,
-    )
-
-
 def _in_force(ledger: Ledger) -> set[str]:
     """Return the items that need no proposal: blocked fingerprints, and options that every task has."""
     _, raw, now = policies.read(ledger, ledger.keys.blocks)
@@ -278,29 +237,32 @@ def _in_force(ledger: Ledger) -> set[str]:
     return {*read_rules(raw, now)[0], *(policy_item(name, value) for name, value in every.items())}
 
 
-def _words(told: Mapping[str, Any]) -> str:
+def _tell(options: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(told, indent=2) if options.get("as_json") else "\n".join(map(clean, _words(told))))
+
+
+def _words(told: Mapping[str, Any]) -> Iterator[str]:
+    proposal, done, back = (told.get(name) for name in ("proposal", "applied", "taken_back"))
     if "dismissed" in told:
-        return f"dismissed  proposal {told['dismissed']}"
-    if "taken_back" in told:
-        policy = ", and the policy is as it was before" if told["taken_back"]["policy"] else ""
-        return f"took back {told['taken_back']['rules']} rules{policy}"
-    lines, proposal = [], told.get("proposal")
-    if proposal:
-        for rule in proposal["rules"]:
-            would = f"would have caught {rule['caught']} messages, {rule['innocents']} innocents"
-            lines.append(f"fingerprint {rule['fingerprint']} of {rule['task']}: {rule['note']}; {would}")
-        lines += [f"policy of every task: {name}={value}" for name, value in proposal["policy"].items()]
-        lines += [f"  {reason}" for reason in proposal["reasons"] if proposal["policy"]]
-    lines += [told["grounds"]] if "grounds" in told else []
-    if "applied" in told:
-        done = told["applied"]
+        yield f"dismissed  proposal {told['dismissed']}"
+    if back:
+        policy = ", and the policy is as it was before" if back["policy"] else ""
+        yield f"took back {back['rules']} rules{policy}"
+    for rule in proposal["rules"] if proposal else ():
+        would = f"would have caught {rule['caught']} messages, {rule['innocents']} innocents"
+        yield f"fingerprint {rule['fingerprint']} of {rule['task']}: {rule['note']}; {would}"
+    if proposal and proposal["policy"]:
+        yield from (f"policy of every task: {name}={value}" for name, value in proposal["policy"].items())
+        yield from (f"  {reason}" for reason in proposal["reasons"])
+    if "grounds" in told:
+        yield told["grounds"]
+    if done:
         put = f"applied  proposal {done['version']}: {done['rules']} rules in force"
-        lines.append(f"{put}, {done['options']} options set" if done["options"] else put)
+        yield f"{put}, {done['options']} options set" if done["options"] else put
     elif proposal:
         version, until = proposal["version"], when(proposal["until"])
-        lines.append(f"proposal {version} waits until {until}: --apply {version}, or --dismiss {version}")
-    else:
-        lines.append("nothing is proposed")
+        yield f"proposal {version} waits until {until}: --apply {version}, or --dismiss {version}"
+    elif "proposal" in told:
+        yield "nothing is proposed"
     if told.get("decided_before"):
-        lines.append(f"{told['decided_before']} more are in force already, or a person said no to them")
-    return "\n".join(map(clean, lines))
+        yield f"{told['decided_before']} more are in force already, or a person said no to them"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -20,29 +21,8 @@ from celery_poison.policy import EVERY_TASK, OVERRIDABLE
 
 #: What is changed of the policy that was in force, by the names of :class:`InForce`; empty: as it was.
 Policy = Mapping[str, Any]
-#: For each limit of size: day -> how many messages that are not among the steps are larger.
-Oversized = Mapping[int, Mapping[int, int]]
 #: A message that history only ever saw dying is not run more often than this.
 _ENOUGH = 100
-DAY_MS = 86_400_000
-
-
-class Step(NamedTuple):
-    """How one start ended. Times in milliseconds since 1970; ``end`` is alive, or as in ``attempts``."""
-
-    id: str
-    started: int
-    ended: int
-    end: str
-    blame: str = ""
-    proof: str = ""
-    death: str = ""
-    in_incident: bool = False
-    cause: str = ""
-    fingerprint: str = ""
-    payload_bytes: int = 0
-    runtime_ms: int = 0
-    task: str = ""
 
 
 class InForce(NamedTuple):
@@ -59,54 +39,62 @@ class InForce(NamedTuple):
 DEFAULTS = InForce()
 
 
-class Timeline:
-    """Which policy was in force when, for which task: what the journal tells of its changes.
+class Step(NamedTuple):
+    """How one start ended, and the policy then; ``end`` is alive, or as in ``attempts``."""
+
+    id: str
+    started: datetime
+    ended: datetime
+    end: str
+    blame: str = ""
+    proof: str = ""
+    death: str = ""
+    in_incident: bool = False
+    cause: str = ""
+    fingerprint: str = ""
+    payload_bytes: int = 0
+    runtime_ms: int = 0
+    in_force: InForce = DEFAULTS
+
+
+def timeline(
+    changes: Iterable[tuple[datetime, str, str]] = (), settings: InForce = DEFAULTS
+) -> Callable[[datetime, str], InForce]:
+    """Return what tells which policy was in force at a moment for a task.
 
     Args:
-        changes: ``policy_changed`` entries of the journal, by time: milliseconds since 1970, task, note.
+        changes: ``policy_changed`` entries of the journal, by time: time, task, note.
         settings: what held before anybody changed it, and holds for what nobody did; no journal tells it.
     """
+    times: list[datetime] = []
+    #: Overrides by task, after each change; the first before any.
+    states: list[dict[str, Policy]] = [{}]
+    before: Policy = {}
+    for at, task, note in changes:
+        options = states[-1].get(task, {})
+        if re.search(r": proposal \d+$", note):
+            before = options
+        now = before if note.startswith("as it was before") else _after(options, note)
+        times.append(at)
+        states.append({**states[-1], task: now})
 
-    def __init__(self, changes: Iterable[tuple[int, str, str]] = (), settings: InForce = DEFAULTS) -> None:
-        self._settings = settings
-        self._times: list[int] = []
-        #: Overrides by task, after each change; the first before any.
-        self._states: list[Mapping[str, Mapping[str, Any]]] = [{}]
-        self._of = cache(self._in_force)
-        before: Mapping[str, Any] = {}
-        for at, task, note in changes:
-            options = self._states[-1].get(task, {})
-            if re.search(r": proposal \d+$", note):
-                before = options
-            told = before if note.startswith("as it was before") else _after(options, note)
-            self._times.append(at)
-            self._states.append({**self._states[-1], task: told})
+    @cache
+    def of(number: int, task: str) -> InForce:
+        # A task's own override goes before that of every task.
+        return settings._replace(**{**states[number].get(EVERY_TASK, {}), **states[number].get(task, {})})
 
-    def at(self, ms: int, task: str) -> InForce:
-        """Return what held for ``task`` at a moment: its own override goes before that of every task."""
-        return self._of(bisect_right(self._times, ms), task)
-
-    def last(self) -> InForce:
-        """Return what holds now for every task without an override of its own."""
-        return self._of(-1, EVERY_TASK)
-
-    def _in_force(self, number: int, task: str) -> InForce:
-        state = self._states[number]
-        return self._settings._replace(**{**state.get(EVERY_TASK, {}), **state.get(task, {})})
+    return lambda when, task: of(bisect_right(times, when), task)
 
 
-def _after(options: Mapping[str, Any], note: str) -> Mapping[str, Any]:
+def _after(options: Policy, note: str) -> Policy:
     """Return a task's overrides after a change; what a newer release may have written is left out."""
     verb, _, rest = note.partition(": ")[0].partition(" ")
     if verb == "unset":
         gone = OVERRIDABLE if rest == "everything" else rest.split()
         return {name: value for name, value in options.items() if name not in gone}
-    found = {
-        name: None if value == "none" else int(value)
-        for name, value in re.findall(r"(\w+)=(none|\d+)", rest)
-        if name in OVERRIDABLE
-    }
-    return {**options, **found}
+    found = re.findall(r"(\w+)=(none|\d+)", rest)
+    changed = {name: None if value == "none" else int(value) for name, value in found if name in OVERRIDABLE}
+    return {**options, **changed}
 
 
 @dataclass(slots=True)
@@ -114,63 +102,52 @@ class Outcome:
     """What a policy would have cost.
 
     Attributes:
-        deaths: processes and workers that died; ``worker_deaths`` of them whole workers.
+        deaths_on: day -> processes and workers that died on it.
+        worker_deaths: of these, whole workers.
         lost_ms: what those who died had run in vain.
         waiting: messages sent to quarantine, for a person to decide.
-        blocked: of these, those that a blocked fingerprint kept from running at all.
-        innocents: of these, those of which history knows that they would have ended alive.
-        caught: of the blocked, how many by which fingerprint.
+        innocents_on: of these, day -> those of which history knows that they would have ended alive.
+        caught: of these, fingerprint -> those that it kept from running at all, being blocked.
         wrong_blocks: fingerprints that were blocked and kept an innocent from running.
-        by_day: deaths and innocents of each day, counted from 1970 in UTC.
     """
 
     policy: Policy
-    deaths: int = 0
+    deaths_on: Counter[date] = field(default_factory=Counter)
     worker_deaths: int = 0
     lost_ms: int = 0
     waiting: int = 0
-    blocked: int = 0
-    innocents: int = 0
+    innocents_on: Counter[date] = field(default_factory=Counter)
     caught: Counter[str] = field(default_factory=Counter)
     wrong_blocks: set[str] = field(default_factory=set)
-    by_day: dict[int, list[int]] = field(default_factory=dict)
 
-    def died(self, day: int) -> None:
-        self.deaths += 1
-        self.by_day.setdefault(day, [0, 0])[0] += 1
+    @property
+    def deaths(self) -> int:
+        return self.deaths_on.total()
 
-    def wronged(self, day: int, many: int = 1) -> None:
-        self.innocents += many
-        self.by_day.setdefault(day, [0, 0])[1] += many
+    @property
+    def innocents(self) -> int:
+        return self.innocents_on.total()
 
 
-def replay(
-    steps: Sequence[Step],
-    policy: Policy,
-    oversized: Oversized | None = None,
-    timeline: Timeline | None = None,
-) -> Outcome:
+def replay(steps: Sequence[Step], policy: Policy, oversized: Mapping[date, int] | None = None) -> Outcome:
     """Replay ``steps``, by time, under ``policy``.
 
     Args:
-        oversized: history saw all of these end alive.
-        timeline: the policy that was in force; by default the defaults of the settings.
+        oversized: day -> messages that are not among the steps, too large for ``policy``, and ended alive.
     """
-    told = _Replay(steps, policy, timeline or Timeline())
+    told = _Replay(steps, policy)
     for step in steps:
         told.take(step)
-    for day, larger in (oversized or {}).get(policy.get("max_payload_bytes") or 0, {}).items():
-        told.outcome.waiting += larger
-        told.outcome.wronged(day, larger)
+    told.outcome.innocents_on.update(oversized or {})
+    told.outcome.waiting += sum((oversized or {}).values())
     return told.outcome
 
 
 class _Replay:
     """The ledger of a replay: who has which history, who is in quarantine, what is blocked."""
 
-    def __init__(self, steps: Sequence[Step], policy: Policy, timeline: Timeline) -> None:
+    def __init__(self, steps: Sequence[Step], policy: Policy) -> None:
         self.outcome = Outcome(policy)
-        self._timeline = timeline
         self._last = {step.id: step for step in steps}
         self._alive_at = {step.id: step.ended for step in steps if step.end == "alive"}
         self._members: dict[str, list[Step]] = {}
@@ -180,7 +157,7 @@ class _Replay:
         self._histories: dict[str, History] = {}
         self._gone: set[str] = set()
         self._convictions: Counter[str] = Counter()
-        self._blocked_since: dict[str, int] = {}
+        self._blocked_since: dict[str, datetime] = {}
         self._happened: dict[str, bool] = {}
 
         @cache
@@ -191,9 +168,9 @@ class _Replay:
         self._changed = changed
 
     def take(self, step: Step) -> None:
-        # That holds for a step which held then, but for what the policy changes.
-        self._force, self._limits = self._changed(self._timeline.at(step.ended, step.task))
-        self._day = step.ended // DAY_MS
+        # What was in force holds, but for what the policy changes.
+        self._force, self._limits = self._changed(step.in_force)
+        self._day = step.ended.date()
         if step.id in self._gone or not self._admitted(step):
             return
         if step.end == "alive":
@@ -207,8 +184,8 @@ class _Replay:
             self._judge(step, replace(known, failures=known.failures + counts))
 
     def _admitted(self, step: Step) -> bool:
-        since = self._blocked_since.get(step.fingerprint) if step.fingerprint else None
-        blocked = "blocked" if since is not None and since <= step.started else ""
+        since = self._blocked_since.get(step.fingerprint)
+        blocked = "blocked" if since and since <= step.started else ""
         history = self._histories.get(step.id, NO_HISTORY)
         if history is NO_HISTORY and not blocked and self._force.max_payload_bytes is None:
             return True  # as nearly all are: nothing is known against it
@@ -217,7 +194,6 @@ class _Replay:
         if verdict.action is not Action.QUARANTINE:
             return True
         if verdict.cause == causes.BLOCKED:
-            self.outcome.blocked += 1
             self.outcome.caught[step.fingerprint] += 1
             if self._is_innocent(step):
                 self.outcome.wrong_blocks.add(step.fingerprint)
@@ -232,13 +208,12 @@ class _Replay:
             self._fall_together(step)
         else:
             self._strike(step)
-            if step is self._last[step.id] and step.proof == "proven":
-                # History ends with its conviction; a more patient policy would have seen the same again.
-                for _ in range(_ENOUGH):
-                    if step.id in self._gone:
-                        break
-                    self.outcome.died(self._day)
-                    self._strike(step)
+            # History ends with its conviction; a more patient policy would have seen the same again.
+            again = _ENOUGH if step is self._last[step.id] and step.proof == "proven" else 0
+            while again and step.id not in self._gone:
+                self.outcome.deaths_on[self._day] += 1
+                self._strike(step)
+                again -= 1
 
     def _happens(self, step: Step) -> bool:
         """Whether this death still comes about, counting it once for all who are in it."""
@@ -248,9 +223,8 @@ class _Replay:
                 each.id not in self._gone and self._admitted(each) for each in culprits
             )
             self._happened[step.death] = happens
-            if happens:
-                self.outcome.died(self._day)
-                self.outcome.worker_deaths += step.in_incident
+            self.outcome.deaths_on[self._day] += happens
+            self.outcome.worker_deaths += happens and step.in_incident
         return self._happened[step.death]
 
     def _strike(self, step: Step) -> None:
@@ -275,18 +249,15 @@ class _Replay:
         done at its first member's step; its other members find themselves judged already.
         """
         members = self._members[step.death]
-        if step != members[0]:
-            return
-        culprits = [each for each in members if each.proof == "proven"]
-        for round_ in range(_ENOUGH if culprits else 1):
-            running = [each for each in members if each.id not in self._gone]
-            if culprits and not any(each in running for each in culprits):
+        culprits = {each.id for each in members if each.proof == "proven"}
+        for round_ in range((_ENOUGH if culprits else 1) if step is members[0] else 0):
+            if culprits and culprits <= self._gone:
                 return
-            if round_:
-                self.outcome.died(self._day)
-                self.outcome.worker_deaths += 1
-            for each in running:
-                self._strike(each)
+            self.outcome.deaths_on[self._day] += round_ > 0
+            self.outcome.worker_deaths += round_ > 0
+            for each in members:
+                if each.id not in self._gone:
+                    self._strike(each)
 
     def _judge(self, step: Step, history: History) -> None:
         self._histories[step.id] = history
@@ -302,8 +273,8 @@ class _Replay:
     def _quarantine(self, step: Step) -> None:
         self._gone.add(step.id)
         self.outcome.waiting += 1
-        if self._is_innocent(step):
-            self.outcome.wronged(self._day)
+        self.outcome.innocents_on[self._day] += self._is_innocent(step)
 
     def _is_innocent(self, step: Step) -> bool:
-        return step.end == "alive" or step.proof == "cleared" or self._alive_at.get(step.id, 0) > step.ended
+        alive_at = self._alive_at.get(step.id, step.ended)
+        return step.end == "alive" or step.proof == "cleared" or alive_at > step.ended

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from typing import Any, Self
+from typing import Self
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline.lake import day
 
-_DAYS = re.compile(r"(\d{1,4})d")
 _DAY_MS = 24 * 3_600_000
 
 
@@ -31,29 +30,19 @@ class Window:
         Raises:
             ConfigurationError: one of them is no day, or nothing lies between the two.
         """
-        end = _day("--until", until) if until else None
+        end = _day("--until", until)
+        days = re.fullmatch(r"(\d{1,4})d", since or "")
         newest = end or (last and last + timedelta(1))
-        days = _DAYS.fullmatch(since or "")
-        if days:
-            start = newest and newest - timedelta(int(days[1]))
-        else:
-            start = _day("--since", since) if since else None
+        start = newest and newest - timedelta(int(days[1])) if days else _day("--since", since)
         if start and end and start >= end:
             raise ConfigurationError(f"--since {start} --until {end}: no day lies between them")
         return cls(start, end)
 
-    @property
-    def recent(self) -> str:
-        """SQL: whether a ``date`` is in the window and not before it."""
-        return f"date >= date '{self.since}'" if self.since else "true"
-
-    @property
-    def within(self) -> str:
-        """SQL: whether a ``date`` is in the window or before it."""
-        return f"date < date '{self.until}'" if self.until else "true"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"since": self.since and str(self.since), "until": self.until and str(self.until)}
+    def fill(self, query: str) -> str:
+        """Fill in ``{recent}``: whether a ``date`` is not before the window, ``{window}``: not after it."""
+        recent = f"date >= date '{self.since}'" if self.since else "true"
+        within = f"date < date '{self.until}'" if self.until else "true"
+        return query.replace("{recent}", recent).replace("{window}", within)
 
     def says(self) -> str:
         """Return the window in words; empty where nothing bounds it."""
@@ -76,8 +65,8 @@ def and_the_next(days: list[str]) -> list[str]:
     return sorted({day(first_ms(each) + n * _DAY_MS) for each in days for n in (0, 1)})
 
 
-def _day(option: str, text: str) -> date:
+def _day(option: str, text: str | None) -> date | None:
     try:
-        return date.fromisoformat(text)
+        return date.fromisoformat(text) if text else None
     except ValueError:
         raise ConfigurationError(f"{option} {text}: a day is wanted, as 2026-03-02, or 7d") from None

@@ -9,7 +9,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,8 @@ from celery_poison.blocks import read_rules
 from celery_poison.errors import ProposalRefused
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.pipeline import publish
+from celery_poison.pipeline import commands, publish
+from celery_poison.pipeline.replay import DEFAULTS, Outcome
 from celery_poison.pipeline.window import Window
 from tests.pipeline import tallied
 
@@ -110,3 +111,26 @@ def test_the_command_refuses_what_it_cannot_know_and_proposes_when_a_person_acce
         assert json.loads(capsys.readouterr().out)["proposal"]["rules"]
         (_, last), *_ = client.xrevrange(Keys().journal, count=1)
         assert last[b"note"].endswith(f" options, {AS_OF}: only pings were lost".encode())
+
+
+def test_an_option_that_is_in_force_or_that_a_person_said_no_to_is_not_proposed(
+    derived: SimpleNamespace,
+    redis_url: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    best = Outcome({"max_crashes": 1, "max_failures": 2})
+    monkeypatch.setattr(commands, "replayed", lambda *_: ([], best, ["why"], DEFAULTS))
+    options, lake = {**_options(redis_url), "least": 99}, cast(Any, None)
+    with open_redis(redis_url) as client:
+        Ledger(client, Keys()).set_policy("*", '{"max_crashes": 1}', 0, "ann", "")
+    publish.publish(None, lake, options)
+    told = json.loads(capsys.readouterr().out)["proposal"]
+    assert (told["rules"], told["policy"], told["reasons"]) == ([], {"max_failures": 2}, [AS_OF, "why"])
+    _decide(options, dismiss=told["version"])
+    publish.publish(None, lake, {**options, "as_json": False})
+    assert "nothing is proposed" in capsys.readouterr().out
+    publish.publish(None, lake, {**options, "again": True, "at_once": True})
+    assert '"proposal": null' in capsys.readouterr().out, "a policy is for a person"
+    publish.publish(None, lake, {**options, "again": True, "as_json": False})
+    assert "policy of every task: max_failures=2\n  as of version 41" in capsys.readouterr().out

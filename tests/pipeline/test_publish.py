@@ -5,10 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+pytest.importorskip("pandas")
+
+import pyarrow as pa
 from click.testing import CliRunner
 
 from celery_poison.blocks import sheet
@@ -16,8 +22,8 @@ from celery_poison.cli import pipeline as commands
 from celery_poison.cli.standalone import main
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.pipeline.backtest import GRID, Recommendation
-from celery_poison.pipeline.publish import SOONEST, Grounds, policy_of, proposals, refusals, undecided
+from celery_poison.pipeline.backtest import GRID
+from celery_poison.pipeline.publish import SOONEST, policy_of, proposals, refusals
 from celery_poison.pipeline.replay import Outcome
 
 
@@ -54,44 +60,67 @@ NOW = datetime(2026, 3, 9, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-def _grounds(**more: Any) -> Grounds:
-    return Grounds(**{"as_of": "as of version 41", "upto": NOW, "newest": NOW, **more})  # type: ignore[arg-type]
+@pytest.fixture
+def ledger(redis_url: str) -> Iterator[Ledger]:
+    with open_redis(redis_url) as client:
+        client.xadd(Keys().journal, {"v": "2"}, id=f"{round(NOW.timestamp() * 1000)}-0")
+        yield Ledger(client, Keys())
 
 
-def test_nothing_is_proposed_where_healthy_runs_are_only_counted_or_there_are_none() -> None:
-    assert refusals(_grounds(), NOW, DAY) == []
-    (told,) = refusals(_grounds(counted=["shop.pay", "shop.ship"]), NOW, DAY, accept_missing=True)
+def _refused(
+    ledger: Ledger,
+    *,
+    upto: datetime | None = NOW,
+    alive: int = 1,
+    missing: Sequence[str] = (),
+    oldest: timedelta = DAY,
+    accept_missing: bool = False,
+) -> list[str]:
+    tables: Any = SimpleNamespace(
+        as_of=SimpleNamespace(at=upto), left_out=missing, ask=lambda _: pa.table({"n": [alive]})
+    )
+    return [*refusals(ledger, tables, oldest, accept_missing)]
+
+
+def test_nothing_is_proposed_where_healthy_runs_are_only_counted_or_there_are_none(ledger: Ledger) -> None:
+    assert _refused(ledger) == []
+    (told,) = _refused(ledger, alive=0)
+    assert "no run in the lake ended alive" in told
+    client: Any = ledger.client
+    client.hset(Keys().tally, mapping={"shop.ship": 1, "shop.pay": 7})
+    (told,) = _refused(ledger, accept_missing=True)
     assert told.startswith(
         'healthy runs of shop.pay, shop.ship were only counted (poison_journal="incidents")'
     )
     assert 'Set poison_journal="attempts" on every worker' in told and "redis-cli DEL" in told
-    (told,) = refusals(_grounds(alive=0), NOW, DAY)
-    assert "no run in the lake ended alive" in told
 
 
-def test_nothing_is_proposed_over_a_gap_or_rows_that_cannot_be_read_unless_a_person_accepts_it() -> None:
+def test_nothing_is_proposed_over_a_gap_or_rows_that_cannot_be_read_unless_a_person_accepts_it(
+    ledger: Ledger,
+) -> None:
     missing = [
         "GAP: 60 entries between 1-0 and 9-0: trimmed",
         "left out: part-0.parquet (7 entries): corrupt",
     ]
-    told = refusals(_grounds(missing=missing), NOW, DAY)
+    told = _refused(ledger, missing=missing)
     assert [sentence.split(". ")[0] for sentence in told] == missing
     assert all("`celery poison pipeline check`" in each and "--accept-missing" in each for each in told)
-    assert refusals(_grounds(missing=missing), NOW, DAY, accept_missing=True) == []
+    assert _refused(ledger, missing=missing, accept_missing=True) == []
 
 
-def test_nothing_is_proposed_of_tables_that_are_far_behind_the_journal() -> None:
-    (told,) = refusals(_grounds(upto=NOW - 2 * DAY), NOW, DAY)
+def test_nothing_is_proposed_of_tables_that_are_far_behind_the_journal(ledger: Ledger) -> None:
+    (told,) = _refused(ledger, upto=NOW - 2 * DAY)
     assert told.startswith(
         "the tables end 48 hours before the journal in Redis, more than --max-age 24: run `"
     )
-    assert refusals(_grounds(upto=NOW - 2 * DAY), NOW, 3 * DAY) == []
-    idle = _grounds(upto=NOW - 9 * DAY, newest=NOW - 9 * DAY)
-    assert refusals(idle, NOW, DAY) == [], "nothing happened since, and nothing is missing"
-    (told,) = refusals(_grounds(upto=NOW - 2 * DAY, newest=None), NOW, DAY)
-    assert "before the clock (the journal in Redis is empty)" in told
-    (told,) = refusals(_grounds(upto=None), NOW, DAY)
+    assert _refused(ledger, upto=NOW - 2 * DAY, oldest=3 * DAY) == []
+    assert datetime.now(UTC) - NOW > DAY and _refused(ledger) == [], "nothing happened since"
+    (told,) = _refused(ledger, upto=None)
     assert told == "the lake is empty: run `celery poison pipeline all` first"
+    client: Any = ledger.client
+    client.delete(Keys().journal)
+    (told,) = _refused(ledger)
+    assert "before the clock (the journal in Redis is empty)" in told
 
 
 def test_what_is_missing_is_accepted_with_a_reason_only(redis_url: str) -> None:
@@ -110,17 +139,12 @@ def test_a_rule_tells_what_it_would_have_caught_and_that_no_innocent_was_among_t
 
 def test_only_options_that_can_be_changed_at_run_time_are_proposed() -> None:
     policy = {"max_crashes": 1, "trial": False, "block_fingerprint_after": 3}
-    best = Recommendation(policy, Outcome(policy), ("why",))
-    assert policy_of(best) == {"max_crashes": 1, "block_fingerprint_after": 3}
-    hurt = Recommendation(policy, Outcome(policy, wrong_blocks={"f"}), ("why",))
-    assert policy_of(hurt) == {"max_crashes": 1}
+    assert policy_of(Outcome(policy)) == {"max_crashes": 1, "block_fingerprint_after": 3}
+    assert policy_of(Outcome(policy, wrong_blocks={"f"})) == {"max_crashes": 1}
 
 
-def test_what_is_in_force_or_was_refused_is_not_proposed() -> None:
+def test_sheets_that_would_do_the_same_have_one_effect() -> None:
     rules = proposals([_row(0), _row(1)], [])
-    decided = {rules[0].item, "policy:max_crashes=1"}
-    left = undecided(rules, {"max_crashes": 1, "max_failures": None}, decided)
-    assert left == (rules[1:], {"max_failures": None})
     assert sheet([], {}, ["why"])[1] == ""
     assert sheet(rules, {}, [])[1] == sheet(rules[::-1], {}, ["why"])[1] != sheet(rules, {"a": 1}, [])[1]
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import numpy as np
 import pytest
 
 pytest.importorskip("duckdb")
 pytest.importorskip("scipy")
 
-from celery_poison.pipeline.backtest import AS_IT_WAS, GRID, Recommendation, gained, past, recommend, say
-from celery_poison.pipeline.replay import InForce, Policy, Step, Timeline, replay
+from celery_poison.pipeline.backtest import AS_IT_WAS, GRID, gained, past, recommend, say
+from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, Step, replay, timeline
 from tests.pipeline import tallied
 from tests.pipeline.entries import START, cleared, died, ran
 
 DAY_MS = 86_400_000
+DAY = START.date()
+
+
+def _at(ms: int) -> datetime:
+    return START + timedelta(milliseconds=ms)
 
 
 def _died(id: str, at: int, **more: object) -> Step:
     told = {"blame": "exact", "proof": "proven", "death": f"{id}{at}", "cause": "signal:9", "runtime_ms": 10}
-    return Step(id, at - 10, at, "crashed", **{**told, **more})  # type: ignore[arg-type]
+    return Step(id, _at(at - 10), _at(at), "crashed", **{**told, **more})  # type: ignore[arg-type]
 
 
 def _alive(id: str, at: int, **more: object) -> Step:
-    return Step(id, at - 10, at, "alive", **more)  # type: ignore[arg-type]
+    return Step(id, _at(at - 10), _at(at), "alive", **more)  # type: ignore[arg-type]
 
 
 def test_a_culprit_dies_as_often_as_the_policy_allows_whatever_history_allowed() -> None:
@@ -74,39 +81,42 @@ def test_a_blocked_fingerprint_spares_later_deaths_and_wrongs_later_innocents() 
     free = replay(history, {})
     blocked = replay(history, {"block_fingerprint_after": 1})
     assert (free.deaths, free.waiting, free.innocents, free.wrong_blocks) == (4, 2, 0, set())
-    assert (blocked.deaths, blocked.waiting, blocked.blocked) == (2, 3, 2)
+    assert (blocked.deaths, blocked.waiting, blocked.caught) == (2, 3, {"f": 2})
     assert (blocked.innocents, blocked.wrong_blocks) == (1, {"f"})
 
 
 def test_failures_and_sizes_are_judged_as_workers_judge_them() -> None:
-    back = [Step("a", n, n + 1, "rolled_back") for n in range(4)]
+    back = [Step("a", _at(n), _at(n + 1), "rolled_back") for n in range(4)]
     assert replay(back, {"max_failures": 3}).waiting == 1
     assert replay(back, {"max_failures": 5}).waiting == 0
     large = [_alive("big", 10, payload_bytes=2_000)]
-    told = replay(large, {"max_payload_bytes": 1_000}, {1_000: {0: 5}})
+    told = replay(large, {"max_payload_bytes": 1_000}, {DAY: 5})
     assert (told.waiting, told.innocents, told.deaths) == (6, 6, 0)
 
 
-def _recommended(steps: list[Step], *grid: Policy, days: range = range(0)) -> Recommendation:
-    return recommend([replay(steps, policy) for policy in grid], days)
+def _recommended(steps: list[Step], *grid: Policy, days: range = range(0)) -> tuple[Outcome, list[str]]:
+    on = [DAY + timedelta(day) for day in days]
+    return recommend([replay(steps, policy) for policy in grid], on)
 
 
-def test_the_recommended_policy_is_the_cheapest_and_says_what_others_would_cost() -> None:
+def test_the_recommended_policy_is_the_cheapest_and_its_costs_are_said() -> None:
     history = [step for n in range(5) for step in (_died(f"x{n}", n * 100), _alive(f"x{n}", n * 100 + 50))]
     history += [step for n in range(3) for step in (_died(f"y{n}", 1000 + n), _died(f"y{n}", 1010 + n))]
     history.sort(key=lambda step: step.ended)
-    told = _recommended(history, AS_IT_WAS, *({"max_crashes": n} for n in (1, 3)))
-    assert told.policy == AS_IT_WAS
-    assert any("max_crashes=1 saves 3 deaths and costs 5 innocents" in reason for reason in told.reasons)
+    best, reasons = _recommended(history, *({"max_crashes": n} for n in (1, 3)), AS_IT_WAS)
+    assert best.policy == AS_IT_WAS
+    assert reasons == [
+        "11 deaths, 0 innocents in quarantine, 3 messages waiting; an innocent weighs as much as 10 deaths"
+    ]
     assert say({"max_crashes": 3, "trial": False}) == "max_crashes=3 trial=off"
 
 
-def _changed(at: int, note: str, task: str = "*") -> tuple[int, str, str]:
-    return at, task, note
+def _changed(at: int, note: str, task: str = "*") -> tuple[datetime, str, str]:
+    return _at(at), task, note
 
 
 def test_each_moment_is_judged_by_the_policy_that_was_in_force_for_its_task() -> None:
-    timeline = Timeline(
+    told = timeline(
         [
             _changed(10, "set max_crashes=5 max_payload_bytes=1000: a bad night"),
             _changed(20, "set max_crashes=1", "t.pay"),
@@ -117,20 +127,25 @@ def test_each_moment_is_judged_by_the_policy_that_was_in_force_for_its_task() ->
         ],
         InForce(max_failures=9),
     )
-    assert timeline.at(9, "t") == InForce(max_failures=9)
-    assert timeline.at(10, "t") == InForce(5, 9, 1000)
-    assert (timeline.at(25, "t").max_crashes, timeline.at(25, "t.pay").max_crashes) == (5, 1)
-    assert (timeline.at(35, "t").max_crashes, timeline.at(35, "t.pay").max_crashes) == (2, 1)
-    assert timeline.at(45, "t") == InForce(2, 9, 1000, 1)
-    assert timeline.at(55, "t") == InForce(2, 9, 1000)
-    assert timeline.at(65, "t") == timeline.last() == InForce(max_failures=9)
-    assert Timeline([_changed(1, "set max_payload_bytes=none")]).last() == InForce()
+
+    def at(ms: int, task: str) -> InForce:
+        return told(_at(ms), task)
+
+    assert at(9, "t") == InForce(max_failures=9)
+    assert at(10, "t") == InForce(5, 9, 1000)
+    assert (at(25, "t").max_crashes, at(25, "t.pay").max_crashes) == (5, 1)
+    assert (at(35, "t").max_crashes, at(35, "t.pay").max_crashes) == (2, 1)
+    assert at(45, "t") == InForce(2, 9, 1000, 1)
+    assert at(55, "t") == InForce(2, 9, 1000)
+    assert at(65, "t") == InForce(max_failures=9)
+    assert timeline([_changed(1, "set max_payload_bytes=none")])(_at(2), "t") == DEFAULTS
 
 
 def test_as_it_was_follows_the_changes_and_every_other_policy_changes_only_what_it_names() -> None:
     history = [_died("a", 100), _died("a", 200), _died("b", 1100), _died("b", 1200)]
-    timeline = Timeline([_changed(1000, "set max_crashes=1")])
-    told = {say(policy): replay(history, policy, timeline=timeline).deaths for policy in GRID}
+    in_force = timeline([_changed(1000, "set max_crashes=1")])
+    history = [step._replace(in_force=in_force(step.ended, "t")) for step in history]
+    told = {say(policy): replay(history, policy).deaths for policy in GRID}
     assert told["as it is"] == 3, "two of the first message, and one of the second"
     assert (told["max_crashes=3"], told["max_failures=2"]) == (6, 3)
 
@@ -152,15 +167,15 @@ def test_what_the_first_days_choose_must_hold_on_days_that_chose_nothing() -> No
     days = range(100, 120)
     same = [step for day in days for step in _week(day, alike=False)]
     grid = [AS_IT_WAS, {"max_crashes": 1}]
-    told = _recommended(same, *grid, days=days)
-    assert told.policy == {"max_crashes": 1}
-    assert "on the 6 days held out, max_crashes=1 saves 60 (60 to 60) deaths or their like" in told.reasons
+    best, reasons = _recommended(same, *grid, days=days)
+    assert best.policy == {"max_crashes": 1}
+    assert "on the 6 days held out, max_crashes=1 saves 60 (60 to 60) deaths or their like" in reasons
     turned = [step for day in days for step in _week(day, alike=day >= 114)]
-    told = _recommended(turned, *grid, days=days)
-    assert told.policy == AS_IT_WAS
-    assert "that may be chance, so nothing is to be changed" in told.reasons[-1]
-    few = _recommended(same, *grid, days=range(100, 103))
-    assert few.reasons[-1].startswith("only 3 days of history: no days were held out")
+    best, reasons = _recommended(turned, *grid, days=days)
+    assert best.policy == AS_IT_WAS
+    assert "that may be chance, so nothing is to be changed" in reasons[-1]
+    _, reasons = _recommended(same, *grid, days=range(100, 103))
+    assert reasons[-1].startswith("only 3 days of history: no days were held out")
 
 
 def test_the_interval_of_what_is_gained_is_about_as_wide_as_its_days_differ() -> None:
@@ -192,15 +207,15 @@ def test_the_past_is_what_a_policy_can_treat_differently_with_the_changes_of_it(
         ("a", "crashed", "proven"),
         ("like", "alive", ""),
     ]
-    start = int(START.timestamp() * 1000)
-    assert (seen.steps[2].started, seen.steps[2].ended) == (start + 19_500, start + 20_000)
-    assert (seen.timeline.at(start + 10_000, "t").max_crashes, seen.timeline.last().max_crashes) == (2, 3)
+    assert (seen.steps[2].started, seen.steps[2].ended) == (_at(19_500), _at(20_000))
+    assert [step.in_force.max_crashes for step in seen.steps] == [2, 2, 3, 3, 3]
+    assert seen.now == InForce(max_crashes=3)
     assert seen.oversized == {
-        1_000_000: {start // DAY_MS: 1},
-        10_000_000: {start // DAY_MS: 1},
+        1_000_000: {DAY: 1},
+        10_000_000: {DAY: 1},
         100_000_000: {},
     }
-    assert (len(seen.days), seen.says) == (1, "")
+    assert (seen.days, seen.says) == ([DAY], "")
 
 
 def test_of_a_history_that_is_too_long_the_newest_runs_are_replayed_and_that_is_said() -> None:

@@ -23,8 +23,10 @@ def figures(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
         "window": {"since": "2026-01-05", "until": None},
         "as_of": f"as of {name}",
         "totals": totals,
-        "days": [{"date": "2026-01-05", "kind": "worker", "n": 2}, {"date": None, "kind": "process", "n": 1}],
-        "recovery": [{"date": "2026-01-05", "median": 300.0, "longest": 900, "n": 2}],
+        "days": [
+            {"date": "2026-01-05", "workers": 2, "processes": 0, "recovery_ms": 300.0, "longest_ms": 900},
+            {"date": None, "workers": 0, "processes": 1, "recovery_ms": None, "longest_ms": None},
+        ],
         "hours": [{"task": name, "hour": 13, "n": 3}, {"task": None, "hour": 2, "n": 1}],
         "blame": [row],
         "anomalies": [
@@ -74,7 +76,7 @@ def _tree(page: str) -> tree.Element:
 def test_the_page_is_well_formed_whatever_things_are_called() -> None:
     from celery_poison.pipeline.report import render
 
-    for told, tables in ((figures(HOSTILE), 4), (figures("\u202e\x00" + "x" * 300), 4), (_empty(), 1)):
+    for told, tables in ((figures(HOSTILE), 6), (figures("\u202e\x00" + "x" * 300), 6), (_empty(), 1)):
         assert len([*_tree(render(told)).iter("table")]) == tables
 
 
@@ -95,14 +97,13 @@ def test_the_figures_are_of_the_window_and_can_be_read_as_json(history: Path) ->
     assert "compared with the time before" in render(last) and "app-05" in render(whole)
 
 
-def test_an_interval_is_drawn_around_its_rate() -> None:
+def test_behind_a_number_is_a_bar_of_its_size() -> None:
     from celery_poison.pipeline.report import render
 
-    (span,) = [e for e in _tree(render(figures())).iter("div") if e.get("class") == "span"]
-    (bar,), (mark,) = span.iter("i"), span.iter("b")
-    left, wide, at = (
-        float(number)
-        for each in (bar, mark)
-        for number in re.findall(r"(?:left|width):([\d.]+)%", each.get("style") or "")
-    )
-    assert left < at < left + wide <= 100
+    cells = [cell for cell in _tree(render(figures())).iter("td") if cell.get("style")]
+    assert [(cell.text, cell.get("style")) for cell in cells] == [
+        ("2", "--part:100%"),
+        ("1", "--part:50%"),
+        ("1", "--part:33%"),
+        ("3", "--part:100%"),
+    ]
