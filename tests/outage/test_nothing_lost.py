@@ -67,8 +67,8 @@ def test_NEW_9_after_restarts_of_redis_the_ledger_empties_itself_while_its_worke
             lambda: site.is_over() and site.on_record() <= 8 and len(site.done()) <= 8,
             "next to nothing stays on record",
         )
+        site.await_that(lambda: not redis.client().hlen("unacked"), "and nothing unacknowledged")
         assert w1.is_alive() and w2.is_alive()
-        assert not redis.client().hlen("unacked")
         assert not [*site.quarantine.queries.parked()] and site.nobody_is_blamed()
 
 
