@@ -122,23 +122,19 @@ class Unacked:
         for start in range(0, len(tags), 1000):
             client.zadd(self.index, dict.fromkeys(tags[start : start + 1000], now), xx=True)
 
-    def restore(self, tags: Iterable[str], *, leftmost: bool = False, record: bool = False) -> int:
+    def restore(self, tags: Iterable[str], *, leftmost: bool = False, record: bool = False) -> None:
         """Put messages back into their queues, each in one step and under a fresh tag.
 
         The one put back last is delivered first: name the oldest last. What is killed in between can be
-        called again.
+        called again. What nobody can read, or place, stays where it is, and the log says so.
 
         Args:
             leftmost: behind everything that waits, instead of before it.
             record: remember it, for whoever recovers from the death of their owner.
 
-        Returns:
-            the number of those that stay where they are: nobody can read them, or place them.
-
         Raises:
             redis.exceptions.RedisError: Redis is away, or takes no messages at the moment.
         """
-        refused = 0
         routes: dict[tuple[str, str], list[str]] = {}
         for batch in self._batches(tags):
             moves = []
@@ -149,9 +145,7 @@ class Unacked:
                     raise
                 except Exception as error:  # whatever a foreign entry is made of
                     _complain(tag, error)
-                    refused += 1
-            refused += self._execute(moves, "LPUSH" if leftmost else "RPUSH", record)
-        return refused
+            self._execute(moves, "LPUSH" if leftmost else "RPUSH", record)
 
     def returned(self, boot_id: str) -> list[tuple[str | None, list[str]]]:
         """Return mid and queues of every message that came back from ``boot_id``, whoever did it."""
@@ -205,7 +199,7 @@ class Unacked:
             raise LookupError(f"no queue is bound to exchange {exchange!r} with key {routing_key!r}")
         return queues
 
-    def _execute(self, moves: Sequence[_Move], push: str, record: bool) -> int:
+    def _execute(self, moves: Sequence[_Move], push: str, record: bool) -> None:
         with self.client.pipeline(transaction=False) as pipe:
             for move in moves:
                 returned, note = self._memory(move, record)
@@ -213,7 +207,6 @@ class Unacked:
                 words = [move.tag, move.entry, push, note, MEMORY, *move.payloads]
                 pipe.eval(_PUT_BACK, len(keys), *keys, *words)
             replies = pipe.execute(raise_on_error=False)
-        refused = 0
         for move, reply in zip(moves, replies, strict=True):
             if isinstance(reply, NoPermissionError):
                 self._by_watching(move, push, record)
@@ -221,8 +214,6 @@ class Unacked:
                 if "WRONGTYPE" not in str(reply):
                     raise reply  # out of memory, a replica: no fault of this message
                 _complain(move.tag, reply)
-                refused += 1
-        return refused
 
     def _memory(self, move: _Move, record: bool) -> tuple[str, str]:
         owner = owner_of(move.tag) if record else None
@@ -328,13 +319,11 @@ class PutBack:
         count: the number of messages.
         mids: which; None if the broker did it, and nobody can say.
         queues: the number of messages by queue.
-        refused: the number of those that stay unacknowledged: nobody can read them, or place them.
     """
 
     count: int = 0
     mids: frozenset[str] | None = None
     queues: Mapping[str, int] = field(default_factory=dict)
-    refused: int = 0
 
 
 def owners(app: Celery) -> set[str]:
@@ -371,10 +360,10 @@ def put_back(app: Celery, boot_id: str, queues: Iterable[str]) -> PutBack:
         unacked = Unacked(channel)
         by_queue = put_back_arriving(unacked, boot_id, queues)
         count = by_queue.total()
-        refused = unacked.restore(unacked.tags_of(boot_id), record=True)
+        unacked.restore(unacked.tags_of(boot_id), record=True)
         mids: set[str] = set()
         for mid, places in unacked.returned(boot_id):
             count += 1
             by_queue.update(places)
             mids.update({mid} if mid else ())
-        return PutBack(count, frozenset(mids), dict(by_queue), refused)
+        return PutBack(count, frozenset(mids), dict(by_queue))

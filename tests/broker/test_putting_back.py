@@ -63,7 +63,7 @@ def test_EMS_6_all_go_back_to_their_queue_and_priority_in_their_order(
     }
     assert site.keys() == {f"{site.prefix}{key}" for key in after}, "nothing else is left"
     assert returned.count == 24 and returned.queues == {"a": 12, "b": 12}
-    assert returned.mids == {f"m{n}" for n in range(24)} and not returned.refused
+    assert returned.mids == {f"m{n}" for n in range(24)}
 
 
 def test_EMS_6_redelivered_as_kombu_says_it_and_under_a_tag_of_its_own(site: Site) -> None:
@@ -128,11 +128,11 @@ def test_EMS_6_what_nobody_can_read_stays_and_stops_nothing(
         site.raw.hset(site.unacked, f"{boot_id}-{number}", entry)
         site.raw.zadd(site.index, {f"{boot_id}-{number}": 1.0})
     returned = site.put_back(boot_id)
-    assert returned.count == 4 and returned.refused == len(garbage)
+    assert returned.count == 4
     assert set(site.raw.hvals(site.unacked)) == set(garbage.values()), "as it was"
     told = len(caplog.records)
     assert told >= len(garbage)
-    assert site.put_back(boot_id).refused == len(garbage)
+    assert site.put_back(boot_id).count == 4
     assert len(caplog.records) == told, "said once"
 
 
@@ -143,7 +143,7 @@ def test_NEW_5_what_is_no_message_goes_back_to_its_queue_as_somebody_pushed_it(s
         site.raw.hset(site.unacked, f"{boot_id}-{number}", b"[" + item + b', "", "a"]')
         site.raw.zadd(site.index, {f"{boot_id}-{number}": 1.0})
     returned = site.put_back(boot_id)
-    assert (returned.count, returned.refused, returned.queues) == (len(items), 0, {"a": len(items)})
+    assert (returned.count, returned.queues) == (len(items), {"a": len(items)})
     assert site.raw.lrange("a", 0, -1) == items[::-1], "the oldest is delivered first"
 
 
@@ -162,8 +162,7 @@ def test_EMS_6_what_redis_refuses_to_push_stays_unacknowledged(site: Site) -> No
     site.send(1, queue="b")
     boot_id = _dead(site, 2)
     site.raw.set("a", "not a list")
-    returned = site.put_back(boot_id)
-    assert (returned.count, returned.refused) == (1, 1)
+    assert site.put_back(boot_id).count == 1
     assert [entry[0]["headers"]["poison_mid"] for entry in site.entries().values()] == ["m0"]
     assert len(site.scores()) == 1
 
@@ -302,7 +301,7 @@ def test_EMS_6_where_scripts_are_forbidden_kombus_own_way_is_taken(
     site.send(0, 1)
     boot_id = _dead(site, 2)
     returned = site.put_back(boot_id)
-    assert (returned.count, returned.queues, returned.refused) == (2, {"a": 2}, 0)
+    assert (returned.count, returned.queues) == (2, {"a": 2})
     assert plain.everything() == ["m0", "m1"] and plain.keys() == {"a"}
     plain.raw.acl_deluser(name)
 
