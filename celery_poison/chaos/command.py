@@ -152,10 +152,12 @@ def run(stage: Stage, plan: list[Fault], seconds: float, interruptions: Interrup
     quiet, plain = time.monotonic() - began, stage.options.plain
     facts = _facts(stage, watch, blows, broken)
     outcome = Outcome(plan, facts, (judge_plain if plain else judge)(facts), quiet)
+    lost_first = sorted(outcome.failures, key=lambda finding: finding.case.wrong is not Wrong.LOST)
+    worst = list(dict.fromkeys(finding.case.id for finding in lost_first if finding.case.id))
     # Journal and logs go by the wall clock.
     ahead, logs = time.time() - time.monotonic(), stage.logs()
     outcome.stories = {
-        id: report.story(id, facts, stage.log.lines, watch.journal, ahead, logs) for id in _worst(outcome)
+        id: report.story(id, facts, stage.log.lines, watch.journal, ahead, logs) for id in worst[:STORIES]
     }
     _write_down(stage.directory, outcome, watch.journal)
     return outcome
@@ -224,12 +226,6 @@ def _gates(journal: Iterable[dict[str, str]]) -> list[Blow]:
         elif entry["event"] == "gate_lifted" and gates:
             gates[-1].ended = at
     return gates
-
-
-def _worst(outcome: Outcome) -> list[str]:
-    """Return ids of messages that went wrong, the lost ones first."""
-    found = sorted(outcome.failures, key=lambda finding: finding.case.wrong is not Wrong.LOST)
-    return list(dict.fromkeys(finding.case.id for finding in found if finding.case.id))[:STORIES]
 
 
 def _complaints(stage: Stage) -> list[tuple[str, str]]:

@@ -132,7 +132,9 @@ class Rounds:
         self._in_trouble = in_trouble
         self._ledger: Ledger = plugin.open_ledger()
         self._handover = Handover(plugin.app, self._ledger.client, plugin.limits)
-        self._blocked = BlockedTasks(self._ledger)
+        #: Task whose messages would not be run where they arrive, and wait here (row 7) -> until when.
+        self._blocked: dict[str, float | None] = {}
+        self._blocks = -1
         self._sent_at = 0.0
         self._quiet = PAUSE
         self.is_idle = threading.Event()
@@ -144,7 +146,7 @@ class Rounds:
         Raises:
             LedgerUnavailable: Redis is away; what is due stays due.
         """
-        self._blocked.refresh()
+        self._refresh_blocked()
         notes = not self._handover.is_atomic
         lease, due = self._ledger.outbox_take(int(LEASE * 1000), MOST, trouble=self._trouble, notes=notes)
         if lease is None:
@@ -155,6 +157,18 @@ class Rounds:
         self._send(lease)
         self._sent_at = time.monotonic()
         return 0.0
+
+    def _refresh_blocked(self) -> None:
+        """Look for changes; what was blocked and is not any more is due at once."""
+        version = policies.version(self._ledger, self._ledger.keys.blocks)
+        if version == self._blocks and not any(self._blocked.values()):
+            return
+        self._blocks, raw, now = policies.read(self._ledger, self._ledger.keys.blocks)
+        rules, _ = read_rules(raw, now)
+        blocked = {rule.name: rule.until for rule in rules.values() if rule.kind is Kind.TASK}
+        for task in self._blocked.keys() - blocked.keys():
+            self._ledger.outbox_resend(task=task)
+        self._blocked = blocked
 
     def _pause(self, due: float | None) -> float:
         if self._trouble:  # nobody wakes this one
@@ -207,14 +221,13 @@ class Rounds:
         for seq, note, packed in taken:
             try:
                 message = Outgoing.unpack(packed)
-                self._blocked.check(message.task)
             except (ValueError, TypeError) as error:
                 refusal = NotSent(Cause.BAD_MESSAGE, f"not to be read: {error}", reached=False)
-            except NotSent as error:
-                refusal = error
             else:
-                found.append((seq, note, message))
-                continue
+                if message.task not in self._blocked:
+                    found.append((seq, note, message))
+                    continue
+                refusal = NotSent(Cause.TASK_BLOCKED, f"task {message.task} is blocked", reached=False)
             if not found:
                 raise refusal
             break
@@ -288,30 +301,3 @@ class Rounds:
         if blocked:
             logger.error("celery_poison: sending to queue %s is blocked: `celery poison unblock`", lane.queue)
             signals.queue_blocked.send(sender=None, queue=lane.queue, cause=error.cause.value)
-
-
-class BlockedTasks:
-    """The tasks whose messages would not be run where they arrive: they wait here instead (row 7)."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._version = -1
-        self._until: dict[str, float | None] = {}
-        self._tasks: frozenset[str] = frozenset()
-
-    def refresh(self) -> None:
-        """Look for changes; what was blocked and is not any more is due at once."""
-        version = policies.version(self._ledger, self._ledger.keys.blocks)
-        if version == self._version and not any(self._until.values()):
-            return
-        self._version, raw, now = policies.read(self._ledger, self._ledger.keys.blocks)
-        rules, _ = read_rules(raw, now)
-        tasks = {rule.name: rule.until for rule in rules.values() if rule.kind is Kind.TASK}
-        for task in self._tasks - set(tasks):
-            self._ledger.outbox_resend(task=task)
-        self._until, self._tasks = tasks, frozenset(tasks)
-
-    def check(self, task: str) -> None:
-        """Raise NotSent if messages of this task are blocked."""
-        if task in self._tasks:
-            raise NotSent(Cause.TASK_BLOCKED, f"task {task} is blocked", reached=False)

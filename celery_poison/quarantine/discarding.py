@@ -178,16 +178,13 @@ class Room:
         over = there - self._limit.most
         if over <= 0 or not self._limit.discards_old:
             return
-        for mid in self._queries.longest_kept(min(over, MOST)):
-            with suppress(MessageNotFound, IllegalTransition, DecisionPending, StaleDelivery):
-                self._discard(mid)
-
-    def _discard(self, mid: str) -> None:
-        record = self._queries.record(mid)
-        if record is None or record.destination or record.retry_at:
-            return
         note = "the oldest in quarantine made room for a new one"
-        number = self._ledger.decide(mid, "discard", ACTOR, note)
-        with self._errors.discarding(record, self._queries.message, note):
-            self._ledger.give_up(mid, Event.DISCARDED, ACTOR, note, number)
-        logger.warning("celery_poison: Task %s[%s] was discarded: %s", record.task, record.id, note)
+        for mid in self._queries.longest_kept(min(over, MOST)):
+            record = self._queries.record(mid)
+            if record is None or record.destination or record.retry_at:
+                continue
+            with suppress(MessageNotFound, IllegalTransition, DecisionPending, StaleDelivery):
+                number = self._ledger.decide(mid, "discard", ACTOR, note)
+                with self._errors.discarding(record, self._queries.message, note):
+                    self._ledger.give_up(mid, Event.DISCARDED, ACTOR, note, number)
+                logger.warning("celery_poison: Task %s[%s] was discarded: %s", record.task, record.id, note)

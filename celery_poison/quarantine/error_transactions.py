@@ -45,16 +45,8 @@ def told_of(message: Any, *, mid: str, start: Start, opened: bool = True) -> Rep
     Args:
         opened: its body may be read: nothing died of that.
     """
-    kept = original(message)
-    told = ReportedMessage.of(
-        kept.headers,
-        kept.body if opened else b"",
-        kept.content_type,
-        mid=mid,
-        queue=start.queue,
-        id=start.id,
-        task=start.task,
-    )
+    kept, whose = original(message), {"mid": mid, "queue": start.queue, "id": start.id, "task": start.task}
+    told = ReportedMessage.of(kept.headers, kept.body if opened else b"", kept.content_type, **whose)
     return told if opened else replace(told, body=None, payload_bytes=len(kept.body))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -62,8 +63,11 @@ def fingerprint_of(message: Any, task: str, secret: bytes, function: Callable[..
 
 def hash_of(secret: bytes, task: str, body: bytes | str, arguments: Arguments | None) -> str:
     """Return the fingerprint by all ``arguments``; by the whole ``body`` where they are not readable."""
-    material = arguments and _text(arguments)
-    return _hash(secret, task, material or (to_bytes(body) if isinstance(body, str) else body))
+    material = to_bytes(body) if isinstance(body, str) else body
+    if arguments is not None:
+        with suppress(RecursionError):  # nested as deep as reading allows, and writing does not
+            material = _IN_ORDER(arguments).encode()
+    return _hash(secret, task, material)
 
 
 def arguments_of(body: bytes | str) -> Arguments | None:
@@ -73,13 +77,6 @@ def arguments_of(body: bytes | str) -> Arguments | None:
     except (ValueError, TypeError, RecursionError):
         return None
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
-
-
-def _text(arguments: Arguments) -> bytes | None:
-    try:
-        return _IN_ORDER(arguments).encode()
-    except RecursionError:  # nested as deep as reading allows, and writing does not
-        return None
 
 
 def _hash(secret: bytes, task: str, material: bytes) -> str:

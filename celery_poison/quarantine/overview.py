@@ -122,7 +122,13 @@ class Overview:
         told = []
         if self.quarantined:
             need = "message needs" if self.quarantined == 1 else "messages need"
-            told.append(f"{self.quarantined} {need} a decision{self._about_oldest()}")
+            about = ""
+            if oldest := self.oldest:  # else somebody has decided meanwhile
+                age = span(self.at - (oldest.quarantined_at or self.at))
+                which = f"{'oldest ' if self.quarantined > 1 else ''}{age}"
+                task = f"task {oldest.task}, " if oldest.task else ""  # not every message names one
+                about = f" ({which}, {task}{causes.short(oldest.cause)})"
+            told.append(f"{self.quarantined} {need} a decision{about}")
         if self.proposal:
             told.append("a proposal of the pipeline needs a decision")
         if self.asked:
@@ -137,14 +143,6 @@ class Overview:
             more = f" (and {len(self.faults) - 1} more)" if len(self.faults) > 1 else ""
             told.append(f"broken: {self.faults[0]}{more}")
         return told or [f"all is well: {count_of(self.alive, 'worker')}, nothing in quarantine"]
-
-    def _about_oldest(self) -> str:
-        if (oldest := self.oldest) is None:  # somebody has decided meanwhile
-            return ""
-        age = span(self.at - (oldest.quarantined_at or self.at))
-        which = f"{'oldest ' if self.quarantined > 1 else ''}{age}"
-        task = f"task {oldest.task}, " if oldest.task else ""  # not every message names one
-        return f" ({which}, {task}{causes.short(oldest.cause)})"
 
     @property
     def next(self) -> list[str]:

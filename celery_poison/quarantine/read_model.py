@@ -84,22 +84,19 @@ class ReadModel:
         begun = time.monotonic()
         seen, groups = overview(self._app, queues=True), self._finder.by_queue().groups
         now = time.monotonic()
+        running = (start for _, start, _ in self._queries.running())
+        tried = [start.token for start in running if start.phase == Phase.RUNNING and start.alone]
         return Snapshot(
             overview=seen,
             newest=[*islice(self._queries.kept(State.NDLV), NEWEST)],
             groups=merged(groups, By.CAUSE),
             series=series(groups),
-            trials=self._trials(),
+            trials=sum(ended is Ended.NOT for ended in self._queries.ends(tried)),
             counts=self._queries.counts(),
             journal_age=self._queries.journal_age(),
             took=now - begun,
             at=now,
         )
-
-    def _trials(self) -> int:
-        starts = (start for _, start, _ in self._queries.running())
-        tokens = [start.token for start in starts if start.phase == Phase.RUNNING and start.alone]
-        return sum(ended is Ended.NOT for ended in self._queries.ends(tokens))
 
 
 def series(groups: Iterable[Alike]) -> dict[Labels, int]:

@@ -314,13 +314,13 @@ class Lookup:
 
     def find_each(self, ids: Sequence[str]) -> list[MessageRecord | PoisonError]:
         """Return what :meth:`find` finds by whole ids, or raises; mids are read in one round trip."""
-        return [record or self._found(id) for id, record in zip(ids, self._queries.records(ids), strict=True)]
-
-    def _found(self, id: str) -> MessageRecord | PoisonError:
-        try:
-            return self.find(id, whole=True)
-        except (MessageNotFound, AmbiguousId) as error:
-            return error
+        found: list[MessageRecord | PoisonError] = []
+        for id, record in zip(ids, self._queries.records(ids), strict=True):
+            try:
+                found.append(record or self.find(id, whole=True))
+            except (MessageNotFound, AmbiguousId) as error:
+                found.append(error)
+        return found
 
     def _named(self, id: str) -> MessageRecord | None:
         """Return the message with this task id, or what waits or runs with this mid."""
