@@ -29,7 +29,7 @@ from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Care, Quarantine
 from celery_poison.quarantine.acting import Chosen, Outcome
 from celery_poison.quarantine.careful import SOAK
-from celery_poison.quarantine.search import Filter, Lookup
+from celery_poison.quarantine.search import UNITS, Filter, Lookup
 from celery_poison.states import State
 from celery_poison.text import count_of
 
@@ -113,7 +113,6 @@ class Order:
 # --- release with care (NEW-6) --------------------------------------------------------------------
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m)")
-_SECONDS = {"s": 1, "m": 60}
 #: Messages that are refused for the same reason and told one by one.
 _SAID = 5
 
@@ -125,7 +124,7 @@ def _per_second(ctx: click.Context, parameter: click.Parameter, typed: str | Non
     found = _RATE.fullmatch(typed)
     if found is None or not float(found[1]):
         raise click.BadParameter(f"{typed!r}: write a number per second or minute, for example 10/s or 30/m")
-    return float(found[1]) / _SECONDS[found[2]]
+    return float(found[1]) / UNITS[found[2]]
 
 
 #: What a release by the monitor cannot be.

@@ -16,8 +16,8 @@ from celery.bin.base import CeleryCommand, handle_preload_options
 from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonError
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.careful import UNITS, BadCare, seconds_of
-from celery_poison.quarantine.search import BadFilter
+from celery_poison.quarantine.careful import BadCare, seconds_of
+from celery_poison.quarantine.search import UNITS, BadFilter
 from celery_poison.text import clean
 
 REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3

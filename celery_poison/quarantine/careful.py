@@ -18,6 +18,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.journal import extent, extract
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.search import UNITS
 from celery_poison.quarantine.story import Entry, sentence
 from celery_poison.states import Event
 from celery_poison.text import clean, span
@@ -34,10 +35,6 @@ SOAK = 60.0
 
 class BadCare(PoisonError):
     """A release cannot be that careful: a time, a rate or a number is not above zero."""
-
-
-#: Seconds of a unit of time, as people write it.
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds_of(typed: str) -> float:

@@ -40,11 +40,12 @@ NUMBER_FIELDS = (
 AGE = "age"
 GROUP = "group"
 TEXT = "text"
+#: Seconds of a unit of time, as people write it.
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: What :meth:`Filter.search` looks for a word in: fields of few different values, and of many.
 _COMMON, _OWN = ("task", "queue", "cause", "worker", "reason", "actor", "note"), ("id", "mid", "arguments")
 
 _CONDITION = re.compile(r"^(\w+)(>=|<=|!=|=|>|<)(.*)$")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _COMPARE = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -88,7 +89,7 @@ class Condition:
     def _number(self) -> float:
         text, unit = (self.value[:-1], self.value[-1:]) if self.field == AGE else (self.value, "s")
         try:
-            number = float(text) * _SECONDS[unit]
+            number = float(text) * UNITS[unit]
             if math.isfinite(number):
                 return number
             raise ValueError(number)
