@@ -226,8 +226,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     workers = queries.workers(int(settings.activation_interval * 1000))
     deaf, unheard = find_deaf(app, queries, workers)
     _, raw, now = policies.read(ledger, ledger.keys.blocks)
-    is_counted = queues or plugin.limits.are_set()
-    counted = read_backlogs(app, queries, workers, totals["quarantined"]) if is_counted else ([], [])
+    backlogs, uncounted = read_backlogs(app, queries, workers, totals["quarantined"], limited_only=not queues)
     seen = Overview(
         at=now,
         ledger=without_secrets(plugin.ledger_url),
@@ -247,12 +246,12 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         open_incidents=queries.open_incidents(),
         stranded=find_stranded(app),
         deaf=deaf,
-        queues=counted[0],
+        queues=backlogs,
         **_unsent(ledger, settings),
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
-    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *counted[1], *doubts])
+    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *uncounted, *doubts])
 
 
 def _unsent(ledger: Ledger, settings: Settings) -> dict[str, Any]:

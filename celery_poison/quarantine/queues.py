@@ -182,16 +182,22 @@ class Backlog:
 
 
 def read_backlogs(
-    app: Celery, queries: Queries, workers: Iterable[WorkerRecord], quarantined: int
+    app: Celery, queries: Queries, workers: Iterable[WorkerRecord], quarantined: int, *, limited_only: bool
 ) -> tuple[list[Backlog], list[str]]:
     """Return how each queue stands that is consumed, limited, or has messages in the ledger.
 
     The second list says why that cannot be known, if it cannot.
 
+    Args:
+        limited_only: nobody wants to know, unless a queue has a limit.
+
     Raises:
         LedgerUnavailable: Redis is away.
     """
-    settings = plugin_of(app).settings
+    plugin = plugin_of(app)
+    if limited_only and not plugin.limits.are_set():
+        return [], []
+    settings = plugin.settings
     parked = Counter(parking.start.queue for _, parking in queries.parked_now())
     candidates = Counter(record.queue for record in queries.candidates())
     consumed = {
