@@ -113,5 +113,5 @@ NAMES: dict[str, Any] = {
     "when": when,
     "count_of": count_of,
     "duration": duration,
-    "span": span,
+    "in_words": span,
 }

@@ -88,7 +88,7 @@ class QuarantineTransitions(Caller):
     def note_repair(self, ends: bool = False) -> None:
         """Note that somebody begins to put groups right, or has done it: who dies meanwhile has not."""
         with clear_errors("noting a repair"):
-            key = f"{self.keys.groups}:repair"
+            key = self.keys.groups_repair
             self.client.delete(key) if ends else self.client.set(key, "1")
 
     def regroup(self, mids: Sequence[str]) -> None:

@@ -22,10 +22,9 @@ from celery_poison.states import State
 
 #: Groups whose members are merged at most: of more, what is kept is read as a whole.
 _MERGED = 2000
-#: Messages that are read at most only to tell how many match.
-_COUNTED = 5000
-#: Messages that are looked at in one go, for a page: it takes a few tenths of a second.
-LOOKED = 10_000
+#: Messages that are looked at for a page, which tells how many match only where there are no more: it takes
+#: two tenths of a second.
+LOOKED = 5000
 
 _ALL = Filter()
 
@@ -262,7 +261,7 @@ class Finder:
             most: where nobody counts, messages that are looked at; None: as many as it takes.
         """
         chosen = self.choose(state, where)
-        if not chosen.is_exact and chosen.messages > _COUNTED:
+        if not chosen.is_exact and chosen.messages > LOOKED:
             bound = {"since" if oldest_first else "until": begin / 1000} if begin else {}
             walk = self.walk(where, state, chosen=chosen, most=most, oldest_first=oldest_first, **bound)
             return _page_of(walk, rows, offset, 1 if oldest_first else -1)

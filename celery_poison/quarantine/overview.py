@@ -235,7 +235,6 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         oldest=queries.oldest(),
         blocked=len(read_rules(raw, now)[0]),
         paused=pauses.holding(ledger),
-        asked=wishes(ledger),
         process_deaths=process_deaths(queries.counts()),
         proposal=Proposal.read(*policies.waiting_proposal(ledger)),
         gate=queries.gate(),
@@ -247,16 +246,17 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         stranded=find_stranded(app),
         deaf=deaf,
         queues=backlogs,
-        **_unsent(ledger, settings),
+        **_waiting(ledger, settings),
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
     return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *uncounted, *doubts])
 
 
-def _unsent(ledger: Ledger, settings: Settings) -> dict[str, Any]:
-    """Return what waits to be sent, or could not be, by the names of fields."""
+def _waiting(ledger: Ledger, settings: Settings) -> dict[str, Any]:
+    """Return what waits for a second person or to be sent, and could not be sent, by the names of fields."""
     return {
+        "asked": wishes(ledger),
         "outbox": ledger.outbox_lanes(),
         "outbox_database": waiting_rows(settings.outbox_database),
         "unsent": sum(1 for _ in ledger.outbox_messages(FAILED)),

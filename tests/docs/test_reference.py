@@ -110,7 +110,6 @@ _PLACEHOLDERS = {
     "child": ["INC", "PID"],
     "convictions": ["FP"],
     "lane": ["LANE"],
-    "asked": ["SHA"],
 }
 #: Prefixes and channels, which are no keys.
 _NO_KEYS = {"prefix", "alive", "children", "channel"}

@@ -103,7 +103,7 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     assert (told["task"], told["reason"]) == (SCRIPT, BROKEN.decode("utf-8", "replace"))
 
 
-@pytest.mark.parametrize("many", [12_000, pytest.param(100_000, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("many", [6000, pytest.param(100_000, marks=pytest.mark.matrix)])
 def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_second_a_page(
     new_fleet: Callable[..., Fleet], serve: Serve, new_server: Callable[..., RedisServer], many: int
 ) -> None:
@@ -117,7 +117,7 @@ def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_se
         client.eval(COPY, 2, keys.message(mid), keys.quarantine, start, keys.message(""), now)
     assert sum(group.count for group in fleet.quarantine.groups()) == many + 1
     flower = serve(user=ANN, of=fleet)
-    limit = 1 if many > 12_000 else BUSY
+    limit = 1 if many > 6000 else BUSY
     first = flower.get("/poison")
     assert (first.status, first.took < limit) == (200, True), first.took
     pages = {
@@ -148,11 +148,11 @@ def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_se
     assert f"{many + 1:,}" in flower.get("/poison").text
     looked = [*searched(flower, pages["words of the oldest"])]
     assert len(looked) == math.ceil((many + 1) / LOOKED) > 1
-    assert all("0 found, 10,000 looked through, as far as" in text for text in looked[:-1])
+    assert all("0 found, 5,000 looked through, as far as" in text for text in looked[:-1])
     assert "1 found," in looked[-1] and f'id="m-{many:032x}"' in looked[-1]
     everything = {"everything": "1", "filter": f"id-{many}"}
     preview = flower.post("/poison/preview/discard", everything, **TOKEN)
-    assert "at least 0 messages?" in preview.text and "the newest 10,000 were looked through" in preview.text
+    assert "at least 0 messages?" in preview.text and "the newest 5,000 were looked through" in preview.text
     (until,) = re.findall(r'name="until" value="([^"]+)"', preview.text)
     assert flower.post("/poison/act/discard", {**everything, "until": until}, **TOKEN).status == 303
     wait_until(lambda: [each.id for each in fleet.quarantine.list(state="FAIL")] == [f"id-{many}"])
