@@ -69,7 +69,9 @@ def forget(lake: Lake, tables: list[Table], ids: list[str]) -> int:
     """
     quoted = ", ".join("'" + each.replace("'", "''") + "'" for each in ids)
     gone = [_delete(table, f"id IN ({quoted})") for table in tables if "id" in table.schema.names]
-    _anew(lake)
+    for app in lake.apps():
+        if position := lake.journal.position(app):
+            lake.journal.commit([], app, replace(position, epoch=position.epoch + 1))
     return gone[0] if gone else 0
 
 
@@ -80,27 +82,18 @@ def _delete(table: Table, predicate: str) -> int:
     return int(told.get("num_deleted_rows") or 0)
 
 
-def _anew(lake: Lake) -> None:
-    """Make it known that entries went: what is made of the journal must be made anew."""
-    for app in lake.apps():
-        position = lake.journal.position(app)
-        if position:
-            lake.journal.commit([], app, replace(position, epoch=position.epoch + 1))
-
-
 def restore(lake: Lake, version: int) -> None:
     """Make the journal what it was at a version: ingest goes on from there, and tables are made anew.
 
     Raises:
         LakeError: there is no such version, or its files are gone.
     """
-    now = {app: lake.journal.position(app) or Position() for app in lake.apps()}
     try:
         then = Table(None, lake.journal.uri, version=version)
         carried: list[Transaction] = []
-        for app, position in now.items():
-            old = then.position(app) or Position()
-            carried += replace(old, epoch=position.epoch + 1).transactions(app)
+        for app in lake.apps():
+            now, old = (table.position(app) or Position() for table in (lake.journal, then))
+            carried += replace(old, epoch=now.epoch + 1).transactions(app)
         lake.journal.delta.restore(version, commit_properties=CommitProperties(app_transactions=carried))
     except (CommitFailedError, DeltaError) as error:
         raise LakeError(f"version {version} of the journal cannot be restored: {error}") from error

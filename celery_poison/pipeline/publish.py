@@ -36,6 +36,16 @@ _FINGERPRINTS = """
 select fingerprint, task, deaths, guilty_messages, alive, cleared from {fingerprints}
 where guilty_messages > 0
 """
+_COUNTED = (
+    'healthy runs of {} were only counted (poison_journal="incidents"): nobody knows which messages ended'
+    ' alive. Set poison_journal="attempts" on every worker, let a history grow, then delete the counts:'
+    " redis-cli DEL NAMESPACE:tally"
+)
+_NONE_ALIVE = (
+    "no run in the lake ended alive, so nobody knows which messages would have: was"
+    ' poison_journal="incidents" set, or was the lake begun just now? Set it to "attempts", and let a history'
+    " grow"
+)
 
 
 def refusals(
@@ -56,17 +66,9 @@ def refusals(
     counted = sorted(name.decode(errors="replace") for name in client.hkeys(ledger.keys.tally))
     if counted:
         names = ", ".join(counted[:5]) + (", …" if len(counted) > 5 else "")
-        yield (
-            f'healthy runs of {names} were only counted (poison_journal="incidents"): nobody knows which'
-            ' messages ended alive. Set poison_journal="attempts" on every worker, let a history grow, then'
-            " delete the counts: redis-cli DEL NAMESPACE:tally"
-        )
+        yield _COUNTED.format(names)
     elif not derived.ask(RUNS_ALIVE)["n"][0].as_py():
-        yield (
-            "no run in the lake ended alive, so nobody knows which messages would have: was"
-            ' poison_journal="incidents" set, or was the lake begun just now? Set it to "attempts", and let a'
-            " history grow"
-        )
+        yield _NONE_ALIVE
     newest = client.xrevrange(ledger.keys.journal, count=1)
     # A fleet that does nothing has no newer entry, and its tables do not grow old.
     now = (

@@ -97,7 +97,7 @@ _PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 _STYLE = """
 :root{color-scheme:light dark;--bad:#c23b3b;--warn:#b97210;--good:#2c7a5b}
 @media(prefers-color-scheme:dark){:root{--bad:#e2706b;--warn:#e0a64e;--good:#66b894}}
-body{max-width:1080px;margin:0 auto;padding:24px;font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
+body{max-width:1280px;margin:0 auto;padding:24px;font:15px/1.5 system-ui,sans-serif;overflow-wrap:anywhere}
 h2{margin:32px 0 0}p{margin:4px 0 10px;opacity:.75}section{overflow-x:auto;margin-bottom:16px}
 table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
 td,th{padding:4px 8px;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}
@@ -180,18 +180,20 @@ def _items(sentences: Iterable[str]) -> str:
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     """Return rows as a table, without the columns in which there is nothing."""
     names = [name for name in names if any(row.get(name) is not None for row in rows)]
+    kinds = {
+        name: ' class="w"' if any(isinstance(row.get(name), str) for row in rows) else "" for name in names
+    }
     most = max((row.get(name) or 0 for row in rows for name in _BARS), default=0)
 
     def cell(row: Mapping[str, Any], name: str) -> str:
         value = row.get(name)
-        kind = ' class="w"' if isinstance(value, str) else ""
         part = f' style="--part:{100 * value / most:.0f}%"' if name in _BARS and value else ""
-        return f"<td{kind}{part}>{_number(value)}</td>"
+        return f"<td{kinds[name]}{part}>{_number(value)}</td>"
 
-    lines = ["".join(f"<th>{_safe(name.replace('_', ' '))}</th>" for name in names)]
+    lines = ["".join(f"<th{kinds[name]}>{_safe(name.replace('_', ' '))}</th>" for name in names)]
     lines += ["".join(cell(row, name) for name in names) for row in rows]
-    kinds = ["", *(row.get("standing", "") for row in rows)]
-    drawn = (f'<tr class="{kind}">{line}</tr>' for kind, line in zip(kinds, lines, strict=True))
+    marks = ["", *(row.get("standing", "") for row in rows)]
+    drawn = (f'<tr class="{mark}">{line}</tr>' for mark, line in zip(marks, lines, strict=True))
     return f"<section><table>{''.join(drawn)}</table></section>" if rows else "none"
 
 

@@ -34,7 +34,7 @@ def pipeline(spark: Any, fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path
     def run(*words: str) -> Any:
         lake = ["--lake", str(tmp_path / "lake"), "--json"]
         ran = CliRunner().invoke(celery, ["-A", "tests.apps.fleet", "poison", "pipeline", *words, *lake])
-        assert ran.exit_code == 0, ran.output
+        assert ran.exit_code == 0, (words, ran.output, ran.exception)
         return json.loads(ran.stdout)
 
     return run
