@@ -29,12 +29,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline import anomalies, blame, tables
 from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
-from celery_poison.pipeline.schema import VERSIONS
+from celery_poison.pipeline.schema import LAST_MS, VERSIONS
 from celery_poison.pipeline.seek import LOOK_BACK_MS, Keys, company, having, keys
 from celery_poison.pipeline.session import together
 from celery_poison.pipeline.tables.attempts import started
@@ -202,15 +203,12 @@ class Derived:
             return
         since = _earliest(self._since("runs_daily"), self._since("sketches"))
         back = [("date", ">=", day(max(0, since.ms - LOOK_BACK_MS)))] if since else []
-        again = tables.repeated(self._table("company").frame(back)).persist()
-        try:
-            runs, replacing = self._of_days(since, again)
-            together(
-                lambda: self._update("runs_daily", lambda _: (tables.tallies(runs), replacing)),
-                lambda: self._update("sketches", lambda _: (tables.daily(runs), replacing)),
-            )
-        finally:
-            again.unpersist()
+        again = tables.repeated(self._table("company").frame(back)).toArrow()
+        runs, replacing = self._of_days(since, again)
+        together(
+            lambda: self._update("runs_daily", lambda _: (tables.tallies(runs), replacing)),
+            lambda: self._update("sketches", lambda _: (tables.daily(runs), replacing)),
+        )
 
     def _update(self, name: str, make: Callable[[Position | None], Any]) -> None:
         """Bring one table up to date: ``make`` is told up to where it is, or None if it must be made anew."""
@@ -245,19 +243,24 @@ class Derived:
         had = self._table("company").arrow(["entry"], f"date >= '{back}'")
         return company(self._lake, since, dead["fingerprint"], had["entry"]), None
 
-    def _of_days(self, since: Position | None, again: Any) -> tuple[Any, Any]:
+    def _of_days(self, since: Position | None, again: pa.Table) -> tuple[Any, Any]:
         """Return the healthy runs of days on which anything is new, and the filters of what they replace."""
         replacing: list[Any] | None = []
         if since is None:
             runs = self._lake.entries(healthy=True)
         else:
-            touched = self._lake.entries(since, healthy=True).select("date")
-            touched = touched.union(again.where(f"unix_millis(later) >= {since.ms}").select("date"))
-            days = [str(row["date"]) for row in touched.distinct().collect() if row["date"]]
+            new = self._lake.entries(since, healthy=True).select("date").distinct().toArrow()["date"]
+            late = pc.greater_equal(
+                again["later"], pa.scalar(min(since.ms, LAST_MS) * 1000, again["later"].type)
+            )
+            told = again["date"].filter(late)
+            days = [str(date) for date in {*new.to_pylist(), *told.to_pylist()} if date]
             runs = self._lake.entries(healthy=True, days=days or ["0001-01-01"])  # or none at all
             replacing = [("date", "in", days)] if days else None
-        counted = runs.where("at is not null").join(again.select("entry"), "entry", "left_anti")
-        return tables.plain(counted), replacing
+        runs = runs.where("at is not null")
+        if len(again):  # else it would be a third of the work to look for nothing in all runs
+            runs = runs.join(F.broadcast(self._session.createDataFrame(again)), "entry", "left_anti")
+        return tables.plain(runs), replacing
 
     def judge(self, window: Window = ALWAYS, cause: str | None = None) -> Judgement:
         """Say who is to blame, and what has changed; stored as tables where that is of the whole history."""

@@ -151,24 +151,32 @@ ENDS = ("finished", "crashed", "interrupted", "rolled_back")
 
 
 @pytest.mark.matrix
-def test_a_message_that_ended_alive_twice_and_a_start_that_is_told_twice_are_one_row(
+def test_a_message_that_ended_alive_twice_and_a_start_that_is_told_twice_are_one_row_within_two_days(
     spark: Any, tmp_path: Path
 ) -> None:
     from tests.pipeline.entries import journal_of, ran
 
+    day = 24 * 3600
     told = journal_of(
-        spark, ran("a", "a1", 1), ran("a", "a2", 2), ran("b", "b1", 3), ran("b", "b1", 4), ran("c", "c1", 5)
+        spark,
+        *(ran("a", "a1", 1), ran("a", "a2", 2), ran("b", "b1", 3), ran("b", "b1", 4), ran("c", "c1", 5)),
+        *(ran("d", "d1", 6), ran("d", "d1", 3 * day), ran("e", "e1", 7), ran("e", "e2", 3 * day + 1)),
     )
     rows = pa.table(told.toArrow()).cast(sink.arrow_schema(JOURNAL))
     rows = rows.append_column("rest", pa.nulls(len(rows), pa.string()))
     lake = Lake(spark, str(tmp_path), "x")
     _add(lake, rows.append_column("app", pa.repeat("x", len(rows))))
     derived = Derived(spark, lake)
-    assert sorted((row.mid, row.starts) for row in derived["messages"].collect()) == [
-        ("a", 2),
-        ("b", 1),
-        ("c", 1),
-    ]
-    tokens = sorted((row.token, row.ended_at.second) for row in derived["attempts"].collect())
-    assert tokens == [("a1", 1), ("a2", 2), ("b1", 4), ("c1", 5)]
-    assert derived["tallies"].groupBy().sum("n").collect()[0][0] == 4
+    messages = sorted((row.mid, row.starts) for row in derived["messages"].collect())
+    later = [("d", 1), ("d", 1), ("e", 1), ("e", 1)]
+    assert messages == [("a", 2), ("b", 1), ("c", 1), *later], (
+        "three days later it is not noticed, as documented"
+    )
+    seconds = sorted((row.token, row.at) for row in derived["attempts"].selectExpr(*AT).collect())
+    known = [("a1", 1), ("a2", 2), ("b1", 4), ("c1", 5)]
+    assert seconds == [*known, ("d1", 6), ("d1", 3 * day), ("e1", 7), ("e2", 3 * day + 1)]
+    assert derived["tallies"].groupBy().sum("n").collect()[0][0] == len(seconds)
+
+
+#: Seconds since the journal began.
+AT = ("token", "unix_seconds(ended_at) - min(unix_seconds(ended_at)) over () + 1 as at")
