@@ -140,7 +140,6 @@ class Derived:
                 ),
                 lambda: self._make_kin(days),
             )
-            self._update("fingerprints", lambda _: tables.fingerprints(self["kin"]))
         finally:
             for each in (other, rest, company):
                 each.unpersist()
@@ -152,6 +151,7 @@ class Derived:
         company = self._of("company", days)
         few = tables.united(company, tables.repeated(company), self._of("exceptions", days))
         self._update_days("kin", days, lambda: tables.kin(few, self["exceptions"]))
+        self._update("fingerprints", lambda _: tables.fingerprints(self["kin"]))
 
     def _touched(self) -> list[str] | None:
         """Return the days that something new about troubles concerns; None: all must be made anew."""
@@ -228,12 +228,8 @@ class Derived:
         return since if since and since.epoch == self._goal.epoch else None
 
     def _is_current(self, name: str) -> bool:
-        there = self._table(name).position(self._lake.app)
-        return there is not None and (there.ms, there.seq, there.epoch) == (
-            self._goal.ms,
-            self._goal.seq,
-            self._goal.epoch,
-        )
+        there = self._since(name)
+        return there is not None and (there.ms, there.seq) == (self._goal.ms, self._goal.seq)
 
     def _company(self, since: Position | None) -> Any:
         if since is None:
@@ -250,10 +246,8 @@ class Derived:
             runs = self._lake.entries(healthy=True)
         else:
             new = self._lake.entries(since, healthy=True).select("date").distinct().toArrow()["date"]
-            late = pc.greater_equal(
-                again["later"], pa.scalar(min(since.ms, LAST_MS) * 1000, again["later"].type)
-            )
-            told = again["date"].filter(late)
+            begin = pa.scalar(min(since.ms, LAST_MS) * 1000, again["later"].type)
+            told = again["date"].filter(pc.greater_equal(again["later"], begin))
             days = [str(date) for date in {*new.to_pylist(), *told.to_pylist()} if date]
             runs = self._lake.entries(healthy=True, days=days or ["0001-01-01"])  # or none at all
             replacing = [("date", "in", days)] if days else None
