@@ -252,7 +252,7 @@ class Derived:
             runs = self._lake.entries(healthy=True, days=days or ["0001-01-01"])  # or none at all
             replacing = [("date", "in", days)] if days else None
         runs = runs.where("at is not null")
-        if len(again):  # else it would be a third of the work to look for nothing in all runs
+        if len(again):  # else the ids of all runs would be read for nothing
             runs = runs.join(F.broadcast(self._session.createDataFrame(again)), "entry", "left_anti")
         return tables.plain(runs), replacing
 
