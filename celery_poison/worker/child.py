@@ -237,9 +237,11 @@ def run_guarded(
         raise
     except (MemoryError, SystemExit) as error:
         return _died(error)
-    except Exception as error:
+    except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
         finish(error, time.monotonic() - begun)
-        raise
+        if not _contained:
+            raise
+        return _failed(error)  # only prefork tells of what its target raises: it would be held for ever
     else:
         failed, info, _ = result
         raised, kept = _read_failure(info, run, task) if failed else (None, None)
