@@ -11,6 +11,7 @@ import pytest
 
 from celery_poison.model import Phase
 from celery_poison.testing import RedisServer
+from tests import sampled
 from tests.outage.conftest import Site
 
 NewSite = Callable[..., Site]
@@ -116,14 +117,14 @@ def test_NEW_9_workers_outlive_the_restarts_of_redis(new_site: NewSite, new_serv
         assert "Unrecoverable error" not in w1.log_text() and site.nobody_is_blamed()
 
 
-@pytest.mark.parametrize(
-    "pool", ["threads", "solo", *(pytest.param(other, marks=pytest.mark.matrix) for other in ("gevent", "prefork"))]
-)
+@pytest.mark.parametrize("pool", sampled(["threads", "solo"], ["gevent", "prefork"]))
+@pytest.mark.parametrize("apart", [True, pytest.param(False, marks=pytest.mark.matrix)])
 def test_NEW_9_what_ended_and_could_not_store_its_result_is_settled(
-    new_site: NewSite, new_server: NewRedis, pool: str
+    new_site: NewSite, new_server: NewRedis, pool: str, *, apart: bool
 ) -> None:
     """Celery's tracer raises then, and most pools tell nobody: it would be held for ever."""
-    broker, backend = new_server(), new_server()
+    broker = new_server(**LASTING)
+    backend = new_server() if apart else broker
     site = new_site(broker.url(), backend_url=backend.url())
     with site.worker("w1", pool, concurrency=1) as w1:
         w1.wait_ready()
@@ -131,11 +132,14 @@ def test_NEW_9_what_ended_and_could_not_store_its_result_is_settled(
         site.await_that(lambda: site.starts("gated"), "it runs")
         backend.kill()
         site.marks.open_gate()
+        if not apart:
+            site.await_that(lambda: "outside body" in w1.log_text() and site.heard_for(2), "it has raised")
+            broker.start()
         site.await_that(lambda: not broker.client().hlen("unacked"), "it is acknowledged")
-        site.await_that(lambda: not site.on_record() and not site.done(), "nothing of it stays on record")
+        # Where the broker was lost, too, its end waits for a copy, which may not come.
+        site.await_that(lambda: site.is_over() and (not apart or not site.done()), "it has ended on record")
         assert w1.is_alive() and not broker.client().llen("celery")
         assert site.ran_once("gated") and site.nobody_is_blamed()
-        assert [told["outcome"] for told in site.events("finished")] == ["failure"]
 
 
 def test_NEW_9_a_message_that_waits_for_a_place_in_the_pool_is_not_being_received_any_more(
