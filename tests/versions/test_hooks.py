@@ -23,7 +23,7 @@ from celery_poison.worker import bootsteps
 PACKAGE = Path(celery_poison.__file__).parent
 
 #: Private names that others have made public: of the standard library, redis-py, gevent and eventlet.
-OTHERS = frozenset({"_asdict", "_exit", "_fields", "_sock", "_threadpool", "_threads"})
+OTHERS = frozenset({"_asdict", "_exit", "_fields", "_replace", "_sock", "_threadpool", "_threads"})
 
 
 def test_every_hook_fits_what_is_installed() -> None:
@@ -37,7 +37,7 @@ def _private(name: str) -> bool:
 
 def _defined(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
