@@ -41,9 +41,8 @@ def _java(log: Path, main: str, *words: str, host: str = "127.0.0.1") -> Iterato
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": host,
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_CONF_DIR": str(
-            home / "conf"
-        ),  # not that of a session of an earlier test, which logs next to nothing
+        # Not that of a session of an earlier test, which logs next to nothing.
+        "SPARK_CONF_DIR": str(home / "conf"),
     }
     with log.open("ab") as out:
         process = subprocess.Popen(
