@@ -10,6 +10,7 @@ every word.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -135,11 +136,11 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
         task_release=cells["task"] + " @ " + cells["release"],
     )
     numbered = {name: pd.factorize(cells[name]) for name in DIMENSIONS}
-    figures, rows = cells[["recent", "cause", "deaths", "ms", "alive"]], []
+    summed = {name: _summed(cells.assign(code=codes)) for name, (codes, _) in numbered.items()}
+    rows = []
     for told in judge(_window(cells, numbered, seen, guilty)):
-        codes, keys = numbered[told.dimension]
-        mine = figures[codes == told.code]
-        rows.append(_row(told, keys[told.code], mine, guilty, window.since is not None))
+        key = numbered[told.dimension][1][told.code]
+        rows.append(_row(told, key, *summed[told.dimension], guilty, window.since is not None))
     rows.sort(key=_order)
     return rows
 
@@ -161,14 +162,28 @@ def _window(
     )
 
 
+def _summed(cells: pd.DataFrame) -> tuple[dict[Any, Any], dict[int, list[str]]]:
+    """Return the sums of each ``code``, in the window and before it; and what it died of there, most first."""
+    sums = cells.groupby(["code", "recent"])[["deaths", "ms", "alive"]].sum().to_dict("index")
+    causes = defaultdict(list)
+    died = cells[cells["recent"]].groupby(["code", "cause"])["deaths"].sum()
+    for (code, cause), n in died[died > 0].sort_values(ascending=False, kind="stable").items():
+        causes[code].append(f"{cause} {n:.3g}")
+    return sums, causes
+
+
 def _row(
-    told: Judged, key: str, cells: pd.DataFrame, guilty: Mapping[str, int], compared: bool
+    told: Judged,
+    key: str,
+    sums: Mapping[Any, Any],
+    causes: Mapping[int, list[str]],
+    guilty: Mapping[str, int],
+    compared: bool,
 ) -> dict[str, Any]:
-    """Return a row of the table; ``cells`` are those of the element, in the window and before it."""
-    now, earlier = cells[cells["recent"]], cells[~cells["recent"]]
+    """Return a row of the table, of what :func:`_summed` found in its dimension."""
+    none = {"deaths": 0.0, "ms": 0.0, "alive": 0}
+    now, earlier = (sums.get((told.code, recent), none) for recent in (True, False))
     proven = guilty.get(key, 0) if told.dimension == "fingerprint" else 0
-    by_cause = now.groupby("cause")["deaths"].sum()
-    most = sorted((-n, cause) for cause, n in by_cause.items() if n > 0)[:3]
     row = {
         "dimension": told.dimension,
         "key": key,
@@ -179,13 +194,13 @@ def _row(
         "expected": told.expected,
         "times": told.deaths / told.expected,
         **{name: getattr(told, name) for name in ("low", "high", "p", "q")},
-        "alive": int(now["alive"].sum()),
-        "hours": float(now["ms"].sum()) / 3_600_000,
-        "causes": ", ".join(f"{cause} {-n:.3g}" for n, cause in most),
+        "alive": now["alive"],
+        "hours": now["ms"] / 3_600_000,
+        "causes": ", ".join(causes[told.code][:3]),
         **dict.fromkeys(("before_deaths", "before_expected", "change_p")),
     }
     if compared:
-        deaths, hours = float(earlier["deaths"].sum()), float(earlier["ms"].sum()) / 3_600_000
+        deaths, hours = earlier["deaths"], earlier["ms"] / 3_600_000
         row["before_deaths"] = round(deaths, 3)
         row["before_expected"] = deaths * row["hours"] / hours if hours > 0 else None
         row["change_p"] = chance_of_change(row["deaths"], row["hours"], deaths, hours)
