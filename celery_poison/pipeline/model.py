@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -133,13 +133,13 @@ class _Dimension:
         self.times = np.ones(self.size + 1)
         self.inside = np.zeros(self.size + 1, dtype=bool)
 
-    def sums(self, values: Floats) -> Floats:
+    def sums(self, values: Floats, rows: Any = slice(None)) -> Floats:
         """Add up ``values`` by element."""
-        return np.bincount(self.codes, values, self.size + 1).astype(np.float64)
+        return np.bincount(self.codes[rows], values[rows], self.size + 1).astype(np.float64)
 
-    def alone(self, mean: Floats) -> Floats:
-        """Return what is expected of each element without its own effect."""
-        return np.maximum(self.sums(mean) / self.times, _NOTHING)
+    def alone(self, mean: Floats, rows: Any = slice(None)) -> Floats:
+        """Return what is expected of each element, in some ``rows``, without its own effect."""
+        return np.maximum(self.sums(mean, rows) / self.times, _NOTHING)
 
 
 class _Model:
@@ -160,14 +160,18 @@ class _Model:
         Each step has a closed form, and none can overshoot; the sum of it all is concave.
         """
         died, mean = self._cells.deaths.sum(), self.mean
-        parts = [(self._tasks, PRIOR), *((each, 0.0) for each in self.dimensions.values())]
+        parts = [
+            # Only rows of what has, or had, an effect of its own: for all others nothing changes.
+            (each, np.flatnonzero((each.inside | (each.times != 1))[each.codes]), prior)
+            for each, prior in ((self._tasks, PRIOR), *((each, 0.0) for each in self.dimensions.values()))
+        ]
         for _ in range(500):
             before = mean.copy()
             mean *= died / max(mean.sum(), _NOTHING)
-            for each, prior in parts:
-                own = (np.maximum(each.deaths, _NOTHING) + prior) / (each.alone(mean) + prior)
+            for each, rows, prior in parts:
+                own = (np.maximum(each.deaths, _NOTHING) + prior) / (each.alone(mean, rows) + prior)
                 times = np.where(each.inside, own, 1.0)
-                mean *= (times / each.times)[each.codes]
+                mean[rows] *= (times / each.times)[each.codes[rows]]
                 each.times = times
             if np.abs(mean - before).sum() <= 1e-7 * max(mean.sum(), _NOTHING):
                 break
