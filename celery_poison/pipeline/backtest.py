@@ -114,9 +114,7 @@ def backtest(
         weight: how many deaths are as bad as one innocent in quarantine.
     """
     seen = past(ask, window, settings)
-    outcomes = [
-        replay(seen.steps, policy, seen.oversized.get(policy.get("max_payload_bytes", 0))) for policy in GRID
-    ]
+    outcomes = replay(seen.steps, GRID, seen.oversized)
     best, reasons = recommend(outcomes, seen.days, weight)
     return Replayed(outcomes, best, [*reasons, *filter(None, [seen.says])], seen.now)
 
@@ -124,7 +122,7 @@ def backtest(
 def past(ask: Ask, window: Window = ALWAYS, settings: InForce = DEFAULTS, most: int = MOST) -> Past:
     """Return what of a history depends on the policy; of one that is too long the newest ``most`` runs."""
     changes, newest, large = (
-        [tuple(row.values()) for row in ask(window.fill(query)).to_pylist()]
+        [*zip(*ask(window.fill(query)).to_pydict().values(), strict=True)]
         for query in (_CHANGES, f"{_STEPS} limit {most + 1}", _OVERSIZED)
     )
     in_force = timeline(changes, settings)

@@ -163,7 +163,7 @@ def _window(
 
 
 def _summed(cells: pd.DataFrame) -> tuple[dict[Any, Any], dict[int, list[str]]]:
-    """Return the sums of each ``code``, in the window and before it; and what it died of there, most first."""
+    """Return the sums of each ``code``, in the window and before it; and what it died of, most first."""
     sums = cells.groupby(["code", "recent"])[["deaths", "ms", "alive"]].sum().to_dict("index")
     causes = defaultdict(list)
     died = cells[cells["recent"]].groupby(["code", "cause"])["deaths"].sum()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -129,66 +129,109 @@ class Outcome:
         return self.innocents_on.total()
 
 
-def replay(steps: Sequence[Step], policy: Policy, oversized: Mapping[date, int] | None = None) -> Outcome:
-    """Replay ``steps``, by time, under ``policy``.
+def replay(
+    steps: Sequence[Step],
+    policies: Iterable[Policy],
+    oversized: Mapping[int, Mapping[date, int]] | None = None,
+) -> list[Outcome]:
+    """Replay ``steps``, by time, under each of ``policies``.
 
     Args:
-        oversized: day -> messages that are not among the steps, too large for ``policy``, and ended alive.
+        oversized: limit of size -> day -> messages that are not among the steps, larger, and ended alive.
     """
-    told = _Replay(steps, policy)
-    for step in steps:
-        told.take(step)
-    told.outcome.innocents_on.update(oversized or {})
-    told.outcome.waiting += sum((oversized or {}).values())
-    return told.outcome
+    history, outcomes = _Replay(steps), []
+    in_force = {step.in_force for step in steps}
+    found: dict[tuple[InForce, ...], Outcome] = {}
+    for policy in policies:
+        # Where nobody changed anything, max_crashes=2 is what was in force.
+        changed = tuple(was._replace(**policy) for was in in_force)
+        told = found[changed] = found.get(changed) or history.under(policy)
+        larger = Counter((oversized or {}).get(policy.get("max_payload_bytes", 0)))
+        waiting, innocents = told.waiting + larger.total(), told.innocents_on + larger
+        outcomes.append(replace(told, policy=policy, waiting=waiting, innocents_on=innocents))
+    return outcomes
+
+
+@cache
+def _limits(force: InForce) -> Limits:
+    return Limits(force.max_crashes, force.max_failures, force.max_payload_bytes, force.trial)
+
+
+@cache  # a million ends of runs have few different histories
+def _judged(known: History, end: str, blame: str, cause: str, limits: Limits) -> tuple[History, bool]:
+    """Return the history after a run that did not end alive, and whether it convicts."""
+    if end == "crashed":
+        alone = blame == "exact"
+        history = replace(
+            known,
+            crashes=known.crashes + 1,
+            strikes=known.strikes + 1,
+            proven=known.proven + alone,
+            failures=known.failures + (cause == causes.TIME_LIMIT),
+            candidate=True,
+            shared_blame=not alone,
+            cause=cause,
+        )
+    else:
+        # A shutdown is nobody's fault; a worker that fell silent counts as a failure.
+        counts = end == "rolled_back" or cause == causes.FROZEN
+        history = replace(known, failures=known.failures + counts)
+    return history, convict(history, limits) is not None
 
 
 class _Replay:
     """The ledger of a replay: who has which history, who is in quarantine, what is blocked."""
 
-    def __init__(self, steps: Sequence[Step], policy: Policy) -> None:
-        self.outcome = Outcome(policy)
+    def __init__(self, steps: Sequence[Step]) -> None:
+        same: dict[InForce, InForce] = {}
+        self._dated = [
+            (step, step.ended.date(), same.setdefault(step.in_force, step.in_force)) for step in steps
+        ]
         self._last = {step.id: step for step in steps}
         self._alive_at = {step.id: step.ended for step in steps if step.end == "alive"}
-        self._members: dict[str, list[Step]] = {}
+        self._members: dict[str, list[Step]] = defaultdict(list)
+        self._culprits: dict[str, list[Step]] = defaultdict(list)
         for step in steps:
             if step.end == "crashed":
-                self._members.setdefault(step.death, []).append(step)
-        self._histories: dict[str, History] = {}
+                self._members[step.death].append(step)
+                if step.proof == "proven":
+                    self._culprits[step.death].append(step)
+
+    def under(self, policy: Policy) -> Outcome:
+        self.outcome = Outcome(policy)
+        #: By message, with the limits by which it was judged.
+        self._histories: dict[str, tuple[History, Limits]] = {}
         self._gone: set[str] = set()
         self._convictions: Counter[str] = Counter()
         self._blocked_since: dict[str, datetime] = {}
         self._happened: dict[str, bool] = {}
+        before = None
+        for step, day, was in self._dated:
+            self._day = day
+            if was is not before:
+                # What was in force holds, but for what the policy changes.
+                before, self._force = was, was._replace(**policy)
+                self._limits = _limits(self._force)
+            if step.id not in self._gone and self._admitted(step):
+                self._take(step)
+        return self.outcome
 
-        @cache
-        def changed(was: InForce) -> tuple[InForce, Limits]:
-            force = was._replace(**policy)
-            return force, Limits(force.max_crashes, force.max_failures, force.max_payload_bytes, force.trial)
-
-        self._changed = changed
-
-    def take(self, step: Step) -> None:
-        # What was in force holds, but for what the policy changes.
-        self._force, self._limits = self._changed(step.in_force)
-        self._day = step.ended.date()
-        if step.id in self._gone or not self._admitted(step):
-            return
+    def _take(self, step: Step) -> None:
         if step.end == "alive":
             self._histories.pop(step.id, None)
         elif step.end == "crashed":
             self._death(step)
         else:
-            known = self._histories.get(step.id, NO_HISTORY)
-            # A shutdown is nobody's fault; a worker that fell silent counts as a failure.
-            counts = step.end == "rolled_back" or step.cause == causes.FROZEN
-            self._judge(step, replace(known, failures=known.failures + counts))
+            self._judge(step)
 
     def _admitted(self, step: Step) -> bool:
         since = self._blocked_since.get(step.fingerprint)
         blocked = "blocked" if since and since <= step.started else ""
-        history = self._histories.get(step.id, NO_HISTORY)
-        if history is NO_HISTORY and not blocked and self._force.max_payload_bytes is None:
-            return True  # as nearly all are: nothing is known against it
+        history, judged = self._histories.get(step.id, (NO_HISTORY, self._limits))
+        largest = self._limits.max_payload_bytes
+        small = largest is None or step.payload_bytes <= largest
+        if judged is self._limits and small and not blocked:
+            return True  # as nearly all are: nothing is known against it that did not convict it before
         facts = Facts(history=history, payload_bytes=step.payload_bytes, blocked=blocked)
         verdict = judge(facts, self._limits)
         if verdict.action is not Action.QUARANTINE:
@@ -218,9 +261,9 @@ class _Replay:
     def _happens(self, step: Step) -> bool:
         """Whether this death still comes about, counting it once for all who are in it."""
         if step.death not in self._happened:
-            culprits = [each for each in self._members[step.death] if each.proof == "proven"]
+            culprits = self._culprits[step.death]
             happens = not culprits or any(
-                each.id not in self._gone and self._admitted(each) for each in culprits
+                each is step or (each.id not in self._gone and self._admitted(each)) for each in culprits
             )
             self._happened[step.death] = happens
             self.outcome.deaths_on[self._day] += happens
@@ -228,23 +271,8 @@ class _Replay:
         return self._happened[step.death]
 
     def _strike(self, step: Step) -> None:
-        known, alone = self._histories.get(step.id, NO_HISTORY), step.blame == "exact"
         self.outcome.lost_ms += step.runtime_ms
-        self._judge(step, self._struck(known, alone, step.cause))
-
-    @staticmethod
-    @cache  # a third of a back-test's time: a million strikes have few different histories
-    def _struck(known: History, alone: bool, cause: str) -> History:
-        return replace(
-            known,
-            crashes=known.crashes + 1,
-            strikes=known.strikes + 1,
-            proven=known.proven + alone,
-            failures=known.failures + (cause == causes.TIME_LIMIT),
-            candidate=True,
-            shared_blame=not alone,
-            cause=cause,
-        )
+        self._judge(step)
 
     def _fall_together(self, step: Step) -> None:
         """Without trials, those who fell together run together again, until the guilty one is convicted.
@@ -253,7 +281,7 @@ class _Replay:
         done at its first member's step; its other members find themselves judged already.
         """
         members = self._members[step.death]
-        culprits = {each.id for each in members if each.proof == "proven"}
+        culprits = {each.id for each in self._culprits[step.death]}
         for round_ in range((_ENOUGH if culprits else 1) if step is members[0] else 0):
             if culprits and culprits <= self._gone:
                 return
@@ -263,9 +291,11 @@ class _Replay:
                 if each.id not in self._gone:
                     self._strike(each)
 
-    def _judge(self, step: Step, history: History) -> None:
-        self._histories[step.id] = history
-        if convict(history, self._limits) is None:
+    def _judge(self, step: Step) -> None:
+        known, _ = self._histories.get(step.id, (NO_HISTORY, None))
+        history, convicted = _judged(known, step.end, step.blame, step.cause, self._limits)
+        self._histories[step.id] = history, self._limits
+        if not convicted:
             return
         self._quarantine(step)
         if step.fingerprint:

@@ -35,13 +35,13 @@ def _alive(id: str, at: int, **more: object) -> Step:
 def test_a_culprit_dies_as_often_as_the_policy_allows_whatever_history_allowed() -> None:
     history = [_died("a", 100), _died("a", 200)]
     for most in (1, 2, 3, 7):
-        told = replay(history, {"max_crashes": most})
+        [told] = replay(history, [{"max_crashes": most}])
         assert (told.deaths, told.lost_ms, told.waiting, told.innocents) == (most, 10 * most, 1, 0)
 
 
 def test_whom_history_saw_ending_alive_later_is_an_innocent() -> None:
     history = [_died("a", 100), _alive("a", 200)]
-    strict, patient = replay(history, {"max_crashes": 1}), replay(history, {"max_crashes": 2})
+    strict, patient = replay(history, [{"max_crashes": 1}, {"max_crashes": 2}])
     assert (strict.deaths, strict.waiting, strict.innocents) == (1, 1, 1)
     assert (patient.deaths, patient.waiting, patient.innocents) == (1, 0, 0)
 
@@ -57,14 +57,14 @@ def _incident() -> list[Step]:
 
 
 def test_trials_spare_the_bystander_and_the_second_worker() -> None:
-    tried, untried = (replay(_incident(), {"trial": trial}) for trial in (True, False))
+    tried, untried = replay(_incident(), [{"trial": True}, {"trial": False}])
     assert (tried.deaths, tried.worker_deaths, tried.waiting, tried.innocents) == (2, 1, 1, 0)
     assert (untried.deaths, untried.worker_deaths, untried.waiting, untried.innocents) == (2, 2, 2, 1)
 
 
 def test_an_incident_does_not_happen_when_its_culprit_is_in_quarantine_already() -> None:
     history = [_died("guilty", 50), *_incident()]
-    told = replay(history, {"max_crashes": 1})
+    [told] = replay(history, [{"max_crashes": 1}])
     assert (told.deaths, told.worker_deaths, told.waiting, told.innocents) == (1, 0, 1, 0)
 
 
@@ -78,8 +78,7 @@ def test_a_blocked_fingerprint_spares_later_deaths_and_wrongs_later_innocents() 
         _alive("d", 50, fingerprint="f"),
     ]
     history.sort(key=lambda step: step.ended)
-    free = replay(history, {})
-    blocked = replay(history, {"block_fingerprint_after": 1})
+    free, blocked = replay(history, [{}, {"block_fingerprint_after": 1}])
     assert (free.deaths, free.waiting, free.innocents, free.wrong_blocks) == (4, 2, 0, set())
     assert (blocked.deaths, blocked.waiting, blocked.caught) == (2, 3, {"f": 2})
     assert (blocked.innocents, blocked.wrong_blocks) == (1, {"f"})
@@ -87,16 +86,16 @@ def test_a_blocked_fingerprint_spares_later_deaths_and_wrongs_later_innocents() 
 
 def test_failures_and_sizes_are_judged_as_workers_judge_them() -> None:
     back = [Step("a", _at(n), _at(n + 1), "rolled_back") for n in range(4)]
-    assert replay(back, {"max_failures": 3}).waiting == 1
-    assert replay(back, {"max_failures": 5}).waiting == 0
+    assert [told.waiting for told in replay(back, [{"max_failures": 3}, {"max_failures": 5}])] == [1, 0]
     large = [_alive("big", 10, payload_bytes=2_000)]
-    told = replay(large, {"max_payload_bytes": 1_000}, {DAY: 5})
+    told, calm = replay(large, [{"max_payload_bytes": 1_000}, {}], {1_000: {DAY: 5}})
     assert (told.waiting, told.innocents, told.deaths) == (6, 6, 0)
+    assert (calm.waiting, calm.innocents) == (0, 0)
 
 
 def _recommended(steps: list[Step], *grid: Policy, days: range = range(0)) -> tuple[Outcome, list[str]]:
     on = [DAY + timedelta(day) for day in days]
-    return recommend([replay(steps, policy) for policy in grid], on)
+    return recommend(replay(steps, grid), on)
 
 
 def test_the_recommended_policy_is_the_cheapest_and_its_costs_are_said() -> None:
@@ -145,7 +144,7 @@ def test_as_it_was_follows_the_changes_and_every_other_policy_changes_only_what_
     history = [_died("a", 100), _died("a", 200), _died("b", 1100), _died("b", 1200)]
     in_force = timeline([_changed(1000, "set max_crashes=1")])
     history = [step._replace(in_force=in_force(step.ended, "t")) for step in history]
-    told = {say(policy): replay(history, policy).deaths for policy in GRID}
+    told = {say(outcome.policy): outcome.deaths for outcome in replay(history, GRID)}
     assert told["as it is"] == 3, "two of the first message, and one of the second"
     assert (told["max_crashes=3"], told["max_failures=2"]) == (6, 3)
 
