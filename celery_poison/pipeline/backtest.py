@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, SIZE, Ask
+from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, Ask
 from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, Step, replay, timeline
-from celery_poison.pipeline.window import Window
+from celery_poison.pipeline.window import SIZE, Window
 from celery_poison.policy import EVERY_TASK
 
 #: Of a history with more steps than this the newest are replayed: each policy goes through all of them.

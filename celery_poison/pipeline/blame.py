@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 
 from celery_poison.pipeline.model import Cells, Codes, Judged, chance_of_change, judge
-from celery_poison.pipeline.window import Window
+from celery_poison.pipeline.window import SIZE, Window
 
 ALWAYS = Window()
 
@@ -31,9 +31,6 @@ PARTS = ("fingerprint", "shape", "payload", "task_release")
 Ask = Callable[[str], Any]
 
 _SIZES = ("under 1 kB", "1-10 kB", "10-100 kB", "100 kB-1 MB", "1-10 MB", "10-100 MB", "100 MB or more")
-#: The decade of a payload, as ``tallies`` has it.
-SIZE = "case " + " ".join(f"when payload_bytes < 1e{power} then {power - 3}" for power in range(3, 9))
-SIZE += " when payload_bytes is not null then 6 end"
 IS_ALIVE = "(r.end = 'rolled_back' or r.end = 'finished' and coalesce(outcome, '') <> 'lost')"
 #: 1 for a death alone of a message that had died before: it was a candidate, and this was its trial.
 _TRIED = "(case when blame = 'exact' and crashes >= 2 then 1 else 0 end)"

@@ -1,4 +1,4 @@
-"""Which days are looked at, and which came before: ``--since`` and ``--until`` (NEW-7)."""
+"""What queries ask of: which days, and which came before, ``--since`` and ``--until``; sizes (NEW-7)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline.lake import day
 
 _DAY_MS = 24 * 3_600_000
+#: In SQL, the decade of a payload: 0 under 1 kB, 1 under 10 kB, and so on to 6 for 100 MB or more.
+SIZE = "case " + " ".join(f"when payload_bytes < 1e{power} then {power - 3}" for power in range(3, 9))
+SIZE += " when payload_bytes is not null then 6 end"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline.tables.attempts import ended_alive, ran_ms
+from celery_poison.pipeline.window import SIZE
 
 MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms", "memory": "memory_kb"}
-#: What attempts of one row have in common. ``size`` is the number of its decade, see :func:`decade`.
+#: What attempts of one row have in common. ``size`` is the number of its decade of bytes.
 KEYS = ("date", "end", "outcome", "proof", "cause", "task", "queue", "shape", "size", "host", "release")
 _COUNTS = ("attempts", "failures", "retries", "deaths", "proven", "interrupted", "rolled_back")
-
-
-def decade(size: Column) -> Column:
-    """Return 0 for a size under 1 kB, 1 under 10 kB, and so on to 6 for 100 MB or more; null stays null."""
-    number = F.when(size < 1000, 0)
-    for power in range(4, 9):
-        number = number.when(size < 10**power, power - 3)
-    return number.when(size.isNotNull(), 6)
 
 
 def tallies(attempts: DataFrame) -> DataFrame:
@@ -33,7 +26,7 @@ def tallies(attempts: DataFrame) -> DataFrame:
         known; ``since`` and ``until``, the first and the last end.
     """
     return (
-        attempts.withColumn("size", decade(F.col("payload_bytes")))
+        attempts.withColumn("size", F.expr(SIZE))
         .groupBy(*KEYS)
         .agg(
             F.count(F.lit(1)).alias("n"),
