@@ -183,19 +183,13 @@ class _Replay:
     """The ledger of a replay: who has which history, who is in quarantine, what is blocked."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
-        same: dict[InForce, InForce] = {}
-        self._dated = [
-            (step, step.ended.date(), same.setdefault(step.in_force, step.in_force)) for step in steps
-        ]
+        self._steps = steps
         self._last = {step.id: step for step in steps}
         self._alive_at = {step.id: step.ended for step in steps if step.end == "alive"}
         self._members: dict[str, list[Step]] = defaultdict(list)
-        self._culprits: dict[str, list[Step]] = defaultdict(list)
         for step in steps:
             if step.end == "crashed":
                 self._members[step.death].append(step)
-                if step.proof == "proven":
-                    self._culprits[step.death].append(step)
 
     def under(self, policy: Policy) -> Outcome:
         self.outcome = Outcome(policy)
@@ -205,24 +199,23 @@ class _Replay:
         self._convictions: Counter[str] = Counter()
         self._blocked_since: dict[str, datetime] = {}
         self._happened: dict[str, bool] = {}
-        before = None
-        for step, day, was in self._dated:
-            self._day = day
-            if was is not before:
+        was = None
+        for step in self._steps:
+            self._day = step.ended.date()
+            if step.in_force != was:
                 # What was in force holds, but for what the policy changes.
-                before, self._force = was, was._replace(**policy)
+                was = step.in_force
+                self._force = was._replace(**policy)
                 self._limits = _limits(self._force)
-            if step.id not in self._gone and self._admitted(step):
-                self._take(step)
+            if step.id in self._gone or not self._admitted(step):
+                continue
+            if step.end == "alive":
+                self._histories.pop(step.id, None)
+            elif step.end == "crashed":
+                self._death(step)
+            else:
+                self._judge(step)
         return self.outcome
-
-    def _take(self, step: Step) -> None:
-        if step.end == "alive":
-            self._histories.pop(step.id, None)
-        elif step.end == "crashed":
-            self._death(step)
-        else:
-            self._judge(step)
 
     def _admitted(self, step: Step) -> bool:
         since = self._blocked_since.get(step.fingerprint)
@@ -261,7 +254,7 @@ class _Replay:
     def _happens(self, step: Step) -> bool:
         """Whether this death still comes about, counting it once for all who are in it."""
         if step.death not in self._happened:
-            culprits = self._culprits[step.death]
+            culprits = [each for each in self._members[step.death] if each.proof == "proven"]
             happens = not culprits or any(
                 each is step or (each.id not in self._gone and self._admitted(each)) for each in culprits
             )
@@ -281,7 +274,7 @@ class _Replay:
         done at its first member's step; its other members find themselves judged already.
         """
         members = self._members[step.death]
-        culprits = {each.id for each in self._culprits[step.death]}
+        culprits = {each.id for each in members if each.proof == "proven"}
         for round_ in range((_ENOUGH if culprits else 1) if step is members[0] else 0):
             if culprits and culprits <= self._gone:
                 return
