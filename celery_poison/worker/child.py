@@ -243,8 +243,7 @@ def run_guarded(
             raise
         return _failed(error)  # only prefork tells of what its target raises: it would be held for ever
     else:
-        failed, info, _ = result
-        raised, kept = _read_failure(info, run, task) if failed else (None, None)
+        raised, kept = _read_failure(result[1], run, task) if result[0] else (None, None)
         finish(raised, time.monotonic() - begun, is_kept=kept is not None)
         return result
     finally:
