@@ -229,8 +229,7 @@ def run_guarded(
     attempts[uuid] = attempt = ticket.attempt._replace()  # an object of its own
     if not observing and recorder.policy(task).on_rollback is not None:
         recorder.open_attempt(ticket, request, body, content_type)
-    finish = partial(_finish, run, uuid, task, Given(body, content_type, request))
-    begun = time.monotonic()
+    finish = partial(_finish, run, uuid, task, Given(body, content_type, request), time.monotonic())
     try:
         result = tracer(task, uuid, request, body, content_type, content_encoding)
     except (WorkerShutdown, WorkerTerminate):
@@ -238,13 +237,13 @@ def run_guarded(
     except (MemoryError, SystemExit) as error:
         return _died(error)
     except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
-        finish(error, time.monotonic() - begun)
+        finish(error)
         if not _contained:
             raise
         return _failed(error)  # only prefork tells of what its target raises: it would be held for ever
     else:
         raised, kept = _read_failure(result[1], run, task) if result[0] else (None, None)
-        finish(raised, time.monotonic() - begun, is_kept=kept is not None)
+        finish(raised, is_kept=kept is not None)
         return result
     finally:
         _forget(_running, ticket.mid, run)
@@ -274,7 +273,13 @@ def _read_failure(info: Any, run: Run, task: str) -> tuple[BaseException, Failur
 
 
 def _finish(
-    run: Run, id: str, task: str, given: Given, error: BaseException | None, ran: float, is_kept: bool = False
+    run: Run,
+    id: str,
+    task: str,
+    given: Given,
+    begun: float,
+    error: BaseException | None,
+    is_kept: bool = False,
 ) -> None:
     """Send the end of a run; nothing where another start owns the message: this one leaves nothing behind."""
     end = read_end(error)[0] if error is not None else End.RETURNED
@@ -291,7 +296,7 @@ def _finish(
         task,
         mark,
         end.outcome,
-        ran,
+        time.monotonic() - begun,
         note,
         given,
         leaves_nothing=end in LEAVE_NOTHING and run.recorder.policy(task).on_rollback is not None,
