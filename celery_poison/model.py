@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, make_dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
@@ -289,6 +289,19 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     **dict.fromkeys(_TIMES, lambda text: int(text) / 1000),
     "evidence": Evidence.decode,
 }
+
+
+def part_of(fields: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
+    """Return what makes an object with these attributes of a record of their texts in a hash.
+
+    For looking through many: it takes a fifth of the time of a whole record.
+    """
+    nothing = MessageRecord(id="", mid="", task="", queue="", state="")
+    columns = [(_READERS.get(name, str), getattr(nothing, name)) for name in fields]
+    part: Any = make_dataclass("part", fields, slots=True)
+    return lambda texts: part(
+        *[read(text) if text else default for (read, default), text in zip(columns, texts, strict=True)]
+    )
 
 
 def history_of(raw: Mapping[str, str]) -> History:

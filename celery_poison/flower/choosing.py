@@ -148,27 +148,26 @@ class Choice:
             named = Lookup(quarantine.queries).find_each(self.ids)
             kept = [each for each in named if isinstance(each, MessageRecord) and each.state == State.NDLV]
             return Found(kept[:sample], len(kept))
-        chosen = quarantine.finder.choose(State.NDLV, self.where)
-        most = None if chosen.is_exact else most
-        walk = quarantine.finder.walk(self.where, chosen=chosen, until=self.until, most=most)
-        records = iter(walk)
-        newest = [*islice(records, sample)]
-        if chosen.is_exact and self.until is None:
-            return Found(newest, chosen.messages)
-        found = len(newest) + sum(1 for _ in records)
-        return Found(newest, found, not walk.is_over, walk.looked)
+        finder = quarantine.finder
+        chosen = finder.choose(State.NDLV, self.where)
+        if chosen.is_exact:
+            found = finder.mids(self.where, State.NDLV, chosen, until=self.until)
+            newest = [*islice(found, sample)]
+            count = len(newest) + sum(1 for _ in found) if self.until else chosen.messages
+            return Found([*finder.whole(State.NDLV, newest)], count)
+        walk = finder.walk(self.where, chosen=chosen, until=self.until, most=most)
+        matching = [part.mid for part in walk]
+        rows = [*finder.whole(State.NDLV, matching[:sample])]
+        return Found(rows, len(matching), not walk.is_over, walk.looked)
 
     def mids(self, quarantine: Quarantine) -> Sequence[str]:
         """Return whom an act is for, at the moment when it begins."""
         if not self.everything:
             return self.ids
         words = shlex.join(["--filter", self.text]) if self.text else "--all"
-        chosen = quarantine.finder.choose(State.NDLV, self.where)
-        if chosen.is_exact:
-            index = quarantine.finder.index(State.NDLV, chosen, until=self.until)
-            return Chosen((mid for mid, _ in index), words)
-        walk = quarantine.finder.walk(self.where, chosen=chosen, until=self.until)
-        return Chosen((record.mid for record in walk), words)
+        finder = quarantine.finder
+        chosen = finder.choose(State.NDLV, self.where)
+        return Chosen(finder.mids(self.where, State.NDLV, chosen, until=self.until), words)
 
 
 @dataclass(frozen=True, slots=True)

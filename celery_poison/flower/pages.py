@@ -17,7 +17,7 @@ from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing
 from celery_poison.flower.held import held
 from celery_poison.flower.ledger import PATIENCE, SEARCHING, AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
-from celery_poison.quarantine.finding import LOOKED, Found
+from celery_poison.quarantine.finding import COUNTED, LOOKED, Found
 from celery_poison.quarantine.read_model import NEWEST
 from celery_poison.quarantine.search import AmbiguousId, Filter
 from celery_poison.states import State
@@ -239,7 +239,7 @@ class PreviewPage(Page):
         try:
             asked.choice.check()
             found = await self.ledger.ask(
-                lambda: asked.choice.find(self.ledger.quarantine, SAMPLE, LOOKED), SEARCHING
+                lambda: asked.choice.find(self.ledger.quarantine, SAMPLE, COUNTED), SEARCHING
             )
             error = "" if found.rows or found.more else "None of these messages is there any more"
         except PoisonError as trouble:

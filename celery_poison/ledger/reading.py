@@ -17,6 +17,7 @@ from celery_poison.model import (
     Phase,
     Start,
     history_of,
+    part_of,
 )
 from celery_poison.states import State
 
@@ -178,6 +179,12 @@ class Messages(Reader):
         for _, row in self._rows(mids, _RECORD_FIELDS):
             raw = _named(row)
             yield MessageRecord.from_hash(raw, State(raw["state"])) if raw else None
+
+    def parts(self, mids: Iterable[str], fields: Iterable[str]) -> Iterator[Any]:
+        """Yield mid, state and other fields of each of these messages, as ``part_of`` makes them."""
+        names = sorted({*fields} - {"mid", "state"})
+        part = part_of(("mid", "state", *names))
+        return (part((mid, *row)) for mid, row in self._rows(mids, ("state", *names)))
 
     def outgoing(self, limit: int) -> list[str]:
         """Return the mids of what leaves quarantine by itself and is due, the longest due first."""

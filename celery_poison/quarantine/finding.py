@@ -22,9 +22,9 @@ from celery_poison.states import State
 
 #: Groups whose members are merged at most: of more, what is kept is read as a whole.
 _MERGED = 2000
-#: Messages that are looked at for a page, which tells how many match only where there are no more: it takes
-#: two tenths of a second.
-LOOKED = 5000
+#: Messages that are looked at for a page, which takes a twentieth of a second; it tells how many match only
+#: where there are no more, or at most so many.
+LOOKED, COUNTED = 2000, 5000
 
 _ALL = Filter()
 
@@ -60,7 +60,9 @@ class Found(NamedTuple):
 
 
 class Walk:
-    """Iterates over what matches, and knows how far it has looked.
+    """Iterates over what matches, as it is asked for, and knows how far it has looked.
+
+    It yields no records but what the filter reads of them, and their mids.
 
     Args:
         most: messages that are looked at, and all that came in the same millisecond as the last; None: all.
@@ -80,21 +82,21 @@ class Walk:
         most: int | None,
     ) -> None:
         entries, mids = tee(index)
-        self._pairs = zip(entries, queries.records(mid for mid, _ in mids), strict=True)
+        self._pairs = zip(entries, queries.parts((mid for mid, _ in mids), where.reads), strict=True)
         self._where, self._state, self._most = where, state, most
         self.looked, self.at, self.is_over = 0, 0.0, False
 
-    def __iter__(self) -> Iterator[MessageRecord]:
+    def __iter__(self) -> Iterator[Any]:
         return iter(self._where.choose(self._kept()))
 
-    def _kept(self) -> Iterator[MessageRecord]:
-        for (_, at), record in self._pairs:
+    def _kept(self) -> Iterator[Any]:
+        for (_, at), part in self._pairs:
             if self._most is not None and self.looked >= self._most and at != self.at:
                 return
             self.looked, self.at = self.looked + 1, at
             # Somebody may have let it go since.
-            if record and record.state == self._state:
-                yield record
+            if part.state == self._state:
+                yield part
         self.is_over = True
 
 
@@ -220,7 +222,7 @@ class Finder:
         most: int | None = None,
         **which: Any,
     ) -> Walk:
-        """Look for what matches, the newest first, as it is asked for.
+        """Look for what matches, the newest first.
 
         Args:
             chosen: where that is, if it is known already.
@@ -230,17 +232,34 @@ class Finder:
         chosen = chosen or self.choose(state, where)
         return Walk(self.index(state, chosen, where, **which), self._queries, where, state, most)
 
+    def mids(self, where: Filter, state: State, chosen: Chosen, **which: Any) -> Iterator[str]:
+        """Yield the mids of what matches, as it is asked for; nothing but the index is read if it can tell.
+
+        Args:
+            which: as :meth:`index` takes it.
+        """
+        if chosen.is_exact:
+            return (mid for mid, _ in self.index(state, chosen, where, **which))
+        return (part.mid for part in self.walk(where, state, chosen=chosen, **which))
+
     def records(
-        self, where: Filter = _ALL, state: State = State.NDLV, *, offset: int = 0
+        self, where: Filter = _ALL, state: State = State.NDLV, *, offset: int = 0, limit: int | None = None
     ) -> Iterator[MessageRecord]:
         """Yield what matches, the newest first, as it is asked for.
 
         Args:
             offset: so many are left out first.
+            limit: so many at most; None: all.
         """
         chosen = self.choose(state, where)
         skip = offset if chosen.is_exact else 0
-        return islice(iter(self.walk(where, state, chosen=chosen, skip=skip)), offset - skip, None)
+        mids = islice(self.mids(where, state, chosen, skip=skip), offset - skip, None)
+        return self.whole(state, mids if limit is None else [*islice(mids, limit)])
+
+    def whole(self, state: State, mids: Iterable[str]) -> Iterator[MessageRecord]:
+        """Yield the records of some messages, as far as they are in this state."""
+        # Somebody may have let one go since.
+        return (record for record in self._queries.records(mids) if record and record.state == state)
 
     def page(
         self,
@@ -261,27 +280,30 @@ class Finder:
             most: where nobody counts, messages that are looked at; None: as many as it takes.
         """
         chosen = self.choose(state, where)
-        if not chosen.is_exact and chosen.messages > LOOKED:
+        if not chosen.is_exact and chosen.messages > COUNTED:
             bound = {"since" if oldest_first else "until": begin / 1000} if begin else {}
             walk = self.walk(where, state, chosen=chosen, most=most, oldest_first=oldest_first, **bound)
-            return _page_of(walk, rows, offset, 1 if oldest_first else -1)
+            mids, found = _page_of(walk, rows, offset, 1 if oldest_first else -1)
+            return found._replace(rows=[*self.whole(state, mids)])
         skip = offset if chosen.is_exact else 0
-        found = iter(self.walk(where, state, chosen=chosen, oldest_first=oldest_first, skip=skip))
-        page = [*islice(found, rows if chosen.is_exact else None)]
-        total = chosen.messages if chosen.is_exact else len(page)
-        return Found(page[offset - skip :][:rows], total, total > offset + rows)
+        matching = self.mids(where, state, chosen, oldest_first=oldest_first, skip=skip)
+        mids = [*islice(matching, rows if chosen.is_exact else None)]
+        total = chosen.messages if chosen.is_exact else len(mids)
+        page = [*self.whole(state, mids[offset - skip :][:rows])]
+        return Found(page, total, total > offset + rows)
 
 
-def _page_of(walk: Walk, rows: int, offset: int, later: int) -> Found:
-    """Return a page of what is looked for, and where the next one begins."""
-    found = [(record, int(walk.at)) for record in islice(walk, offset + rows + 1)]
+def _page_of(walk: Walk, rows: int, offset: int, later: int) -> tuple[list[str], Found]:
+    """Return the mids of a page of what is looked for, and where the next one begins."""
+    found = [(part.mid, int(walk.at)) for part in islice(walk, offset + rows + 1)]
     shown = found[: offset + rows]
     if more := len(found) > len(shown):
         last = shown[-1][1] if shown else found[0][1]
         begin = last, sum(at == last for _, at in shown)
     else:
         more, begin = not walk.is_over, (int(walk.at) + later, 0)
-    return Found([record for record, _ in shown[offset:]], None, more, walk.looked, begin if more else (0, 0))
+    mids = [mid for mid, _ in shown[offset:]]
+    return mids, Found((), None, more, walk.looked, begin if more else (0, 0))
 
 
 def _chosen(groups: Sequence[Alike], is_exact: bool) -> Chosen:

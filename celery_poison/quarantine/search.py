@@ -86,6 +86,13 @@ class Condition:
             raise BadFilter(f"{text!r}: {field} is text, compare it with = or !=")
         return condition
 
+    @property
+    def reads(self) -> Sequence[str]:
+        """What :meth:`choose` reads of a message."""
+        if self.field == AGE:
+            return ("quarantined_at", "first_seen")
+        return (*_COMMON, *_OWN) if self.field == TEXT else _READ_FROM.get(self.field, (self.field,))
+
     def _number(self) -> float:
         text, unit = (self.value[:-1], self.value[-1:]) if self.field == AGE else (self.value, "s")
         try:
@@ -110,7 +117,7 @@ class Condition:
             return (
                 m for m in messages if is_common(common(m), m.cause) or word in "\n".join(own(m)).casefold()
             )
-        value_of, holds = attrgetter(*_READ_FROM.get(self.field, (self.field,))), cache(self._holds)
+        value_of, holds = attrgetter(*self.reads), cache(self._holds)
         return (m for m in messages if holds(value_of(m)))
 
     def _holds(self, value: Any) -> bool:
@@ -171,6 +178,11 @@ class Filter:
                 elif condition.operator in (">", ">="):
                     until = min(until, moment)
         return since, None if until == math.inf else until
+
+    @property
+    def reads(self) -> Iterable[str]:
+        """What :meth:`choose` reads of a message."""
+        return chain.from_iterable(condition.reads for condition in self.conditions)
 
     def choose(self, messages: Iterable[T]) -> Iterable[T]:
         """Yield those that match, one after the other."""

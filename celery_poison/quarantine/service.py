@@ -60,7 +60,7 @@ class Service(Releasing):
         """
         where = where or Filter()
         if not candidates and (kept := State(state)) in (State.NDLV, State.FAIL):
-            return [*islice(self.finder.records(where, kept, offset=offset), limit)]
+            return [*self.finder.records(where, kept, offset=offset, limit=limit)]
         if candidates:
             live = self.queries.candidates()
         else:

@@ -190,7 +190,7 @@ def test_a_page_far_behind_is_what_follows_the_ones_before_it_and_reads_none_of_
 def test_what_is_looked_for_in_each_message_is_found_bit_by_bit_all_of_it_and_once(
     ledgers: list[Ledger], monkeypatch: pytest.MonkeyPatch, text: str, oldest_first: bool
 ) -> None:
-    monkeypatch.setattr(finding, "LOOKED", 20)
+    monkeypatch.setattr(finding, "COUNTED", 20)
     spread(ledgers[0], 150)
     finder, where = Finder(ledgers[0], Queries(ledgers[0])), Filter.search(text)
     expected = [record.mid for record in finder.walk(where, oldest_first=oldest_first)]
@@ -223,15 +223,21 @@ def test_what_is_looked_for_in_each_message_is_found_bit_by_bit_all_of_it_and_on
         "crashes<1 fingerprint=f2",
         "age<1h task=shop.t0",
         "arguments=",
+        "deaths>0 payload_bytes<1",
+        "worker!=w1",
+        "mid=m*3 releases_left=0",
+        "sig",
+        "M04 oom",
     ],
 )
 def test_a_filter_finds_by_groups_what_it_finds_message_by_message(ledgers: list[Ledger], text: str) -> None:
     queries = Queries(ledgers[0])
     for number in range(60):
         keep(ledgers[0], number)
-    where, finder = Filter.parse(text), Finder(ledgers[0], queries)
+    where, finder = Filter.search(text), Finder(ledgers[0], queries)
     expected = [record.mid for record in where.choose(queries.kept(State.NDLV))]
     assert sorted(record.mid for record in finder.records(where)) == sorted(expected)
+    assert sorted(part.mid for part in finder.walk(where)) == sorted(expected)
     first, last = finder.page(where, State.NDLV, rows=10), finder.page(where, State.NDLV, rows=10, offset=10)
     assert first.total == last.total == len(expected)
     assert len({record.mid for record in [*first.rows, *last.rows]}) == min(20, len(expected))
