@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from celery_poison import causes
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS
@@ -19,14 +22,7 @@ PREFIX = "celery_poison_"
 
 #: Values of the labels, in their order, and the number.
 Rows = Iterable[tuple[tuple[str, ...], float]]
-
-
-class Kind(StrEnum):
-    """The kinds of metrics that Prometheus knows, as far as they are used here."""
-
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    HISTOGRAM = "histogram"
+Fillable = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +31,33 @@ class Family:
 
     Attributes:
         name: without ``celery_poison_``; of a counter with ``_total``.
-        rows: of a histogram the buckets, not cumulated, by their upper bound, and last the sum.
+        read: returns a number, or where there are labels a row for each; None: there is nothing to say. Of a
+            histogram the buckets, not cumulated, by their upper bound, and last the sum.
     """
 
     name: str
-    kind: Kind
     says: str
-    labels: tuple[str, ...]
-    rows: Callable[[Snapshot, Overview], Rows]
+    read: Callable[..., Rows | float | None]
+    labels: tuple[str, ...] = ()
+    kind: type[Fillable] = GaugeMetricFamily
 
+    def metric(self) -> Fillable:
+        """Return it without a number."""
+        return self.kind(PREFIX + self.name, self.says, labels=self.labels)
 
-def _gauge(name: str, says: str, read: Callable[[Snapshot, Overview], float]) -> Family:
-    return Family(name, Kind.GAUGE, says, (), lambda s, o: [((), read(s, o))])
-
-
-def _by(kind: Kind, name: str, says: str, label: str, rows: Callable[[Snapshot, Overview], Rows]) -> Family:
-    return Family(name, kind, says, (label,), rows)
+    def filled(self, *seen: Any) -> Fillable:
+        """Return it with what ``read`` finds in what was seen."""
+        metric, found = self.metric(), self.read(*seen)
+        rows: Rows = found if isinstance(found, Iterable) else [] if found is None else [((), found)]
+        if isinstance(metric, HistogramMetricFamily):
+            *buckets, (_, total) = rows
+            bounds = [bound.replace("inf", "+Inf") for (bound,), _ in buckets]
+            sums = accumulate(number for _, number in buckets)
+            metric.add_metric((), buckets=[*zip(bounds, sums, strict=True)], sum_value=total)
+            return metric
+        for labels, number in rows:
+            metric.add_metric(labels, float(number))
+        return metric
 
 
 def _workers(overview: Overview) -> Rows:
@@ -83,11 +90,14 @@ def _waiting(overview: Overview) -> Rows:
     return [((queue,), number) for queue, number in sorted(waiting.items())]
 
 
-def _in_database(overview: Overview, *, age: bool) -> Rows:
+def _in_database(overview: Overview) -> float | None:
+    return overview.outbox_database and overview.outbox_database.rows  # None: it cannot be read
+
+
+def _age_in_database(overview: Overview) -> float | None:
     rows = overview.outbox_database
-    if rows is None or rows.rows is None:  # whoever cannot read them says nothing
-        return []
-    return [((), max(0.0, overview.at - (rows.oldest or overview.at)) if age else rows.rows)]
+    known = rows is not None and rows.rows is not None
+    return max(0.0, overview.at - (rows.oldest or overview.at)) if rows and known else None
 
 
 def _recoveries(snapshot: Snapshot) -> Rows:
@@ -102,204 +112,159 @@ def _in_queues(overview: Overview) -> Rows:
         yield from (((each.queue, where), n) for where, n in numbers.items() if n is not None)
 
 
+#: Each reads a snapshot of the read model, and the overview in it.
 FAMILIES = (
     Family(
         "quarantine_messages",
-        Kind.GAUGE,
         "Messages in quarantine (NDLV)",
-        ("task", "cause", "queue"),
         lambda s, o: s.series.items(),
+        ("task", "cause", "queue"),
     ),
-    _gauge(
+    Family(
         "quarantine_oldest_seconds",
         "For how long the oldest message has been in quarantine, 0 when there is none",
         lambda s, o: max(0.0, o.at - (s.oldest or o.at)),
     ),
-    _gauge(
+    Family(
         "given_up_messages", "Messages that were given up and are still kept (FAIL)", lambda s, o: o.failed
     ),
-    _gauge(
+    Family(
         "candidates", "Messages that are flagged as candidates, waiting or running", lambda s, o: o.candidates
     ),
-    _gauge("trials", "Suspects that run alone at this moment", lambda s, o: s.trials),
-    _gauge("running", "Messages that workers have in their hands", lambda s, o: o.running),
-    _gauge(
+    Family("trials", "Suspects that run alone at this moment", lambda s, o: s.trials),
+    Family("running", "Messages that workers have in their hands", lambda s, o: o.running),
+    Family(
         "parked",
         "Messages that wait in the ledger: until an earlier start ends, or on their way to the trial queue",
         lambda s, o: o.parked,
     ),
-    _by(
-        Kind.GAUGE,
+    Family(
         "stuck_messages",
         "Messages that nobody works on, and that should have gone on by now; of each kind at most 1000",
-        "kind",
         lambda s, o: [((kind,), number) for kind, number in o.stranded.counts.items()],
+        ("kind",),
     ),
-    _by(
-        Kind.GAUGE,
+    Family(
         "outbox_messages",
         "Messages that wait in the outbox, by the queue that they go to",
-        "queue",
         lambda s, o: _waiting(o),
+        ("queue",),
     ),
     Family(
         "outbox_database_messages",
-        Kind.GAUGE,
         "Messages that wait in your own database, where it can be read from here",
-        (),
-        lambda s, o: _in_database(o, age=False),
+        lambda s, o: _in_database(o),
     ),
     Family(
         "outbox_database_oldest_seconds",
-        Kind.GAUGE,
         "For how long the first of them has been there, 0 when none waits",
-        (),
-        lambda s, o: _in_database(o, age=True),
+        lambda s, o: _age_in_database(o),
     ),
-    _gauge(
+    Family(
         "outbox_blocked",
         "Queues to which sending from the outbox is blocked, or that of a task",
         lambda s, o: len({lane.queue for lane in o.outbox if lane.blocked}),
     ),
-    _gauge(
+    Family(
         "outbox_unsent",
         "Messages tied to the success of a task that could not be sent, and wait for a person",
         lambda s, o: o.unsent,
     ),
-    _by(Kind.GAUGE, "workers", "Workers that guard messages, by state", "state", lambda s, o: _workers(o)),
-    _gauge(
+    Family("workers", "Workers that guard messages, by state", lambda s, o: _workers(o), ("state",)),
+    Family(
         "deaf_workers",
         "Workers that live and consume nothing, while messages wait for them",
         lambda s, o: len(o.deaf),
     ),
-    _gauge(
+    Family(
         "open_incidents",
         "Dead workers whose messages are still being put back",
         lambda s, o: len(o.open_incidents),
     ),
-    _gauge(
+    Family(
         "fleet_gate_closed",
         "1 while the fleet gate is closed: only a death on trial convicts",
         lambda s, o: o.gate.closed,
     ),
-    _gauge("monitor_present", "1 if somebody watches the workers", lambda s, o: bool(o.monitor)),
-    _gauge(
+    Family("monitor_present", "1 if somebody watches the workers", lambda s, o: bool(o.monitor)),
+    Family(
         "unguarded_tasks",
         "Tasks that present workers ran without the ledger's knowledge; 0 again ten minutes after the last",
         lambda s, o: o.unguarded,
     ),
-    _gauge(
+    Family(
         "ledger_errors",
         "Errors of the ledger that present workers counted; 0 again ten minutes after the last",
         lambda s, o: o.ledger_errors,
     ),
-    _by(
-        Kind.COUNTER,
+    Family(
         "crashes_total",
         "Starts that died",
-        "cause",
         lambda s, o: _by_cause(s.counts, "crashed", causes.DEATHS),
+        ("cause",),
+        CounterMetricFamily,
     ),
-    _by(
-        Kind.COUNTER,
+    Family(
         "convictions_total",
         "Messages convicted",
-        "cause",
         lambda s, o: _quarantined(s, convicted=True),
+        ("cause",),
+        CounterMetricFamily,
     ),
-    _by(
-        Kind.COUNTER,
+    Family(
         "diversions_total",
         "Messages that went to quarantine without a conviction",
-        "cause",
         lambda s, o: _quarantined(s, convicted=False),
+        ("cause",),
+        CounterMetricFamily,
     ),
     Family(
         "acquittals_total",
-        Kind.COUNTER,
         "Candidates, released messages among them, that ended alive",
-        (),
-        lambda s, o: [((), s.counts.get("cleared", 0))],
+        lambda s, o: s.counts.get("cleared", 0),
+        kind=CounterMetricFamily,
     ),
-    _by(
-        Kind.COUNTER,
+    Family(
         "notifications_total",
         "Notifications to the receivers of poison_notify, by outcome",
-        "outcome",
         lambda s, o: [((word,), s.counts.get(f"notified:{word}", 0)) for word in ("sent", "failed")],
+        ("outcome",),
+        CounterMetricFamily,
     ),
     Family(
         "recovery_seconds",
-        Kind.HISTOGRAM,
         "From a worker's last sign of life until everything of it was put back",
-        (),
         lambda s, o: _recoveries(s),
+        kind=HistogramMetricFamily,
     ),
     Family(
         "queue_messages",
-        Kind.GAUGE,
         "Messages of a queue: waiting at the broker, parked in the ledger, candidates (wherever they are)",
-        ("queue", "where"),
         lambda s, o: _in_queues(o),
+        ("queue", "where"),
     ),
-    _by(
-        Kind.GAUGE,
+    Family(
         "queue_limit_messages",
         "Messages that may wait in a queue, of those that have a limit",
-        "queue",
         lambda s, o: [((each.queue,), each.limit) for each in o.queues if each.limit is not None],
+        ("queue",),
     ),
-    _gauge("journal_entries", "Entries of the journal", lambda s, o: o.journal),
-    _gauge(
+    Family("journal_entries", "Entries of the journal", lambda s, o: o.journal),
+    Family(
         "journal_lag_seconds",
         "Age of the oldest entry of the journal, 0 when it is empty",
         lambda s, o: s.journal_age,
     ),
-    _gauge("snapshot_seconds", "How long the newest look took", lambda s, o: s.took),
+    Family("snapshot_seconds", "How long the newest look took", lambda s, o: s.took),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What is known at this moment.
-
-    Attributes:
-        snapshot: the newest; None before the first.
-        age: seconds since it was taken.
-        up: whether the last look succeeded, and not too long ago; None while the first look is under way.
-        errors: looks that failed so far.
-    """
-
-    snapshot: Snapshot | None
-    age: float
-    up: bool | None
-    errors: int
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """A metric about the looking itself; ``read`` returns None when there is nothing to say yet."""
-
-    name: str
-    kind: Kind
-    says: str
-    read: Callable[[Sample], float | None]
-
-
+#: About the looking itself: each reads the exporter.
 HEALTH = (
-    Health(
-        "up", Kind.GAUGE, "1 if the ledger answers, 0 if these metrics are out of date", lambda each: each.up
-    ),
-    Health(
-        "snapshot_age_seconds",
-        Kind.GAUGE,
-        "How old these metrics are",
-        lambda each: each.age if each.snapshot else None,
-    ),
-    Health(
+    Family("up", "1 if the ledger answers, 0 if these metrics are out of date", lambda exporter: exporter.up),
+    Family("snapshot_age_seconds", "How old these metrics are", lambda exporter: exporter.age),
+    Family(
         "snapshot_errors_total",
-        Kind.COUNTER,
         "Looks at the ledger that failed, in this process",
-        lambda each: each.errors,
+        lambda exporter: exporter.errors,
+        kind=CounterMetricFamily,
     ),
 )

@@ -8,7 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from celery_poison.metrics import Exporter, register
+from celery_poison.metrics import register
+from celery_poison.metrics.exporter import Exporter
 from celery_poison.testing import wait_until
 from tests.apps.harness import Fleet
 

@@ -17,7 +17,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.ledger.fleet import RECOVERY_BOUNDS, Silence
 from celery_poison.ledger.groups import Alike
 from celery_poison.metrics import register
-from celery_poison.metrics.collector import Sampler, SnapshotCollector
+from celery_poison.metrics.exporter import Exporter
 from celery_poison.metrics.families import FAMILIES, HEALTH, PREFIX
 from celery_poison.model import Start
 from celery_poison.quarantine.read_model import MAX_NAME, MAX_SERIES, OTHERS, series
@@ -166,13 +166,11 @@ def test_a_look_that_takes_for_ever_holds_up_nobody_who_asks() -> None:
         go_on.wait()
         raise OSError("the end")
 
-    sampler = Sampler(look, 0.01)
     registry = CollectorRegistry()
-    sampler.start()
+    exporter = Exporter(look, 0.01, registry).start()
     entered.wait()
-    registry.register(SnapshotCollector(sampler))
     wait_until(lambda: scraped(registry).get(("up", ())) == 0, what="it is late")
-    sampler.stop()
+    exporter.close()
     go_on.set()
 
 
@@ -180,9 +178,8 @@ def test_registering_looks_at_nothing() -> None:
     def look() -> Any:
         raise AssertionError("never to be called")
 
-    collector = SnapshotCollector(Sampler(look, 1.0))
-    CollectorRegistry().register(collector)
-    names = {metric.name for metric in collector.describe()}
+    exporter = Exporter(look, 1.0, CollectorRegistry())
+    names = {metric.name for metric in exporter.describe()}
     assert names == {PREFIX + family.name.removesuffix("_total") for family in (*FAMILIES, *HEALTH)}
 
 

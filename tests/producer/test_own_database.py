@@ -205,13 +205,12 @@ def test_the_rows_that_wait_are_in_the_metrics_and_in_flower_when_they_should_ha
     _place(shop, orders, 1, 2)
     seen = overview(shop.app)
     late = replace(seen, at=seen.at + 60)
-    read: dict[str, Any] = {each.name: each.rows for each in FAMILIES}
-    assert [*read["outbox_database_messages"](None, seen)] == [((), 2)]
-    ((_, age),) = read["outbox_database_oldest_seconds"](None, late)
-    assert age > 59
+    read: dict[str, Any] = {each.name: each.read for each in FAMILIES}
+    assert read["outbox_database_messages"](None, seen) == 2
+    assert read["outbox_database_oldest_seconds"](None, late) > 59
     assert not held(seen) and [each.waiting for each in held(late)] == [2]
     away = replace(late, outbox_database=Waiting(None, "no way there"))
-    assert not held(away) and not read["outbox_database_messages"](None, away)
+    assert not held(away) and read["outbox_database_messages"](None, away) is None
 
 
 def test_a_database_that_does_not_answer_keeps_nobody_waiting_who_asks_how_much_waits(
