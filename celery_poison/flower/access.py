@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from base64 import b64decode
-from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from collections.abc import Mapping
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,10 +13,7 @@ from urllib.parse import urlsplit
 from tornado.web import HTTPError, RequestHandler
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
-from celery_poison.fleet import GateRecord
-from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen, scheduled
-from celery_poison.flower.held import KINDS, let_go
-from celery_poison.flower.jobs import Job
+from celery_poison.flower.choosing import NothingChosen
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.quarantine.acting import IN_FLOWER
 from celery_poison.quarantine.careful import BadCare
@@ -107,79 +104,29 @@ class Guarded(RequestHandler):
             name = b64decode(credentials).decode("utf-8", "replace").partition(":")[0]
         return f"{name or f'somebody at {self.request.remote_ip}'}{IN_FLOWER}"
 
-    def action(self, verb: str) -> Action:
-        """Return the act of that name; HTTPError 404: there is none."""
-        if verb not in ACTIONS:
-            raise HTTPError(404, f"There is no act {verb}")
-        return ACTIONS[verb]
+    def said(self, name: str) -> str:
+        """Return what whoever acts says of that name; "1" is yes."""
+        raise NotImplementedError
 
-    async def begin(self, verb: str, choice: Choice, said: Callable[[str], str], patience: float) -> Job:
-        """Begin an act, and wait at most ``patience`` seconds for its end.
+    def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
+        if not isinstance(error, PoisonError):
+            super().log_exception(kind, error, trace)
 
-        Args:
-            said: returns what was said of ``note``, and of a choice or question of the act: "1" is yes.
-
-        Raises:
-            NothingChosen, BadFilter: it names nobody.
-            BadCare: what was typed makes no sense.
-            HTTPError: 404: there is no such act.
-        """
-        action, note = self.action(verb), said("note")
-        choice.check()
-        how: dict[str, Any] = {name: True for name in action.choices if said(name) == "1"}
-        if action.asks:
-            how |= scheduled({name: said(name).strip() for name in action.asks})
-        job = Job(verb, choice.mids, actor=self.actor, note=note, **how)
-        return await self.ledger.start(job, patience)
-
-    async def lift_gate(self, note: str) -> GateRecord:
-        """Lift the fleet gate; MessageNotFound: it is not closed."""
-        lift = partial(self.ledger.quarantine.lift_gate, actor=self.actor, note=note)
-        return await self.ledger.change(lift)
-
-    async def let_go(self, kind: str, name: str, of: str, note: str) -> None:
-        """End a pause, a suspension or a blockade.
-
-        Raises:
-            MessageNotFound: it is over.
-            HTTPError: 400: there is no such kind.
-        """
-        if kind not in KINDS or not name:
-            raise HTTPError(400, f"kind must be one of {', '.join(KINDS)}, and name must be given")
-        app, quarantine = self.application.capp, self.ledger.quarantine
-        await self.ledger.change(
-            partial(let_go, app, quarantine, kind, name, of, actor=self.actor, note=note)
-        )
-
-    async def decide(self, verb: str, version: object, note: str, *, rules_only: bool) -> dict[str, Any]:
-        """Apply or dismiss the pipeline's proposal of that version, and return what was done.
-
-        Raises:
-            ProposalRefused: that one does not wait any more.
-            HTTPError: 400: the version is no number.
-        """
-        typed = str(version)
-        if not (typed.isascii() and typed.isdecimal() and len(typed) < 16):
-            raise HTTPError(400, "version must be the number of a proposal")
-        quarantine, number, how = self.ledger.quarantine, int(typed), {"actor": self.actor, "note": note}
-        if verb == "apply":
-            apply = partial(quarantine.apply_proposal, number, rules_only=rules_only, **how)
-            return (await self.ledger.change(apply))._asdict()
-        await self.ledger.change(partial(quarantine.dismiss_proposal, number, **how))
-        return {"version": number}
-
-    def job(self, id: str) -> Job:
-        """Return an act that is, or was, under way; HTTPError 404: it is not remembered."""
-        job = self.ledger.jobs.get(id)
-        if job is None:
-            raise HTTPError(404, "Nobody remembers this act: Flower was started again since. See the journal")
-        return job
+    def send_error(self, status_code: int = 500, **more: Any) -> None:
+        """Answer with the status of an error of ours."""
+        error = (more.get("exc_info") or (None, None))[1]
+        super().send_error(status_of(error) if isinstance(error, PoisonError) else status_code, **more)
 
     def send_body(self, body: bytes) -> None:
         """Answer with a stored body: a browser saves it and never shows it."""
         self.set_header("Content-Type", "application/octet-stream")
         self.set_header("Content-Disposition", 'attachment; filename="body.bin"')
         self.finish(body)
+
+
+def sentence_of(error: object) -> str:
+    """Return what is said of an error; empty where it says nothing itself."""
+    return str(error) if isinstance(error, PoisonError) else getattr(error, "log_message", None) or ""
 
 
 def status_of(trouble: PoisonError) -> int:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from functools import partial
+from dataclasses import asdict
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any
 
 from flower.api import BaseApiHandler
 from tornado.web import HTTPError, authenticated
 
-from celery_poison.errors import PoisonError
-from celery_poison.flower.access import CLIENT_HEADER, Guarded, status_of
+from celery_poison.flower import acts
+from celery_poison.flower.access import CLIENT_HEADER, Guarded, sentence_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Choice, Listing
-from celery_poison.flower.held import held
 from celery_poison.flower.ledger import SEARCHING
 from celery_poison.flower.message import PATIENCE
 from celery_poison.flower.pages import find
@@ -47,10 +47,7 @@ class Api(Guarded, BaseApiHandler):
         question = self._questions[str(self.request.method)]
         if question is None:
             raise HTTPError(405)
-        try:
-            value = await question(self, *words)
-        except PoisonError as trouble:
-            raise HTTPError(status_of(trouble), str(trouble)) from None
+        value = await question(self, *words)
         if not self._finished:
             self.answer(value)
 
@@ -62,8 +59,7 @@ class Api(Guarded, BaseApiHandler):
         self.finish(json.dumps(value, default=str))
 
     def write_error(self, status_code: int, **more: Any) -> None:
-        error = (more.get("exc_info") or (None, None))[1]
-        sentence = error.log_message if isinstance(error, HTTPError) and error.log_message else ""
+        sentence = sentence_of((more.get("exc_info") or (None, None))[1])
         if status_code == HTTPStatus.UNAUTHORIZED and self.application.options.basic_auth:
             self.set_header("WWW-Authenticate", 'Basic realm="flower"')
         self.set_status(status_code)
@@ -82,6 +78,7 @@ class Api(Guarded, BaseApiHandler):
             raise HTTPError(503, self.ledger.trouble)
         return overview
 
+    @cached_property
     def wanted(self) -> dict[str, Any]:
         try:
             wanted = json.loads(self.request.body or b"{}")
@@ -90,6 +87,10 @@ class Api(Guarded, BaseApiHandler):
         if not isinstance(wanted, dict) or not isinstance(wanted.get("ids") or [], list):
             raise HTTPError(400, 'write {"ids": [...]}, {"filter": "task=..."} or {"all": true}')
         return wanted
+
+    def said(self, name: str) -> str:
+        value = self.wanted.get(name)
+        return "1" if value is True else str(value or "")
 
 
 #: Answers one question, which the words in the address complete.
@@ -144,19 +145,14 @@ async def incidents(api: Api) -> Any:
 
 
 async def actions(api: Api) -> Any:
-    acts = [
-        {name: getattr(each, name) for name in ("verb", "story", "choices", "asks")}
-        | {"states": sorted(each.states)}
-        for each in ACTIONS.values()
-    ]
-    return {"actions": acts, "closed": api.closed}
+    told = [asdict(each) | {"states": sorted(each.states)} for each in ACTIONS.values()]
+    return {"actions": told, "closed": api.closed}
 
 
 async def act(api: Api, verb: str) -> Any:
     """Act on ``{"ids": [...]}``, ``{"filter": "..."}`` or ``{"all": true}``; with ``note``, ``dry_run``."""
-    api.action(verb)
-    wanted = api.wanted()
-    text = str(wanted.get("filter") or "")
+    acts.action(verb)
+    wanted, text = api.wanted, api.said("filter")
     if text:
         Filter.parse(text)  # words to search for are for people, who see what they found
     everything = bool(text) or wanted.get("all") is True
@@ -165,52 +161,28 @@ async def act(api: Api, verb: str) -> Any:
     if wanted.get("dry_run"):
         found = await api.ledger.ask(lambda: choice.find(api.ledger.quarantine, MOST), SEARCHING)
         return {"matches": found.total, "messages": [record.as_dict() for record in found.rows]}
-
-    def said(name: str) -> str:
-        return "1" if wanted.get(name) is True else str(wanted.get(name) or "")
-
-    job = await api.begin(verb, choice, said, QUICK)
+    job = await acts.begin(api, verb, choice, QUICK)
     api.set_status(HTTPStatus.OK if job.finished else HTTPStatus.ACCEPTED)
     return job.as_dict()
 
 
 async def job_state(api: Api, id: str) -> Any:
-    return api.job(id).as_dict()
+    return acts.job(api, id).as_dict()
 
 
 async def stop_job(api: Api, id: str) -> Any:
-    api.job(id).stop()
-    return api.job(id).as_dict()
-
-
-async def lift_gate(api: Api) -> Any:
-    """Lift the fleet gate, ``{"note": "..."}``; 404 if it is not closed."""
-    return (await api.lift_gate(str(api.wanted().get("note") or ""))).as_dict()
+    acts.job(api, id).stop()
+    return acts.job(api, id).as_dict()
 
 
 async def held_back(api: Api) -> Any:
-    """Return what is paused, suspended, or not sent."""
-    return [each.as_dict() for each in held(await api.overview())]
-
-
-async def resume(api: Api) -> Any:
-    """Let ``{"kind": "queue", "name": "mail", "of": "", "note": ""}`` go on; 404 if it is not held back."""
-    wanted = {name: str(api.wanted().get(name) or "") for name in ("kind", "name", "of", "note")}
-    await api.let_go(**wanted)
-    return wanted
+    return [each.as_dict() for each in acts.held(await api.overview())]
 
 
 async def proposal(api: Api) -> Any:
     """Return what the pipeline proposes; null if nothing waits."""
     waiting = (await api.overview()).proposal
     return waiting and waiting.as_dict()
-
-
-async def decide_proposal(api: Api, verb: str) -> Any:
-    """Apply or dismiss ``{"version": N, "note": "..."}``: 409 if that one does not wait any more."""
-    wanted = api.wanted()
-    note, rules_only = str(wanted.get("note") or ""), wanted.get("rules_only") is True
-    return await api.decide(verb, wanted.get("version"), note, rules_only=rules_only)
 
 
 #: Address below ``/api/poison/`` -> what answers there, by method.
@@ -224,9 +196,9 @@ ROUTES: dict[str, dict[str, Question]] = {
     r"actions": {"get": actions},
     r"act/(\w+)": {"post": act},
     r"job/(\w+)": {"get": job_state, "post": stop_job},
-    r"gate/lift": {"post": lift_gate},
+    r"gate/lift": {"post": acts.lift_gate},
     r"held": {"get": held_back},
-    r"held/resume": {"post": resume},
+    r"held/resume": {"post": acts.let_go},
     r"proposal": {"get": proposal},
-    r"proposal/(apply|dismiss)": {"post": decide_proposal},
+    r"proposal/(apply|dismiss)": {"post": acts.decide},
 }

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 from flower.views import BaseHandler
 from tornado.web import HTTPError, authenticated
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError, ProposalRefused
-from celery_poison.flower import incidents, words
-from celery_poison.flower.access import Guarded, status_of
+from celery_poison.flower import acts, incidents, words
+from celery_poison.flower.access import Guarded, sentence_of, status_of
 from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing, offered
-from celery_poison.flower.held import held
 from celery_poison.flower.ledger import PATIENCE, SEARCHING, AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
 from celery_poison.quarantine.finding import COUNTED, LOOKED, Found
@@ -44,9 +44,8 @@ class Page(Guarded, BaseHandler):
 
     def write_error(self, status_code: int, **more: Any) -> None:
         """Say on a page of ours what is wrong; whoever has not logged in gets Flower's own answer."""
-        error = (more.get("exc_info") or (None, None))[1]
-        if getattr(self, "_current_user", None) and isinstance(error, HTTPError) and error.log_message:
-            sentence = error.log_message
+        sentence = sentence_of((more.get("exc_info") or (None, None))[1])
+        if getattr(self, "_current_user", None) and sentence:
             self.show("poison-message.html", story=None, error=sentence, offered=[], bodies_shown=False)
         else:
             super().write_error(status_code, **more)
@@ -139,7 +138,7 @@ class ListPage(Page):
             proposed=DECIDED.get(self.asked("proposal"), ""),
             link=self.link,
             Listing=Listing,
-            held=held(self.ledger.snapshot.overview) if self.ledger.snapshot.overview else [],
+            held=acts.held(self.ledger.snapshot.overview) if self.ledger.snapshot.overview else [],
         )
 
 
@@ -186,10 +185,7 @@ class Body(Page):
     async def get(self, mid: str) -> None:
         if self.bodies_closed:
             raise HTTPError(403, "Bodies are shown only where Flower asks who you are")
-        try:
-            stored = await self.ledger.ask(lambda: self.ledger.quarantine.message(mid))
-        except PoisonError as trouble:
-            raise HTTPError(status_of(trouble), str(trouble)) from None
+        stored = await self.ledger.ask(lambda: self.ledger.quarantine.message(mid))
         self.send_body(stored.body)
 
 
@@ -209,67 +205,60 @@ class IncidentsPage(Page):
 # --- acting ------------------------------------------------------------------------------------
 
 
-class Asked(NamedTuple):
-    """What a form says about an act."""
+class ActingPage(Page):
+    """A page that a form asks for."""
 
-    choice: Choice
-    listing: Listing
+    def said(self, name: str) -> str:
+        return self.get_body_argument(name, "")
 
-    @classmethod
-    def of(cls, page: Page) -> Asked:
-        field = partial(page.get_body_argument, default="")
-        until, only = field("until"), field("only")
-        everything = field("everything") == "1" and not only
-        choice = Choice(
-            ids=() if everything else (only,) if only else tuple(page.get_body_arguments("ids")),
+    def choice(self) -> Choice:
+        until, only = self.said("until"), self.said("only")
+        everything = self.said("everything") == "1" and not only
+        return Choice(
+            ids=() if everything else (only,) if only else tuple(self.get_body_arguments("ids")),
             everything=everything,
-            text=field("filter"),
+            text=self.said("filter"),
             until=float(until) if until.replace(".", "", 1).isdecimal() else None,
         )
-        return cls(choice, Listing.parse(*map(field, ("state", "filter", "offset", "order"))))
+
+    def listing(self) -> Listing:
+        return Listing.parse(*map(self.said, ("state", "filter", "offset", "order")))
 
 
-class PreviewPage(Page):
+class PreviewPage(ActingPage):
     """What an act would touch, before it does."""
 
     @authenticated
     async def post(self, verb: str) -> None:
-        action, asked, error = self.action(verb), Asked.of(self), ""
-        found, seen = Found(), self.ledger.snapshot.overview
+        action, choice, listing = acts.action(verb), self.choice(), self.listing()
+        found, seen, error = Found(), self.ledger.snapshot.overview, ""
         try:
-            asked.choice.check()
-            found = await self.ledger.ask(
-                lambda: asked.choice.find(self.ledger.quarantine, SAMPLE, COUNTED), SEARCHING
-            )
+            choice.check()
+            look = partial(choice.find, self.ledger.quarantine, SAMPLE, COUNTED)
+            found = await self.ledger.ask(look, SEARCHING)
             error = "" if found.rows or found.more else "None of these messages is there any more"
         except PoisonError as trouble:
             error = self.failed(trouble)
+        until = max((each.quarantined_at or 0.0 for each in found.rows), default=seen.at if seen else 0.0)
         self.show(
             "poison-preview.html",
             action=action,
-            asked=asked,
-            records=found.rows,
+            choice=choice,
+            listing=listing,
+            found=found,
             count=found.total or 0,
-            more=found.more,
-            looked=found.looked,
-            until=max(
-                (record.quarantined_at or 0.0 for record in found.rows), default=seen.at if seen else 0.0
-            ),
+            until=until,
             error=error,
-            back=self.link(asked.listing),
+            back=self.link(listing),
         )
 
 
-class Act(Page):
+class Act(ActingPage):
     @authenticated
     async def post(self, verb: str) -> None:
-        choice, listing = Asked.of(self)
-        try:
-            job = await self.begin(verb, choice, partial(self.get_body_argument, default=""), QUICK)
-        except PoisonError as wrong:
-            raise HTTPError(400, str(wrong)) from None
+        job = await acts.begin(self, verb, self.choice(), QUICK)
         if job.state == "done" and not job.refused:
-            back = self.link(listing)
+            back = self.link(self.listing())
             self.redirect(f"{back}{'&' if '?' in back else '?'}job={job.id}", status=303)
         else:
             self.redirect(self.reverse_url("poison-job", job.id), status=303)
@@ -280,51 +269,26 @@ class JobPage(Page):
 
     @authenticated
     async def get(self, id: str) -> None:
-        self.show("poison-job.html", job=self.job(id))
+        self.show("poison-job.html", job=acts.job(self, id))
 
     @authenticated
     async def post(self, id: str) -> None:
-        self.job(id).stop()
+        acts.job(self, id).stop()
         self.redirect(self.reverse_url("poison-job", id), status=303)
 
 
-class LiftGate(Page):
+class Decide(ActingPage):
+    """Does what is no act on messages, and goes back to the list, which says what became of a proposal."""
+
+    def initialize(self, act: Callable[..., Awaitable[Any]]) -> None:
+        self._act = act
+
     @authenticated
-    async def post(self) -> None:
+    async def post(self, *words: str) -> None:
         try:
-            await self.lift_gate(self.get_body_argument("note", ""))
+            await self._act(self, *words)
         except MessageNotFound:
             pass  # somebody was quicker, or its time was over
-        except PoisonError as trouble:
-            raise HTTPError(status_of(trouble), str(trouble)) from None
-        self.redirect(self.reverse_url("poison"), status=303)
-
-
-class LetGo(Page):
-    """Ends a pause, a suspension or a blockade."""
-
-    @authenticated
-    async def post(self) -> None:
-        field = partial(self.get_body_argument, default="")
-        try:
-            await self.let_go(field("kind"), field("name"), field("of"), field("note"))
-        except MessageNotFound:
-            pass  # somebody was quicker, or its time was over
-        except PoisonError as trouble:
-            raise HTTPError(status_of(trouble), str(trouble)) from None
-        self.redirect(self.reverse_url("poison"), status=303)
-
-
-class DecideProposal(Page):
-    """Applies the pipeline's proposal, or dismisses it: the one that was read, or none."""
-
-    @authenticated
-    async def post(self, verb: str) -> None:
-        field, done = partial(self.get_body_argument, default=""), verb
-        try:
-            await self.decide(verb, field("version"), field("note"), rules_only=field("rules_only") == "1")
         except ProposalRefused:
-            done = "refused"
-        except PoisonError as trouble:
-            raise HTTPError(status_of(trouble), str(trouble)) from None
-        self.redirect(f"{self.reverse_url('poison')}?proposal={done}", status=303)
+            words = ("refused",)
+        self.redirect(self.reverse_url("poison") + "".join(f"?proposal={word}" for word in words), status=303)

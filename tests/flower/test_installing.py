@@ -11,9 +11,8 @@ import pytest
 from flower import urls
 
 from celery_poison import Quarantine
-from celery_poison.flower import install
+from celery_poison.flower import PoisonLoader, install, with_tab
 from celery_poison.flower.choosing import ACTIONS
-from celery_poison.flower.install import PoisonLoader, with_tab
 from tests.apps.harness import Fleet
 from tests.flower.conftest import Serve
 

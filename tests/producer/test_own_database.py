@@ -18,7 +18,7 @@ from celery._state import _task_stack
 from celery.exceptions import Retry
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.flower.held import held
+from celery_poison.flower.acts import held
 from celery_poison.metrics.families import FAMILIES
 from celery_poison.outbox import outbox_table, publishing_in
 from celery_poison.producer import database

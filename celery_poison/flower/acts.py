@@ -1,0 +1,175 @@
+"""What people and programs do here, each act once for both; and what is held back until one lets it go.
+
+An act takes the request that asks for it, and says in JSON what was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from tornado.web import HTTPError
+
+from celery_poison.flower.access import Guarded
+from celery_poison.flower.choosing import ACTIONS, Action, Choice, scheduled
+from celery_poison.flower.ledger import Job
+from celery_poison.ledger.outbox import LaneRecord
+from celery_poison.ledger.pauses import Pause, Scope
+from celery_poison.plugin import plugin_of
+from celery_poison.producer.causes import Cause
+from celery_poison.producer.outbox import OutboxDesk
+from celery_poison.quarantine.overview import Overview
+
+#: Sending to a queue, beside the scopes of a pause.
+SENDING = "sending"
+KINDS = (*Scope, SENDING)
+#: Seconds after which rows of the user's database should have been moved, even if a relay died.
+OVERDUE = 30.0
+
+
+def action(verb: str) -> Action:
+    """Return the act on messages of that name; HTTPError 404: there is none."""
+    if verb not in ACTIONS:
+        raise HTTPError(404, f"There is no act {verb}")
+    return ACTIONS[verb]
+
+
+async def begin(of: Guarded, verb: str, choice: Choice, patience: float) -> Job:
+    """Begin an act on messages, and wait at most ``patience`` seconds for its end.
+
+    Raises:
+        NothingChosen, BadFilter: it names nobody.
+        BadCare: what was typed makes no sense.
+        HTTPError: 404: there is no such act.
+    """
+    asked = action(verb)
+    choice.check()
+    how: dict[str, Any] = {name: True for name in asked.choices if of.said(name) == "1"}
+    if asked.asks:
+        how |= scheduled({name: of.said(name).strip() for name in asked.asks})
+    job = Job(verb, choice.mids, actor=of.actor, note=of.said("note"), **how)
+    return await of.ledger.start(job, patience)
+
+
+def job(of: Guarded, id: str) -> Job:
+    """Return an act that is, or was, under way; HTTPError 404: it is not remembered."""
+    if id not in of.ledger.jobs:
+        raise HTTPError(404, "Nobody remembers this act: Flower was started again since. See the journal")
+    return of.ledger.jobs[id]
+
+
+async def lift_gate(of: Guarded) -> Any:
+    """Lift the fleet gate; MessageNotFound: it is not closed."""
+    lift = partial(of.ledger.quarantine.lift_gate, actor=of.actor, note=of.said("note"))
+    return (await of.ledger.change(lift)).as_dict()
+
+
+async def decide(of: Guarded, verb: str) -> Any:
+    """Apply or dismiss the pipeline's proposal of the version that was read.
+
+    Raises:
+        ProposalRefused: that one does not wait any more.
+        HTTPError: 400: the version is no number.
+    """
+    typed = of.said("version")
+    if not (typed.isascii() and typed.isdecimal() and len(typed) < 16):
+        raise HTTPError(400, "version must be the number of a proposal")
+    quarantine, number, how = of.ledger.quarantine, int(typed), {"actor": of.actor, "note": of.said("note")}
+    if verb == "apply":
+        apply = partial(quarantine.apply_proposal, number, rules_only=of.said("rules_only") == "1", **how)
+        return (await of.ledger.change(apply))._asdict()
+    await of.ledger.change(partial(quarantine.dismiss_proposal, number, **how))
+    return {"version": number}
+
+
+async def let_go(of: Guarded) -> Any:
+    """End a pause, a suspension or a blockade.
+
+    Raises:
+        MessageNotFound: it is over, or never was.
+        HTTPError: 400: there is no such kind.
+    """
+    kind, name, whose = map(of.said, ("kind", "name", "of"))
+    if kind not in KINDS or not name:
+        raise HTTPError(400, f"kind must be one of {', '.join(KINDS)}, and name must be given")
+    quarantine, how = of.ledger.quarantine, {"actor": of.actor, "note": of.said("note")}
+    if kind == SENDING:
+        end: Callable[[], object] = partial(
+            OutboxDesk(plugin_of(of.application.capp)).unblock, name, whose, **how
+        )
+    elif kind == Scope.TASK:
+        end = partial(quarantine.resume_task, name, **how)
+    else:
+        end = partial(quarantine.resume_queue, name, worker=whose, **how)
+    await of.ledger.change(end)
+    return {"kind": kind, "name": name, "of": whose, "note": how["note"]}
+
+
+# --- what is held back (WAS-6, WAS-7, TP1-4) ----------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """One line.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        name: of the queue, or of the task.
+        of: the worker that suspended itself, or the only task that is not sent; else empty.
+        since: seconds since 1970, or None if it is not known.
+        waiting: messages in the outbox; None: nobody counts.
+        can_go: whether there is anything to let go: what merely fails is tried again by itself.
+    """
+
+    kind: str
+    name: str
+    of: str
+    story: str
+    by: str = ""
+    note: str = ""
+    since: float | None = None
+    waiting: int | None = None
+    can_go: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+def held(seen: Overview) -> list[Held]:
+    """Return everything that is held back, the pauses first."""
+    return [*map(_paused, seen.paused), *_unsent(seen.outbox), *_unmoved(seen)]
+
+
+def _paused(pause: Pause) -> Held:
+    story = {
+        Scope.QUEUE: f"No worker consumes queue {pause.name}",
+        Scope.TASK: f"Messages of task {pause.name} do not begin",
+        Scope.ENDPOINT: f"{pause.worker} does not consume queue {pause.name}",
+    }[pause.scope]
+    by = pause.actor or "itself"
+    return Held(pause.scope, pause.name, pause.worker, story, by, pause.note, pause.since)
+
+
+def _unsent(lanes: list[LaneRecord]) -> Iterator[Held]:
+    for lane in lanes:
+        of = f" of task {lane.task}" if lane.task else ""
+        if lane.blocked:
+            by = str(lane.blocked.get("actor") or "itself")
+            note = str(lane.blocked.get("note") or _why(str(lane.blocked.get("cause") or "")))
+            since = lane.blocked.get("at_ms", 0) / 1000 or None
+            story = f"Nothing{of} is sent to queue {lane.queue}"
+            yield Held(SENDING, lane.queue, lane.task, story, by, note, since, lane.waiting)
+        elif lane.cause:
+            story, note = f"Sending{of} to queue {lane.queue} fails, and is tried again", _why(lane.cause)
+            yield Held(SENDING, lane.queue, lane.task, story, note=note, waiting=lane.waiting, can_go=False)
+
+
+def _unmoved(seen: Overview) -> Iterator[Held]:
+    rows = seen.outbox_database
+    if rows and rows.oldest and seen.at - rows.oldest > OVERDUE:
+        story = "Messages in your own database are not moved into the outbox"
+        yield Held(SENDING, "", "", story, since=rows.oldest, waiting=rows.rows, can_go=False)
+
+
+def _why(cause: str) -> str:
+    return Cause(cause).row.sentence if cause in {*Cause} else cause
