@@ -1,4 +1,4 @@
-"""``celery poison release | fail | discard``: a person's decisions."""
+"""``celery poison release | fail | discard | restore``: a person's decisions."""
 
 from __future__ import annotations
 
@@ -247,6 +247,24 @@ def discard(ctx: click.Context, **options: Any) -> None:
     celery -A proj poison discard ID --note "sent by mistake"
     """
     carry_out(ctx, "discard", Order(**options))
+
+
+@verb(
+    *choosing("Those", "that was discarded"),
+    *act_options,
+    click.option("--force", is_flag=True, help="Those named by id even if they were failed, or edited."),
+)
+def restore(ctx: click.Context, force: bool, **options: Any) -> None:
+    """Bring discarded messages back into quarantine, with their history, causes and counts.
+
+    One that was failed is refused without --force: its caller has been told, and that is not taken back. So
+    is one that was edited: its changed copy stands for it.
+
+    \b
+    celery -A proj poison restore ID --note "we need it after all"
+    celery -A proj poison restore --filter 'task=shop.render' --dry-run
+    """
+    carry_out(ctx, "restore", Order(**options, state=State.FAIL, resolution="discarded"), force=force)
 
 
 def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import click
-from celery.bin.base import handle_preload_options
+from celery.bin.base import CeleryCommand, handle_preload_options
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 from celery_poison import inspecting as inspecting  # `celery inspect` knows only what is registered
@@ -22,8 +22,8 @@ VERBS = {
     "fail": "celery_poison.cli.acts:fail",
     "discard": "celery_poison.cli.acts:discard",
     "edit": "celery_poison.cli.edit:edit",
-    "restore": "celery_poison.cli.given_up:restore",
-    "purge": "celery_poison.cli.given_up:purge",
+    "restore": "celery_poison.cli.acts:restore",
+    "purge": "celery_poison.cli.transfer:purge",
     "export": "celery_poison.cli.transfer:export",
     "import": "celery_poison.cli.transfer:import_",
     "workers": "celery_poison.cli.status:workers",
@@ -35,10 +35,10 @@ VERBS = {
     "resume": "celery_poison.cli.rules:resume",
     "outbox": "celery_poison.cli.outbox:outbox",
     "gate": "celery_poison.cli.status:gate",
-    "monitor": "celery_poison.cli.monitor:monitor",
+    "monitor": "celery_poison.cli.status:monitor",
     "journal": "celery_poison.cli.reading:journal",
     "doctor": "celery_poison.cli.doctor:doctor",
-    "flower": "celery_poison.cli.monitor:flower",
+    "flower": "celery_poison.cli.celery_command:flower",
     "pipeline": "celery_poison.cli.pipeline:pipeline",
 }
 
@@ -83,3 +83,27 @@ def poison(ctx: click.Context) -> None:
 
     Exit status: 0 done, 1 refused or nothing matched, 2 wrong usage, 3 Redis is unreachable or refuses.
     """
+
+
+@click.command(cls=CeleryCommand, context_settings={"ignore_unknown_options": True})
+@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[FLOWER OPTIONS]...")
+@click.pass_context
+def flower(ctx: click.Context, options: tuple[str, ...]) -> None:
+    """Start Flower with a Quarantine tab. Takes all of Flower's options.
+
+    \b
+    celery -A proj poison flower --port=5555 --basic_auth=ann:secret
+    celery -A proj poison flower --conf=flowerconfig.py --url_prefix=flower
+    """
+    try:
+        from flower.command import flower as flowers
+
+        from celery_poison.flower import install
+    except ModuleNotFoundError as error:
+        if error.name not in ("flower", "tornado"):
+            raise
+        raise click.ClickException("Flower is not installed: pip install 'celery-poison[flower]'") from None
+    install()
+    # As if it had been called itself, below `celery`, whose options it looks at.
+    with flowers.make_context("flower", [*options], parent=ctx.find_root()) as context:
+        flowers.invoke(context)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
-from celery_poison.cli.session import Misused, Option, Refused, plainly
+from celery_poison.cli.session import WRONG_USAGE, Option, Refused, plainly
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE
 from celery_poison.quarantine.owner import identity_of
@@ -86,12 +86,15 @@ def pipeline() -> None:
 
 def _command(
     *own: Option, name: str | None = None
-) -> Callable[[Callable[[dict[str, Any]], None]], click.Command]:
-    def make(function: Callable[[dict[str, Any]], None]) -> click.Command:
+) -> Callable[[Callable[[dict[str, Any]], object]], click.Command]:
+    """Make a command of a function: it runs in Spark under the function's name, unless that returns True."""
+
+    def make(function: Callable[[dict[str, Any]], object]) -> click.Command:
         @plainly
         def callback(**options: Any) -> None:
             _fill_from_app(options)
-            function(options)
+            if not function(options):
+                _in_spark(function.__name__, options)
 
         for option in reversed((*own, *_COMMON)):
             callback = option(callback)
@@ -119,7 +122,6 @@ def ingest(options: dict[str, Any]) -> None:
     celery -A proj poison pipeline ingest --lake /data/poison --follow            as a daemon
     celery -A proj poison pipeline ingest --lake /data/poison --trim-after 24     and keep Redis small
     """
-    _in_spark("ingest", options)
 
 
 @_command()
@@ -131,7 +133,6 @@ def check(options: dict[str, Any]) -> None:
     \b
     celery -A proj poison pipeline check --lake /data/poison
     """
-    _in_spark("check", options)
 
 
 @_command()
@@ -143,7 +144,6 @@ def tables(options: dict[str, Any]) -> None:
     \b
     celery -A proj poison pipeline tables --lake /data/poison
     """
-    _in_spark("tables", options)
 
 
 @_command(
@@ -161,7 +161,6 @@ def blame(options: dict[str, Any]) -> None:
     celery -A proj poison pipeline blame --lake /data/poison --since 7d     the last week against before
     celery -A proj poison pipeline blame --lake /data/poison --cause oom    only deaths for want of memory
     """
-    _in_spark("blame", options)
 
 
 @_command(
@@ -179,7 +178,6 @@ def backtest(options: dict[str, Any]) -> None:
     \b
     celery -A proj poison pipeline backtest --lake /data/poison --since 30d
     """
-    _in_spark("backtest", options)
 
 
 @_command(*_REPORT)
@@ -191,7 +189,6 @@ def report(options: dict[str, Any]) -> None:
     \b
     celery -A proj poison pipeline report --lake /data/poison --since 7d
     """
-    _in_spark("report", options)
 
 
 @_command(
@@ -206,7 +203,7 @@ def report(options: dict[str, Any]) -> None:
     click.option("--restore", type=click.IntRange(0), metavar="VERSION", help="Of the journal."),
     click.option("--history", is_flag=True, help="Print the newest versions of the journal, and do nothing."),
 )
-def maintain(options: dict[str, Any]) -> None:
+def maintain(options: dict[str, Any]) -> bool:
     """Put small files together, and delete what no reader needs any more. Needs no Java.
 
     \b
@@ -222,6 +219,7 @@ def maintain(options: dict[str, Any]) -> None:
     from celery_poison.pipeline import commands
 
     commands.maintain(options)
+    return True
 
 
 @_command(
@@ -258,7 +256,7 @@ def maintain(options: dict[str, Any]) -> None:
     click.option("--note", default="", help="Why; is journalled."),
     click.option("--actor", help="Who does this; default: your login."),
 )
-def publish(options: dict[str, Any]) -> None:
+def publish(options: dict[str, Any]) -> bool:
     """Make block rules of what was proven, and propose them; a person applies exactly what was read.
 
     \b
@@ -273,8 +271,7 @@ def publish(options: dict[str, Any]) -> None:
     """
     from celery_poison.pipeline.publish import decide
 
-    if not decide(options):
-        _in_spark("publish", options)
+    return decide(options)
 
 
 @_command(*_INGEST, *_REPORT, name="all")
@@ -286,7 +283,6 @@ def all_of_it(options: dict[str, Any]) -> None:
     \b
     celery -A proj poison pipeline all --lake /data/poison
     """
-    _in_spark("all_of_it", options)
 
 
 def _in_spark(name: str, options: dict[str, Any]) -> None:
@@ -299,7 +295,7 @@ def _in_spark(name: str, options: dict[str, Any]) -> None:
     for text in options["conf"]:
         setting, sign, conf[setting] = text.partition("=")
         if not sign:
-            raise Misused(f"--conf {text}: NAME=VALUE is wanted")
+            raise Refused(f"--conf {text}: NAME=VALUE is wanted", WRONG_USAGE)
     spark = session.open_session(options["master"], options["memory"], conf)
     try:
         lake = Lake(spark, options["lake"], options["app_name"] or "")
@@ -315,7 +311,7 @@ def _need_lake_and_spark(options: dict[str, Any]) -> None:
     if any(find_spec(name) is None for name in _NEEDS):
         raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
     if not options["lake"]:
-        raise Misused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment")
+        raise Refused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment", WRONG_USAGE)
 
 
 def _fill_from_app(options: dict[str, Any]) -> None:

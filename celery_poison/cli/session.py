@@ -34,29 +34,21 @@ def limit_option(default: int) -> Option:
     )
 
 
-_TICKET = re.compile(r"\w[\w.#/-]{0,63}")
-
-
-def _ticket(ctx: click.Context, parameter: click.Parameter, typed: str | None) -> None:
-    if typed is not None and not _TICKET.fullmatch(typed):
+def _ticket(ctx: click.Context, parameter: click.Parameter, typed: str) -> str:
+    if typed and not re.fullmatch(r"\w[\w.#/-]{0,63}", typed):
         raise click.BadParameter(f"{typed!r}: write a name without blanks, for example INC-412")
-    ctx.meta[f"{__name__}.ticket"] = typed
+    return typed
 
 
-def _with_ticket(ctx: click.Context, parameter: click.Parameter, note: str) -> str:
-    """Put the ticket before the note: so it is wherever the note is, and one search finds all acts of it."""
-    return ": ".join(filter(None, (ctx.meta.get(f"{__name__}.ticket"), note)))
-
-
-#: Of every verb that changes something.
+#: Of every verb that changes something. The ticket stands before the note: so it is wherever the note is, and
+#: one search finds all acts of it.
 who_options = (
-    click.option("--note", default="", callback=_with_ticket, help="Why; is journalled and shown."),
+    click.option("--note", default="", help="Why; is journalled and shown."),
     click.option(
         "--ticket",
         metavar="NAME",
+        default="",
         callback=_ticket,
-        is_eager=True,
-        expose_value=False,
         help="Whose act this is part of, as INC-412; stands before the note.",
     ),
     click.option("--actor", default="", help="Who does it; default: your login name and host."),
@@ -92,22 +84,12 @@ def _age(typed: str) -> float:
     return age
 
 
-_PERIOD = f"{__name__}.period"
-
-
-def _in_period(ctx: click.Context, parameter: click.Parameter, typed: Sequence[str] | str | None) -> None:
-    """Keep ``--since`` and ``--between`` as conditions, for ``--filter``."""
-    if typed is None:
-        return
-    ages = [_age(each) for each in ([typed] if isinstance(typed, str) else typed)]
-    if ages[0] < ages[-1]:
-        raise click.BadParameter(f"{' '.join(typed)}: the first is to be the earlier one")
-    conditions = [f"age{how}{age:f}s" for how, age in zip(("<=", ">="), ages, strict=False)]
-    ctx.meta[_PERIOD] = [*ctx.meta.get(_PERIOD, []), *conditions]
-
-
-def _and_period(ctx: click.Context, parameter: click.Parameter, typed: Sequence[str]) -> Sequence[str]:
-    return [*typed, *ctx.meta.get(_PERIOD, [])]
+def _period(ctx: click.Context, parameter: click.Parameter, typed: Sequence[str] | str | None) -> list[str]:
+    """Return ``--since`` and ``--between`` as conditions of a filter."""
+    ages = [_age(each) for each in ([typed] if isinstance(typed, str) else typed or ())]
+    if ages and ages[0] < ages[-1]:
+        raise click.BadParameter(f"{' '.join(typed or ())}: the first is to be the earlier one")
+    return [f"age{how}{age:f}s" for how, age in zip(("<=", ">="), ages, strict=False)]
 
 
 #: Of every verb that chooses among messages. The times are a spelling of ``age``, and filters like it.
@@ -117,52 +99,40 @@ filter_options = (
         "filters",
         multiple=True,
         metavar="CONDITIONS",
-        callback=_and_period,
         help="Only messages for which all conditions hold, e.g. 'task=shop.* cause=sigkill age>2h'.",
     ),
     click.option(
         "--since",
         metavar="TIME",
-        callback=_in_period,
-        is_eager=True,
-        expose_value=False,
+        callback=_period,
         help="Only what came to quarantine since: 2h (ago), 14:30, 2026-11-23T14:30.",
     ),
     click.option(
         "--between",
         nargs=2,
         metavar="TIME TIME",
-        callback=_in_period,
-        is_eager=True,
-        expose_value=False,
+        callback=_period,
         help="Only what came to quarantine between these two.",
     ),
 )
 
 
 class Refused(click.ClickException):
-    """Ends the command with one line on stderr."""
+    """Ends the command with one line on stderr, and with a status."""
 
-    exit_code = REFUSED
+    def __init__(self, message: str, status: int = REFUSED) -> None:
+        super().__init__(message)
+        self.exit_code = status  # type: ignore[misc]
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"celery poison: {clean(self.message)}", err=True)
 
 
-class Misused(Refused):
-    exit_code = WRONG_USAGE
-
-
-class Unreachable(Refused):
-    exit_code = UNREACHABLE
-
-
-def trouble(error: PoisonError) -> Refused:
-    """Return the end of the command that the contract gives to an error."""
+def status_of(error: PoisonError) -> int:
+    """Return the exit status that the contract gives to an error."""
     if isinstance(error, LedgerUnavailable):
-        return Unreachable(str(error))
-    usage = isinstance(error, (ConfigurationError, BadFilter))
-    return Misused(str(error)) if usage else Refused(str(error))
+        return UNREACHABLE
+    return WRONG_USAGE if isinstance(error, (ConfigurationError, BadFilter)) else REFUSED
 
 
 def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,7 +143,7 @@ def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except PoisonError as error:
-            raise trouble(error) from error
+            raise Refused(str(error), status_of(error)) from error
 
     return run
 
@@ -189,7 +159,12 @@ def verb(
         @wraps(function)
         def run(ctx: click.Context, **values: Any) -> Any:
             # An app may add options of its own to every command; those are not for the verb.
-            return function(ctx, **{name: value for name, value in values.items() if name in own})
+            typed = {name: value for name, value in values.items() if name in own}
+            if "filters" in own:
+                typed["filters"] = [*typed["filters"], *typed.pop("since"), *typed.pop("between")]
+            if "ticket" in own:
+                typed["note"] = ": ".join(filter(None, (typed.pop("ticket"), typed["note"])))
+            return function(ctx, **typed)
 
         callback = click.pass_context(handle_preload_options(plainly(run)))
         for option in reversed(options):

@@ -1,14 +1,17 @@
-"""``celery poison status | ready | workers | incidents | gate``: how things stand, who lives, who died."""
+"""``celery poison status | ready | workers | incidents | monitor | gate``: how things stand, who lives, who died."""
 
 from __future__ import annotations
 
+import json
+import signal
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import click
 
-from celery_poison import causes
+from celery_poison import causes, signals
 from celery_poison.cli.output import answer, answer_table, print_json
 from celery_poison.cli.session import (
     REFUSED,
@@ -20,8 +23,10 @@ from celery_poison.cli.session import (
     verb,
     who_options,
 )
+from celery_poison.failover.monitor import StandaloneMonitor
 from celery_poison.fleet import GateRecord, Incident, WorkerRecord
 from celery_poison.ledger.pauses import Pause
+from celery_poison.metrics import register
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
@@ -225,6 +230,61 @@ def _incident_row(incident: Incident) -> tuple[object, ...]:
         ", ".join(f"{queue}: {count}" for queue, count in incident.returned.items()) or incident.put_back,
         incident.worker,
     )
+
+
+# --- the standalone monitor ---------------------------------------------------------------------
+
+#: Signal -> how it is told.
+_STORIES: dict[str, str] = {
+    "monitor_changed": "active since now, with fencing number {fence}",
+    "worker_lost": "worker {worker} is lost ({cause}, noticed as {how}), incident {incident}",
+    "fleet_gate_closed": "{deaths} of {fleet} workers died: the fleet gate is closed, incident {incident}",
+    "fleet_gate_lifted": "the fleet gate is lifted: deaths convict again",
+    "failover_finished": "worker {worker}: {flagged} flagged, {put_back} put back, incident {incident}",
+    "message_candidate": "task {message[task]}[{message[id]}] is a candidate now ({cause})",
+}
+
+
+@verb(
+    click.option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        help="Serve metrics for Prometheus at this port; 0: any that is free.",
+    ),
+    click.option("--metrics-address", default="127.0.0.1", show_default=True, help="At this address."),
+    json_option,
+)
+def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str, as_json: bool) -> None:
+    """Watch the workers from a process of its own, until SIGTERM or Ctrl-C.
+
+    Every worker carries a monitor already; one of them is active, the others stand by. A fleet of one worker
+    has no standby: this is one. Any number of them may run.
+
+    \b
+    celery -A proj poison monitor
+    celery -A proj poison monitor --json | tee -a incidents.jsonl
+    celery -A proj poison monitor --metrics-port 9808
+    """
+    standalone = StandaloneMonitor(app_of(ctx))
+    tellers = [_listen(name, story, as_json) for name, story in _STORIES.items()]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: standalone.stop())
+    with ExitStack() as stack:
+        if metrics_port is not None:
+            served = stack.enter_context(register(app_of(ctx))).serve(metrics_port, metrics_address)
+            click.echo(f"celery poison: metrics at http://{metrics_address}:{served}/metrics", err=True)
+        click.echo(f"celery poison: {standalone.name} watches", err=True)
+        standalone.run()
+    del tellers  # signals hold them weakly
+    click.echo("celery poison: the monitor has left", err=True)
+
+
+def _listen(name: str, story: str, as_json: bool) -> Callable[..., None]:
+    def heard(sender: object = None, signal: object = None, **facts: Any) -> None:
+        click.echo(json.dumps({"event": name, **facts}) if as_json else story.format(**facts))
+
+    getattr(signals, name).connect(heard)
+    return heard
 
 
 # --- fleet gate --------------------------------------------------------------------------------
