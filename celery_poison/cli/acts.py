@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from celery_poison.cli.output import print_json, print_records, progress, say
+from celery_poison.cli.output import print_json, print_records, say
 from celery_poison.cli.session import (
     REFUSED,
     Option,
@@ -24,7 +24,7 @@ from celery_poison.cli.session import (
     verb,
     who_options,
 )
-from celery_poison.errors import MessageNotFound, PoisonError
+from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine import Care, Quarantine
 from celery_poison.quarantine.acting import Chosen, Outcome
@@ -112,7 +112,6 @@ class Order:
 
 # --- release with care (NEW-6) --------------------------------------------------------------------
 
-_RATE = re.compile(r"(\d+(?:\.\d+)?)/(s|m)")
 #: Messages that are refused for the same reason and told one by one.
 _SAID = 5
 
@@ -121,31 +120,10 @@ def _per_second(ctx: click.Context, parameter: click.Parameter, typed: str | Non
     """Read ``10/s`` or ``30/m``."""
     if typed is None:
         return None
-    found = _RATE.fullmatch(typed)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)/(s|m)", typed)
     if found is None or not float(found[1]):
         raise click.BadParameter(f"{typed!r}: write a number per second or minute, for example 10/s or 30/m")
     return float(found[1]) / UNITS[found[2]]
-
-
-#: What a release by the monitor cannot be.
-_BY_HAND = ("canary", "soak", "rate", "max_waiting", "keep_going", "keep_counts", "to")
-
-
-def schedule_of(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Take --after, --times and --cancel out of ``options``; return the verb, and its arguments."""
-    after, times, cancel = (options.pop(name) for name in ("after", "times", "cancel"))
-    if not after and not cancel:
-        if times:
-            raise click.UsageError("--times says how often --after is repeated: add --after")
-        return "release", {}
-    without = [f"--{name.replace('_', '-')}" for name in _BY_HAND if options[name]]
-    if without or (after and cancel):
-        typed = "--cancel takes --after back" if cancel else "--after leaves the release to the monitor"
-        raise click.UsageError(f"{typed}: use it without {', '.join(without) or '--after'}")
-    if cancel:
-        del options["force"]
-        return "unschedule", {}
-    return "schedule", {"after": after, "times": times or 1, "force": options.pop("force")}
 
 
 careful_options: tuple[Option, ...] = (
@@ -177,15 +155,35 @@ careful_options: tuple[Option, ...] = (
 )
 
 
-def care_of(options: dict[str, Any]) -> Care:
-    """Take what :data:`careful_options` brought, but for ``to`` and ``keep_counts``, out of ``options``."""
-    names = ("canary", "soak", "rate", "max_waiting", "keep_going")
-    canary, soak, rate, max_waiting, keep_going = (options.pop(name) for name in names)
+#: What a release by the monitor cannot be.
+_BY_HAND = ("canary", "soak", "rate", "max_waiting", "keep_going", "keep_counts", "to")
+
+
+def _how(options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Take out of ``options`` how to release; return the act, and its arguments."""
+    after, times, cancel, force = (options.pop(name) for name in ("after", "times", "cancel", "force"))
+    by_hand = {name: options.pop(name) for name in _BY_HAND}
+    if after or cancel:
+        without = [f"--{name.replace('_', '-')}" for name, typed in by_hand.items() if typed]
+        if without or (after and cancel):
+            typed = "--cancel takes --after back" if cancel else "--after leaves the release to the monitor"
+            raise click.UsageError(f"{typed}: use it without {', '.join(without) or '--after'}")
+        return (
+            ("unschedule", {})
+            if cancel
+            else ("schedule", {"after": after, "times": times or 1, "force": force})
+        )
+    if times:
+        raise click.UsageError("--times says how often --after is repeated: add --after")
+    canary, soak, rate, max_waiting, keep_going, keep_counts, to = by_hand.values()
     if soak and not canary:
         raise click.UsageError("--soak says for how long a --canary is watched: add --canary")
-    return Care(
+    care = Care(
         canary=canary, soak=soak or SOAK, rate=rate, max_waiting=max_waiting, stop_on_death=not keep_going
     )
+    on_progress = partial(say, err=True) if care.takes_time else None
+    more = {"force": force, "to": to, "care": care, "on_progress": on_progress, "keep_counts": keep_counts}
+    return "release", more
 
 
 @verb(
@@ -209,13 +207,7 @@ def release(ctx: click.Context, **options: Any) -> None:
     celery -A proj poison release --group GROUP --canary --soak 5m --rate 10/s --yes
     celery -A proj poison release --group GROUP --after 1h --times 3 --note "their API is down"
     """
-    act, more = schedule_of(options)
-    care = care_of(options)
-    to, keep_counts = options.pop("to"), options.pop("keep_counts")
-    if act == "release":
-        on_progress = partial(say, err=True) if care.takes_time else None
-        more = {"force": options.pop("force"), "to": to, "care": care, "on_progress": on_progress}
-        more |= {"keep_counts": keep_counts}
+    act, more = _how(options)
     carry_out(ctx, act, Order(**options), **more)
 
 
@@ -274,16 +266,9 @@ def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
         ctx.exit(_rehearse(quarantine, verb, order))
     ids = chosen(quarantine, verb, order)
     outcomes: list[Outcome] = []
+    act = getattr(quarantine, verb)
     try:
-        # Lines and a bar would write over each other.
-        with progress(0 if more.get("on_progress") else len(ids)) as step:
-
-            def heard(outcome: Outcome) -> None:
-                outcomes.append(outcome)
-                step()
-
-            act = getattr(quarantine, verb)
-            act(ids, actor=order.actor, note=order.note, **more, on_outcome=heard)
+        act(ids, actor=order.actor, note=order.note, **more, on_outcome=outcomes.append)
     finally:
         # Also after Ctrl-C or a lost Redis: what was done is done, and is said.
         _report(verb, outcomes, as_json=order.as_json)
@@ -317,20 +302,16 @@ def _whole(lookup: Lookup, typed: str) -> str:
 
 
 def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
-    found, refusals = [], []
-    if not order.ids:
-        found = order.select(quarantine)
+    found, refusals = [] if order.ids else order.select(quarantine), []
     for id in dict.fromkeys(order.ids):
         try:
             record = quarantine.get(id)
+            if record.state != order.state:
+                wanted = "in quarantine" if order.state is State.NDLV else "given up"
+                raise IllegalTransition(f"{id}: the message is in state {record.state}, not {wanted}")
+            found.append(record)
         except PoisonError as error:
             refusals.append(str(error))
-            continue
-        if record.state == order.state:
-            found.append(record)
-        else:
-            wanted = "in quarantine" if order.state is State.NDLV else "given up"
-            refusals.append(f"{id}: the message is in state {record.state}, not {wanted}")
     if order.as_json:
         print_json([record.as_dict() for record in found])
     else:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from shutil import get_terminal_size
 from typing import Any
 
@@ -18,8 +16,6 @@ from celery_poison.text import clean, duration, short
 
 #: Rows of a table, where nobody says how many; JSON has no such limit.
 ROWS = 50
-#: Messages that are done before a progress bar has been read.
-_WORTH_A_BAR = 25
 
 
 def print_json(value: Any) -> None:
@@ -127,14 +123,3 @@ def print_records(records: Sequence[MessageRecord], now: float, empty: str) -> N
         row = short(name, names), record.task, cause, record.crashes, age, record.arguments or "-"
         rows.append((*row, record.state) if several else row)
     print_table(headings, rows, fit=True)
-
-
-@contextmanager
-def progress(length: int) -> Iterator[Callable[[], object]]:
-    """Yield what counts a step: on a progress bar, if there is much to do and somebody to see it."""
-    if length < _WORTH_A_BAR or not sys.stderr.isatty():
-        yield lambda: None
-        return
-    bar: Any = click.progressbar(length=length, file=sys.stderr, show_pos=True)
-    with bar:
-        yield lambda: bar.update(1)

@@ -1,4 +1,4 @@
-"""``celery poison status | ready | workers | incidents | monitor | gate``: how things stand, who lives, who died."""
+"""``celery poison status | ready | workers | incidents | monitor | gate``: how things are."""
 
 from __future__ import annotations
 

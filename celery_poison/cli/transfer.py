@@ -1,4 +1,4 @@
-"""``celery poison export | import | purge``: messages as a file, for another environment or before they go."""
+"""``celery poison export | import | purge``: messages as files."""
 
 from __future__ import annotations
 
