@@ -6,14 +6,12 @@ import signal
 import time
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
 
 import click
 
-from celery_poison.cli.output import answer, answer_table, print_json, print_table, say
+from celery_poison.cli.output import answer, answer_table, print_json, say
 from celery_poison.cli.session import (
     REFUSED,
-    Refused,
     app_of,
     json_option,
     limit_option,
@@ -75,10 +73,8 @@ def status(ctx: click.Context, as_json: bool) -> None:
         told = {"destinations": [lane.as_dict() for lane in lanes], "failed": failed}
         print_json({**told, "database": rows and rows._asdict()})
         return
-    if lanes:
-        print_table(["QUEUE", "TASK", "WAITING", "TRIES", "WHY", "NEXT"], map(_lane_row, lanes))
-    else:
-        click.echo("nothing waits to be sent", err=True)
+    headings = ("QUEUE", "TASK", "WAITING", "TRIES", "WHY", "NEXT")
+    answer_table(lanes, headings, _lane_row, "nothing waits to be sent", as_json=False)
     if rows:
         say(str(rows), err=True)
     if failed:
@@ -222,19 +218,9 @@ def run(ctx: click.Context) -> None:
 
 
 def block_sending(
-    ctx: click.Context,
-    queue: str,
-    what: dict[str, Any],
-    note: str,
-    actor: str,
-    *,
-    consuming: bool,
-    as_json: bool,
+    ctx: click.Context, queue: str, task: str, note: str, actor: str, *, consuming: bool, as_json: bool
 ) -> None:
     """``block --queue``: nothing is sent to a queue any more, or nothing of one task to it."""
-    task = what.pop("task")
-    if any(what.values()):
-        raise click.UsageError("--queue goes with --task only; it holds until somebody unblocks it")
     if consuming and task:
         raise click.UsageError("--consuming is about a whole queue; of one task: `pause --task`")
     is_new = _desk(ctx).block(queue, task, consuming=consuming, actor=actor or default_actor(), note=note)
@@ -248,10 +234,7 @@ def unblock_sending(
     ctx: click.Context, queue: str, task: str, note: str, actor: str, *, as_json: bool
 ) -> None:
     """``unblock --queue``: what waits is sent at once."""
-    try:
-        due = _desk(ctx).unblock(queue, task, actor=actor or default_actor(), note=note)
-    except MessageNotFound as error:
-        raise Refused(str(error)) from error
+    due = _desk(ctx).unblock(queue, task, actor=actor or default_actor(), note=note)
     told = {"kind": "queue", "queue": queue, "task": task, "destinations": due}
     line = f"unblocked  sending to queue {queue}; {count_of(due, 'destination')} tried now"
     answer(told, line, as_json=as_json)

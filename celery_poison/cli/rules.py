@@ -10,7 +10,7 @@ import click
 
 from celery_poison.blocks import Kind, Rule
 from celery_poison.cli.outbox import block_sending, unblock_sending
-from celery_poison.cli.output import answer, print_json, print_table, say
+from celery_poison.cli.output import answer, answer_table, print_json, print_table, say
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
 from celery_poison.ledger.pauses import Scope
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
@@ -54,16 +54,7 @@ _IF_VERSION = click.option(
     json_option,
 )
 def block(
-    ctx: click.Context,
-    queue: str,
-    consuming: bool,
-    expires: float | None,
-    as_list: bool,
-    force: bool,
-    note: str,
-    actor: str,
-    as_json: bool,
-    **what: Any,
+    ctx: click.Context, consuming: bool, expires: float | None, as_list: bool, as_json: bool, **how: Any
 ) -> None:
     """Send new messages of a task, or those like a known poison, to quarantine without running them.
 
@@ -79,9 +70,12 @@ def block(
     celery -A proj poison block --queue mail --note "the mail server is down"
     celery -A proj poison block --list
     """
-    if queue:
-        what |= {"expires": expires}
-        block_sending(ctx, queue, what, note, actor, consuming=consuming, as_json=as_json)
+    if queue := how.pop("queue"):
+        if how["fingerprint"] or how["like"] or expires:
+            raise click.UsageError("--queue goes with --task only; it holds until somebody unblocks it")
+        block_sending(
+            ctx, queue, how["task"], how["note"], how["actor"], consuming=consuming, as_json=as_json
+        )
         return
     if consuming:
         raise click.UsageError("--consuming goes with --queue")
@@ -89,22 +83,17 @@ def block(
     if as_list:
         _show_blocks(quarantine.blocks(), as_json=as_json)
         return
-    how: dict[str, Any] = {"seconds": expires, "actor": actor, "note": note}
-    rule = _blocked(quarantine, _chosen(quarantine, **what), force, how)
-    answer(rule.as_dict(), _block_line(rule), as_json=as_json, hint=_SOON)
-
-
-def _blocked(quarantine: Quarantine, what: tuple[Kind, str, str], force: bool, how: dict[str, Any]) -> Rule:
-    kind, name, task = what
+    kind, name, task = _chosen(
+        quarantine, **{each: how.pop(each) for each in ("task", "fingerprint", "like")}
+    )
+    force = how.pop("force")
     if kind is Kind.TASK:
-        return quarantine.block_task(name, force=force, **how)
-    return quarantine.block_fingerprint(name, task=task, **how)
-
-
-def _block_line(rule: Rule) -> str:
+        rule = quarantine.block_task(name, force=force, seconds=expires, **how)
+    else:
+        rule = quarantine.block_fingerprint(name, task=task, seconds=expires, **how)
     of = f" of {rule.task or 'any task'}" if rule.kind is Kind.FINGERPRINT else ""
     until = f"until {when(rule.until)}" if rule.until else "until somebody unblocks it"
-    return f"blocked  {rule.kind} {rule.name}{of}, {until}"
+    answer(rule.as_dict(), f"blocked  {rule.kind} {rule.name}{of}, {until}", as_json=as_json, hint=_SOON)
 
 
 @verb(*_WHAT, _QUEUE, *who_options, json_option)
@@ -142,21 +131,18 @@ def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> t
 
 
 def _show_blocks(found: BlockList, *, as_json: bool) -> None:
+    def row(rule: Rule) -> list[str]:
+        until = when(rule.until) if rule.until else "until unblocked"
+        why = f"{rule.actor}: {rule.note or '-'}" if rule.actor else f"{rule.convictions} convictions"
+        return [rule.kind, rule.name, rule.task or "any", when(rule.since), until, why]
+
     if as_json:
         print_json(found.as_dict())
         return
-    if found.rules:
-        print_table(["KIND", "NAME", "TASK", "SINCE", "UNTIL", "WHY"], map(_block_row, found.rules))
-    else:
-        click.echo("nothing is blocked", err=True)
+    headings = ("KIND", "NAME", "TASK", "SINCE", "UNTIL", "WHY")
+    answer_table(found.rules, headings, row, "nothing is blocked", as_json=False)
     for sentence in found.ignored:
         say(sentence, err=True)
-
-
-def _block_row(rule: Rule) -> list[str]:
-    until = when(rule.until) if rule.until else "until unblocked"
-    why = f"{rule.convictions} convictions" if not rule.actor else f"{rule.actor}: {rule.note or '-'}"
-    return [rule.kind, rule.name, rule.task or "any", when(rule.since), until, why]
 
 
 # --- pauses ------------------------------------------------------------------------------------
@@ -180,9 +166,7 @@ def _scope(queue: str, task: str) -> tuple[Scope, str]:
     *who_options,
     json_option,
 )
-def pause(
-    ctx: click.Context, queue: str, task: str, force: bool, note: str, actor: str, as_json: bool
-) -> None:
+def pause(ctx: click.Context, queue: str, task: str, as_json: bool, **how: Any) -> None:
     """Keep the messages of a queue, or of a task, in place until somebody resumes it.
 
     Every worker acts on it within about a heartbeat, and so does one that starts later. What runs already
@@ -194,8 +178,7 @@ def pause(
     """
     scope, name = _scope(queue, task)
     quarantine = Quarantine(app_of(ctx))
-    act = quarantine.pause_queue if scope is Scope.QUEUE else quarantine.pause_task
-    paused = act(name, actor=actor, note=note, force=force)
+    paused = (quarantine.pause_queue if queue else quarantine.pause_task)(name, **how)
     answer(paused.as_dict(), f"paused  {scope} {name}", as_json=as_json, hint=_SOON)
 
 
@@ -205,9 +188,7 @@ def pause(
     *who_options,
     json_option,
 )
-def resume(
-    ctx: click.Context, queue: str, task: str, worker: str, note: str, actor: str, as_json: bool
-) -> None:
+def resume(ctx: click.Context, queue: str, task: str, worker: str, as_json: bool, **who: str) -> None:
     """Let the messages of a paused queue, or of a paused task, go on.
 
     Workers that suspended themselves from the queue consume it again, too.
@@ -217,14 +198,13 @@ def resume(
     celery -A proj poison resume --queue mails --worker worker1@example.com
     celery -A proj poison resume --task shop.convert
     """
-    scope, name = _scope(queue, task)
-    quarantine = Quarantine(app_of(ctx))
-    if scope is Scope.QUEUE:
-        over = quarantine.resume_queue(name, worker=worker, actor=actor, note=note)
-    elif worker:
+    _, name = _scope(queue, task)
+    if worker and task:
         raise click.UsageError("--worker goes with --queue")
-    else:
-        over = quarantine.resume_task(name, actor=actor, note=note)
+    quarantine = Quarantine(app_of(ctx))
+    over = (
+        quarantine.resume_queue(name, worker=worker, **who) if queue else quarantine.resume_task(name, **who)
+    )
     lines = [f"resumed  {each.scope} {each.name}{each.worker and f' of {each.worker}'}" for each in over]
     answer([each.as_dict() for each in over], *lines, as_json=as_json, hint=_SOON)
 
