@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from celery_poison.cli.output import print_json, print_records, say
+from celery_poison.cli.output import answer_records, print_json, say, wants_json
 from celery_poison.cli.session import (
     REFUSED,
     Option,
@@ -82,7 +82,6 @@ class Order:
     yes: bool = False
     note: str = ""
     actor: str = ""
-    as_json: bool = False
     state: State = State.NDLV
     resolution: str = ""
     older_than: float = 0.0
@@ -271,8 +270,8 @@ def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
         act(ids, actor=order.actor, note=order.note, **more, on_outcome=outcomes.append)
     finally:
         # Also after Ctrl-C or a lost Redis: what was done is done, and is said.
-        _report(verb, outcomes, as_json=order.as_json)
-    if not outcomes and not order.as_json:
+        _report(verb, outcomes)
+    if not outcomes and not wants_json():
         click.echo("nothing matched", err=True)
     if not outcomes or not all(outcome.done for outcome in outcomes):
         ctx.exit(REFUSED)
@@ -286,7 +285,7 @@ def chosen(quarantine: Quarantine, verb: str, order: Order) -> Sequence[str]:
     mids = Chosen((record.mid for record in order.select(quarantine)), order.words)
     if len(mids) > 1 and not order.yes:
         messages = count_of(len(mids), "message")
-        if order.as_json or not sys.stdin.isatty():
+        if wants_json() or not sys.stdin.isatty():
             raise click.UsageError(
                 f"{messages} match: add --yes to {verb} them all, or --dry-run to see them"
             )
@@ -312,18 +311,16 @@ def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
             found.append(record)
         except PoisonError as error:
             refusals.append(str(error))
-    if order.as_json:
-        print_json([record.as_dict() for record in found])
-    else:
-        print_records(found, quarantine.queries.now_ms() / 1000, "nothing matches")
+    answer_records(found, quarantine.queries.now_ms() / 1000, "nothing matches")
+    if not wants_json():
         click.echo(f"{count_of(len(found), 'message')} would be {PAST[verb]}", err=True)
     for refusal in refusals:
         say(refusal, err=True)
     return REFUSED if refusals or not found else 0
 
 
-def _report(verb: str, outcomes: Sequence[Outcome], *, as_json: bool) -> None:
-    if as_json:
+def _report(verb: str, outcomes: Sequence[Outcome]) -> None:
+    if wants_json():
         print_json([outcome.as_dict() for outcome in outcomes])
         return
     for outcome in outcomes:

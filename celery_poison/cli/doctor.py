@@ -17,7 +17,7 @@ from kombu.transport import redis as kombu_redis
 from celery_poison import hooks
 from celery_poison.broker.publish import bounded_connection
 from celery_poison.cli import redis_checks
-from celery_poison.cli.output import print_json
+from celery_poison.cli.output import print_json, wants_json
 from celery_poison.cli.redis_checks import Finding
 from celery_poison.cli.session import REFUSED, UNREACHABLE, app_of, json_option, verb
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
@@ -45,7 +45,7 @@ _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
     click.option("--notify", is_flag=True, help="Send a test to everything that poison_notify names."),
     json_option,
 )
-def doctor(ctx: click.Context, notify: bool, as_json: bool) -> None:
+def doctor(ctx: click.Context, notify: bool) -> None:
     """Check settings, Redis, permissions, clock, broker and result backend; each with its cure.
 
     Exit status: 0 nothing failed, 1 something did, 3 Redis is unreachable.
@@ -58,12 +58,12 @@ def doctor(ctx: click.Context, notify: bool, as_json: bool) -> None:
     findings: list[Finding] = []
     for finding in chain(examine(app_of(ctx)), _notify(app_of(ctx)) if notify else ()):
         findings.append(finding)
-        if not as_json:
+        if not wants_json():
             level = ctx.obj.style(f"{finding.level:<4}", fg=_COLOURS[finding.level])
             ctx.obj.echo(f"{level}  {finding.check:<13}{clean(finding.said)}")
             if finding.cure:
                 ctx.obj.echo(f"{'':19}cure: {clean(finding.cure)}")
-    if as_json:
+    if wants_json():
         print_json([finding.as_dict() for finding in findings])
     broken = [finding.check for finding in findings if finding.broken]
     ctx.exit(UNREACHABLE if "reachable" in broken else REFUSED if broken else 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from celery_poison.cli.output import print_json, say
+from celery_poison.cli.output import print_json, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb, who_options
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.arguments import arguments
@@ -65,13 +65,13 @@ def edit(ctx: click.Context, **options: Any) -> None:
     if change == Change():
         change = _ask(quarantine, mid, options)
     if options["dry_run"]:
-        _show(ctx, quarantine.draft(mid, change, force=options["force"]), as_json=options["as_json"])
+        _show(ctx, quarantine.draft(mid, change, force=options["force"]))
         return
     how = {name: options[name] for name in ("hold", "actor", "note", "force")}
     outcome = quarantine.edit(
         mid, args=change.args, kwargs=change.kwargs, set=change.values, queue=change.queue, **how
     )
-    _report(outcome, held=options["hold"], as_json=options["as_json"])
+    _report(outcome, held=options["hold"])
     if not outcome.done:
         ctx.exit(REFUSED)
 
@@ -101,7 +101,7 @@ def _pair(text: str) -> tuple[str, Any]:
 
 def _ask(quarantine: Quarantine, mid: str, options: dict[str, Any]) -> Change:
     """Let a person change the call in an editor, as often as it takes until it can be read."""
-    if options["as_json"] or not _has_terminal():
+    if wants_json() or not _has_terminal():
         raise click.UsageError("say what to change: --args, --kwargs, --set or --queue")
     record, call = quarantine.call(mid)
     shown = {"args": call.args, "kwargs": call.kwargs, "queue": record.queue}
@@ -128,8 +128,8 @@ def _edited(text: str) -> Change:
     raise ValueError("give an object with args (an array), kwargs (an object) and queue (text)")
 
 
-def _show(ctx: click.Context, draft: Draft, *, as_json: bool) -> None:
-    if as_json:
+def _show(ctx: click.Context, draft: Draft) -> None:
+    if wants_json():
         call = {"args": draft.new.args, "kwargs": draft.new.kwargs}
         print_json({"mid": draft.record.mid, "id": draft.record.id, **call, "queue": draft.queue})
         return
@@ -144,8 +144,8 @@ def _show(ctx: click.Context, draft: Draft, *, as_json: bool) -> None:
     click.echo("1 message would be edited", err=True)
 
 
-def _report(outcome: Edited, *, held: bool, as_json: bool) -> None:
-    if as_json:
+def _report(outcome: Edited, *, held: bool) -> None:
+    if wants_json():
         print_json([outcome.as_dict()])
         return
     whom = "  ".join(part for part in (outcome.id, outcome.task) if part)

@@ -9,7 +9,7 @@ from itertools import islice
 
 import click
 
-from celery_poison.cli.output import answer, answer_table, print_json, say
+from celery_poison.cli.output import answer, answer_table, print_json, say, wants_json
 from celery_poison.cli.session import (
     REFUSED,
     app_of,
@@ -59,7 +59,7 @@ def _desk(ctx: click.Context) -> OutboxDesk:
 
 
 @verb(json_option, name="status", group=outbox)
-def status(ctx: click.Context, as_json: bool) -> None:
+def status(ctx: click.Context) -> None:
     """Say for each destination how much waits, why, and when it is tried again.
 
     \b
@@ -69,12 +69,12 @@ def status(ctx: click.Context, as_json: bool) -> None:
     desk = _desk(ctx)
     lanes, failed = desk.lanes(), sum(1 for _ in desk.messages(failed=True))
     rows = waiting_rows(plugin_of(app_of(ctx)).settings.outbox_database)
-    if as_json:
+    if wants_json():
         told = {"destinations": [lane.as_dict() for lane in lanes], "failed": failed}
         print_json({**told, "database": rows and rows._asdict()})
         return
     headings = ("QUEUE", "TASK", "WAITING", "TRIES", "WHY", "NEXT")
-    answer_table(lanes, headings, _lane_row, "nothing waits to be sent", as_json=False)
+    answer_table(lanes, headings, _lane_row, "nothing waits to be sent")
     if rows:
         say(str(rows), err=True)
     if failed:
@@ -103,7 +103,7 @@ def _lane_row(lane: LaneRecord) -> list[object]:
     name="list",
     group=outbox,
 )
-def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int, as_json: bool) -> None:
+def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int) -> None:
     """List what waits, in the order in which it will be sent.
 
     \b
@@ -112,7 +112,7 @@ def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int, a
     celery -A proj poison outbox list --failed --json | jq '.[].seq'
     """
     found = [*islice(_desk(ctx).messages(queue, task, failed=failed), limit)]
-    answer_table(found, ["NUMBER", "ID", "TASK", "QUEUE", "AGE", "BYTES"], _row, "nothing", as_json=as_json)
+    answer_table(found, ["NUMBER", "ID", "TASK", "QUEUE", "AGE", "BYTES"], _row, "nothing")
 
 
 def _row(found: Waiting) -> list[object]:
@@ -124,7 +124,7 @@ def _row(found: Waiting) -> list[object]:
 
 
 @verb(click.argument("number", type=click.IntRange(1)), json_option, name="show", group=outbox)
-def show(ctx: click.Context, number: int, as_json: bool) -> None:
+def show(ctx: click.Context, number: int) -> None:
     """Show one message: where it goes, its headers and properties. Its body is not decoded.
 
     \b
@@ -133,13 +133,11 @@ def show(ctx: click.Context, number: int, as_json: bool) -> None:
     """
     told = _desk(ctx).find(number).details()
     lines = (f"{name:<16}{when(value) if name == 'at' else value}" for name, value in told.items())
-    answer(told, *lines, as_json=as_json)
+    answer(told, *lines)
 
 
 @verb(_NUMBERS, *_SELECT[:2], *who_options, json_option, name="retry", group=outbox)
-def retry(
-    ctx: click.Context, numbers: tuple[int, ...], queue: str, task: str, note: str, actor: str, as_json: bool
-) -> None:
+def retry(ctx: click.Context, numbers: tuple[int, ...], queue: str, task: str, note: str, actor: str) -> None:
     """Send again at once: these NUMBERs, or all that waits, or what waits for one queue or task.
 
     What is blocked stays: unblock it. A failed message that does not wait any more is named by its number.
@@ -151,10 +149,10 @@ def retry(
     """
     desk, who = _desk(ctx), actor or default_actor()
     if numbers:
-        _each(ctx, numbers, lambda seq: desk.retry(seq, actor=who, note=note), "retried", as_json=as_json)
+        _each(ctx, numbers, lambda seq: desk.retry(seq, actor=who, note=note), "retried")
         return
     due = desk.resend(queue, task)
-    answer({"destinations": due}, f"{count_of(due, 'destination')} tried again now", as_json=as_json)
+    answer({"destinations": due}, f"{count_of(due, 'destination')} tried again now")
 
 
 @verb(
@@ -164,19 +162,17 @@ def retry(
     name="drop",
     group=outbox,
 )
-def drop(ctx: click.Context, numbers: tuple[int, ...], note: str, actor: str, as_json: bool) -> None:
+def drop(ctx: click.Context, numbers: tuple[int, ...], note: str, actor: str) -> None:
     """Delete messages that were not sent. Nobody is told, and nothing brings them back.
 
     \b
     celery -A proj poison outbox drop 17 --note "sent by hand"
     """
     desk, who = _desk(ctx), actor or default_actor()
-    _each(ctx, numbers, lambda seq: desk.drop(seq, actor=who, note=note), "dropped", as_json=as_json)
+    _each(ctx, numbers, lambda seq: desk.drop(seq, actor=who, note=note), "dropped")
 
 
-def _each(
-    ctx: click.Context, numbers: tuple[int, ...], act: Callable[[int], None], done: str, *, as_json: bool
-) -> None:
+def _each(ctx: click.Context, numbers: tuple[int, ...], act: Callable[[int], None], done: str) -> None:
     errors: dict[int, str] = {}
     numbers = tuple(dict.fromkeys(numbers))
     for seq in numbers:
@@ -184,11 +180,11 @@ def _each(
             act(seq)
         except MessageNotFound as error:
             errors[seq] = str(error)
-    if as_json:
-        print_json([{"seq": seq, "done": seq not in errors, "error": errors.get(seq, "")} for seq in numbers])
-    else:
-        for seq in numbers:
-            say(errors.get(seq, f"{done}  {seq}"), err=seq in errors)
+    told = [{"seq": seq, "done": seq not in errors, "error": errors.get(seq, "")} for seq in numbers]
+    answer(told, *(f"{done}  {seq}" for seq in numbers if seq not in errors))
+    if not wants_json():
+        for refusal in errors.values():
+            say(refusal, err=True)
     if errors:
         ctx.exit(REFUSED)
 
@@ -218,7 +214,7 @@ def run(ctx: click.Context) -> None:
 
 
 def block_sending(
-    ctx: click.Context, queue: str, task: str, note: str, actor: str, *, consuming: bool, as_json: bool
+    ctx: click.Context, queue: str, task: str, note: str, actor: str, *, consuming: bool
 ) -> None:
     """``block --queue``: nothing is sent to a queue any more, or nothing of one task to it."""
     if consuming and task:
@@ -227,14 +223,12 @@ def block_sending(
     of = f" of task {task}" if task else ""
     was, too = "" if is_new else " (it was)", ", and consuming it" if consuming else ""
     line = f"blocked  sending{of} to queue {queue}{too}, until somebody unblocks it{was}"
-    answer({"kind": "queue", "queue": queue, "task": task, "new": is_new}, line, as_json=as_json)
+    answer({"kind": "queue", "queue": queue, "task": task, "new": is_new}, line)
 
 
-def unblock_sending(
-    ctx: click.Context, queue: str, task: str, note: str, actor: str, *, as_json: bool
-) -> None:
+def unblock_sending(ctx: click.Context, queue: str, task: str, note: str, actor: str) -> None:
     """``unblock --queue``: what waits is sent at once."""
     due = _desk(ctx).unblock(queue, task, actor=actor or default_actor(), note=note)
     told = {"kind": "queue", "queue": queue, "task": task, "destinations": due}
     line = f"unblocked  sending to queue {queue}; {count_of(due, 'destination')} tried now"
-    answer(told, line, as_json=as_json)
+    answer(told, line)

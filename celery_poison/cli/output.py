@@ -28,9 +28,14 @@ def say(line: object, *, err: bool = False) -> None:
     click.echo(clean(line), err=err)
 
 
-def answer(value: Any, *lines: object, as_json: bool, hint: str = "") -> None:
+def wants_json() -> bool:
+    """Return whether --json was typed."""
+    return bool(click.get_current_context().params.get("as_json"))
+
+
+def answer(value: Any, *lines: object, hint: str = "") -> None:
     """Print what a verb has done: JSON, or lines; the hint is for whoever reads those."""
-    if as_json:
+    if wants_json():
         print_json(value)
         return
     for line in lines:
@@ -45,13 +50,13 @@ def answer_table(
     row: Callable[[Any], Sequence[object]],
     empty: str,
     *,
-    as_json: bool,
+    fit: bool = False,
 ) -> None:
     """Print records: JSON, or a row for each of them; ``empty`` goes to stderr where there are none."""
-    if as_json:
+    if wants_json():
         print_json([each.as_dict() for each in found])
     elif found:
-        print_table(headings, map(row, found))
+        print_table(headings, map(row, found), fit=fit)
     else:
         say(empty, err=True)
 
@@ -103,23 +108,22 @@ def _width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def print_records(records: Sequence[MessageRecord], now: float, empty: str) -> None:
-    """Print messages as a table whose headings are names of filters; ``now``: the ledger's time in seconds.
+def answer_records(records: Sequence[MessageRecord], now: float, empty: str) -> None:
+    """Print messages: JSON, or a table whose headings are names of filters.
 
     Args:
-        empty: what is said where there are none.
+        now: the ledger's time, in seconds.
     """
-    if not records:
-        say(empty, err=True)
-        return
     several = len({record.state for record in records}) > 1
     headings = ("ID", "TASK", "CAUSE", "DEATHS", "AGE", "ARGUMENTS", *(["STATE"] if several else []))
     ids = [record.id for record in records]
     names = [record.id if ids.count(record.id) == 1 else record.mid for record in records]
-    rows: list[Sequence[object]] = []
-    for name, record in zip(names, records, strict=True):
+
+    def row(record: MessageRecord) -> Sequence[object]:
+        name = record.id if ids.count(record.id) == 1 else record.mid
         since = record.quarantined_at or record.first_seen or record.last_seen
         age, cause = duration(now - since) if since else "-", causes.short(record.cause) or "-"
-        row = short(name, names), record.task, cause, record.crashes, age, record.arguments or "-"
-        rows.append((*row, record.state) if several else row)
-    print_table(headings, rows, fit=True)
+        cells = short(name, names), record.task, cause, record.crashes, age, record.arguments or "-"
+        return (*cells, record.state) if several else cells
+
+    answer_table(records, headings, row, empty, fit=True)

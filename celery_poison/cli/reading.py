@@ -14,7 +14,7 @@ from celery import Celery
 from kombu.utils.json import dumps
 
 from celery_poison import causes
-from celery_poison.cli.output import ROWS, print_json, print_records, print_rows, print_table, say
+from celery_poison.cli.output import ROWS, answer_records, answer_table, print_json, print_rows, wants_json
 from celery_poison.cli.session import app_of, filter_options, json_option, open_quarantine, verb
 from celery_poison.ledger.journal import Extent
 from celery_poison.model import MessageRecord
@@ -57,7 +57,6 @@ def list_(
     filters: Sequence[str],
     limit: int | None,
     offset: int,
-    as_json: bool,
 ) -> None:
     """List messages, those in quarantine unless told otherwise, newest first.
 
@@ -72,18 +71,15 @@ def list_(
     celery -A proj poison list --state FAIL --limit 20 --json
     """
     where = Filter.parse(*filters) if filters else None
-    shown = limit if as_json or limit else ROWS
+    shown = limit if wants_json() or limit else ROWS
     quarantine = open_quarantine(ctx)
     beyond = None if shown is None else shown + 1
     found = quarantine.list(state=state, candidates=candidates, where=where, limit=beyond, offset=offset)
     page = found[:shown]
-    if as_json:
-        print_json([record.as_dict() for record in page])
-        return
     what = "candidates" if candidates else f"messages in state {state.upper()}" if state != "NDLV" else ""
-    empty = _nothing(quarantine, what or "messages in quarantine", filters)
-    print_records(page, quarantine.queries.now_ms() / 1000, empty if not page else "")
-    if len(found) > len(page):
+    empty = "" if page else _nothing(quarantine, what or "messages in quarantine", filters)
+    answer_records(page, quarantine.queries.now_ms() / 1000, empty)
+    if len(found) > len(page) and not wants_json():
         click.echo(f"there are more: --offset {offset + len(page)} shows the next", err=True)
 
 
@@ -111,7 +107,7 @@ def _nothing(quarantine: Quarantine, what: str, filters: Sequence[str]) -> str:
     limit_option,
     json_option,
 )
-def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | None, as_json: bool) -> None:
+def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | None) -> None:
     """Count what is in quarantine by cause and task, the largest group first.
 
     RELAPSED counts those that had been released before, and died again. A group's id may be given to release,
@@ -124,33 +120,22 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
     """
     where = Filter.parse(*filters) if filters else Filter()
     quarantine = open_quarantine(ctx)
-    page, total = quarantine.finder.groups(where, By(by), limit or (0 if as_json else ROWS))
-    if as_json:
-        print_json([group.as_dict() for group in page])
-        return
-    if not page:
-        say(_nothing(quarantine, "messages in quarantine", filters), err=True)
-        return
+    page, total = quarantine.finder.groups(where, By(by), limit or (0 if wants_json() else ROWS))
     now = quarantine.queries.now_ms() / 1000
-    fingerprint = ("FINGERPRINT",) if by == By.FINGERPRINT else ()
-    headings = ("CAUSE", "TASK", "MESSAGES", "RELAPSED", "OLDEST", "NEWEST", *fingerprint, "GROUP")
-    print_table(headings, (_group_row(group, now, bool(fingerprint)) for group in page), fit=True)
-    if total > len(page):
+    fine = by == By.FINGERPRINT
+    headings = ["CAUSE", "TASK", "MESSAGES", "RELAPSED", "OLDEST", "NEWEST", "GROUP"]
+    if fine:
+        headings.insert(6, "FINGERPRINT")
+
+    def row(group: Group) -> Sequence[object]:
+        cells = [causes.short(group.cause) or "-", group.task, group.count, group.relapsed]
+        cells += [duration(now - group.first_seen), duration(now - group.last_seen)]
+        return [*cells, group.fingerprint or "-", group.group] if fine else [*cells, group.group]
+
+    empty = "" if page else _nothing(quarantine, "messages in quarantine", filters)
+    answer_table(page, headings, row, empty, fit=True)
+    if total > len(page) and not wants_json():
         click.echo(f"there are {total} groups: --limit shows more of them", err=True)
-
-
-def _group_row(group: Group, now: float, fingerprint: bool) -> Sequence[object]:
-    ages = duration(now - group.first_seen), duration(now - group.last_seen)
-    which = (group.fingerprint or "-",) if fingerprint else ()
-    return (
-        causes.short(group.cause) or "-",
-        group.task,
-        group.count,
-        group.relapsed,
-        *ages,
-        *which,
-        group.group,
-    )
 
 
 # --- show --------------------------------------------------------------------------------------
@@ -161,7 +146,7 @@ def _group_row(group: Group, now: float, fingerprint: bool) -> Sequence[object]:
     click.option("--raw", is_flag=True, help="Write the body to stdout, byte for byte as it was received."),
     json_option,
 )
-def show(ctx: click.Context, id: str, raw: bool, as_json: bool) -> None:
+def show(ctx: click.Context, id: str, raw: bool) -> None:
     """Tell a message's story: where it died, with which arguments, what to type next, and all that is known.
 
     ID is a task id, or a mid where several messages carry one task id; what is unique of it will do. The body
@@ -172,17 +157,17 @@ def show(ctx: click.Context, id: str, raw: bool, as_json: bool) -> None:
     celery -A proj poison show ID --json | jq .body
     celery -A proj poison show ID --raw > body.bin
     """
-    if raw and as_json:
+    if raw and wants_json():
         raise click.UsageError("--raw and --json exclude each other")
     quarantine = open_quarantine(ctx)
     if raw:
         click.echo(quarantine.message(quarantine.get(id).mid).body, nl=False)
         return
     detail = quarantine.detail(id)
-    if not as_json:
+    if wants_json():
+        print_json(whole(detail))
+    else:
         _tell(ctx.obj, app_of(ctx), detail)
-        return
-    print_json(whole(detail))
 
 
 def whole(detail: Detail) -> dict[str, Any]:
@@ -314,7 +299,7 @@ def journal() -> None:
     click.option("--json", "as_json", is_flag=True, help="One JSON object in each line, and nothing else."),
     group=journal,
 )
-def tail(ctx: click.Context, lines: int, follow: bool, as_json: bool) -> None:
+def tail(ctx: click.Context, lines: int, follow: bool) -> None:
     """Print the newest entries, the newest last.
 
     \b
@@ -328,7 +313,7 @@ def tail(ctx: click.Context, lines: int, follow: bool, as_json: bool) -> None:
     while True:
         for entry in entries:
             last = entry["at"]
-            click.echo(dumps(entry) if as_json else _line(entry))
+            click.echo(dumps(entry) if wants_json() else _line(entry))
         if not follow:
             return
         time.sleep(_PAUSE)

@@ -10,7 +10,7 @@ import click
 
 from celery_poison.blocks import Kind, Rule
 from celery_poison.cli.outbox import block_sending, unblock_sending
-from celery_poison.cli.output import answer, answer_table, print_json, print_table, say
+from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
 from celery_poison.ledger.pauses import Scope
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
@@ -53,9 +53,7 @@ _IF_VERSION = click.option(
     *who_options,
     json_option,
 )
-def block(
-    ctx: click.Context, consuming: bool, expires: float | None, as_list: bool, as_json: bool, **how: Any
-) -> None:
+def block(ctx: click.Context, consuming: bool, expires: float | None, as_list: bool, **how: Any) -> None:
     """Send new messages of a task, or those like a known poison, to quarantine without running them.
 
     Every worker acts on it within about a heartbeat. What runs already goes on. A message that is released
@@ -73,15 +71,13 @@ def block(
     if queue := how.pop("queue"):
         if how["fingerprint"] or how["like"] or expires:
             raise click.UsageError("--queue goes with --task only; it holds until somebody unblocks it")
-        block_sending(
-            ctx, queue, how["task"], how["note"], how["actor"], consuming=consuming, as_json=as_json
-        )
+        block_sending(ctx, queue, how["task"], how["note"], how["actor"], consuming=consuming)
         return
     if consuming:
         raise click.UsageError("--consuming goes with --queue")
     quarantine = Quarantine(app_of(ctx))
     if as_list:
-        _show_blocks(quarantine.blocks(), as_json=as_json)
+        _show_blocks(quarantine.blocks())
         return
     kind, name, task = _chosen(
         quarantine, **{each: how.pop(each) for each in ("task", "fingerprint", "like")}
@@ -93,11 +89,11 @@ def block(
         rule = quarantine.block_fingerprint(name, task=task, seconds=expires, **how)
     of = f" of {rule.task or 'any task'}" if rule.kind is Kind.FINGERPRINT else ""
     until = f"until {when(rule.until)}" if rule.until else "until somebody unblocks it"
-    answer(rule.as_dict(), f"blocked  {rule.kind} {rule.name}{of}, {until}", as_json=as_json, hint=_SOON)
+    answer(rule.as_dict(), f"blocked  {rule.kind} {rule.name}{of}, {until}", hint=_SOON)
 
 
 @verb(*_WHAT, _QUEUE, *who_options, json_option)
-def unblock(ctx: click.Context, queue: str, note: str, actor: str, as_json: bool, **what: str) -> None:
+def unblock(ctx: click.Context, queue: str, note: str, actor: str, **what: str) -> None:
     """Let new messages of a task, or like a known poison, run again; with --queue, be sent again, at once.
 
     What is in quarantine stays there: release it. The convictions of the fingerprint are forgotten.
@@ -108,13 +104,13 @@ def unblock(ctx: click.Context, queue: str, note: str, actor: str, as_json: bool
     celery -A proj poison unblock --queue mail
     """
     if queue:
-        unblock_sending(ctx, queue, what["task"], note, actor, as_json=as_json)
+        unblock_sending(ctx, queue, what["task"], note, actor)
         return
     quarantine = Quarantine(app_of(ctx))
     kind, name, _ = _chosen(quarantine, **what)
     version = quarantine.unblock(kind, name, actor=actor, note=note)
     told = {"kind": kind, "name": name, "version": version}
-    answer(told, f"unblocked  {kind} {name}", as_json=as_json, hint=_SOON)
+    answer(told, f"unblocked  {kind} {name}", hint=_SOON)
 
 
 def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> tuple[Kind, str, str]:
@@ -130,17 +126,17 @@ def _chosen(quarantine: Quarantine, task: str, fingerprint: str, like: str) -> t
     )
 
 
-def _show_blocks(found: BlockList, *, as_json: bool) -> None:
+def _show_blocks(found: BlockList) -> None:
     def row(rule: Rule) -> list[str]:
         until = when(rule.until) if rule.until else "until unblocked"
         why = f"{rule.actor}: {rule.note or '-'}" if rule.actor else f"{rule.convictions} convictions"
         return [rule.kind, rule.name, rule.task or "any", when(rule.since), until, why]
 
-    if as_json:
+    if wants_json():
         print_json(found.as_dict())
         return
     headings = ("KIND", "NAME", "TASK", "SINCE", "UNTIL", "WHY")
-    answer_table(found.rules, headings, row, "nothing is blocked", as_json=False)
+    answer_table(found.rules, headings, row, "nothing is blocked")
     for sentence in found.ignored:
         say(sentence, err=True)
 
@@ -166,7 +162,7 @@ def _scope(queue: str, task: str) -> tuple[Scope, str]:
     *who_options,
     json_option,
 )
-def pause(ctx: click.Context, queue: str, task: str, as_json: bool, **how: Any) -> None:
+def pause(ctx: click.Context, queue: str, task: str, **how: Any) -> None:
     """Keep the messages of a queue, or of a task, in place until somebody resumes it.
 
     Every worker acts on it within about a heartbeat, and so does one that starts later. What runs already
@@ -179,7 +175,7 @@ def pause(ctx: click.Context, queue: str, task: str, as_json: bool, **how: Any) 
     scope, name = _scope(queue, task)
     quarantine = Quarantine(app_of(ctx))
     paused = (quarantine.pause_queue if queue else quarantine.pause_task)(name, **how)
-    answer(paused.as_dict(), f"paused  {scope} {name}", as_json=as_json, hint=_SOON)
+    answer(paused.as_dict(), f"paused  {scope} {name}", hint=_SOON)
 
 
 @verb(
@@ -188,7 +184,7 @@ def pause(ctx: click.Context, queue: str, task: str, as_json: bool, **how: Any) 
     *who_options,
     json_option,
 )
-def resume(ctx: click.Context, queue: str, task: str, worker: str, as_json: bool, **who: str) -> None:
+def resume(ctx: click.Context, queue: str, task: str, worker: str, **who: str) -> None:
     """Let the messages of a paused queue, or of a paused task, go on.
 
     Workers that suspended themselves from the queue consume it again, too.
@@ -206,7 +202,7 @@ def resume(ctx: click.Context, queue: str, task: str, worker: str, as_json: bool
         quarantine.resume_queue(name, worker=worker, **who) if queue else quarantine.resume_task(name, **who)
     )
     lines = [f"resumed  {each.scope} {each.name}{each.worker and f' of {each.worker}'}" for each in over]
-    answer([each.as_dict() for each in over], *lines, as_json=as_json, hint=_SOON)
+    answer([each.as_dict() for each in over], *lines, hint=_SOON)
 
 
 # --- policy ------------------------------------------------------------------------------------
@@ -230,7 +226,7 @@ _OF_QUEUE = click.option("--queue", default="", help="In the place of TASK: all 
 
 
 @verb(click.argument("task", required=False), _OF_QUEUE, json_option, group=policy)
-def get(ctx: click.Context, task: str | None, queue: str, as_json: bool) -> None:
+def get(ctx: click.Context, task: str | None, queue: str) -> None:
     """Show what each task, or one TASK, tolerates, and where that comes from.
 
     What differs in a queue has a line of its own, queue:NAME.
@@ -245,7 +241,7 @@ def get(ctx: click.Context, task: str | None, queue: str, as_json: bool) -> None
     task = A_QUEUE + queue if queue else task
     policies = Quarantine(app_of(ctx)).policies()
     found = [each for each in policies.tasks if task in (None, each.task)]
-    if as_json:
+    if wants_json():
         print_json({**policies.as_dict(), "tasks": [each.as_dict() for each in found]})
     else:
         if found:
@@ -270,9 +266,7 @@ def get(ctx: click.Context, task: str | None, queue: str, as_json: bool) -> None
     name="set",
     group=policy,
 )
-def set_(
-    ctx: click.Context, task: str, options: Sequence[str], queue: str, as_json: bool, **how: Any
-) -> None:
+def set_(ctx: click.Context, task: str, options: Sequence[str], queue: str, **how: Any) -> None:
     """Override options of TASK, or of every guarded task: '*', in quotes; or of a queue, without TASK.
 
     Options: max_crashes, max_failures and max_payload_bytes, which may be none. What was overridden before
@@ -289,7 +283,7 @@ def set_(
     if not options:
         raise click.UsageError("say what: OPTION=VALUE, for example max_crashes=3")
     wanted = dict(map(_option, options))
-    _report(Quarantine(app_of(ctx)).set_policy(task, wanted, **how), as_json=as_json)
+    _report(Quarantine(app_of(ctx)).set_policy(task, wanted, **how))
 
 
 @verb(
@@ -301,9 +295,7 @@ def set_(
     json_option,
     group=policy,
 )
-def unset(
-    ctx: click.Context, task: str, options: Sequence[str], queue: str, as_json: bool, **how: Any
-) -> None:
+def unset(ctx: click.Context, task: str, options: Sequence[str], queue: str, **how: Any) -> None:
     """Take overrides of TASK, of '*', or of a queue away: those of the named options, else all.
 
     \b
@@ -314,7 +306,7 @@ def unset(
         task, options = A_QUEUE + queue, [*filter(None, [task]), *options]
     if not task:
         raise click.UsageError("say whose: TASK, '*' or --queue NAME")
-    _report(Quarantine(app_of(ctx)).unset_policy(task, options, **how), as_json=as_json)
+    _report(Quarantine(app_of(ctx)).unset_policy(task, options, **how))
 
 
 def _option(typed: str) -> tuple[str, Any]:
@@ -338,10 +330,10 @@ def _policy_row(of: TaskPolicy) -> list[str]:
     return [of.task, *cells, "" if is_known else "not a guarded task of this app"]
 
 
-def _report(change: PolicyChange, *, as_json: bool) -> None:
+def _report(change: PolicyChange) -> None:
     options = " ".join(f"{name}={shown(value)}" for name, value in change.options.items())
     line, hint = (
         f"{change.task}  {options or 'not overridden any more'}",
         f"version {change.version}; {_SOON}",
     )
-    answer(change._asdict(), line, as_json=as_json, hint=hint)
+    answer(change._asdict(), line, hint=hint)

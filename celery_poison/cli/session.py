@@ -159,7 +159,7 @@ def verb(
         @wraps(function)
         def run(ctx: click.Context, **values: Any) -> Any:
             # An app may add options of its own to every command; those are not for the verb.
-            typed = {name: value for name, value in values.items() if name in own}
+            typed = {name: value for name, value in values.items() if name in own - {"as_json"}}
             if "filters" in own:
                 typed["filters"] = [*typed["filters"], *typed.pop("since"), *typed.pop("between")]
             if "ticket" in own:

@@ -10,7 +10,7 @@ from celery_poison.text import version
 #: Command -> its place. The rooms of the last two may be left out of an installation.
 COMMANDS = {
     "chaos": "celery_poison.chaos.command:chaos",
-    "demo": "celery_poison.demo.command:demo",
+    "demo": "celery_poison.demo.story:demo",
     "pipeline": "celery_poison.cli.pipeline:pipeline",
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from celery_poison import causes, signals
-from celery_poison.cli.output import answer, answer_table, print_json
+from celery_poison.cli.output import answer, answer_table, print_json, wants_json
 from celery_poison.cli.session import (
     REFUSED,
     Refused,
@@ -38,7 +38,7 @@ from celery_poison.text import clean, command, count_of, duration, some_of, span
     click.option("--check", is_flag=True, help="For monitoring: exit status 0 well, 1 to decide, 2 broken."),
     json_option,
 )
-def status(ctx: click.Context, check: bool, as_json: bool) -> None:
+def status(ctx: click.Context, check: bool) -> None:
     """Say what is to be decided and what is broken, what to type next, and how many messages are where.
 
     \b
@@ -47,7 +47,7 @@ def status(ctx: click.Context, check: bool, as_json: bool) -> None:
     celery -A proj poison status --json | jq .verdict
     """
     seen = overview(app_of(ctx))
-    if as_json:
+    if wants_json():
         print_json(seen.as_dict())
     else:
         _tell(ctx.obj, seen)
@@ -120,7 +120,7 @@ def _paused_line(pause: Pause) -> str:
 
 
 @verb(click.argument("node", default=""), json_option)
-def ready(ctx: click.Context, node: str, as_json: bool) -> None:
+def ready(ctx: click.Context, node: str) -> None:
     """Tell a readiness probe whether workers live and consume: exit status 0, else 1.
 
     NODE is the name of one worker, such as worker1@host; without it all workers of this host are asked about.
@@ -140,12 +140,11 @@ def ready(ctx: click.Context, node: str, as_json: bool) -> None:
     reasons = [*_not_living([*asked.values()], node or f"host {host}")]
     deaf, unheard = find_deaf(app, queries, asked.values())
     reasons += [*(each.story for each in deaf), *unheard]
-    if as_json:
-        print_json({"ready": not reasons, "workers": sorted(asked), "reasons": reasons})
-        ctx.exit(REFUSED if reasons else 0)
-    if reasons:
+    if reasons and not wants_json():
         raise Refused("not ready: " + "; ".join(reasons))
-    click.echo(f"ready: {', '.join(sorted(asked))}")
+    told = {"ready": not reasons, "workers": sorted(asked), "reasons": reasons}
+    answer(told, f"ready: {', '.join(sorted(asked))}")
+    ctx.exit(REFUSED if reasons else 0)
 
 
 def _not_living(asked: list[WorkerRecord], whose: str) -> Iterator[str]:
@@ -159,7 +158,7 @@ def _not_living(asked: list[WorkerRecord], whose: str) -> Iterator[str]:
 
 
 @verb(json_option)
-def workers(ctx: click.Context, as_json: bool) -> None:
+def workers(ctx: click.Context) -> None:
     """List the workers that guard messages, the longest silent first.
 
     NOTICED BY says how soon its death would be noticed: by its connection in about a second, or by its
@@ -191,11 +190,11 @@ def workers(ctx: click.Context, as_json: bool) -> None:
         )
 
     headings = ("WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES", "UNGUARDED", "ERRORS")
-    answer_table(found, (*headings, "NOTICED BY", "STARTED"), row, "no worker has reported", as_json=as_json)
+    answer_table(found, (*headings, "NOTICED BY", "STARTED"), row, "no worker has reported")
 
 
 @verb(limit_option(20), json_option)
-def incidents(ctx: click.Context, limit: int, as_json: bool) -> None:
+def incidents(ctx: click.Context, limit: int) -> None:
     """List the deaths of whole workers, newest first, and count those of task processes.
 
     DIED is the worker's last sign of life, and when it was first seen to be gone. NOTICED says how: gone (all
@@ -212,8 +211,8 @@ def incidents(ctx: click.Context, limit: int, as_json: bool) -> None:
     queries = open_quarantine(ctx).queries
     found = queries.incidents(limit)
     headings = ("INCIDENT", "DIED", "NOTICED", "TOOK", "CAUSE", "FLAGGED", "PUT BACK", "WORKER")
-    answer_table(found, headings, _incident_row, "no worker has died", as_json=as_json)
-    if not as_json and (alone := process_deaths(queries.counts())):
+    answer_table(found, headings, _incident_row, "no worker has died")
+    if not wants_json() and (alone := process_deaths(queries.counts())):
         of = ", ".join(f"{number} {causes.short(cause)}" for cause, number in alone.items())
         died = count_of(sum(alone.values()), "task process")
         click.echo(f"{died} died alone, since the ledger began: {of}; {command('poison groups')}")
@@ -254,7 +253,7 @@ _STORIES: dict[str, str] = {
     click.option("--metrics-address", default="127.0.0.1", show_default=True, help="At this address."),
     json_option,
 )
-def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str, as_json: bool) -> None:
+def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str) -> None:
     """Watch the workers from a process of its own, until SIGTERM or Ctrl-C.
 
     Every worker carries a monitor already; one of them is active, the others stand by. A fleet of one worker
@@ -266,7 +265,7 @@ def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str, 
     celery -A proj poison monitor --metrics-port 9808
     """
     standalone = StandaloneMonitor(app_of(ctx))
-    tellers = [_listen(name, story, as_json) for name, story in _STORIES.items()]
+    tellers = [_listen(name, story) for name, story in _STORIES.items()]
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: standalone.stop())
     with ExitStack() as stack:
@@ -279,7 +278,9 @@ def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str, 
     click.echo("celery poison: the monitor has left", err=True)
 
 
-def _listen(name: str, story: str, as_json: bool) -> Callable[..., None]:
+def _listen(name: str, story: str) -> Callable[..., None]:
+    as_json = wants_json()
+
     def heard(sender: object = None, signal: object = None, **facts: Any) -> None:
         click.echo(json.dumps({"event": name, **facts}) if as_json else story.format(**facts))
 
@@ -303,7 +304,7 @@ def gate() -> None:
 
 
 @verb(json_option, name="show", group=gate)
-def show_gate(ctx: click.Context, as_json: bool) -> None:
+def show_gate(ctx: click.Context) -> None:
     """Say whether it is closed, since when, and why.
 
     \b
@@ -311,18 +312,18 @@ def show_gate(ctx: click.Context, as_json: bool) -> None:
     celery -A proj poison gate show --json | jq .closed
     """
     seen = Quarantine(app_of(ctx)).gate()
-    answer(seen.as_dict(), gate_line(seen), as_json=as_json)
+    answer(seen.as_dict(), gate_line(seen))
 
 
 @verb(*who_options, json_option, group=gate)
-def lift(ctx: click.Context, note: str, actor: str, as_json: bool) -> None:
+def lift(ctx: click.Context, note: str, actor: str) -> None:
     """Let deaths convict again, at once; those that closed the gate are not counted any more.
 
     \b
     celery -A proj poison gate lift --note "the node is back"
     """
     seen = Quarantine(app_of(ctx)).lift_gate(actor=actor, note=note)
-    answer(seen.as_dict(), "lifted  the fleet gate: deaths convict again", as_json=as_json)
+    answer(seen.as_dict(), "lifted  the fleet gate: deaths convict again")
 
 
 def gate_line(gate: GateRecord) -> str:

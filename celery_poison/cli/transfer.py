@@ -19,7 +19,7 @@ from celery_poison.cli.acts import (
     of_quarantine,
     say_refusals,
 )
-from celery_poison.cli.output import print_json
+from celery_poison.cli.output import print_json, wants_json
 from celery_poison.cli.reading import whole
 from celery_poison.cli.session import REFUSED, json_option, open_quarantine, seconds, verb, who_options
 from celery_poison.quarantine.story import Detail
@@ -56,7 +56,7 @@ def export(ctx: click.Context, output: IO[str], **options: Any) -> None:
     json_option,
     name="import",
 )
-def import_(ctx: click.Context, file: IO[str], note: str, actor: str, as_json: bool) -> None:
+def import_(ctx: click.Context, file: IO[str], note: str, actor: str) -> None:
     """Put messages that export wrote into this quarantine; FILE is - for stdin.
 
     The same file twice imports each message once. Lines that are none of an export are refused, and the
@@ -66,7 +66,7 @@ def import_(ctx: click.Context, file: IO[str], note: str, actor: str, as_json: b
     celery -A proj poison import poison.jsonl --note "from production, to reproduce it"
     """
     outcomes = open_quarantine(ctx).import_(file, actor=actor, note=note)
-    if as_json:
+    if wants_json():
         print_json([outcome.as_dict() for outcome in outcomes])
     else:
         say_refusals(outcomes)

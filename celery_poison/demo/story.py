@@ -1,12 +1,17 @@
-"""The play: poison among healthy work, one release, one fail; and what was promised, held against it."""
+"""``celery-poison demo``: poison among healthy work, one release, one fail; and whether the promises held."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import click
 from celery import states
 from celery.result import AsyncResult
 from rich.text import Text
@@ -14,9 +19,9 @@ from rich.text import Text
 from celery_poison import Quarantine
 from celery_poison.demo.app import HANG, POISONS, SEGFAULT, SIGKILL, expected
 from celery_poison.demo.screen import Screen, deaths
-from celery_poison.demo.stage import Row, Snapshot, Stage
+from celery_poison.demo.stage import SLOTS, WORKERS, Row, Snapshot, Stage, open_stage, plan
 from celery_poison.testing.servers import Interrupted, Interruptions
-from celery_poison.text import count_of
+from celery_poison.text import count_of, some_of
 
 MAX_CRASHES = 2
 #: Seconds after which a promise that has not come true counts as broken: that everything is settled, that a
@@ -25,10 +30,7 @@ PATIENCE, DECISION_PATIENCE, CLEARING = 90.0, 30.0, 5.0
 TICK = 0.15
 #: Who decides, for the journal.
 ACTOR = "demo"
-#: Names that a sentence lists; the others are counted.
-_SHOWN = 8
 _WIDTH = 53
-_RETURN = "  A killed worker's messages come back within two minutes here, after an hour by Celery's default."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ def judge(
     """
     missing = sorted(n for n, result in results.items() if result != expected(n))
     done = f"{len(results) - len(missing)} of {len(results)}"
-    lost = f"; missing or wrong: {_some(missing)}" if missing else ""
+    lost = f"; missing or wrong: {some_of(map(str, missing))}" if missing else ""
     yield Promise("every healthy task was done, as it was sent", not missing, done + lost)
     wrong = [
         f"{row.poison.name} is {f'there for {row.record.cause}' if row.record else 'not there'}"
@@ -76,7 +78,7 @@ def judge(
         ("no healthy task is in quarantine", last.strangers),
         ("no suspicion is left open", last.candidates),
     ):
-        yield Promise(promise, not ids, _some(ids) or "none")
+        yield Promise(promise, not ids, some_of(ids) or "none")
     kills = {row.poison.name: _kills(row) for row in last.rows}
     many = "; ".join(f"{name} {times} times" for name, times in kills.items() if times > MAX_CRASHES)
     yield Promise("no poison killed more than twice", not many, many or f"{max(kills.values())} at most")
@@ -92,12 +94,6 @@ def _kills(row: Row) -> int:
     """What the ledger or the poison itself says; the time limit counts for the one that only hangs."""
     own = 0 if row.poison is HANG else row.kills
     return max(own, row.record.crashes, row.record.failures) if row.record else own
-
-
-def _some(items: Iterable[Any]) -> str:
-    shown = [str(item) for item in items]
-    rest = len(shown) - _SHOWN
-    return ", ".join(shown[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 # --- the end ----------------------------------------------------------------------------------------
@@ -135,7 +131,9 @@ class Report:
         left = f"{waiting} of {count_of(last.sent, 'healthy task')} still wait" if waiting else ""
         yield Text(f"  After {took} without the plugin: {deaths(last)} died.", "bold")
         yield Text(f"  {killed}, and would be for ever; {left or 'the healthy tasks slipped through'}.")
-        yield Text(_RETURN)
+        yield Text(
+            "  A killed worker's messages come back in two minutes here, in an hour by Celery's default."
+        )
         yield Text("  With it, each of them kills twice at most: run the demo without --plain.", "dim")
 
     def as_dict(self) -> dict[str, Any]:
@@ -167,24 +165,34 @@ class Report:
 class Story:
     """Looks on until everything is settled, decides twice, and judges what happened."""
 
-    def __init__(
-        self, stage: Stage, quarantine: Quarantine, screen: Screen, interruptions: Interruptions
-    ) -> None:
-        self._stage, self._quarantine = stage, quarantine
-        self._screen, self._interruptions = screen, interruptions
+    def __init__(self, stage: Stage, screen: Screen, interruptions: Interruptions) -> None:
+        self._stage, self._screen, self._interruptions = stage, screen, interruptions
 
-    def play(self) -> Report:
+    def play_plain(self, seconds: float) -> Report:
+        """Watch the load without the plugin for so long, or until somebody has seen enough."""
+        with suppress(Interrupted):
+            self._wait(lambda now: now.seconds >= seconds, seconds)
+        # Waiting for these workers to finish their tasks would only let them be killed again.
+        self._stage.grace = 0.0
+        return Report(last=self._last_look())
+
+    def play(self, quarantine: Quarantine) -> Report:
+        self._quarantine = quarantine
         self._wait(_is_settled, PATIENCE)
         rows = {row.poison: row for row in self._stage.look().rows}
         released, failed = self._release(rows[SEGFAULT]), self._fail(rows[SIGKILL])
         # What was released is cleared a moment after its caller has the result.
         self._wait(lambda now: not now.candidates, CLEARING)
-        last = self._stage.look()
-        self._screen.show(last, last=True)
+        last = self._last_look()
         found = {n: AsyncResult(id, app=self._stage.app) for n, id in self._stage.healthy.items()}
         results = {n: each.result if each.successful() else None for n, each in found.items()}
         promises = tuple(judge(last, results, released, failed))
         return Report(last=last, promises=promises, released=released, failed=failed)
+
+    def _last_look(self) -> Snapshot:
+        last = self._stage.look()
+        self._screen.show(last, last=True)
+        return last
 
     def _wait(self, over: Callable[[Snapshot], bool], patience: float) -> bool:
         now = self._stage.look()
@@ -203,12 +211,11 @@ class Story:
             return None
         self._stage.tally.repair(row.poison)
         self._screen.note(f"{name} was repaired and is released: it runs once more")
-        (outcome,) = self._quarantine.release([record.mid], actor=ACTOR, note="the task was repaired")
-        if not outcome.done:
-            return Decision(name, False, outcome.error)
         result = AsyncResult(record.id, app=self._stage.app)
-        if not self._wait(lambda _: result.state == states.SUCCESS, DECISION_PATIENCE):
-            return Decision(name, False, "no result arrived")
+        (outcome,) = self._quarantine.release([record.mid], actor=ACTOR, note="the task was repaired")
+        answered = outcome.done and self._wait(lambda _: result.state == states.SUCCESS, DECISION_PATIENCE)
+        if not answered:
+            return Decision(name, False, outcome.error or "no result arrived")
         self._stage.released.add(name)
         self._screen.show(self._stage.look())
         return Decision(name, True, repr(result.result))
@@ -220,10 +227,8 @@ class Story:
             return None
         self._screen.note(f"{name} is given up: somebody waits for its result and must hear of it")
         (outcome,) = self._quarantine.fail([record.mid], actor=ACTOR, note="nobody needs it")
-        if not outcome.done:
-            return Decision(name, False, outcome.error)
-        if not self._wait(lambda _: result.ready(), DECISION_PATIENCE):
-            return Decision(name, False, "waited in vain")
+        if not (outcome.done and self._wait(lambda _: result.ready(), DECISION_PATIENCE)):
+            return Decision(name, False, outcome.error or "waited in vain")
         try:
             return Decision(name, False, repr(result.get()))
         except Exception as error:
@@ -236,14 +241,96 @@ def _is_settled(now: Snapshot) -> bool:
     return is_done and not now.candidates
 
 
-def play_plain(stage: Stage, screen: Screen, interruptions: Interruptions, seconds: float) -> Report:
-    """Watch the same load without the plugin for ``seconds``, or until somebody has seen enough."""
+# --- the command -----------------------------------------------------------------------------------
+
+_EPILOG = """\b
+Examples:
+  celery-poison demo                      watch it; about half a minute
+  celery-poison demo --plain              the same load without the plugin
+  celery-poison demo --seed 7 -n 1000     more work, the poison elsewhere in it
+  celery-poison demo --json | jq .ok      for a script
+  celery-poison demo --keep               look around afterwards, until Ctrl-C
+
+Exit status: 0 every promise held, 1 one was broken, 2 wrong usage, 3 no Redis, 128 + signal when stopped.
+"""
+
+
+@click.command("demo", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-n", "--healthy", type=click.IntRange(1, 100_000), default=300, show_default=True,
+              help="How many healthy tasks are sent.")  # fmt: skip
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="Decides where among them the poison is."
+)
+@click.option("--plain", "plain_", is_flag=True, help="Leave the plugin out, and see the crash loop.")
+@click.option("--seconds", type=click.FloatRange(1, 600), default=20.0, show_default=True,
+              help="How long --plain goes on; Ctrl-C ends it sooner.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON summary on stdout; progress goes to stderr.")
+@click.option("--keep", is_flag=True, help="Afterwards leave servers and workers running until Ctrl-C.")
+def demo(healthy: int, seed: int, plain_: bool, seconds: float, as_json: bool, keep: bool) -> None:
+    """Poison among healthy work, and what becomes of both.
+
+    Starts a private Redis and two real workers, sends healthy tasks with one message of every deadly
+    kind among them, and shows how each is quarantined while the healthy ones finish; then one is
+    released, one is given up. Needs nothing that runs already, and leaves nothing behind.
+    """
+    screen = Screen(sys.stderr if as_json else sys.stdout, guarded=not plain_)
+    # Else the last resort of logging prints their warnings into the panel when Redis stops.
+    for name in ("celery", "celery_poison", "kombu"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
+    try:
+        with Interruptions() as interruptions, open_stage(plain=plain_) as stage:
+            report = _play(stage, screen, interruptions, healthy, seed, seconds)
+            _tell(report, screen, stage, as_json=as_json)
+            interruptions.pause()
+            if keep:
+                _keep_running(stage, screen, interruptions)
+        status = 0 if report.ok else 1
+    except Interrupted as interrupted:
+        screen.close()
+        screen.say(Text("\n  Stopped; nothing is left behind.", "dim"))
+        status = interrupted.exit_status
+    except FileNotFoundError as error:
+        click.echo(f"Error: {error}", err=True)
+        status = 3
+    finally:
+        screen.close()
+    sys.exit(status)
+
+
+def _play(
+    stage: Stage, screen: Screen, interruptions: Interruptions, healthy: int, seed: int, seconds: float
+) -> Report:
+    """Send the load and look on; ``seconds``: how long, where the plugin is left out."""
+    kind = "" if stage.quarantine else ", without the plugin"
+    sent = f"{healthy} healthy tasks with {len(POISONS)} poison messages among them"
+    fleet = f"{WORKERS} workers of {SLOTS} processes"
+    screen.say(Text(f"celery-poison demo{kind}", "bold"), Text(f"{sent}; {fleet}\n", "dim"))
+    interruptions.pause()
+    stage.send(plan(healthy, seed))
+    stage.workers.start()
+    story = Story(stage, screen, interruptions)
+    return story.play(stage.quarantine) if stage.quarantine else story.play_plain(seconds)
+
+
+def _tell(report: Report, screen: Screen, stage: Stage, *, as_json: bool) -> None:
+    screen.close()
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        screen.say(*report.lines())
+    if not report.ok:
+        complaints = (Text(f"  {line}", "dim") for line in stage.complaints())
+        screen.say(Text("\n  The workers' last complaints:", "red"), *complaints)
+
+
+def _keep_running(stage: Stage, screen: Screen, interruptions: Interruptions) -> None:
+    environment = " ".join(f"{name}={shlex.quote(value)}" for name, value in stage.environment.items())
+    screen.say(
+        Text("\n  Everything goes on running until Ctrl-C. To look around:", "bold"),
+        f"  redis-cli -u {stage.redis_url}",
+        f"  {environment} celery -A celery_poison.demo.app poison list",
+        f"  {environment} celery -A celery_poison.demo.app inspect active",
+    )
     with suppress(Interrupted):
-        while (now := stage.look()).seconds < seconds:
-            screen.show(now)
-            interruptions.pause(TICK)
-    last = stage.look()
-    screen.show(last, last=True)
-    # Waiting for these workers to finish their tasks would only let them be killed again.
-    stage.grace = 0.0
-    return Report(last=last)
+        while True:
+            interruptions.pause(0.2)

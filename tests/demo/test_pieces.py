@@ -13,11 +13,10 @@ from click.testing import CliRunner
 from rich.text import Text
 
 from celery_poison.cli.standalone import main
-from celery_poison.demo import command
 from celery_poison.demo.app import POISONS, expected
 from celery_poison.demo.screen import Screen
 from celery_poison.demo.stage import Row, Snapshot, plan
-from celery_poison.demo.story import Decision, judge
+from celery_poison.demo.story import Decision, demo, judge
 from celery_poison.model import MessageRecord
 from celery_poison.testing import servers
 
@@ -94,7 +93,7 @@ def test_a_stream_without_these_symbols_gets_others_and_no_colours() -> None:
 def test_without_rich_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setitem(sys.modules, "rich.text", None)
-    monkeypatch.delitem(sys.modules, "celery_poison.demo.command", raising=False)
+    monkeypatch.delitem(sys.modules, "celery_poison.demo.story", raising=False)
     result = CliRunner().invoke(main, ["demo"])
     assert result.exit_code == 1
     assert "pip install 'celery-poison[demo]'" in result.output
@@ -102,12 +101,12 @@ def test_without_rich_the_command_names_the_extra(monkeypatch: pytest.MonkeyPatc
 
 def test_without_a_redis_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "find_redis_binary", lambda: None)
-    result = CliRunner().invoke(command.demo, ["--json"])
+    result = CliRunner().invoke(demo, ["--json"])
     assert result.exit_code == 3
     assert "install Redis" in result.output
 
 
 def test_the_help_shows_examples() -> None:
-    result = CliRunner().invoke(command.demo, ["--help"])
+    result = CliRunner().invoke(demo, ["--help"])
     assert result.exit_code == 0
     assert "celery-poison demo --plain" in result.output
