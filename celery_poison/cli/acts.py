@@ -253,7 +253,6 @@ def restore(ctx: click.Context, force: bool, **options: Any) -> None:
 
     \b
     celery -A proj poison restore ID --note "we need it after all"
-    celery -A proj poison restore --filter 'task=shop.render' --dry-run
     """
     carry_out(ctx, "restore", Order(**options, state=State.FAIL, resolution="discarded"), force=force)
 
@@ -345,5 +344,4 @@ def say_refusals(outcomes: Iterable[Outcome]) -> None:
             say(f"refused  {count_of(len(those), 'message')}: {error}", err=True)
             continue
         for outcome in those:
-            whom = "  ".join(part for part in (outcome.id, outcome.task) if part)
-            say(f"refused  {whom}: {error}", err=True)
+            say(f"refused  {f'{outcome.id}  {outcome.task}'.strip()}: {error}", err=True)

@@ -93,7 +93,6 @@ def flower(ctx: click.Context, options: tuple[str, ...]) -> None:
 
     \b
     celery -A proj poison flower --port=5555 --basic_auth=ann:secret
-    celery -A proj poison flower --conf=flowerconfig.py --url_prefix=flower
     """
     try:
         from flower.command import flower as flowers

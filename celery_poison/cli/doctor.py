@@ -52,8 +52,6 @@ def doctor(ctx: click.Context, notify: bool) -> None:
 
     \b
     celery -A proj poison doctor
-    celery -A proj poison doctor --notify
-    celery -A proj poison doctor --json | jq '.[] | select(.level != "ok")'
     """
     findings: list[Finding] = []
     for finding in chain(examine(app_of(ctx)), _notify(app_of(ctx)) if notify else ()):

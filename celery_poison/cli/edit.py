@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from celery_poison.cli.output import print_json, say, wants_json
+from celery_poison.cli.acts import say_refusals
+from celery_poison.cli.output import answer, print_json, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb, who_options
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.editing import Change
-from celery_poison.quarantine.given_up import Draft, Edited, Quarantine
+from celery_poison.quarantine.given_up import Draft, Quarantine
 from celery_poison.quarantine.search import Lookup
 
 
@@ -51,7 +51,6 @@ def edit(ctx: click.Context, **options: Any) -> None:
     \b
     celery -A proj poison edit ID --set path=/srv/b.png --note "the file had moved"
     celery -A proj poison edit ID --args '[42]' --dry-run
-    celery -A proj poison edit ID --queue bigmem
     celery -A proj poison edit ID
     """
     change = Change(
@@ -71,8 +70,12 @@ def edit(ctx: click.Context, **options: Any) -> None:
     outcome = quarantine.edit(
         mid, args=change.args, kwargs=change.kwargs, set=change.values, queue=change.queue, **how
     )
-    _report(outcome, held=options["hold"])
+    where = "was released" if outcome.done and not options["hold"] else "waits in quarantine"
+    told = f"edited  {outcome.id}  {outcome.task}: its changed copy {outcome.copy} {where}"
+    answer([outcome.as_dict()], *([told] if outcome.copy else ()))
     if not outcome.done:
+        if not wants_json():
+            say_refusals([outcome])
         ctx.exit(REFUSED)
 
 
@@ -135,22 +138,7 @@ def _show(ctx: click.Context, draft: Draft) -> None:
         return
     app, record = app_of(ctx), draft.record
     shown = arguments(app, plugin_of(app).settings.redact, record.task, draft.stored)
-    lines: Sequence[tuple[str, str, str]] = (
-        ("arguments", record.arguments, shown),
-        ("queue", record.queue, draft.queue),
-    )
+    lines = (("arguments", record.arguments, shown), ("queue", record.queue, draft.queue))
     for name, before, after in lines:
         say(f"{name}: {before or '-'}" if before == after else f"{name}: {before or '-'}  ->  {after or '-'}")
     click.echo("1 message would be edited", err=True)
-
-
-def _report(outcome: Edited, *, held: bool) -> None:
-    if wants_json():
-        print_json([outcome.as_dict()])
-        return
-    whom = "  ".join(part for part in (outcome.id, outcome.task) if part)
-    if outcome.copy:
-        where = "was released" if outcome.done and not held else "waits in quarantine"
-        say(f"edited  {whom}: its changed copy {outcome.copy} {where}")
-    if not outcome.done:
-        say(f"refused  {whom}: {outcome.error}", err=True)

@@ -48,8 +48,6 @@ def outbox() -> None:
 
     \b
     celery -A proj poison outbox status
-    celery -A proj poison outbox list --queue mail
-    celery -A proj poison outbox retry --queue mail
     """
 
 
@@ -64,7 +62,6 @@ def status(ctx: click.Context) -> None:
 
     \b
     celery -A proj poison outbox status
-    celery -A proj poison outbox status --json | jq '.destinations[] | select(.blocked)'
     """
     desk = _desk(ctx)
     lanes, failed = desk.lanes(), sum(1 for _ in desk.messages(failed=True))
@@ -108,8 +105,6 @@ def list_(ctx: click.Context, queue: str, task: str, failed: bool, limit: int) -
 
     \b
     celery -A proj poison outbox list
-    celery -A proj poison outbox list --queue mail --limit 5
-    celery -A proj poison outbox list --failed --json | jq '.[].seq'
     """
     found = [*islice(_desk(ctx).messages(queue, task, failed=failed), limit)]
     answer_table(found, ["NUMBER", "ID", "TASK", "QUEUE", "AGE", "BYTES"], _row, "nothing")
@@ -129,7 +124,6 @@ def show(ctx: click.Context, number: int) -> None:
 
     \b
     celery -A proj poison outbox show 17
-    celery -A proj poison outbox show 17 --json | jq .headers
     """
     told = _desk(ctx).find(number).details()
     lines = (f"{name:<16}{when(value) if name == 'at' else value}" for name, value in told.items())
@@ -144,7 +138,6 @@ def retry(ctx: click.Context, numbers: tuple[int, ...], queue: str, task: str, n
 
     \b
     celery -A proj poison outbox retry
-    celery -A proj poison outbox retry --queue mail
     celery -A proj poison outbox retry 17 18 --note "the queue is back"
     """
     desk, who = _desk(ctx), actor or default_actor()

@@ -67,7 +67,6 @@ def list_(
     \b
     celery -A proj poison list
     celery -A proj poison list --filter 'task=shop.* age>2h'
-    celery -A proj poison list --candidates
     celery -A proj poison list --state FAIL --limit 20 --json
     """
     where = Filter.parse(*filters) if filters else None
@@ -115,7 +114,6 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
 
     \b
     celery -A proj poison groups
-    celery -A proj poison groups --by fingerprint
     celery -A proj poison release --group GROUP --dry-run
     """
     where = Filter.parse(*filters) if filters else Filter()
@@ -287,7 +285,6 @@ def journal() -> None:
 
     \b
     celery -A proj poison journal tail --follow
-    celery -A proj poison journal export > journal.jsonl
     """
 
 
@@ -304,7 +301,6 @@ def tail(ctx: click.Context, lines: int, follow: bool) -> None:
 
     \b
     celery -A proj poison journal tail -n 100
-    celery -A proj poison journal tail -f
     celery -A proj poison journal tail -n 1000 --json | jq 'select(.event == "crashed")'
     """
     quarantine = open_quarantine(ctx)

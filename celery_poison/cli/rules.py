@@ -66,7 +66,6 @@ def block(ctx: click.Context, consuming: bool, expires: float | None, as_list: b
     celery -A proj poison block --like ID --note "crashes the converter"
     celery -A proj poison block --task shop.convert --expires 2h
     celery -A proj poison block --queue mail --note "the mail server is down"
-    celery -A proj poison block --list
     """
     if queue := how.pop("queue"):
         if how["fingerprint"] or how["like"] or expires:
@@ -100,7 +99,6 @@ def unblock(ctx: click.Context, queue: str, note: str, actor: str, **what: str) 
 
     \b
     celery -A proj poison unblock --like ID --note "fixed in 1.2.3"
-    celery -A proj poison unblock --task shop.convert
     celery -A proj poison unblock --queue mail
     """
     if queue:
@@ -170,7 +168,6 @@ def pause(ctx: click.Context, queue: str, task: str, **how: Any) -> None:
 
     \b
     celery -A proj poison pause --queue mails --note "relay is down"
-    celery -A proj poison pause --task shop.convert
     """
     scope, name = _scope(queue, task)
     quarantine = Quarantine(app_of(ctx))
@@ -191,8 +188,6 @@ def resume(ctx: click.Context, queue: str, task: str, worker: str, **who: str) -
 
     \b
     celery -A proj poison resume --queue mails --note "relay is back"
-    celery -A proj poison resume --queue mails --worker worker1@example.com
-    celery -A proj poison resume --task shop.convert
     """
     _, name = _scope(queue, task)
     if worker and task:
@@ -217,8 +212,6 @@ def policy() -> None:
 
     \b
     celery -A proj poison policy get
-    celery -A proj poison policy set shop.convert max_crashes=1 --note "until 1.2.3 is out"
-    celery -A proj poison policy unset shop.convert
     """
 
 
@@ -236,7 +229,6 @@ def get(ctx: click.Context, task: str | None, queue: str) -> None:
 
     \b
     celery -A proj poison policy get
-    celery -A proj poison policy get shop.convert --json | jq .version
     """
     task = A_QUEUE + queue if queue else task
     policies = Quarantine(app_of(ctx)).policies()
@@ -275,7 +267,6 @@ def set_(ctx: click.Context, task: str, options: Sequence[str], queue: str, **ho
     \b
     celery -A proj poison policy set shop.convert max_crashes=3 max_failures=10 --note "slow supplier"
     celery -A proj poison policy set '*' max_payload_bytes=1048576
-    celery -A proj poison policy set --queue slow max_failures=3
     celery -A proj poison policy set shop.convert max_payload_bytes=none --if-version 1767225600000
     """
     if queue:

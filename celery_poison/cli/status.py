@@ -43,8 +43,6 @@ def status(ctx: click.Context, check: bool) -> None:
 
     \b
     celery -A proj poison status
-    celery -A proj poison status --check
-    celery -A proj poison status --json | jq .verdict
     """
     seen = overview(app_of(ctx))
     if wants_json():
@@ -167,7 +165,6 @@ def workers(ctx: click.Context) -> None:
 
     \b
     celery -A proj poison workers
-    celery -A proj poison workers --json | jq '.[] | select(.alive | not)'
     """
     queries = open_quarantine(ctx).queries
     found = queries.workers(int(plugin_of(app_of(ctx)).settings.activation_interval * 1000))
@@ -205,7 +202,6 @@ def incidents(ctx: click.Context, limit: int) -> None:
 
     \b
     celery -A proj poison incidents
-    celery -A proj poison incidents --json | jq '.[] | {worker, how, took, returned}'
     celery -A proj poison list --filter incident=3f2a9c0d11ee
     """
     queries = open_quarantine(ctx).queries
@@ -261,7 +257,6 @@ def monitor(ctx: click.Context, metrics_port: int | None, metrics_address: str) 
 
     \b
     celery -A proj poison monitor
-    celery -A proj poison monitor --json | tee -a incidents.jsonl
     celery -A proj poison monitor --metrics-port 9808
     """
     standalone = StandaloneMonitor(app_of(ctx))
@@ -299,7 +294,6 @@ def gate() -> None:
 
     \b
     celery -A proj poison gate show
-    celery -A proj poison gate lift --note "the node is back"
     """
 
 
@@ -309,7 +303,6 @@ def show_gate(ctx: click.Context) -> None:
 
     \b
     celery -A proj poison gate show
-    celery -A proj poison gate show --json | jq .closed
     """
     seen = Quarantine(app_of(ctx)).gate()
     answer(seen.as_dict(), gate_line(seen))

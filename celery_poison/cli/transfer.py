@@ -38,7 +38,6 @@ def export(ctx: click.Context, output: IO[str], **options: Any) -> None:
 
     \b
     celery -A proj poison export --group GROUP --output poison.jsonl
-    celery -A proj poison export ID
     """
     order = Order(**options, yes=True)
     quarantine, count = open_quarantine(ctx), 0
@@ -106,7 +105,6 @@ def purge(
 
     \b
     celery -A proj poison purge --older-than 30d --export given-up.jsonl
-    celery -A proj poison purge --filter 'task=shop.render' --dry-run
     celery -A proj poison purge ID --no-copy
     """
     chosen = options["ids"] or options["filters"] or options["group"]

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
+from flower.utils import strtobool
 from tornado.web import HTTPError, RequestHandler
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError
@@ -38,15 +39,6 @@ _NOBODY = (
 )
 
 
-def ledger_of(application: Any) -> AsyncLedger:
-    """Return the one way of a Flower to its ledger."""
-    known: dict[str, Any] = vars(application)
-    if "_poison_ledger" not in known:
-        known["_poison_ledger"] = AsyncLedger(application.capp)
-    ledger: AsyncLedger = known["_poison_ledger"]
-    return ledger
-
-
 class Guarded(RequestHandler):
     """Laid over Flower's own handlers, whose authentication it keeps."""
 
@@ -61,7 +53,12 @@ class Guarded(RequestHandler):
 
     @cached_property
     def ledger(self) -> AsyncLedger:
-        return ledger_of(self.application)
+        """The one way of this Flower to its ledger."""
+        known: dict[str, Any] = vars(self.application)
+        if "_poison_ledger" not in known:
+            known["_poison_ledger"] = AsyncLedger(self.application.capp)
+        ledger: AsyncLedger = known["_poison_ledger"]
+        return ledger
 
     @property
     def asks_who(self) -> bool:
@@ -73,7 +70,11 @@ class Guarded(RequestHandler):
         """Why nobody may act here; empty if those who came in may."""
         if getattr(self.application.options, "read_only", False):
             return "Read only mode is enabled"
-        return "" if self.asks_who or _flag("FLOWER_UNAUTHENTICATED_API") else _NOBODY
+        return (
+            ""
+            if self.asks_who or strtobool(os.environ.get("FLOWER_UNAUTHENTICATED_API") or "false")
+            else _NOBODY
+        )
 
     @property
     def bodies_closed(self) -> bool:
@@ -148,7 +149,3 @@ def _foreign(headers: Mapping[str, str], host: str) -> str:
     if origin is not None and urlsplit(origin).netloc != host:
         return "Cross-origin request forbidden"
     return ""
-
-
-def _flag(name: str) -> bool:
-    return (os.environ.get(name) or "false").strip().lower() in ("1", "true", "t", "yes", "y", "on")

@@ -9,7 +9,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
@@ -47,8 +46,7 @@ _HEIGHT, _LEFT, _BOTTOM, _TOP = 200, 40, 26, 12
 _SIZES = {"wide": (960, 60, 6), "narrow": (340, 24, 2)}
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(NamedTuple):
     """A message that was running when a worker died."""
 
     mid: str
@@ -57,36 +55,17 @@ class Suspect:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
-    """One incident, with the messages that were running."""
+class Death(NamedTuple):
+    """One incident, worded, with the messages that were running; ``kind``: one of :data:`KINDS`."""
 
     incident: Incident
+    kind: str
+    took: str
+    noticed: str
+    evidence: str
+    put_back: str
     suspects: list[Suspect]
     unnamed: int
-
-    @property
-    def took(self) -> str:
-        return f"{self.incident.took:.1f} s" if self.incident.took is not None else "still going on"
-
-    @property
-    def noticed(self) -> str:
-        return _NOTICED.get(self.incident.how) or words.say(self.incident.how) or "–"
-
-    @property
-    def evidence(self) -> str:
-        return words.say(self.incident.evidence.sentence(), 1000)
-
-    @property
-    def put_back(self) -> str:
-        by_queue = ", ".join(f"{words.say(queue)}: {n}" for queue, n in self.incident.returned.items())
-        return by_queue or str(self.incident.put_back)
-
-    @property
-    def kind(self) -> str:
-        if self.incident.took is None:
-            return "open"
-        return "convicted" if any(each.verdict == "convicted" for each in self.suspects) else "worker"
 
 
 class Seen(NamedTuple):
@@ -96,11 +75,6 @@ class Seen(NamedTuple):
     processes: int
     pictures: list[str]
     slowest: float | None
-
-
-def span(word: str) -> str:
-    """Return a span that there is."""
-    return word if word in SPANS else "24h"
 
 
 def read(ledger: AsyncLedger, word: str) -> Seen:
@@ -130,8 +104,19 @@ def _death(incident: Incident, judged: Sequence[Mapping[str, str]]) -> Death:
             # The last word counts.
             sentence = words.say(story.sentence(entry), 400)
             suspects[entry["mid"]] = Suspect(entry["mid"], entry["task"], verdict, sentence)
-    named = [*suspects.values()][:_NAMED]
-    return Death(incident, named, len(suspects) - len(named))
+    named, took = [*suspects.values()][:_NAMED], incident.took
+    is_convicted = any(each.verdict == "convicted" for each in named)
+    by_queue = ", ".join(f"{words.say(queue)}: {n}" for queue, n in incident.returned.items())
+    return Death(
+        incident,
+        kind="open" if took is None else "convicted" if is_convicted else "worker",
+        took=f"{took:.1f} s" if took is not None else "still going on",
+        noticed=_NOTICED.get(incident.how) or words.say(incident.how) or "–",
+        evidence=words.say(incident.evidence.sentence(), 1000),
+        put_back=by_queue or str(incident.put_back),
+        suspects=named,
+        unnamed=len(suspects) - len(named),
+    )
 
 
 # --- the picture -------------------------------------------------------------------------------

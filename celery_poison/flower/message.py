@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from celery_poison.causes import is_users
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
-from celery_poison.failures import KeptFailure
 from celery_poison.flower import words
 from celery_poison.flower.ledger import AsyncLedger
 from celery_poison.model import MessageRecord, StoredMessage
@@ -19,6 +17,8 @@ from celery_poison.quarantine import Quarantine, story
 PATIENCE = 4.0
 #: Entries of a history, headers and properties that are shown at most.
 _ENTRIES, _FIELDS = 500, 100
+#: Headers that repeat the arguments.
+_ARGUMENTS = ("argsrepr", "kwargsrepr")
 #: What people decide about a message.
 _DECISIONS = ("released", "failed", "discarded", "edited", "copied", "restored", "purged")
 
@@ -37,66 +37,31 @@ class Step(NamedTuple):
     known: dict[str, str]
 
 
-class Stack(NamedTuple):
-    """Calls, the innermost first.
+class MessageStory(NamedTuple):
+    """What the page shows, worded.
 
     Attributes:
-        own: down to where the user's code was entered: each, and whether it is the user's.
-        below: those of Celery and of the worker.
+        steps: the newest of its life; ``left_out`` earlier ones are not shown.
+        decisions: those that people took.
+        raised: what its attempts raised, if it is kept for that: title -> rows.
+        stack: where its code was when it died, the innermost call first, down to where the user's code was
+            entered: each call, and whether it is the user's.
+        below: the calls of Celery and of the worker.
+        headers: those of the message, but for two that repeat the arguments, with what is hidden of them.
     """
 
-    own: list[tuple[str, bool]]
-    below: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class MessageStory:
     record: MessageRecord
-    told: str
+    stored: StoredMessage | None
+    standing: str
+    why: str
     steps: list[Step]
     left_out: int
-    stored: StoredMessage | None
-    failure: KeptFailure | None = None
-
-    @property
-    def raised(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """What its attempts raised, if it is kept for that: title -> rows."""
-        return [
-            (title, [(words.say(name), words.say(text, 1000)) for name, text in rows])
-            for title, rows in story.failure_rows(self.failure)
-            if rows
-        ]
-
-    @property
-    def why(self) -> str:
-        return words.say(self.told, 2000)
-
-    @property
-    def standing(self) -> str:
-        return story.STANDING.get(self.record.state, "")
-
-    @property
-    def decisions(self) -> list[Step]:
-        """The audit trail: what people decided."""
-        return [step for step in self.steps if step.kind in _DECISIONS]
-
-    @property
-    def headers(self) -> list[tuple[str, str]]:
-        """Those of the message, but for two that repeat the arguments, with what is hidden of them."""
-        told = self.stored.headers if self.stored else {}
-        return _table({name: told[name] for name in told if name not in ("argsrepr", "kwargsrepr")})
-
-    @property
-    def properties(self) -> list[tuple[str, str]]:
-        return _table(self.stored.properties if self.stored else {})
-
-    @property
-    def stack(self) -> Stack:
-        """Where its code was when it died, the innermost call first."""
-        frames = [words.say(frame, 400) for frame in self.record.evidence.stack]
-        called = [(frame, is_users(frame)) for frame in frames]
-        entry = max((number for number, (_, own) in enumerate(called, 1) if own), default=len(called))
-        return Stack(called[:entry], frames[entry:])
+    decisions: list[Step]
+    raised: list[tuple[str, list[tuple[str, str]]]]
+    stack: list[tuple[str, bool]]
+    below: list[str]
+    headers: list[tuple[str, str]]
+    properties: list[tuple[str, str]]
 
 
 async def read_story(ledger: AsyncLedger, id: str) -> MessageStory:
@@ -117,9 +82,33 @@ async def read_story(ledger: AsyncLedger, id: str) -> MessageStory:
 
 def _read(quarantine: Quarantine, id: str) -> MessageStory:
     detail = quarantine.detail(id)
+    record, stored = detail.record, detail.stored
     left_out = max(0, len(detail.history) - _ENTRIES)
     steps = [_step(entry) for entry in detail.history[left_out:]]
-    return MessageStory(detail.record, detail.story, steps, left_out, detail.stored, detail.failure)
+    frames = [words.say(frame, 400) for frame in record.evidence.stack]
+    called = [(frame, is_users(frame)) for frame in frames]
+    entry = max((number for number, (_, own) in enumerate(called, 1) if own), default=len(called))
+    headers = (
+        {name: value for name, value in stored.headers.items() if name not in _ARGUMENTS} if stored else {}
+    )
+    return MessageStory(
+        record=record,
+        stored=stored,
+        standing=story.STANDING.get(record.state, ""),
+        why=words.say(detail.story, 2000),
+        steps=steps,
+        left_out=left_out,
+        decisions=[step for step in steps if step.kind in _DECISIONS],
+        raised=[
+            (title, [(words.say(name), words.say(text, 1000)) for name, text in rows])
+            for title, rows in story.failure_rows(detail.failure)
+            if rows
+        ],
+        stack=called[:entry],
+        below=frames[entry:],
+        headers=_table(headers),
+        properties=_table(stored.properties if stored else {}),
+    )
 
 
 def _step(entry: Mapping[str, str]) -> Step:
@@ -138,18 +127,19 @@ def _step(entry: Mapping[str, str]) -> Step:
 
 
 def _evidence(text: str) -> dict[str, str]:
+    """Return what a death left behind; a stack as people read it, with a line for each call."""
     try:
         found: Any = json.loads(text or "{}")
     except ValueError:
         found = None
     if not isinstance(found, dict):
         return {"evidence": words.say(text, 2000)}
-    return {words.say(name, 40): _told(value) for name, value in [*found.items()][:_FIELDS]}
-
-
-def _told(value: Any) -> str:
-    """Return a value of the evidence; a stack as people read it, with a line for each call."""
-    return "\n".join(words.say(each) for each in value) if isinstance(value, list) else words.tell(value)
+    return {
+        words.say(name, 40): "\n".join(map(words.say, value))
+        if isinstance(value, list)
+        else words.tell(value)
+        for name, value in [*found.items()][:_FIELDS]
+    }
 
 
 def _table(values: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -194,7 +194,7 @@ class IncidentsPage(Page):
     async def get(self) -> None:
         await self.ledger.look()
         error, seen = "", None
-        span = incidents.span(self.asked("span"))
+        span = self.asked("span") if self.asked("span") in incidents.SPANS else "24h"
         try:
             seen = await self.ledger.ask(partial(incidents.read, self.ledger, span))
         except PoisonError as trouble:
