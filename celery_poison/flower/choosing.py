@@ -104,11 +104,6 @@ def scheduled(typed: Mapping[str, str]) -> dict[str, Any]:
     return {"after": seconds_of(typed.get("after") or ""), "times": int(times)}
 
 
-def offered(state: str) -> list[Action]:
-    """Return what can be done with a message in this state."""
-    return [action for action in ACTIONS.values() if state in action.states]
-
-
 class NothingChosen(PoisonError):
     """An act was asked for without saying on what."""
 

@@ -63,11 +63,9 @@ class Job:
     """
 
     def __init__(self, verb: str, choose: Callable[[Quarantine], Sequence[str]], **how: Any) -> None:
-        self.id = uuid4().hex
-        self.verb = verb
+        self.id, self.verb = uuid4().hex, verb
         self.total: int | None = None
-        self.done = 0
-        self.refused = 0
+        self.done = self.refused = 0
         self.refusals: list[Outcome] = []
         self.error = ""
         self.how = how
@@ -155,27 +153,24 @@ class AsyncLedger:
         self._actors = ThreadPoolExecutor(2, "poison-act")
         self._busy = 0
         self._opening = Lock()
+        self._quarantine: Quarantine | None = None
         self._refreshing: asyncio.Future[None] | None = None
         self._outdated, self._asked_at = True, 0.0
         self.snapshot = Snapshot()
         self.trouble = ""
         self.jobs: dict[str, Job] = {}
 
-    @cached_property
-    def _opened(self) -> tuple[Quarantine, ReadModel]:
-        return Quarantine(self._app), ReadModel(self._app)
-
     @property
     def quarantine(self) -> Quarantine:
         """The app's quarantine; ConfigurationError: a setting is wrong."""
         with self._opening:
-            return self._opened[0]
+            self._quarantine = self._quarantine or Quarantine(self._app)
+            return self._quarantine
 
-    @property
-    def model(self) -> ReadModel:
-        """The read model of this process; raises as :attr:`quarantine`."""
-        with self._opening:
-            return self._opened[1]
+    @cached_property
+    def _model(self) -> ReadModel:
+        """Of the thread that looks, and of no other; raises as :attr:`quarantine`."""
+        return ReadModel(self._app)
 
     async def ask(self, question: Callable[[], T], patience: float = PATIENCE) -> T:
         """Return what ``question`` returns, asked in a thread.
@@ -242,7 +237,7 @@ class AsyncLedger:
 
     def _take(self) -> None:
         try:
-            self.snapshot, self.trouble = self.model.look(), ""
+            self.snapshot, self.trouble = self._model.look(), ""
         except PoisonError as error:
             self.trouble = str(error)
         except Exception as error:

@@ -14,7 +14,7 @@ from tornado.web import HTTPError, authenticated
 from celery_poison.errors import LedgerUnavailable, MessageNotFound, PoisonError, ProposalRefused
 from celery_poison.flower import acts, incidents, words
 from celery_poison.flower.access import Guarded, sentence_of, status_of
-from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing, offered
+from celery_poison.flower.choosing import ACTIONS, TABS, Action, Choice, Listing
 from celery_poison.flower.ledger import PATIENCE, SEARCHING, AsyncLedger
 from celery_poison.flower.message import MessageStory, read_story
 from celery_poison.quarantine.finding import COUNTED, LOOKED, Found
@@ -69,7 +69,8 @@ class Page(Guarded, BaseHandler):
         return str(trouble)
 
     def offers(self, state: str) -> list[Action]:
-        return [] if self.closed else offered(state)
+        """Return what can be done here with a message in this state."""
+        return [] if self.closed else [each for each in ACTIONS.values() if state in each.states]
 
     def asked(self, name: str) -> str:
         """Return an argument of the address as it was sent; Flower's own method escapes it."""

@@ -32,7 +32,6 @@ def say(text: object, limit: int = _LONGEST) -> str:
 
 
 def tell(value: Any) -> str:
-    """Return a value of a header or property."""
     return say(value if isinstance(value, str) else dumps(value), _LONGEST_VALUE)
 
 
@@ -57,7 +56,6 @@ def own_reason(record: MessageRecord) -> str:
 
 
 def state(record: MessageRecord) -> str:
-    """Return where a message stands, in words."""
     name = STATES.get(record.state, record.state)
     if record.state == "DLNG" and record.candidate:
         return "on trial"
@@ -72,19 +70,16 @@ def zone() -> str:
 
 
 def attempts(record: MessageRecord) -> str:
-    """Return how often it was delivered and how often somebody died of it."""
     died = f", {count_of(record.crashes, 'death')}" if record.crashes else ""
     back = f", put back {record.failures}×" if record.failures else ""
     return f"{count_of(record.deliveries, 'start')}{died}{back}"
 
 
 def node(worker: str) -> str:
-    """Return the name of a worker without its life's id."""
     return say(worker.partition("/")[0]) or "–"
 
 
 def size(number: int) -> str:
-    """Return bytes in the unit that fits."""
     for unit, name in ((1 << 20, "MB"), (1 << 10, "kB")):
         if number >= unit:
             return f"{number / unit:.1f} {name}"
