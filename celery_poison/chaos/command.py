@@ -7,30 +7,28 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import click
 import redis
 
 from celery_poison.chaos import remains, report
-from celery_poison.chaos.excuses import ENDS, GATE, IN_MINGLE, Wrong
+from celery_poison.chaos.excuses import GATE, IN_MINGLE, Wrong
 from celery_poison.chaos.faults import EVERY_BROKER, KINDS, NEED_A_DISK, possible
 from celery_poison.chaos.judge import HEALTHY, Outcome, judge, judge_plain
 from celery_poison.chaos.plan import make_plan, play, shortest
 from celery_poison.chaos.runs import Blow, Facts, Fault, runs_of
-from celery_poison.chaos.stage import SLOTS, Options, Stage, directory_of
+from celery_poison.chaos.stage import SLOTS, Options, Stage
 from celery_poison.chaos.surroundings import Disk
 from celery_poison.testing.servers import Interrupted, Interruptions
 
-EXIT_BROKEN, EXIT_NO_SERVER = 1, 3
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
 #: looks only every hundred seconds for what a dead worker held.
 PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 600.0, 45.0, 130.0
-#: Stories that are told.
-STORIES = 20
 #: What Celery says when a worker gives up, and the traceback behind it.
 UNRECOVERABLE = re.compile(r"(Unrecoverable error: .*)((?:\n(?!\[).*)*)")
 
@@ -79,7 +77,7 @@ def chaos(
     with Interruptions() as interruptions:
 
         def try_part(part: list[Fault]) -> Outcome:
-            with directory_of(keep) as directory:
+            with _directory(keep) as directory:
                 _say(f"{len(part)} faults, in {directory}")
                 with Stage(options, directory, seed, interruptions.stopping) as stage:
                     return run(stage, part, minutes * 60, interruptions)
@@ -91,15 +89,15 @@ def chaos(
                 found = shortest(plan, lambda part: bool(try_part(part).failures), runs)
                 told["shortest"] = [f"{fault.at:g} s {fault.name} w{fault.worker}" for fault in found]
         except Interrupted as interrupted:
-            click.echo("stopped; nothing is left behind", err=True)
+            _say("stopped; nothing is left behind")
             sys.exit(interrupted.exit_status)
         except FileNotFoundError as error:
-            click.echo(f"Error: {error}", err=True)
-            sys.exit(EXIT_NO_SERVER)
+            _say(f"Error: {error}")
+            sys.exit(3)
     if table is not None:
         report.append(table, report.row(outcome, options, seed, minutes))
-    click.echo(json.dumps(told, indent=2) if as_json else "\n".join(_text(told, outcome)))
-    sys.exit(EXIT_BROKEN if outcome.failures else 0)
+    click.echo(json.dumps(told, indent=2) if as_json else "\n".join(report.lines(told)))
+    sys.exit(1 if outcome.failures else 0)
 
 
 def _chosen(names: str, pool: str, broker: str) -> list[str]:
@@ -117,20 +115,19 @@ def _chosen(names: str, pool: str, broker: str) -> list[str]:
     return [name for name in there_are if name not in without]
 
 
-def _text(told: dict[str, object], outcome: Outcome) -> Iterator[str]:
-    fleet = f"{told['pool']} on {told['broker']}{', plain' if told['plain'] else ''}"
-    sent = f"{told['messages']} messages, {told['poisons']} of them poison, {len(outcome.plan)} faults"
-    yield f"seed {told['seed']}, {fleet}: {sent}; {'all held' if told['ok'] else 'FAILED'}"
-    yield from report.lines(outcome)
-    if "shortest" in told:
-        yield from ("", "The shortest list of faults that was found to fail:", *told["shortest"])  # type: ignore[misc]
-
-
 def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-# --- one run --------------------------------------------------------------------------------------
+@contextmanager
+def _directory(keep: Path | None) -> Iterator[Path]:
+    """Yield a new directory below ``keep``, which stays, or one that disappears."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield Path(mkdtemp(prefix="run-", dir=keep.resolve()))
+        return
+    with TemporaryDirectory(prefix="celery-poison-chaos-", ignore_cleanup_errors=True) as path:
+        yield Path(path)
 
 
 def run(stage: Stage, plan: list[Fault], seconds: float, interruptions: Interruptions) -> Outcome:
@@ -154,11 +151,8 @@ def run(stage: Stage, plan: list[Fault], seconds: float, interruptions: Interrup
     outcome = Outcome(plan, facts, (judge_plain if plain else judge)(facts), quiet)
     lost_first = sorted(outcome.failures, key=lambda finding: finding.case.wrong is not Wrong.LOST)
     worst = list(dict.fromkeys(finding.case.id for finding in lost_first if finding.case.id))
-    # Journal and logs go by the wall clock.
-    ahead, logs = time.time() - time.monotonic(), stage.logs()
-    outcome.stories = {
-        id: report.story(id, facts, stage.log.lines, watch.journal, ahead, logs) for id in worst[:STORIES]
-    }
+    known, ahead = (facts, stage.log.lines, watch.journal), time.time() - time.monotonic()
+    outcome.stories = {id: report.story(id, *known, ahead) for id in worst[:20]}
     _write_down(stage.directory, outcome, watch.journal)
     return outcome
 
@@ -182,20 +176,17 @@ def _open(stage: Stage, watch: remains.Watch) -> dict[str, int]:
     sure = {id for id, sent in stage.load.sent.items() if sent.sure and sent.kind == HEALTHY}
     missing = len(sure - stage.log.ended - {*watch.convicted})
     with suppress(redis.RedisError, OSError):
-        left = remains.unfinished(stage) | ({"not done": missing} if missing else {})
-        return {name: count for name, count in left.items() if name != ENDS}
+        return remains.look(stage).open | ({"not done": missing} if missing else {})
     return {"server": 1}
 
 
 def _facts(stage: Stage, watch: remains.Watch, blows: list[Blow], broken: list[str]) -> Facts:
     """Ask Redis what is left, before and after everybody leaves."""
-    plain, left, on_record = stage.options.plain, remains.counted(stage), remains.on_record(stage)
-    remembered, expiring = (set(), set()) if plain else remains.flagged(stage)
-    ended = set() if plain or stage.rabbit else remains.ended(stage)
+    counts, known = remains.look(stage)
     stage.stop_fleet()
-    after = {name: count for name, count in remains.counted(stage).items() if name not in left}
-    left |= {f"{name}, when all have left": count for name, count in after.items()}
-    if not plain:
+    after = remains.look(stage).counts
+    left = counts | {f"{name}, when all have left": after[name] for name in after.keys() - counts}
+    if not stage.options.plain:
         left |= remains.left_behind(stage)
     stage.log.update()
     blows = [*blows, *stage.deaths, *_gates(watch.journal)]
@@ -206,12 +197,9 @@ def _facts(stage: Stage, watch: remains.Watch, blows: list[Blow], broken: list[s
         broker=stage.options.broker,
         tried=stage.options.trial != "off",
         convicted=watch.convicted,
-        flagged=frozenset(remembered),
-        expiring=frozenset(expiring),
-        ended=frozenset(ended),
         left=left,
+        known=known,
         complaints=[*_complaints(stage), *(("", text) for text in broken)],
-        on_record=on_record,
     )
 
 
@@ -243,10 +231,8 @@ def _write_down(directory: Path, outcome: Outcome, journal: Iterable[Any]) -> No
         "sent": ({"id": id, **asdict(sent)} for id, sent in outcome.facts.sent.items()),
         "journal": journal,
         "findings": ({"excuse": found.excuse, **asdict(found.case)} for found in outcome.findings),
+        "stories": ({"id": id, "story": told} for id, told in outcome.stories.items()),
     }
     for name, of_kind in rows.items():
         lines = (f"{json.dumps(row, default=str)}\n" for row in of_kind)
         (directory / f"{name}.jsonl").write_text("".join(lines))
-    stories = ("\n".join([id, *told, ""]) for id, told in outcome.stories.items())
-    (directory / "stories.txt").write_text("\n".join(stories))
-    (directory / "on-record.txt").write_text("".join(f"{line}\n" for line in outcome.facts.on_record))

@@ -9,10 +9,7 @@ from typing import NamedTuple
 
 from celery_poison.chaos.excuses import (
     DEATH,
-    EXPIRES,
-    ITS_END,
     NOTICE,
-    REMEMBERED,
     UNTRIED,
     Case,
     Wrong,
@@ -156,7 +153,7 @@ def _ended(facts: Facts) -> Iterator[Case]:
 def _left(facts: Facts) -> Iterator[Case]:
     for name, count in facts.left.items():
         yield Case(Wrong.LEFT, "", f"{name}: {count}")
-    for text, ids in ((REMEMBERED, facts.flagged), (EXPIRES, facts.expiring), (ITS_END, facts.ended)):
+    for text, ids in facts.known.items():
         for id in sorted(ids):
             sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
             by = max((settled(run, facts.blows) for run in runs if run.end is not None), default=0.0)

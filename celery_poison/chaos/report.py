@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from celery_poison.chaos.excuses import Wrong
+from celery_poison.chaos.excuses import Case
 from celery_poison.chaos.judge import HEALTHY, Outcome
 from celery_poison.chaos.runs import Facts, Line
 from celery_poison.chaos.stage import Options
 
-#: Findings of one kind that are shown.
-SHOWN = dict.fromkeys(Wrong, 5) | {Wrong.LEFT: 30}
+#: Failures that are shown.
+SHOWN = 30
 HEAD = """\
 | seed | fleet | minutes | faults | messages | poisons | excused | failed | commit | machine |
 |---|---|---|---|---|---|---|---|---|---|
@@ -47,24 +44,25 @@ def as_dict(outcome: Outcome, options: Options, seed: int, minutes: float) -> di
     }
 
 
-def lines(outcome: Outcome) -> Iterator[str]:
-    """Yield what somebody reads who looks at the end of a run."""
-    shown: Counter[tuple[Wrong, str]] = Counter()
-    for finding in outcome.findings:
-        kind = finding.case.wrong, finding.excuse
-        shown[kind] += 1
-        if not finding.excuse and shown[kind] <= SHOWN[finding.case.wrong]:
-            yield f"FAILED  {told(finding.case)}"
-    for (wrong, excuse), count in shown.items():
-        if excuse:
-            yield f"excused {count} x {wrong.value}: {excuse}"
-        elif count > SHOWN[wrong]:
-            yield f"FAILED  {count} x {wrong.value} altogether"
-    for id, told_of_it in list(outcome.stories.items())[:1]:
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what somebody reads who looks at the end of a run, of what a program reads."""
+    fleet = f"{found['pool']} on {found['broker']}{', plain' if found['plain'] else ''}"
+    sent = f"{found['messages']} messages, {found['poisons']} of them poison"
+    faults = sum(found["faults"].values())
+    yield f"seed {found['seed']}, {fleet}: {sent}, {faults} faults; {'all held' if found['ok'] else 'FAILED'}"
+    failed = found["failed"]
+    yield from (f"FAILED  {text}" for text in failed[:SHOWN])
+    if len(failed) > SHOWN:
+        kinds = Counter(text.partition(":")[0] for text in failed)
+        yield from (f"FAILED  {count} x {kind} altogether" for kind, count in kinds.items())
+    yield from (f"excused {count} x {text}" for text, count in found["excused"].items())
+    for id, told_of_it in list(found["stories"].items())[:1]:
         yield from ("", f"The story of {id}:", *told_of_it)
+    if shortest := found.get("shortest"):
+        yield from ("", "The shortest list of faults that was found to fail:", *shortest)
 
 
-def told(case: Any) -> str:
+def told(case: Case) -> str:
     return " ".join(filter(None, (f"{case.wrong.value}:", case.id, case.text)))
 
 
@@ -77,7 +75,7 @@ def row(outcome: Outcome, options: Options, seed: int, minutes: float) -> str:
         *(seed, fleet, f"{minutes:g}", len(outcome.plan), found["messages"], found["poisons"]),
         sum(found["excused"].values()),
         ", ".join(f"{count} {wrong}" for wrong, count in failed.items()) or "none",
-        *(_commit(), _machine()),
+        *(_commit(), f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"),
     ]
     return f"| {' | '.join(map(str, cells))} |\n"
 
@@ -97,69 +95,33 @@ def _commit() -> str:
         return version("celery-poison")
 
 
-def _machine() -> str:
-    return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
-
-
-#: Seconds of faults that are told before and after what happened to the message.
-BEFORE, AFTER = 5.0, 20.0
-#: Characters that are told of a record that mentions it.
-_LONG = 200
-_LOGGED = re.compile(r"^\[([\d:, -]+): \w+/\w[\w-]*\] (.*)$", re.MULTILINE)
 _TOLD = ("event", "token", "worker", "state", "cause", "outcome", "deliveries", "strikes", "note")
 
 
 def story(
-    id: str,
-    facts: Facts,
-    lines: Iterable[Line],
-    journal: Iterable[dict[str, str]],
-    ahead: float,
-    logs: Mapping[str, str],
+    id: str, facts: Facts, lines: Iterable[Line], journal: Iterable[dict[str, str]], ahead: float
 ) -> list[str]:
-    """Return one line for each thing that is known of a message.
+    """Return one line for each thing that is known of a message, and for the faults around it.
 
     Args:
         ahead: seconds by which the wall clock, which the journal goes by, is ahead of the monotonic one.
-        logs: by the lives of the workers.
     """
-    told = [*_own(id, facts, lines), *_recorded(id, journal, ahead)]
-    if not told:
-        return [f"nobody has ever heard of {id}"]
-    first, last = min(told)[0] - BEFORE, max(told)[0] + AFTER
-    told += [
-        (blow.began, f"FAULT {blow.name} {' '.join(blow.lives)} {blow.note} ({blow.seconds:.1f} s)")
-        for blow in facts.blows
-        if blow.began <= last and blow.ended >= first
-    ]
-    told += _logged(id, logs, ahead)
-    begin = facts.sent[id].at if id in facts.sent else first
-    found = [f"{at - begin:+8.2f} s  {text}" for at, text in sorted(told)]
-    mentions = re.compile(rf"(?<![\w.]){re.escape(id)}(?![\w.])").search
-    return [*found, *(f"left in {line[:_LONG]}" for line in facts.on_record if mentions(line))]
-
-
-def _logged(id: str, logs: Mapping[str, str], ahead: float) -> Iterator[tuple[float, str]]:
-    for life, text in logs.items():
-        for at, said in _LOGGED.findall(text):
-            if f"[{id}]" in said:
-                yield datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp() - ahead, f"{life}: {said}"
-
-
-def _own(id: str, facts: Facts, lines: Iterable[Line]) -> Iterator[tuple[float, str]]:
-    if sent := facts.sent.get(id):
-        yield sent.at, f"sent ({sent.kind})"
+    told = [(sent.at, f"sent ({sent.kind})") for sent in filter(None, [facts.sent.get(id)])]
     for line in lines:
         if line.id == id and line.event != "step":
             trial = " on trial" if line.on_trial else ""
-            yield line.at, f"{line.event} in {line.life}, process {line.pid}{trial}"
-
-
-def _recorded(id: str, journal: Iterable[dict[str, str]], ahead: float) -> Iterator[tuple[float, str]]:
+            told.append((line.at, f"{line.event} in {line.life}, process {line.pid}{trial}"))
     for entry in journal:
         if entry["id"] == id:
             words = " ".join(f"{name}={entry[name]}" for name in _TOLD if entry.get(name))
-            yield recorded_at(entry) - ahead, f"journal: {words}"
+            told.append((recorded_at(entry) - ahead, f"journal: {words}"))
+    begin, last = min(told, default=(0.0,))[0], max(told, default=(0.0,))[0]
+    told += [
+        (blow.began, f"FAULT {blow.name} {' '.join(blow.lives)} {blow.note} ({blow.seconds:.1f} s)")
+        for blow in facts.blows
+        if blow.began <= last + 20.0 and blow.ended >= begin - 5.0
+    ]
+    return [f"{at - begin:+8.2f} s  {text}" for at, text in sorted(told)]
 
 
 def recorded_at(entry: dict[str, str]) -> float:

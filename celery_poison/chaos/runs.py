@@ -25,8 +25,7 @@ class Line(NamedTuple):
     """One thing that a run did, or a worker that received a message.
 
     ``event``: ``received`` (no run yet), ``begin``, ``step`` (it still runs), ``end``, or ``kill`` (it
-    is about to be deadly). ``run`` is a name that this start gave itself; ``at`` is in seconds, monotonic;
-    ``wall`` is what the process took for the time.
+    is about to be deadly). ``run`` is a name that this start gave itself; ``at`` is in seconds, monotonic.
     """
 
     event: str
@@ -36,12 +35,11 @@ class Line(NamedTuple):
     pid: int
     on_trial: bool
     at: float
-    wall: float
 
 
 def write_line(event: str, id: str, run: str, *, on_trial: bool = False) -> None:
     """Append a line for the run that calls this."""
-    line = Line(event, id, run, os.environ[LIFE], os.getpid(), on_trial, time.monotonic(), time.time())
+    line = Line(event, id, run, os.environ[LIFE], os.getpid(), on_trial, time.monotonic())
     os.write(_file(os.environ[LOG]), json.dumps(line).encode() + b"\n")
 
 
@@ -81,11 +79,8 @@ class TaskLog:
 class Fault:
     """One fault.
 
-    Attributes:
-        at: seconds after the load has begun.
-        name: as in the table of docs/chaos.md.
-        worker: number of the worker it strikes, from 1, if it strikes one.
-        dice: from 0 to 1, for what else there is to choose.
+    ``at`` is in seconds after the load has begun; ``worker`` the number of the one it strikes, from 1, if
+    it strikes one; ``dice`` is from 0 to 1, for what else there is to choose.
     """
 
     at: float
@@ -112,6 +107,14 @@ class Blow:
     @property
     def seconds(self) -> float:
         return self.ended - self.began
+
+    def struck(self, life: str) -> bool:
+        """Whether it was done to that life, or to a server of all."""
+        return not self.lives or life in self.lives
+
+    def meets(self, at: float, before: float = 0.0, after: float = 0.0) -> bool:
+        """Whether that was meanwhile, or so many seconds before or after."""
+        return self.began - before <= at <= self.ended + after
 
 
 @dataclass
@@ -156,12 +159,9 @@ class Facts:
         tried: whether it tries its suspects.
         convicted: task ids that were in quarantine at any time, and when each was seen there first.
         left: what is left when all is quiet, and after the last worker has left.
-        flagged: task ids that the ledger still remembers then.
-        expiring: those of which it knows no more than a history that expires.
-        ended: task ids of starts that ended and are still on record, where nothing waits for a copy.
+        known: task ids that the ledger still knows then, by what of them.
         complaints: lives of workers, and what Celery said when it gave up; or no life, and a fault that
             could not be done.
-        on_record: what Redis still held when all was quiet, and where.
     """
 
     sent: Mapping[str, Sent]
@@ -171,11 +171,8 @@ class Facts:
     tried: bool = True
     convicted: Mapping[str, float] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
-    flagged: frozenset[str] = frozenset()
-    expiring: frozenset[str] = frozenset()
-    ended: frozenset[str] = frozenset()
+    known: Mapping[str, set[str]] = field(default_factory=dict)
     complaints: list[tuple[str, str]] = field(default_factory=list)
-    on_record: list[str] = field(default_factory=list)
 
 
 def runs_of(lines: Iterable[Line]) -> dict[str, list[Run]]:

@@ -22,13 +22,6 @@ HOST = "127.0.0.1"
 class TcpProxy(Running):
     """Forwards a port of its own to a server, until it is told not to.
 
-    ::
-
-        with RedisServer() as redis, TcpProxy("127.0.0.1", redis.port) as proxy:
-            with Worker("shop.tasks", env={"BROKER_URL": proxy.url(redis.url())}) as worker:
-                proxy.freeze()           # a partition: no error, no answer
-                proxy.heal()
-
     Bytes that were under way when it is cut or frozen may still arrive. Linux only: elsewhere a port
     that has stopped listening cannot be kept.
     """
@@ -47,19 +40,17 @@ class TcpProxy(Running):
         user, at, _ = parts.netloc.rpartition("@")
         return direct.replace(parts.netloc, f"{user}{at}{HOST}:{self.port}", 1)
 
-    # -- what can happen to a network
-
     def cut(self) -> None:
         """Close all connections and refuse new ones."""
         self._do(self._refuse())
 
     def freeze(self) -> None:
         """Keep all connections and accept new ones, but forward nothing, not even that one was closed."""
-        self._do(self._freeze())
+        self._flowing.clear()
 
-    def slow_down(self, seconds: float) -> None:
-        """Hold everything that is sent from now on for so long; 0, or `heal`: no more."""
-        self.delay = seconds
+    def slow_down(self) -> None:
+        """Hold everything that is sent from now on for 0.1 s."""
+        self.delay = 0.1
 
     def heal(self) -> None:
         """Accept and forward again, at once. What was sent while frozen is delivered, in order."""
@@ -69,8 +60,6 @@ class TcpProxy(Running):
     def drop_connections(self) -> None:
         """Close all connections that there are now; what they hold undelivered is lost."""
         self._do(self._drop())
-
-    # -- life
 
     def start(self) -> Self:
         # Bound, and never listening: nobody else gets the port while it is cut.
@@ -90,8 +79,6 @@ class TcpProxy(Running):
         self._loop.close()
         self._holder.close()
 
-    # -- inside: on the loop's own thread
-
     def _do(self, what: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
@@ -100,9 +87,6 @@ class TcpProxy(Running):
             self._server.close()
             self._server = None
         await self._drop()
-
-    async def _freeze(self) -> None:
-        self._flowing.clear()
 
     async def _heal(self) -> None:
         if self._server is None:

@@ -17,9 +17,12 @@ def outcome(given: Facts) -> Outcome:
 
 
 def test_many_failures_of_one_kind_are_counted_and_some_are_shown() -> None:
-    told = list(report.lines(outcome(facts(*(run(f"m{n}", 1, None) for n in range(7))))))
-    assert told[:5] == [f"FAILED  lost: m{n} begun 1 times" for n in range(5)]
-    assert told[5:] == ["FAILED  7 x lost altogether", "", "The story of a:", "the story"]
+    given = outcome(facts(*(run(f"m{n}", 1, None) for n in range(37))))
+    told = list(report.lines(report.as_dict(given, Options(), 7, 0.5)))
+    assert told[0].startswith("seed 7, prefork on redis: 37 messages, 0 of them poison, ")
+    assert told[0].endswith("; FAILED")
+    assert told[1:31] == [f"FAILED  lost: m{n} begun 1 times" for n in range(30)]
+    assert told[31:] == ["FAILED  37 x lost altogether", "", "The story of a:", "the story"]
 
 
 def test_a_program_reads_what_failed_and_what_was_excused() -> None:
