@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from celery import Celery, Task, current_task, signals
+from celery import Celery, Task, current_task
 
 from celery_poison import guarded
 from celery_poison.chaos.runs import write_line
@@ -100,11 +100,6 @@ def _unpickled(self: Task, argument: object) -> None:
 def _write(task: Task, event: str, run: str) -> None:
     on_trial = bool(getattr(getattr(current_task.request, "poison", None), "on_trial", False))
     write_line(event, task.request.id, run, on_trial=on_trial)
-
-
-@signals.task_received.connect
-def _received(request: Any, **_: Any) -> None:
-    write_line("received", request.id, "")
 
 
 if SETUP in os.environ:

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import Any
 
 import click
 import redis
@@ -21,8 +20,8 @@ from celery_poison.chaos.excuses import GATE, IN_MINGLE, Wrong
 from celery_poison.chaos.faults import EVERY_BROKER, KINDS, NEED_A_DISK, possible
 from celery_poison.chaos.judge import HEALTHY, Outcome, judge, judge_plain
 from celery_poison.chaos.plan import make_plan, play, shortest
-from celery_poison.chaos.runs import Blow, Facts, Fault, runs_of
-from celery_poison.chaos.stage import SLOTS, Options, Stage
+from celery_poison.chaos.runs import Blow, Facts, Fault, read_lines, runs_of
+from celery_poison.chaos.stage import SLOTS, WORKERS, Options, Stage
 from celery_poison.chaos.surroundings import Disk
 from celery_poison.testing.servers import Interrupted, Interruptions
 
@@ -32,19 +31,10 @@ PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 600.0, 45.0, 130.0
 #: What Celery says when a worker gives up, and the traceback behind it.
 UNRECOVERABLE = re.compile(r"(Unrecoverable error: .*)((?:\n(?!\[).*)*)")
 
-_EPILOG = """\b
-Examples:
-  celery-poison chaos                               one minute of everything
-  celery-poison chaos --pool threads --minutes 20 --seed 7
-  celery-poison chaos --faults redis-kill,poison-segv
-  celery-poison chaos --seed 7 --bisect 12          and if it fails: which faults does it take?
-  celery-poison chaos --seed 7 --plain              the same to Celery without the plugin
-
-Exit status: 0 nothing failed, 1 something did, 2 wrong usage, 3 no Redis or RabbitMQ, 128 + signal.
-"""
+_EXITS = "Exit status: 0 nothing failed, 1 something did, 2 wrong usage, 3 no Redis or RabbitMQ, 128 + signal"
 
 
-@click.command("chaos", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("chaos", epilog=_EXITS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--pool", type=click.Choice(list(SLOTS)), default="prefork", show_default=True)
 @click.option("--broker", type=click.Choice(EVERY_BROKER), default="redis", show_default=True)
 @click.option("--trial", type=click.Choice(["cell", "queue", "off"]), default="cell", show_default=True,
@@ -73,7 +63,7 @@ def chaos(
     """
     chosen = _chosen(names, pool, broker)
     options = Options(pool, broker, trial, not guarded, disks=any(name in NEED_A_DISK for name in chosen))
-    plan = make_plan(chosen, minutes * 60, seed, options.workers)
+    plan = make_plan(chosen, minutes * 60, seed, WORKERS)
     with Interruptions() as interruptions:
 
         def try_part(part: list[Fault]) -> Outcome:
@@ -95,7 +85,7 @@ def chaos(
             _say(f"Error: {error}")
             sys.exit(3)
     if table is not None:
-        report.append(table, report.row(outcome, options, seed, minutes))
+        report.append_row(table, told)
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(report.lines(told)))
     sys.exit(1 if outcome.failures else 0)
 
@@ -149,11 +139,10 @@ def run(stage: Stage, plan: list[Fault], seconds: float, interruptions: Interrup
     quiet, plain = time.monotonic() - began, stage.options.plain
     facts = _facts(stage, watch, blows, broken)
     outcome = Outcome(plan, facts, (judge_plain if plain else judge)(facts), quiet)
-    lost_first = sorted(outcome.failures, key=lambda finding: finding.case.wrong is not Wrong.LOST)
-    worst = list(dict.fromkeys(finding.case.id for finding in lost_first if finding.case.id))
-    known, ahead = (facts, stage.log.lines, watch.journal), time.time() - time.monotonic()
-    outcome.stories = {id: report.story(id, *known, ahead) for id in worst[:20]}
-    _write_down(stage.directory, outcome, watch.journal)
+    worst = sorted(outcome.failures, key=lambda case: case.wrong is not Wrong.LOST)
+    ids = list(dict.fromkeys(case.id for case in worst if case.id))[:20]
+    outcome.stories = {id: report.story(id, facts) for id in ids}
+    (stage.directory / "run.json").write_text(json.dumps(asdict(outcome), default=sorted))
     return outcome
 
 
@@ -172,9 +161,9 @@ def _await_quiet(stage: Stage, watch: remains.Watch) -> None:
 
 
 def _open(stage: Stage, watch: remains.Watch) -> dict[str, int]:
-    stage.log.update()
+    ended = {line.id for line in read_lines(stage.log, "end")}
     sure = {id for id, sent in stage.load.sent.items() if sent.sure and sent.kind == HEALTHY}
-    missing = len(sure - stage.log.ended - {*watch.convicted})
+    missing = len(sure - ended - {*watch.convicted})
     with suppress(redis.RedisError, OSError):
         return remains.look(stage).open | ({"not done": missing} if missing else {})
     return {"server": 1}
@@ -188,27 +177,24 @@ def _facts(stage: Stage, watch: remains.Watch, blows: list[Blow], broken: list[s
     left = counts | {f"{name}, when all have left": after[name] for name in after.keys() - counts}
     if not stage.options.plain:
         left |= remains.left_behind(stage)
-    stage.log.update()
-    blows = [*blows, *stage.deaths, *_gates(watch.journal)]
     return Facts(
         sent=stage.load.sent,
-        runs=runs_of(stage.log.lines),
-        blows=sorted(blows, key=lambda blow: blow.began),
+        runs=runs_of(read_lines(stage.log)),
+        blows=sorted([*blows, *stage.deaths, *_gates(watch.journal)], key=lambda blow: blow.began),
         broker=stage.options.broker,
         tried=stage.options.trial != "off",
         convicted=watch.convicted,
         left=left,
         known=known,
         complaints=[*_complaints(stage), *(("", text) for text in broken)],
+        journal=watch.journal,
     )
 
 
-def _gates(journal: Iterable[dict[str, str]]) -> list[Blow]:
+def _gates(journal: Iterable[tuple[float, dict[str, str]]]) -> list[Blow]:
     """Return when the fleet gate was closed."""
     gates: list[Blow] = []
-    ahead = time.time() - time.monotonic()
-    for entry in journal:
-        at = report.recorded_at(entry) - ahead
+    for at, entry in journal:
         if entry["event"] == "gate_closed":
             gates.append(Blow(GATE, at, note=entry["note"]))
         elif entry["event"] == "gate_lifted" and gates:
@@ -222,17 +208,3 @@ def _complaints(stage: Stage) -> list[tuple[str, str]]:
         for life, worker in stage.lives.items()
         for found, trace in UNRECOVERABLE.findall(worker.log_text())
     ]
-
-
-def _write_down(directory: Path, outcome: Outcome, journal: Iterable[Any]) -> None:
-    rows = {
-        "plan": map(asdict, outcome.plan),
-        "blows": map(asdict, outcome.facts.blows),
-        "sent": ({"id": id, **asdict(sent)} for id, sent in outcome.facts.sent.items()),
-        "journal": journal,
-        "findings": ({"excuse": found.excuse, **asdict(found.case)} for found in outcome.findings),
-        "stories": ({"id": id, "story": told} for id, told in outcome.stories.items()),
-    }
-    for name, of_kind in rows.items():
-        lines = (f"{json.dumps(row, default=str)}\n" for row in of_kind)
-        (directory / f"{name}.jsonl").write_text("".join(lines))

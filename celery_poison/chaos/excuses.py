@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from celery_poison.chaos.runs import Blow, Run
 
@@ -37,7 +37,7 @@ UNTRIED = "never tried"
 IN_MINGLE = "(in mingle)"
 
 
-class Wrong(Enum):
+class Wrong(StrEnum):
     """What must not happen."""
 
     LOST = "lost"
@@ -64,6 +64,10 @@ class Case:
     runs: tuple[Run, ...] = ()
     life: str = ""
     settled: float = 0.0
+
+    @property
+    def told(self) -> str:
+        return " ".join(filter(None, (f"{self.wrong}:", self.id, self.text)))
 
 
 Test = Callable[[Case, Blow], bool]

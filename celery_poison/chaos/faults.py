@@ -180,7 +180,6 @@ def _clock(stage: Stage, fault: Fault, blow: Blow) -> None:
 @fault("disk-full", owns="disk")
 def _disk_full(stage: Stage, fault: Fault, blow: Blow) -> None:
     """Fill the file system on which all workers have their temporary files."""
-    assert stage.disk is not None
     stage.disk.fill()
     stage.wait(8.0)
     stage.disk.clear()
@@ -294,7 +293,6 @@ def _empty(stage: Stage, fault: Fault, blow: Blow) -> None:
 @fault("redis-full", owns="redis", brokers=ONE_REDIS)
 def _full(stage: Stage, fault: Fault, blow: Blow) -> None:
     """Fill the file system of the append-only file: Redis gives up, and is started when there is room."""
-    assert stage.redis_disk is not None
     stage.redis_disk.fill()
     with contextlib.suppress(AssertionError):
         wait_until(lambda: stage.stopping.is_set() or not stage.redis_answers(), timeout=10)
@@ -307,7 +305,6 @@ def _full(stage: Stage, fault: Fault, blow: Blow) -> None:
 @fault("redis-switch", owns="redis", brokers=("sentinel",), kill=False)
 def _failover(stage: Stage, fault: Fault, blow: Blow, kill: bool) -> None:
     """The replica takes over, and the master becomes its replica: after its death, or after more writes."""
-    assert stage.sentinel is not None
     stage.sentinel.fail_over(kill=kill)
     if kill:
         stage.sentinel.replica.start()
@@ -316,14 +313,12 @@ def _failover(stage: Stage, fault: Fault, blow: Blow, kill: bool) -> None:
 
 @fault("rabbit-kill", owns="rabbit", brokers=("rabbitmq",))
 def _rabbit_kill(stage: Stage, fault: Fault, blow: Blow) -> None:
-    assert stage.rabbit is not None
     stage.rabbit.kill()
     stage.rabbit.start()
 
 
 @fault("rabbit-close", owns="rabbit", brokers=("rabbitmq",))
 def _rabbit_close(stage: Stage, fault: Fault, blow: Blow) -> None:
-    assert stage.rabbit is not None
     stage.rabbit.ctl("close_all_connections", "chaos")
 
 

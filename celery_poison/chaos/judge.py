@@ -48,8 +48,8 @@ class Outcome:
     stories: dict[str, list[str]] = field(default_factory=dict)
 
     @property
-    def failures(self) -> list[Finding]:
-        return [finding for finding in self.findings if not finding.excuse]
+    def failures(self) -> list[Case]:
+        return [case for case, excuse in self.findings if not excuse]
 
 
 def judge(facts: Facts) -> list[Finding]:

@@ -61,13 +61,13 @@ def look(stage: Stage) -> Left:
         counts = dict(_of_broker(stage, client))
         if not stage.options.plain:
             counts |= dict(_of_ledger(client, known))
-    if stage.rabbit is not None:  # a copy may come
+    if stage.options.broker == "rabbitmq":  # a copy may come
         counts[ENDS] = len(known.pop(ITS_END, ()))
     return Left({name: count for name, count in counts.items() if count}, known)
 
 
 def _of_broker(stage: Stage, client: redis.Redis) -> Iterator[tuple[str, int]]:
-    if stage.rabbit is not None:
+    if stage.options.broker == "rabbitmq":
         with stage.app.connection_for_read() as connection, connection.default_channel as channel:
             for name in stage.queues:
                 queue = channel.queue_declare(name, durable=True, auto_delete=False)
@@ -165,6 +165,10 @@ class Watch:
                 self._entries |= {entry["at"]: entry for entry in queries.journal(count=count)}
 
     @property
-    def journal(self) -> list[dict[str, str]]:
-        """Every entry that was seen, the oldest first."""
-        return sorted(self._entries.values(), key=lambda entry: [*map(int, entry["at"].split("-"))])
+    def journal(self) -> list[tuple[float, dict[str, str]]]:
+        """Every entry that was seen, the oldest first, and when it was made; monotonic."""
+        behind = time.monotonic() - time.time()
+        return sorted(
+            ((int(at.partition("-")[0]) / 1000 + behind, entry) for at, entry in self._entries.items()),
+            key=lambda made: made[0],
+        )

@@ -22,10 +22,10 @@ LOG, LIFE = "POISON_CHAOS_LOG", "POISON_CHAOS_LIFE"
 
 
 class Line(NamedTuple):
-    """One thing that a run did, or a worker that received a message.
+    """One thing that a run did.
 
-    ``event``: ``received`` (no run yet), ``begin``, ``step`` (it still runs), ``end``, or ``kill`` (it
-    is about to be deadly). ``run`` is a name that this start gave itself; ``at`` is in seconds, monotonic.
+    ``event``: ``begin``, ``step`` (it still runs), ``end``, or ``kill`` (it is about to be deadly). ``run``
+    is a name that this start gave itself; ``at`` is in seconds, monotonic.
     """
 
     event: str
@@ -49,30 +49,11 @@ def _file(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-class TaskLog:
-    """Reads the log while it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lines: list[Line] = []
-        self.ended: set[str] = set()
-        self._read = 0
-
-    def update(self) -> None:
-        """Read what has come since."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            whole, _, _ = file.read().rpartition(b"\n")
-        if not whole:
-            return
-        self._read += len(whole) + 1
-        for text in whole.split(b"\n"):
-            line = Line(*json.loads(text))
-            self.lines.append(line)
-            if line.event == "end":
-                self.ended.add(line.id)
+def read_lines(path: Path, event: str = "") -> list[Line]:
+    """Return what the log holds by now: all of it, or the lines of one event."""
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    beginning = f'["{event}'.encode()
+    return [Line(*json.loads(text)) for text in whole.split(b"\n") if text.startswith(beginning)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +141,7 @@ class Facts:
         convicted: task ids that were in quarantine at any time, and when each was seen there first.
         left: what is left when all is quiet, and after the last worker has left.
         known: task ids that the ledger still knows then, by what of them.
+        journal: every entry, and when it was made.
         complaints: lives of workers, and what Celery said when it gave up; or no life, and a fault that
             could not be done.
     """
@@ -173,14 +155,13 @@ class Facts:
     left: Mapping[str, int] = field(default_factory=dict)
     known: Mapping[str, set[str]] = field(default_factory=dict)
     complaints: list[tuple[str, str]] = field(default_factory=list)
+    journal: list[tuple[float, dict[str, str]]] = field(default_factory=list)
 
 
 def runs_of(lines: Iterable[Line]) -> dict[str, list[Run]]:
     """Put the lines of the task log together."""
     runs: dict[str, Run] = {}
     for line in lines:
-        if line.event == "received":
-            continue
         run = runs.setdefault(line.run, Run(line.id, line.life, line.pid, line.on_trial, line.at, line.at))
         run.last = line.at
         if line.event == "end":

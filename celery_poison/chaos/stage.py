@@ -43,13 +43,12 @@ class Options:
     broker: str = "redis"
     trial: str = "cell"
     plain: bool = False
-    workers: int = WORKERS
     disks: bool = False
 
     @property
     def trial_worker(self) -> int:
         """The number of the worker that serves the trial queue alone; 0: none does."""
-        return self.workers if self.trial == "queue" else 0
+        return WORKERS if self.trial == "queue" else 0
 
     def slots_of(self, number: int) -> int:
         return 1 if number == self.trial_worker else SLOTS[self.pool]
@@ -57,7 +56,7 @@ class Options:
     @property
     def slots(self) -> int:
         """What all that serve the ordinary queue run at a time."""
-        return SLOTS[self.pool] * (self.workers - bool(self.trial_worker))
+        return SLOTS[self.pool] * (WORKERS - bool(self.trial_worker))
 
 
 class Stage:
@@ -69,19 +68,20 @@ class Stage:
         stopping: set by whoever wants all this to end.
     """
 
+    disk: Disk
+    redis_disk: Disk
+    rabbit: RabbitServer
+    sentinel: SentinelSet
+
     def __init__(self, options: Options, directory: Path, seed: int, stopping: threading.Event) -> None:
         self.options, self.directory = options, directory
         #: Of the workers.
-        self.numbers = range(1, options.workers + 1)
+        self.numbers = range(1, WORKERS + 1)
         self.queues = [QUEUE, *([TRIAL_QUEUE] if options.trial_worker else [])]
         self.load = Load(self, seed)
-        self.log = runs.TaskLog(directory / "tasks.jsonl")
+        self.log = directory / "tasks.jsonl"
         self._logs = directory / "logs"
         self.temporary, self.redis_data = directory / "tmp", directory / "redis"
-        self.disk: Disk | None = None
-        self.redis_disk: Disk | None = None
-        self.rabbit: RabbitServer | None = None
-        self.sentinel: SentinelSet | None = None
         self.clocks: dict[int, Clock] = {}
         self.lives: dict[str, Worker] = {}
         self.deaths: list[Blow] = []
@@ -107,24 +107,24 @@ class Stage:
         if self.options.disks:
             self.disk = enter(Disk(self.temporary, 16))
             self.redis_disk = enter(Disk(self.redis_data, 256))
+        ports = []  # that workers reach through proxies: Sentinel tells them its own way
         if self.options.broker == "sentinel":
             self.sentinel = enter(SentinelSet())
         else:
             # Nothing that was answered is lost when this one is killed.
             kept = {"appendonly": "yes", "appendfsync": "always", "dir": self.redis_data}
             self._redis = enter(RedisServer(options=kept))
+            ports.append(self._redis.port)
         if self.options.broker == "rabbitmq":
             self.rabbit = enter(RabbitServer())
+            ports.append(self.rabbit.port)
         self.app = build(self._settings())
         stack.callback(self.app.close)
-        # Sentinel tells a worker its own way.
-        servers = (None if self.sentinel else self.redis, self.rabbit)
-        ports = [server.port for server in servers if server is not None]
         for number in self.numbers:
             self.clocks[number] = Clock(self.directory / f"w{number}.clock")
             self.proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in ports]
         stack.callback(end_marked, TAG, self._tag)
-        self.fleet = Supervisor(self._make, self.options.workers, give_up_after=1_000_000)
+        self.fleet = Supervisor(self._make, WORKERS, give_up_after=1_000_000)
         # Who leaves before the end does not wait.
         stack.callback(self.fleet.stop, 0.0)
 
@@ -140,8 +140,9 @@ class Stage:
 
     def _settings(self, proxies: Sequence[TcpProxy] = ()) -> dict[str, Any]:
         """Return those of the app, whose servers are reached through the proxies, if there are any."""
-        urls = [self.sentinel.url() if self.sentinel else self.redis.url()]
-        urls += [self.rabbit.url()] if self.rabbit else []
+        on_sentinel, on_rabbit = (self.options.broker == name for name in ("sentinel", "rabbitmq"))
+        urls = [self.sentinel.url() if on_sentinel else self.redis.url()]
+        urls += [self.rabbit.url()] if on_rabbit else []
         if proxies:
             urls = [proxy.url(url) for proxy, url in zip(proxies, urls, strict=True)]
         settings: dict[str, Any] = {"broker_url": urls[-1]}
@@ -150,13 +151,13 @@ class Stage:
         else:
             settings |= {"poison_redis_url": urls[0], "poison_trial": self.options.trial}
         transport: dict[str, Any] = {}
-        if self.rabbit:
+        if on_rabbit:
             transport["confirm_publish"] = True
             # Celery's own fault beside threads, see docs/known-limits.md.
             settings["worker_enable_prefetch_count_reduction"] = False
         elif self.options.plain:
             transport["visibility_timeout"] = 20  # else what a dead worker held comes back in an hour
-        if self.sentinel:
+        if on_sentinel:
             transport |= self.sentinel.transport_options
         return {**settings, "broker_transport_options": transport}
 
@@ -188,7 +189,7 @@ class Stage:
             **self.clocks[number].environment(),
             TAG: self._tag,
             OWN: f"{self._tag}/{life}",
-            runs.LOG: str(self.log.path),
+            runs.LOG: str(self.log),
             runs.LIFE: life,
             "TMPDIR": str(self.temporary),
             "C_FORCE_ROOT": "1",  # else a worker of root's refuses to accept pickle
@@ -206,7 +207,7 @@ class Stage:
     @property
     def redis(self) -> RedisServer:
         """The one that holds the ledger, and the broker where that is Redis."""
-        return self.sentinel.master if self.sentinel else self._redis
+        return self.sentinel.master if self.options.broker == "sentinel" else self._redis
 
     def redis_answers(self) -> bool:
         try:
