@@ -21,7 +21,7 @@ from celery_poison.chaos.faults import EVERY_BROKER, KINDS, NEED_A_DISK, possibl
 from celery_poison.chaos.judge import HEALTHY, Outcome, judge, judge_plain
 from celery_poison.chaos.plan import make_plan, play, shortest
 from celery_poison.chaos.runs import Blow, Facts, Fault, read_lines, runs_of
-from celery_poison.chaos.stage import SLOTS, WORKERS, Options, Stage
+from celery_poison.chaos.stage import SLOTS, WORKERS, Options, Stage, meanwhile
 from celery_poison.chaos.surroundings import Disk
 from celery_poison.testing.servers import Interrupted, Interruptions
 
@@ -129,9 +129,10 @@ def run(stage: Stage, plan: list[Fault], seconds: float, interruptions: Interrup
     Raises:
         Interrupted: somebody wants it to end.
     """
-    stage.start_fleet()
-    with remains.Watch(stage) as watch:
-        with stage.load:
+    stage.fleet.start().wait_ready(120)
+    watch = remains.Watch(stage)
+    with meanwhile(watch.look_on):
+        with meanwhile(stage.load.feed):
             blows, broken = play(plan, stage, seconds, _say)
         began = time.monotonic()
         _await_quiet(stage, watch)

@@ -16,7 +16,7 @@ from celery_poison import procfs
 from celery_poison.chaos.app import ONLY_PREFORK, POISONS
 from celery_poison.chaos.runs import Blow, Fault
 from celery_poison.chaos.stage import SLOTS, Stage
-from celery_poison.chaos.surroundings import TcpProxy
+from celery_poison.chaos.surroundings import TcpProxy, set_clock
 from celery_poison.ledger.keys import Keys
 from celery_poison.testing import Worker, wait_until
 
@@ -172,9 +172,9 @@ def _deploy(stage: Stage, fault: Fault, blow: Blow) -> None:
 def _clock(stage: Stage, fault: Fault, blow: Blow) -> None:
     """Move its clock by up to an hour, forth or back; what it had before comes back by another jump."""
     _strike(stage, fault, blow)
-    stage.clocks[fault.worker].move((fault.dice - 0.5) * 7200.0)
+    set_clock(stage.clocks[fault.worker], (fault.dice - 0.5) * 7200.0)
     stage.wait(10.0)
-    stage.clocks[fault.worker].move(0.0)
+    set_clock(stage.clocks[fault.worker], 0.0)
 
 
 @fault("disk-full", owns="disk")

@@ -7,7 +7,8 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from celery_poison.chaos.faults import KINDS
@@ -39,7 +40,7 @@ def make_plan(names: Sequence[str], seconds: float, seed: int, workers: int) -> 
 
 
 def play(
-    plan: Iterable[Fault], stage: Stage, seconds: float, say: Callable[[str], None]
+    plan: Sequence[Fault], stage: Stage, seconds: float, say: Callable[[str], None]
 ) -> tuple[list[Blow], list[str]]:
     """Strike a stage for so many seconds, each fault in a thread of its own, so that they meet.
 
@@ -67,16 +68,12 @@ def play(
             if owned:
                 stage.wait(REST)
 
-    threads, began = [], time.monotonic()
-    for fault in plan:
-        stage.wait(began + fault.at - time.monotonic())
-        if stage.stopping.is_set():
-            break
-        threads.append(threading.Thread(target=strike, args=(fault,), name=fault.name, daemon=True))
-        threads[-1].start()
-    stage.wait(began + seconds - time.monotonic())
-    for thread in threads:
-        thread.join()
+    began = time.monotonic()
+    with ThreadPoolExecutor(1 + len(plan)) as threads:
+        for fault in plan:
+            stage.wait(began + fault.at - time.monotonic())
+            threads.submit(strike, fault)
+        stage.wait(began + seconds - time.monotonic())
     return blows, broken
 
 

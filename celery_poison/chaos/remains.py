@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import redis
 
@@ -131,28 +131,18 @@ def _may_stay(path: Path) -> bool:
 
 
 class Watch:
-    """Looks at quarantine and journal from entering to leaving, in a thread: Redis may forget both."""
+    """Looks at quarantine and journal again and again: Redis may forget both."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, name="watch", daemon=True)
         #: When each was first seen there; monotonic.
         self.convicted: dict[str, float] = {}
         self._entries: dict[str, dict[str, str]] = {}
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-        self._look(count=1_000_000)
-
-    def _look_on(self) -> None:
-        while not self._over.wait(0.5):
+    def look_on(self, over: threading.Event) -> None:
+        while not over.wait(0.5):
             self._look(count=500)  # more than come meanwhile
+        self._look(count=1_000_000)
 
     def _look(self, count: int) -> None:
         if not self._stage.options.plain:

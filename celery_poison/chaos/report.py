@@ -101,7 +101,10 @@ def story(id: str, facts: Facts) -> list[str]:
             told.append((at, f"journal: {words}"))
     begin, last = min(told, default=(0.0,))[0], max(told, default=(0.0,))[0]
     told += [
-        (blow.began, f"FAULT {blow.name} {' '.join(blow.lives)} {blow.note} ({blow.seconds:.1f} s)")
+        (
+            blow.began,
+            f"FAULT {blow.name} {' '.join(blow.lives)} {blow.note} until {blow.ended - begin:+.2f} s",
+        )
         for blow in facts.blows
         if blow.began <= last + 20.0 and blow.ended >= begin - 5.0
     ]

@@ -85,10 +85,6 @@ class Blow:
     gone: tuple[str, ...] = ()
     note: str = ""
 
-    @property
-    def seconds(self) -> float:
-        return self.ended - self.began
-
     def struck(self, life: str) -> bool:
         """Whether it was done to that life, or to a server of all."""
         return not self.lives or life in self.lives

@@ -7,8 +7,8 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +21,7 @@ from celery_poison.chaos.app import SETUP, UNPICKLED, WORK, Deadly, build
 from celery_poison.chaos.excuses import DEATH
 from celery_poison.chaos.runs import Blow, Sent
 from celery_poison.chaos.servers import RabbitServer, SentinelSet
-from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk, TcpProxy
+from celery_poison.chaos.surroundings import CLOCK, CLOCKWORK, Disk, TcpProxy, set_clock
 from celery_poison.testing import RedisServer, Supervisor, Worker
 from celery_poison.testing.processes import end_marked, private_environment
 
@@ -82,7 +82,7 @@ class Stage:
         self.log = directory / "tasks.jsonl"
         self._logs = directory / "logs"
         self.temporary, self.redis_data = directory / "tmp", directory / "redis"
-        self.clocks: dict[int, Clock] = {}
+        self.clocks: dict[int, Path] = {}
         self.lives: dict[str, Worker] = {}
         self.deaths: list[Blow] = []
         self.stopping = stopping
@@ -121,15 +121,13 @@ class Stage:
         self.app = build(self._settings())
         stack.callback(self.app.close)
         for number in self.numbers:
-            self.clocks[number] = Clock(self.directory / f"w{number}.clock")
+            self.clocks[number] = self.directory / f"w{number}.clock"
+            set_clock(self.clocks[number], 0.0)
             self.proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in ports]
         stack.callback(end_marked, TAG, self._tag)
         self.fleet = Supervisor(self._make, WORKERS, give_up_after=1_000_000)
         # Who leaves before the end does not wait.
         stack.callback(self.fleet.stop, 0.0)
-
-    def start_fleet(self) -> None:
-        self.fleet.start().wait_ready(120)
 
     def stop_fleet(self) -> None:
         """A warm shutdown of all workers. One more comes and goes, to clear up after those before it."""
@@ -186,7 +184,7 @@ class Stage:
         return {
             **private_environment(CLOCKWORK),
             SETUP: json.dumps(self._settings(self.proxies[number])),
-            **self.clocks[number].environment(),
+            CLOCK: str(self.clocks[number]),
             TAG: self._tag,
             OWN: f"{self._tag}/{life}",
             runs.LOG: str(self.log),
@@ -221,35 +219,34 @@ class Stage:
         self.stopping.wait(max(0.0, seconds))
 
 
-class Load:
-    """A steady stream of healthy messages, and a poison whenever the plan says so.
+@contextmanager
+def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Let a thread do that until the event is set that it is given, at the end of the block."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
-    Sends in a thread of its own from entering to leaving.
-    """
+
+class Load:
+    """A steady stream of healthy messages, and a poison whenever the plan says so."""
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self._stage = stage
         self._dice = random.Random(seed)
-        self._rate = stage.options.slots
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._feed, name="load", daemon=True)
         self.sent: dict[str, Sent] = {}
 
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _feed(self) -> None:
+    def feed(self, over: threading.Event) -> None:
         number, due = 0, time.monotonic()
-        while not self._over.wait(max(0.0, due - time.monotonic())):
+        while not over.wait(max(0.0, due - time.monotonic())):
             number += 1
             self._send(f"h{number}", "healthy", WORK, (round(self._dice.uniform(0, 1.5), 3),))
             # After an outage it goes on at its pace instead of making up for it.
-            due = max(due, time.monotonic() - 1.0) + 1 / self._rate
+            due = max(due, time.monotonic() - 1.0) + 1 / self._stage.options.slots
 
     def send_poison(self, name: str) -> str:
         """Send one of a kind; return its task id."""

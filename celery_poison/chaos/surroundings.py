@@ -139,20 +139,11 @@ class TcpProxy(Running):
 CLOCKWORK, CLOCK = Path(__file__).with_name("clock"), "POISON_CHAOS_CLOCK"
 
 
-class Clock:
-    """How wrong the clock of one worker goes, in seconds; see ``clock/sitecustomize.py``."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._path.write_bytes(struct.pack("d", 0.0))
-
-    def environment(self) -> dict[str, str]:
-        return {CLOCK: str(self._path)}
-
-    def move(self, seconds: float) -> None:
-        # Eight bytes in one write: nobody reads half a number.
-        with self._path.open("r+b", buffering=0) as file:
-            file.write(struct.pack("d", seconds))
+def set_clock(path: Path, seconds: float) -> None:
+    """Let the clock of a worker go so wrong that is told this path; see ``clock/sitecustomize.py``."""
+    # Eight bytes in one write: nobody reads half a number.
+    with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
+        file.write(struct.pack("d", seconds))
 
 
 class Disk:
@@ -172,12 +163,9 @@ class Disk:
 
     def fill(self) -> None:
         """Leave no byte."""
-        with (self._path / "ballast").open("wb", buffering=0) as file:
-            size = 0
-            while (room := os.statvfs(self._path)).f_bavail:
-                with contextlib.suppress(OSError):  # somebody else has taken some of it
-                    os.posix_fallocate(file.fileno(), size, room.f_bavail * room.f_bsize)
-                    size += room.f_bavail * room.f_bsize
+        with (self._path / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 20))
 
     def clear(self) -> None:
         (self._path / "ballast").unlink(missing_ok=True)
