@@ -29,8 +29,13 @@ KEPT = 20.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
 #: How Celery itself ends after a cold shutdown: with gevent, while it starts, and with threads: there the
-#: handler of the signal stops the pool, and the loop may receive one more task.
-CELERYS_OWN = ("BlockingSwitchOutError", "did_start_ok", "cannot schedule new futures after shutdown")
+#: handler of the signal stops the pool, and the loop may receive one more task. And if it cannot start:
+#: without a disk, or when a pool process dies before it works.
+CELERYS_OWN = {
+    "cold": ("BlockingSwitchOutError", "did_start_ok", "cannot schedule new futures after shutdown"),
+    "disk-full": ("No space left on device",),
+    "kill-child": ("Could not start worker processes",),
+}
 #: Marks what was convicted where nothing is tried (``poison_trial="off"``).
 UNTRIED = "never tried"
 #: Marks what Celery said when it gave up while it asked the other workers who they are.
@@ -200,17 +205,6 @@ def _was_in_two_deaths(case: Case, blow: Blow) -> bool:
     return case.text.endswith(UNTRIED) and len(cut_short) > 1 and cut_short[-1].life in blow.lives
 
 
-def _could_not_start(case: Case, blow: Blow) -> bool:
-    """Whether Celery itself could not: without a disk, or when a pool process dies before it works."""
-    if blow.name == "kill-child":
-        return case.life in blow.lives and "Could not start worker processes" in case.text
-    return "No space left on device" in case.text
-
-
-def _ended_as_celerys_do(case: Case, blow: Blow) -> bool:
-    return any(error in case.text for error in CELERYS_OWN) and case.text.startswith(tuple(blow.lives))
-
-
 def _came_together(case: Case, blow: Blow) -> bool:
     """Whether it came with a fault of a server, or one of the same worker."""
     return any(
@@ -290,10 +284,9 @@ EXCUSES = (
            "its worker ended before it could tell Redis how it had ended"),
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), lambda case, blow: case.text.startswith(ENDS),
            "on RabbitMQ they stay for ten minutes"),
-    Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,
-           "Celery itself ends so after a cold shutdown"),
-    Excuse((Wrong.ENDED,), ("disk-full", "kill-child"), _could_not_start,
-           "Celery itself could not start"),
+    Excuse((Wrong.ENDED,), tuple(CELERYS_OWN),
+           lambda case, blow: blow.struck(case.life) and any(map(case.text.count, CELERYS_OWN[blow.name])),
+           "Celery itself ends so, or could not start"),
     Excuse((Wrong.ENDED,), OF_CONNECTIONS,
            lambda case, blow: "OperationalError" in case.text and case.text.endswith(IN_MINGLE),
            "Celery itself gives up if its broker goes away in mingle", "rabbitmq"),

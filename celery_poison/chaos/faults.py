@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from celery_poison import procfs
 from celery_poison.chaos.app import ONLY_PREFORK, POISONS
 from celery_poison.chaos.runs import Blow, Fault
 from celery_poison.chaos.stage import SLOTS, Stage
-from celery_poison.chaos.surroundings import TcpProxy, set_clock
+from celery_poison.chaos.surroundings import TcpProxy, filled, set_clock
 from celery_poison.ledger.keys import Keys
 from celery_poison.testing import Worker, wait_until
 
@@ -27,24 +27,23 @@ EVERY_POOL = tuple(SLOTS)
 #: Who may not mount a small file system cannot fill one.
 NEED_A_DISK = ("disk-full", "redis-full")
 
-#: Is given the stage, the plan's fault and the blow to be filled in, and its own settings by name.
-Do = Callable[..., None]
-
 
 class Kind(NamedTuple):
     """A kind of fault.
 
-    ``owns`` names what no other fault may touch meanwhile, with ``{worker}`` for the number of the one
-    it strikes; empty for nothing. ``brokers`` and ``pools``: where there is such a thing.
+    ``do`` is given the stage, the plan's fault and the blow to be filled in. ``owns`` names what no other
+    fault may touch meanwhile, with ``{worker}`` for the number of the one it strikes; empty for nothing.
+    ``brokers`` and ``pools``: where there is such a thing.
     """
 
-    do: Do
+    do: Callable[..., None]
     owns: str
     brokers: tuple[str, ...]
     pools: tuple[str, ...]
 
 
 KINDS: dict[str, Kind] = {}
+T = TypeVar("T", bound=Callable[..., None])
 
 
 def fault(
@@ -53,10 +52,10 @@ def fault(
     brokers: tuple[str, ...] = EVERY_BROKER,
     pools: tuple[str, ...] = EVERY_POOL,
     **settings: Any,
-) -> Callable[[Do], Do]:
+) -> Callable[[T], T]:
     """Enter a function into the list; ``settings`` are further arguments for it."""
 
-    def enter(do: Do) -> Do:
+    def enter(do: T) -> T:
         KINDS[name] = Kind(partial(do, **settings), owns, brokers, pools)
         return do
 
@@ -180,9 +179,8 @@ def _clock(stage: Stage, fault: Fault, blow: Blow) -> None:
 @fault("disk-full", owns="disk")
 def _disk_full(stage: Stage, fault: Fault, blow: Blow) -> None:
     """Fill the file system on which all workers have their temporary files."""
-    stage.disk.fill()
-    stage.wait(8.0)
-    stage.disk.clear()
+    with filled(stage.temporary):
+        stage.wait(8.0)
 
 
 # --- the network between one worker and its servers is cut, silent or slow --------------------------------
@@ -293,11 +291,10 @@ def _empty(stage: Stage, fault: Fault, blow: Blow) -> None:
 @fault("redis-full", owns="redis", brokers=ONE_REDIS)
 def _full(stage: Stage, fault: Fault, blow: Blow) -> None:
     """Fill the file system of the append-only file: Redis gives up, and is started when there is room."""
-    stage.redis_disk.fill()
-    with contextlib.suppress(AssertionError):
-        wait_until(lambda: stage.stopping.is_set() or not stage.redis_answers(), timeout=10)
-    stage.redis.kill()
-    stage.redis_disk.clear()
+    with filled(stage.redis_data):
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: stage.stopping.is_set() or not stage.redis_answers(), timeout=10)
+        stage.redis.kill()
     _start(stage)
 
 

@@ -21,7 +21,7 @@ from celery_poison.chaos.app import SETUP, UNPICKLED, WORK, Deadly, build
 from celery_poison.chaos.excuses import DEATH
 from celery_poison.chaos.runs import Blow, Sent
 from celery_poison.chaos.servers import RabbitServer, SentinelSet
-from celery_poison.chaos.surroundings import CLOCK, CLOCKWORK, Disk, TcpProxy, set_clock
+from celery_poison.chaos.surroundings import CLOCK, CLOCKWORK, TcpProxy, set_clock, small_disk
 from celery_poison.testing import RedisServer, Supervisor, Worker
 from celery_poison.testing.processes import end_marked, private_environment
 
@@ -68,8 +68,6 @@ class Stage:
         stopping: set by whoever wants all this to end.
     """
 
-    disk: Disk
-    redis_disk: Disk
     rabbit: RabbitServer
     sentinel: SentinelSet
 
@@ -105,8 +103,8 @@ class Stage:
         self.temporary.mkdir()
         self.redis_data.mkdir()
         if self.options.disks:
-            self.disk = enter(Disk(self.temporary, 16))
-            self.redis_disk = enter(Disk(self.redis_data, 256))
+            enter(small_disk(self.temporary, 16))
+            enter(small_disk(self.redis_data, 256))
         ports = []  # that workers reach through proxies: Sentinel tells them its own way
         if self.options.broker == "sentinel":
             self.sentinel = enter(SentinelSet())

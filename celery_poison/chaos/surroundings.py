@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -146,36 +145,23 @@ def set_clock(path: Path, seconds: float) -> None:
         file.write(struct.pack("d", seconds))
 
 
-class Disk:
-    """A small file system in memory at ``path``, which can be filled.
-
-    Args:
-        mebibytes: its size.
-    """
-
-    def __init__(self, path: Path, mebibytes: int) -> None:
-        self._path, self._mebibytes = path, mebibytes
-
-    @staticmethod
-    def available() -> bool:
-        """Whether this user may mount one."""
-        return os.geteuid() == 0
-
-    def fill(self) -> None:
-        """Leave no byte."""
-        with (self._path / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(1 << 20))
-
-    def clear(self) -> None:
-        (self._path / "ballast").unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        size = f"size={self._mebibytes}m"
-        self._path.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "chaos", str(self._path)], check=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
+@contextlib.contextmanager
+def small_disk(path: Path, mebibytes: int) -> Iterator[None]:
+    """Mount a small file system in memory there, which takes root."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "chaos", str(path)], check=True)
+    try:
+        yield
+    finally:
         # Lazily: a process that ends just now may still have a file open there.
-        subprocess.run(["umount", "--lazy", str(self._path)], check=False)
+        subprocess.run(["umount", "--lazy", str(path)], check=False)
+
+
+@contextlib.contextmanager
+def filled(path: Path) -> Iterator[None]:
+    """Leave no byte of it free until the end of the block."""
+    ballast = path / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 20))
+    yield
+    ballast.unlink(missing_ok=True)
