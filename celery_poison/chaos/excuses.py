@@ -285,7 +285,8 @@ EXCUSES = (
     Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), lambda case, blow: case.text.startswith(ENDS),
            "on RabbitMQ they stay for ten minutes"),
     Excuse((Wrong.ENDED,), tuple(CELERYS_OWN),
-           lambda case, blow: blow.struck(case.life) and any(map(case.text.count, CELERYS_OWN[blow.name])),
+           lambda case, blow: blow.struck(case.life)
+           and any(end in case.text for end in CELERYS_OWN[blow.name]),
            "Celery itself ends so, or could not start"),
     Excuse((Wrong.ENDED,), OF_CONNECTIONS,
            lambda case, blow: "OperationalError" in case.text and case.text.endswith(IN_MINGLE),
