@@ -88,9 +88,9 @@ def shortest(items: Sequence[T], fails: Callable[[list[T]], bool], runs: int) ->
         runs: how often it may be asked; then the shortest so far is the answer.
     """
     best, size = list(items), -(-len(items) // 2)
-    while size and len(best) > 1:
+    while size:
         at = 0
-        while at < len(best) and runs > 0:
+        while at < len(best) > size and runs > 0:
             runs -= 1
             if fails(part := best[:at] + best[at + size :]):
                 best = part

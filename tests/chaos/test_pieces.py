@@ -123,6 +123,7 @@ def test_when_no_more_may_be_asked_the_shortest_so_far_is_the_answer(guilty: set
     found = shortest(range(20), fails, runs)
     assert len(asked) <= runs
     assert guilty <= {*found}
+    assert all(asked), "a run without faults tells nothing of them"
     assert found == min([list(range(20)), *(part for part in asked if guilty <= {*part})], key=len)
 
 
