@@ -1,6 +1,6 @@
 """The app under load: one task that does its work in steps, and one for each way of killing.
 
-A worker's environment names everything: ``POISON_CHAOS_SETTINGS`` is a JSON object of :class:`Setup`.
+A worker's environment holds its settings, ``POISON_CHAOS_SETTINGS``: a JSON object.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import uuid4
 
-from celery import Celery, Task, current_task, signals
+from celery import Celery, Task, current_task
 
 from celery_poison import guarded
 from celery_poison.chaos.runs import write_line
@@ -49,32 +48,13 @@ UNPICKLED = "unpickled"
 POISONS = (*KILLS, UNPICKLED)
 #: Who has no hard time limits runs this one for ten minutes.
 ONLY_PREFORK = ("hang",)
-
-
 SETUP = "POISON_CHAOS_SETTINGS"
 WORK = "chaos.work"
-#: Seconds between two signs of life of a run.
-STEP = 0.1
-#: Long enough for the tasks beside a poison to have begun when it kills.
-HESITATION = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What the app is built of; ``settings`` are Celery settings."""
-
-    broker: str
-    ledger: str
-    plain: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def as_environment(self) -> dict[str, str]:
-        return {SETUP: json.dumps(asdict(self))}
-
-
-def build(setup: Setup, *, current: bool = False) -> Celery:
-    """Return the app; only a worker makes it its process's current one."""
-    app = Celery("celery_poison_chaos", broker=setup.broker, set_as_current=current)
+def build(settings: Mapping[str, Any], *, current: bool = False) -> Celery:
+    """Return the app; it has the plugin if they name a ledger. Only a worker makes it the current one."""
+    app = Celery("celery_poison_chaos", set_as_current=current)
     app.conf.update(
         task_ignore_result=True,
         broker_connection_retry_on_startup=True,
@@ -82,43 +62,34 @@ def build(setup: Setup, *, current: bool = False) -> Celery:
         # One poison is deadly while it is read.
         accept_content=["json", "pickle"],
     )
-    if setup.plain:
-        app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True)
-    else:
-        app.conf.poison_redis_url = setup.ledger
-    app.conf.update(setup.settings)
-    _register(app, (lambda task: task) if setup.plain else guarded)
+    app.conf.update(settings)
+    guard: Callable[[Any], Any] = guarded if "poison_redis_url" in settings else lambda task: task
+    tasks: dict[str, Callable[..., None]] = {WORK: _work, f"chaos.{UNPICKLED}": _unpickled}
+    tasks |= {f"chaos.{name}": _deadly(kill) for name, kill in KILLS.items()}
+    for name, task in tasks.items():
+        options = deaths.LATE if name == "chaos.hang" else {}
+        # Not shared: Celery would give a shared task to every app that is made later in this process.
+        guard(app.task(bind=True, shared=False, name=name, **options)(task))
     return app
 
 
-def _register(app: Celery, guard: Callable[[Any], Any]) -> None:
-    # Not shared: Celery would give a shared task to every app that is made later in this process.
-    guard(app.task(bind=True, shared=False, name=WORK)(_work))
-    for name, kill in KILLS.items():
-        options = deaths.LATE if name == "hang" else {}
-        guard(app.task(bind=True, shared=False, name=f"chaos.{name}", **options)(_deadly(name, kill)))
-    guard(app.task(bind=True, shared=False, name=f"chaos.{UNPICKLED}")(_unpickled))
-
-
 def _work(self: Task, seconds: float) -> None:
-    run, on_trial = uuid4().hex[:12], _is_on_trial()
-    write_line("begin", self.request.id, run, on_trial=on_trial)
-    until = time.monotonic() + seconds
+    run, until = uuid4().hex[:12], time.monotonic() + seconds
+    _write(self, "begin", run)
     while (left := until - time.monotonic()) > 0:
-        time.sleep(min(STEP, left))
-        write_line("step", self.request.id, run, on_trial=on_trial)
-    write_line("end", self.request.id, run, on_trial=on_trial)
+        time.sleep(min(0.1, left))
+        _write(self, "step", run)
+    _write(self, "end", run)
 
 
-def _deadly(name: str, kill: Callable[[], None]) -> Callable[[Task], None]:
+def _deadly(kill: Callable[[], None]) -> Callable[[Task], None]:
     def poison(self: Task) -> None:
-        run, on_trial = uuid4().hex[:12], _is_on_trial()
-        write_line("begin", self.request.id, run, on_trial=on_trial)
-        time.sleep(HESITATION)
-        write_line("kill", self.request.id, run, on_trial=on_trial)
+        run = uuid4().hex[:12]
+        _write(self, "begin", run)
+        time.sleep(0.05)  # in which the tasks beside it begin
+        _write(self, "kill", run)
         kill()
 
-    poison.__name__ = name
     return poison
 
 
@@ -126,14 +97,10 @@ def _unpickled(self: Task, argument: object) -> None:
     """Never runs: its argument is deadly to whoever unpickles it."""
 
 
-def _is_on_trial() -> bool:
-    return bool(getattr(getattr(current_task.request, "poison", None), "on_trial", False))
-
-
-@signals.task_received.connect
-def _received(request: Any, **_: Any) -> None:
-    write_line("received", request.id, "")
+def _write(task: Task, event: str, run: str) -> None:
+    on_trial = bool(getattr(getattr(current_task.request, "poison", None), "on_trial", False))
+    write_line(event, task.request.id, run, on_trial=on_trial)
 
 
 if SETUP in os.environ:
-    app = build(Setup(**json.loads(os.environ[SETUP])), current=True)
+    app = build(json.loads(os.environ[SETUP]), current=True)

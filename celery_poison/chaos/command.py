@@ -3,50 +3,38 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory, mkdtemp
 
 import click
 import redis
 
 from celery_poison.chaos import remains, report
-from celery_poison.chaos.excuses import ENDS, GATE, IN_MINGLE, Wrong
+from celery_poison.chaos.excuses import GATE, IN_MINGLE, Wrong
 from celery_poison.chaos.faults import EVERY_BROKER, KINDS, NEED_A_DISK, possible
 from celery_poison.chaos.judge import HEALTHY, Outcome, judge, judge_plain
 from celery_poison.chaos.plan import make_plan, play, shortest
-from celery_poison.chaos.runs import Blow, Facts, Fault, runs_of
-from celery_poison.chaos.stage import SLOTS, Options, Stage, directory_of
-from celery_poison.chaos.surroundings import Disk
+from celery_poison.chaos.runs import Blow, Facts, Fault, read_lines, runs_of
+from celery_poison.chaos.stage import SLOTS, WORKERS, Options, Stage, meanwhile
 from celery_poison.testing.servers import Interrupted, Interruptions
 
-EXIT_BROKEN, EXIT_NO_SERVER = 1, 3
 #: Seconds that the fleet gets to finish what it has: at most, and without anything changing. Plain Celery
 #: looks only every hundred seconds for what a dead worker held.
 PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 600.0, 45.0, 130.0
-#: Stories that are told.
-STORIES = 20
 #: What Celery says when a worker gives up, and the traceback behind it.
 UNRECOVERABLE = re.compile(r"(Unrecoverable error: .*)((?:\n(?!\[).*)*)")
 
-_EPILOG = """\b
-Examples:
-  celery-poison chaos                               one minute of everything
-  celery-poison chaos --pool threads --minutes 20 --seed 7
-  celery-poison chaos --faults redis-kill,poison-segv
-  celery-poison chaos --seed 7 --bisect 12          and if it fails: which faults does it take?
-  celery-poison chaos --seed 7 --plain              the same to Celery without the plugin
-
-Exit status: 0 nothing failed, 1 something did, 2 wrong usage, 3 no Redis or RabbitMQ, 128 + signal.
-"""
+_EXITS = "Exit status: 0 nothing failed, 1 something did, 2 wrong usage, 3 no Redis or RabbitMQ, 128 + signal"
 
 
-@click.command("chaos", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("chaos", epilog=_EXITS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--pool", type=click.Choice(list(SLOTS)), default="prefork", show_default=True)
 @click.option("--broker", type=click.Choice(EVERY_BROKER), default="redis", show_default=True)
 @click.option("--trial", type=click.Choice(["cell", "queue", "off"]), default="cell", show_default=True,
@@ -75,11 +63,11 @@ def chaos(
     """
     chosen = _chosen(names, pool, broker)
     options = Options(pool, broker, trial, not guarded, disks=any(name in NEED_A_DISK for name in chosen))
-    plan = make_plan(chosen, minutes * 60, seed, options.workers)
+    plan = make_plan(chosen, minutes * 60, seed, WORKERS)
     with Interruptions() as interruptions:
 
         def try_part(part: list[Fault]) -> Outcome:
-            with directory_of(keep) as directory:
+            with _directory(keep) as directory:
                 _say(f"{len(part)} faults, in {directory}")
                 with Stage(options, directory, seed, interruptions.stopping) as stage:
                     return run(stage, part, minutes * 60, interruptions)
@@ -91,15 +79,15 @@ def chaos(
                 found = shortest(plan, lambda part: bool(try_part(part).failures), runs)
                 told["shortest"] = [f"{fault.at:g} s {fault.name} w{fault.worker}" for fault in found]
         except Interrupted as interrupted:
-            click.echo("stopped; nothing is left behind", err=True)
+            _say("stopped; nothing is left behind")
             sys.exit(interrupted.exit_status)
         except FileNotFoundError as error:
-            click.echo(f"Error: {error}", err=True)
-            sys.exit(EXIT_NO_SERVER)
+            _say(f"Error: {error}")
+            sys.exit(3)
     if table is not None:
-        report.append(table, report.row(outcome, options, seed, minutes))
-    click.echo(json.dumps(told, indent=2) if as_json else "\n".join(_text(told, outcome)))
-    sys.exit(EXIT_BROKEN if outcome.failures else 0)
+        report.append_row(table, told)
+    click.echo(json.dumps(told, indent=2) if as_json else "\n".join(report.lines(told)))
+    sys.exit(1 if outcome.failures else 0)
 
 
 def _chosen(names: str, pool: str, broker: str) -> list[str]:
@@ -111,26 +99,25 @@ def _chosen(names: str, pool: str, broker: str) -> list[str]:
                 known = f"not with {pool} on {broker}" if name in KINDS else "no such fault"
                 raise click.BadParameter(f"{name}: {known}; there are {', '.join(there_are)}")
         return chosen
-    without = [name for name in NEED_A_DISK if name in there_are and not Disk.available()]
+    without = [name for name in NEED_A_DISK if name in there_are and os.geteuid()]
     if without:
         _say(f"left out, since only root can mount a small disk: {', '.join(without)}")
     return [name for name in there_are if name not in without]
-
-
-def _text(told: dict[str, object], outcome: Outcome) -> Iterator[str]:
-    fleet = f"{told['pool']} on {told['broker']}{', plain' if told['plain'] else ''}"
-    sent = f"{told['messages']} messages, {told['poisons']} of them poison, {len(outcome.plan)} faults"
-    yield f"seed {told['seed']}, {fleet}: {sent}; {'all held' if told['ok'] else 'FAILED'}"
-    yield from report.lines(outcome)
-    if "shortest" in told:
-        yield from ("", "The shortest list of faults that was found to fail:", *told["shortest"])  # type: ignore[misc]
 
 
 def _say(text: str) -> None:
     click.echo(text, err=True)
 
 
-# --- one run --------------------------------------------------------------------------------------
+@contextmanager
+def _directory(keep: Path | None) -> Iterator[Path]:
+    """Yield a new directory below ``keep``, which stays, or one that disappears."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield Path(mkdtemp(prefix="run-", dir=keep.resolve()))
+        return
+    with TemporaryDirectory(prefix="celery-poison-chaos-", ignore_cleanup_errors=True) as path:
+        yield Path(path)
 
 
 def run(stage: Stage, plan: list[Fault], seconds: float, interruptions: Interruptions) -> Outcome:
@@ -142,9 +129,10 @@ def run(stage: Stage, plan: list[Fault], seconds: float, interruptions: Interrup
     Raises:
         Interrupted: somebody wants it to end.
     """
-    stage.start_fleet()
-    with remains.Watch(stage) as watch:
-        with stage.load:
+    stage.fleet.start().wait_ready(120)
+    watch = remains.Watch(stage)
+    with meanwhile(watch.look_on):
+        with meanwhile(stage.load.feed):
             blows, broken = play(plan, stage, seconds, _say)
         began = time.monotonic()
         _await_quiet(stage, watch)
@@ -152,14 +140,10 @@ def run(stage: Stage, plan: list[Fault], seconds: float, interruptions: Interrup
     quiet, plain = time.monotonic() - began, stage.options.plain
     facts = _facts(stage, watch, blows, broken)
     outcome = Outcome(plan, facts, (judge_plain if plain else judge)(facts), quiet)
-    lost_first = sorted(outcome.failures, key=lambda finding: finding.case.wrong is not Wrong.LOST)
-    worst = list(dict.fromkeys(finding.case.id for finding in lost_first if finding.case.id))
-    # Journal and logs go by the wall clock.
-    ahead, logs = time.time() - time.monotonic(), stage.logs()
-    outcome.stories = {
-        id: report.story(id, facts, stage.log.lines, watch.journal, ahead, logs) for id in worst[:STORIES]
-    }
-    _write_down(stage.directory, outcome, watch.journal)
+    worst = sorted(outcome.failures, key=lambda case: case.wrong is not Wrong.LOST)
+    ids = list(dict.fromkeys(case.id for case in worst if case.id))[:20]
+    outcome.stories = {id: report.story(id, facts) for id in ids}
+    (stage.directory / "run.json").write_text(json.dumps(asdict(outcome), default=sorted))
     return outcome
 
 
@@ -178,49 +162,40 @@ def _await_quiet(stage: Stage, watch: remains.Watch) -> None:
 
 
 def _open(stage: Stage, watch: remains.Watch) -> dict[str, int]:
-    stage.log.update()
+    ended = {line.id for line in read_lines(stage.log, "end")}
     sure = {id for id, sent in stage.load.sent.items() if sent.sure and sent.kind == HEALTHY}
-    missing = len(sure - stage.log.ended - {*watch.convicted})
+    missing = len(sure - ended - {*watch.convicted})
     with suppress(redis.RedisError, OSError):
-        left = remains.unfinished(stage) | ({"not done": missing} if missing else {})
-        return {name: count for name, count in left.items() if name != ENDS}
+        return remains.look(stage).open | ({"not done": missing} if missing else {})
     return {"server": 1}
 
 
 def _facts(stage: Stage, watch: remains.Watch, blows: list[Blow], broken: list[str]) -> Facts:
     """Ask Redis what is left, before and after everybody leaves."""
-    plain, left, on_record = stage.options.plain, remains.counted(stage), remains.on_record(stage)
-    remembered, expiring = (set(), set()) if plain else remains.flagged(stage)
-    ended = set() if plain or stage.rabbit else remains.ended(stage)
+    counts, known = remains.look(stage)
     stage.stop_fleet()
-    after = {name: count for name, count in remains.counted(stage).items() if name not in left}
-    left |= {f"{name}, when all have left": count for name, count in after.items()}
-    if not plain:
+    after = remains.look(stage).counts
+    left = counts | {f"{name}, when all have left": after[name] for name in after.keys() - counts}
+    if not stage.options.plain:
         left |= remains.left_behind(stage)
-    stage.log.update()
-    blows = [*blows, *stage.deaths, *_gates(watch.journal)]
     return Facts(
         sent=stage.load.sent,
-        runs=runs_of(stage.log.lines),
-        blows=sorted(blows, key=lambda blow: blow.began),
+        runs=runs_of(read_lines(stage.log)),
+        blows=sorted([*blows, *stage.deaths, *_gates(watch.journal)], key=lambda blow: blow.began),
         broker=stage.options.broker,
         tried=stage.options.trial != "off",
         convicted=watch.convicted,
-        flagged=frozenset(remembered),
-        expiring=frozenset(expiring),
-        ended=frozenset(ended),
         left=left,
+        known=known,
         complaints=[*_complaints(stage), *(("", text) for text in broken)],
-        on_record=on_record,
+        journal=watch.journal,
     )
 
 
-def _gates(journal: Iterable[dict[str, str]]) -> list[Blow]:
+def _gates(journal: Iterable[tuple[float, dict[str, str]]]) -> list[Blow]:
     """Return when the fleet gate was closed."""
     gates: list[Blow] = []
-    ahead = time.time() - time.monotonic()
-    for entry in journal:
-        at = report.recorded_at(entry) - ahead
+    for at, entry in journal:
         if entry["event"] == "gate_closed":
             gates.append(Blow(GATE, at, note=entry["note"]))
         elif entry["event"] == "gate_lifted" and gates:
@@ -234,19 +209,3 @@ def _complaints(stage: Stage) -> list[tuple[str, str]]:
         for life, worker in stage.lives.items()
         for found, trace in UNRECOVERABLE.findall(worker.log_text())
     ]
-
-
-def _write_down(directory: Path, outcome: Outcome, journal: Iterable[Any]) -> None:
-    rows = {
-        "plan": map(asdict, outcome.plan),
-        "blows": map(asdict, outcome.facts.blows),
-        "sent": ({"id": id, **asdict(sent)} for id, sent in outcome.facts.sent.items()),
-        "journal": journal,
-        "findings": ({"excuse": found.excuse, **asdict(found.case)} for found in outcome.findings),
-    }
-    for name, of_kind in rows.items():
-        lines = (f"{json.dumps(row, default=str)}\n" for row in of_kind)
-        (directory / f"{name}.jsonl").write_text("".join(lines))
-    stories = ("\n".join([id, *told, ""]) for id, told in outcome.stories.items())
-    (directory / "stories.txt").write_text("\n".join(stories))
-    (directory / "on-record.txt").write_text("".join(f"{line}\n" for line in outcome.facts.on_record))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 from celery_poison.chaos.runs import Blow, Run
 
@@ -29,15 +29,20 @@ KEPT = 20.0
 #: Seconds within which two deaths disturb each other.
 TOGETHER = 3.0
 #: How Celery itself ends after a cold shutdown: with gevent, while it starts, and with threads: there the
-#: handler of the signal stops the pool, and the loop may receive one more task.
-CELERYS_OWN = ("BlockingSwitchOutError", "did_start_ok", "cannot schedule new futures after shutdown")
+#: handler of the signal stops the pool, and the loop may receive one more task. And if it cannot start:
+#: without a disk, or when a pool process dies before it works.
+CELERYS_OWN = {
+    "cold": ("BlockingSwitchOutError", "did_start_ok", "cannot schedule new futures after shutdown"),
+    "disk-full": ("No space left on device",),
+    "kill-child": ("Could not start worker processes",),
+}
 #: Marks what was convicted where nothing is tried (``poison_trial="off"``).
 UNTRIED = "never tried"
 #: Marks what Celery said when it gave up while it asked the other workers who they are.
 IN_MINGLE = "(in mingle)"
 
 
-class Wrong(Enum):
+class Wrong(StrEnum):
     """What must not happen."""
 
     LOST = "lost"
@@ -64,6 +69,10 @@ class Case:
     runs: tuple[Run, ...] = ()
     life: str = ""
     settled: float = 0.0
+
+    @property
+    def told(self) -> str:
+        return " ".join(filter(None, (f"{self.wrong}:", self.id, self.text)))
 
 
 Test = Callable[[Case, Blow], bool]
@@ -92,7 +101,7 @@ def settled(run: Run, blows: Iterable[Blow]) -> float:
     end = run.end or run.last
     at = end + CUT_SHORT
     for blow in sorted(blows, key=lambda blow: blow.began):
-        struck = blow.name in OUTAGES and (not blow.lives or run.life in blow.lives)
+        struck = blow.name in OUTAGES and blow.struck(run.life)
         if struck and blow.began <= at and blow.ended >= end - BACK_AT_WORK:
             at = max(at, blow.ended + BACK_AT_WORK)
     return at
@@ -102,21 +111,12 @@ def silences(blows: Iterable[Blow]) -> Iterator[Blow]:
     """Yield where short outages, each begun before the last was over, kept a worker silent for too long."""
     short = sorted((blow for blow in blows if blow.name in SHORT), key=lambda blow: blow.began)
     for life in sorted({life for blow in short for life in blow.lives}):
-        mine = [blow for blow in short if not blow.lives or life in blow.lives]
         began, reached = 0.0, float("-inf")
-        for blow in mine:
+        for blow in (blow for blow in short if blow.struck(life)):
             follows = blow.began <= reached + SLACK
             began, reached = began if follows else blow.began, max(reached, blow.ended)
             if follows and reached - began > ACTIVATION - HEARTBEAT:
                 yield Blow(SILENCE, began, reached, (life,))
-
-
-def _was_sent_before(case: Case, blow: Blow) -> bool:
-    return case.at <= blow.ended
-
-
-def _was_there(case: Case, blow: Blow) -> bool:
-    return case.id in blow.gone
 
 
 def _went_with_it(case: Case, blow: Blow) -> bool:
@@ -136,28 +136,10 @@ def _could_not_tell_of_its_end(case: Case, blow: Blow) -> bool:
 
 def _its_end_was_refused(case: Case, blow: Blow) -> bool:
     """Whether Redis lost the note of its end or quarantine, or that it was forgotten, which comes later."""
-    since = blow.began - (KEPT if case.text == ITS_END else TOGETHER + FORGETTING)
-    ends = (run.end or run.kill or 0.0 for run in case.runs)
-    return bool(case.id) and any(since <= end <= blow.ended + TOGETHER for end in ends)
-
-
-def _was_recovered_from_in_vain(case: Case, blow: Blow) -> bool:
-    """Whether Redis lost that a worker's death was on record, and the message was done before it is again."""
-    since = blow.began - TOGETHER
-    died = any(run.end is None and since <= run.last <= blow.ended for run in case.runs)
-    done = any(run.end is not None and run.end > blow.began for run in case.runs)
-    return case.text == REMEMBERED and died and done
-
-
-def _had_a_copy_beside_its_trial(case: Case, blow: Blow) -> bool:
-    """Whether a copy of what was on trial ran well, since nothing told any more that it was on trial."""
-    tried = any(run.on_trial and run.end is None and run.begin <= blow.began for run in case.runs)
-    ended = any(run.begin >= blow.began and run.end is not None for run in case.runs)
-    return case.text == REMEMBERED and tried and ended
-
-
-def _was_sent_just_before(case: Case, blow: Blow) -> bool:
-    return blow.began - CUT_SHORT <= case.at <= blow.ended
+    before = KEPT if case.text == ITS_END else TOGETHER + FORGETTING
+    return bool(case.id) and any(
+        blow.meets(run.end or run.kill or 0.0, before=before, after=TOGETHER) for run in case.runs
+    )
 
 
 def _was_cut_short(case: Case, blow: Blow) -> bool:
@@ -189,14 +171,12 @@ def _was_forgotten(case: Case, blow: Blow) -> bool:
 def _was_given_to_another(case: Case, blow: Blow) -> bool:
     """Whether the second run began before the first's worker can have noticed anything."""
     first, second = sorted(case.runs, key=lambda run: run.begin)[:2]
-    struck = not blow.lives or {first.life, second.life} & {*blow.lives}
-    return bool(struck) and blow.began <= second.begin <= blow.ended + NOTICE
+    return any(blow.struck(run.life) for run in (first, second)) and blow.meets(second.begin, after=NOTICE)
 
 
 def _came_while_the_ledger_was_away(case: Case, blow: Blow) -> bool:
     """Whether the second run began then: nobody could recognise the copy."""
-    second = sorted(case.runs, key=lambda run: run.begin)[1]
-    return blow.began <= second.begin <= blow.ended + RECONNECT
+    return blow.meets(sorted(case.runs, key=lambda run: run.begin)[1].begin, after=RECONNECT)
 
 
 def _came_after_what_tells_it(case: Case, blow: Blow) -> bool:
@@ -216,11 +196,7 @@ def _was_on_trial_there(case: Case, blow: Blow) -> bool:
         and run.begin - SLACK <= blow.began <= (run.end or max(run.last, case.at)) + SLACK
         for run in case.runs
     )
-    return at_work or (bool(blow.lives) and blow.began - SLACK <= case.at <= blow.ended + TOGETHER)
-
-
-def _struck_its_worker(case: Case, blow: Blow) -> bool:
-    return case.life in blow.lives and blow.began - SLACK <= case.at <= blow.ended + NOTICE
+    return at_work or (bool(blow.lives) and blow.meets(case.at, before=SLACK, after=TOGETHER))
 
 
 def _was_in_two_deaths(case: Case, blow: Blow) -> bool:
@@ -229,53 +205,18 @@ def _was_in_two_deaths(case: Case, blow: Blow) -> bool:
     return case.text.endswith(UNTRIED) and len(cut_short) > 1 and cut_short[-1].life in blow.lives
 
 
-def _could_not_start(case: Case, blow: Blow) -> bool:
-    """Whether Celery itself could not: without a disk, or when a pool process dies before it works."""
-    if blow.name == "kill-child":
-        return case.life in blow.lives and "Could not start worker processes" in case.text
-    return "No space left on device" in case.text
-
-
-def _lost_its_broker_in_mingle(case: Case, blow: Blow) -> bool:
-    """Whether Celery gave up, which takes a connection that is lost just then for no lost connection."""
-    return "OperationalError" in case.text and case.text.endswith(IN_MINGLE)
-
-
-def _ended_as_celerys_do(case: Case, blow: Blow) -> bool:
-    return any(error in case.text for error in CELERYS_OWN) and case.text.startswith(tuple(blow.lives))
-
-
 def _came_together(case: Case, blow: Blow) -> bool:
     """Whether it came with a fault of a server, or one of the same worker."""
     return any(
-        (not blow.lives or run.life in blow.lives)
-        and blow.began - TOGETHER <= (run.kill or run.last) <= blow.ended + TOGETHER
+        blow.struck(run.life) and blow.meets(run.kill or run.last, before=TOGETHER, after=TOGETHER)
         for run in case.runs
     )
 
 
-def _worker_died_beside_its_trial(case: Case, blow: Blow) -> bool:
-    """Whether its death proves nothing: a suspect is alone in its cell, and does not reach its worker."""
-    return any(run.on_trial for run in case.runs) and _came_together(case, blow)
-
-
 #: What is left of runs whose acknowledgement may be lost: RabbitMQ may deliver a copy.
 ENDS = "ends that wait for a copy"
-
-
 #: Of a start that ended; of a message that is a candidate, or has a history; of one whose history expires.
 ITS_END, REMEMBERED, EXPIRES = "its end is on record", "is remembered", "is remembered for a while"
-
-
-def _was_taken_for_dead(case: Case, blow: Blow) -> bool:
-    """Whether its worker was: nobody told of its end, or it waits for a copy when that worker dies later."""
-    return case.text in (ITS_END, EXPIRES) and _was_away(case, blow)
-
-
-def _waits_for_a_copy(case: Case, blow: Blow) -> bool:
-    return case.text.startswith(ENDS)
-
-
 #: Not a fault but what comes of many: the end of a worker, whatever ended it.
 DEATH = "death"
 #: The fleet gate is closed, as the journal tells.
@@ -300,13 +241,14 @@ SHORT = (*OF_THE_LEDGER[:-1], "net-freeze-4", "stop-4")
 OUTAGES = (*SWITCHES, *OF_THE_LEDGER[:-1], *OF_CONNECTIONS, "net-slow", "stop-4")
 
 EXCUSES = (
-    Excuse((Wrong.LOST,), ("redis-empty",), _was_there,
+    Excuse((Wrong.LOST,), ("redis-empty",), lambda case, blow: case.id in blow.gone,
            "it was in Redis when that was emptied"),
-    Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second",), _was_there,
+    Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second",), lambda case, blow: case.id in blow.gone,
            "it was parked in the second that Redis lost", "rabbitmq"),
-    Excuse((Wrong.FREE, Wrong.KILLED), ("redis-empty",), _was_sent_before,
+    Excuse((Wrong.FREE, Wrong.KILLED), ("redis-empty",), lambda case, blow: case.at <= blow.ended,
            "its history was in Redis when that was emptied"),
-    Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second", *SWITCHES), _was_sent_just_before,
+    Excuse((Wrong.LOST, Wrong.FREE), ("redis-lost-second", *SWITCHES),
+           lambda case, blow: blow.meets(case.at, before=CUT_SHORT),
            "it was sent in the seconds that Redis lost"),
     Excuse((Wrong.TWICE,), (DEATH, "kill-child"), _was_cut_short,
            "its worker died before the acknowledgement was out"),
@@ -328,28 +270,28 @@ EXCUSES = (
            "it ran in two workers that died, which convicts where nothing is tried (`--trial off`)"),
     Excuse((Wrong.KILLED,), (*OF_WORKERS, *OF_CELLS, *LEAVES, *OUTAGES, "kill-child", "stop-15", GATE),
            _came_together, "a fault came at the same time, or the fleet gate was closed"),
-    Excuse((Wrong.KILLED,), (DEATH,), _worker_died_beside_its_trial,
+    Excuse((Wrong.KILLED,), (DEATH,),
+           lambda case, blow: any(run.on_trial for run in case.runs) and _came_together(case, blow),
            "its worker died beside its trial, of something else"),
     Excuse((Wrong.LEFT,), ("redis-empty",), _went_with_it,
            "its message was in Redis when that was emptied"),
-    Excuse((Wrong.LEFT,), SILENCES, _was_taken_for_dead,
+    Excuse((Wrong.LEFT,), SILENCES,
+           lambda case, blow: case.text in (ITS_END, EXPIRES) and _was_away(case, blow),
            "its worker was taken for dead: its end, or its history, stays until it expires"),
     Excuse((Wrong.LEFT,), ("redis-full", "redis-lost-second"), _its_end_was_refused,
            "Redis did not keep the note of its end, or that it was forgotten"),
-    Excuse((Wrong.LEFT,), ("redis-lost-second",), _was_recovered_from_in_vain,
-           "Redis lost that its worker's death was on record: it is flagged again, after its end"),
-    Excuse((Wrong.LEFT,), ("redis-empty",), _had_a_copy_beside_its_trial,
-           "a copy of it ran beside its trial, of which Redis told nothing any more", "rabbitmq"),
     Excuse((Wrong.LEFT,), (DEATH,), _could_not_tell_of_its_end,
            "its worker ended before it could tell Redis how it had ended"),
-    Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), _waits_for_a_copy,
+    Excuse((Wrong.LEFT,), (DEATH, *OUTAGES), lambda case, blow: case.text.startswith(ENDS),
            "on RabbitMQ they stay for ten minutes"),
-    Excuse((Wrong.ENDED,), ("cold",), _ended_as_celerys_do,
-           "Celery itself ends so after a cold shutdown"),
-    Excuse((Wrong.ENDED,), ("disk-full", "kill-child"), _could_not_start,
-           "Celery itself could not start"),
-    Excuse((Wrong.ENDED,), OF_CONNECTIONS, _lost_its_broker_in_mingle,
+    Excuse((Wrong.ENDED,), tuple(CELERYS_OWN),
+           lambda case, blow: blow.struck(case.life)
+           and any(end in case.text for end in CELERYS_OWN[blow.name]),
+           "Celery itself ends so, or could not start"),
+    Excuse((Wrong.ENDED,), OF_CONNECTIONS,
+           lambda case, blow: "OperationalError" in case.text and case.text.endswith(IN_MINGLE),
            "Celery itself gives up if its broker goes away in mingle", "rabbitmq"),
-    Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES), _struck_its_worker,
+    Excuse((Wrong.ENDED,), (*OF_WORKERS, *LEAVES),
+           lambda case, blow: case.life in blow.lives and blow.meets(case.at, before=SLACK, after=NOTICE),
            "it was killed, or asked to leave"),
 )  # fmt: skip

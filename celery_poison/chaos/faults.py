@@ -10,41 +10,40 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from celery_poison import procfs
 from celery_poison.chaos.app import ONLY_PREFORK, POISONS
 from celery_poison.chaos.runs import Blow, Fault
-from celery_poison.chaos.stage import Stage
-from celery_poison.chaos.surroundings import TcpProxy
+from celery_poison.chaos.stage import SLOTS, Stage
+from celery_poison.chaos.surroundings import TcpProxy, filled, set_clock
 from celery_poison.ledger.keys import Keys
 from celery_poison.testing import Worker, wait_until
 
 EVERY_BROKER = ("redis", "sentinel", "rabbitmq")
 #: On a Redis that does not fail over by itself as soon as it does not answer.
 ONE_REDIS = ("redis", "rabbitmq")
-EVERY_POOL = ("prefork", "threads", "gevent", "solo")
+EVERY_POOL = tuple(SLOTS)
 #: Who may not mount a small file system cannot fill one.
 NEED_A_DISK = ("disk-full", "redis-full")
-
-#: Is given the stage, the plan's fault and the blow to be filled in, and its own settings by name.
-Do = Callable[..., None]
 
 
 class Kind(NamedTuple):
     """A kind of fault.
 
-    ``owns`` names what no other fault may touch meanwhile, with ``{worker}`` for the number of the one
-    it strikes; empty for nothing. ``brokers`` and ``pools``: where there is such a thing.
+    ``do`` is given the stage, the plan's fault and the blow to be filled in. ``owns`` names what no other
+    fault may touch meanwhile, with ``{worker}`` for the number of the one it strikes; empty for nothing.
+    ``brokers`` and ``pools``: where there is such a thing.
     """
 
-    do: Do
+    do: Callable[..., None]
     owns: str
     brokers: tuple[str, ...]
     pools: tuple[str, ...]
 
 
 KINDS: dict[str, Kind] = {}
+T = TypeVar("T", bound=Callable[..., None])
 
 
 def fault(
@@ -53,10 +52,10 @@ def fault(
     brokers: tuple[str, ...] = EVERY_BROKER,
     pools: tuple[str, ...] = EVERY_POOL,
     **settings: Any,
-) -> Callable[[Do], Do]:
+) -> Callable[[T], T]:
     """Enter a function into the list; ``settings`` are further arguments for it."""
 
-    def enter(do: Do) -> Do:
+    def enter(do: T) -> T:
         KINDS[name] = Kind(partial(do, **settings), owns, brokers, pools)
         return do
 
@@ -70,86 +69,92 @@ def possible(pool: str, broker: str) -> list[str]:
 
 # --- workers die, stand still, leave and come back with another time --------------------------------------
 
-#: Seconds that a worker gets for a warm shutdown of a deploy.
-WARM = 30.0
-#: Seconds by which a clock is moved, at most.
-FAR = 3600.0
+
+def _strike(stage: Stage, fault: Fault, blow: Blow) -> Worker:
+    life, worker = stage.present(fault.worker)
+    blow.lives = (life,)
+    return worker
+
+
+def _signal(blow: Blow, pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes, one after the other without a pause."""
+    blow.pids = tuple(pids)
+    for pid in blow.pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _container(stage: Stage, blow: Blow) -> list[int]:
+    """Return all processes of a life. Watchers first: else who kills all looks like a suspect."""
+    return sorted(stage.processes(blow.lives[0]), key=lambda pid: not _is_watcher(pid))
+
+
+def _is_watcher(pid: int) -> bool:
+    """Whether it watches a cell, which is its child."""
+    return any(b"sandbox.watcher" in word for word in procfs.command(pid))
 
 
 @fault("kill-main")
 def _kill_main(stage: Stage, fault: Fault, blow: Blow) -> None:
-    life, worker = stage.present(fault.worker)
-    _signal(blow, life, [worker.main_pid], signal.SIGKILL)
+    _signal(blow, [_strike(stage, fault, blow).main_pid], signal.SIGKILL)
 
 
 @fault("kill-group")
 def _kill_group(stage: Stage, fault: Fault, blow: Blow) -> None:
-    life, worker = stage.present(fault.worker)
-    blow.lives, blow.pids = (life,), tuple(worker.session_pids())
+    worker = _strike(stage, fault, blow)
+    blow.pids = tuple(worker.session_pids())
     worker.kill_group()
 
 
 @fault("kill-container")
 def _kill_container(stage: Stage, fault: Fault, blow: Blow) -> None:
-    life, _ = stage.present(fault.worker)
-    _signal(blow, life, _container(stage, life), signal.SIGKILL)
+    _strike(stage, fault, blow)
+    _signal(blow, _container(stage, blow), signal.SIGKILL)
 
 
 @fault("kill-child", pools=("prefork",))
 def _kill_child(stage: Stage, fault: Fault, blow: Blow) -> None:
-    life, worker = stage.present(fault.worker)
-    watchers = _watchers(worker)
-    children = [pid for pid in worker.child_pids() if pid not in watchers]
-    chosen = [children[int(fault.dice * len(children)) % len(children)]] if children else []
-    _signal(blow, life, chosen, signal.SIGKILL)
+    children = [pid for pid in _strike(stage, fault, blow).child_pids() if not _is_watcher(pid)]
+    if children:
+        _signal(blow, [children[int(fault.dice * len(children)) % len(children)]], signal.SIGKILL)
 
 
-@fault("kill-cell")
-def _kill_cell(stage: Stage, fault: Fault, blow: Blow) -> None:
-    if found := _wait_for_watcher(stage, blow):
-        _signal(blow, found[0], procfs.children_of(found[1])[:1], signal.SIGKILL)
-
-
-@fault("kill-watcher")
-def _kill_watcher(stage: Stage, fault: Fault, blow: Blow) -> None:
-    if found := _wait_for_watcher(stage, blow):
-        _signal(blow, found[0], [found[1]], signal.SIGKILL)
-
-
-def _wait_for_watcher(stage: Stage, blow: Blow) -> tuple[str, int] | None:
-    """Return the life and the watcher of the first cell there is in whichever worker; there may be none."""
+@fault("kill-cell", victims=lambda watcher: procfs.children_of(watcher)[:1])
+@fault("kill-watcher", victims=lambda watcher: [watcher])
+def _kill_cell(stage: Stage, fault: Fault, blow: Blow, victims: Callable[[int], list[int]]) -> None:
+    """Strike the first cell there is in whichever worker; there may be none."""
     until = time.monotonic() + 5.0
     while time.monotonic() < until and not stage.stopping.is_set():
         for life, worker in map(stage.present, stage.numbers):
-            if watchers := _watchers(worker):
-                return life, watchers[0]
+            if watchers := [pid for pid in worker.child_pids() if _is_watcher(pid)]:
+                blow.lives = (life,)
+                _signal(blow, victims(watchers[0]), signal.SIGKILL)
+                return
         stage.wait(0.2)
     blow.note = "there was no cell"
-    return None
 
 
 @fault("stop-4", owns="w{worker}", seconds=4.0)
 @fault("stop-15", owns="w{worker}", seconds=15.0)
 def _stop(stage: Stage, fault: Fault, blow: Blow, seconds: float) -> None:
-    life, _ = stage.present(fault.worker)
-    pids = _container(stage, life)
-    _signal(blow, life, pids, signal.SIGSTOP)
+    _strike(stage, fault, blow)
+    pids = _container(stage, blow)
+    _signal(blow, pids, signal.SIGSTOP)
     stage.wait(seconds)
-    _signal(blow, life, pids, signal.SIGCONT)
+    _signal(blow, pids, signal.SIGCONT)
 
 
 @fault("warm", owns="w{worker}", how=signal.SIGTERM)
 @fault("cold", owns="w{worker}", how=signal.SIGQUIT)
 def _leave(stage: Stage, fault: Fault, blow: Blow, how: signal.Signals) -> None:
-    """Ask a worker to go; who takes too long is killed, as by systemd."""
-    life, worker = stage.present(fault.worker)
-    blow.lives = (life,)
+    """Ask a worker to go; who takes more than 30 s is killed, as by systemd."""
+    worker = _strike(stage, fault, blow)
     worker.send_signal(how)
-    deadline = time.monotonic() + WARM
+    deadline = time.monotonic() + 30.0
     while worker.is_alive() and time.monotonic() < deadline and not stage.stopping.is_set():
         stage.wait(0.1)
     if worker.is_alive():
-        blow.note = f"{life} was killed when it had not left"
+        blow.note = f"{blow.lives[0]} was killed when it had not left"
         worker.kill_group()
 
 
@@ -164,49 +169,21 @@ def _deploy(stage: Stage, fault: Fault, blow: Blow) -> None:
 
 @fault("clock", owns="clock{worker}")
 def _clock(stage: Stage, fault: Fault, blow: Blow) -> None:
-    """Move its clock for a while, forth or back; what it had before comes back by another jump."""
-    life, _ = stage.present(fault.worker)
-    blow.lives = (life,)
-    stage.clocks[fault.worker].move((fault.dice - 0.5) * 2 * FAR)
+    """Move its clock by up to an hour, forth or back; what it had before comes back by another jump."""
+    _strike(stage, fault, blow)
+    set_clock(stage.clocks[fault.worker], (fault.dice - 0.5) * 7200.0)
     stage.wait(10.0)
-    stage.clocks[fault.worker].move(0.0)
+    set_clock(stage.clocks[fault.worker], 0.0)
 
 
 @fault("disk-full", owns="disk")
 def _disk_full(stage: Stage, fault: Fault, blow: Blow) -> None:
     """Fill the file system on which all workers have their temporary files."""
-    assert stage.disk is not None
-    stage.disk.fill()
-    stage.wait(8.0)
-    stage.disk.clear()
-
-
-def _signal(blow: Blow, life: str, pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to processes of a life, one after the other without a pause."""
-    blow.lives, blow.pids = (life,), tuple(pids)
-    for pid in blow.pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def _container(stage: Stage, life: str) -> list[int]:
-    """Return all processes of a life. Watchers first: else who kills all looks like a suspect."""
-    return sorted(stage.processes(life), key=lambda pid: not _is_watcher(pid))
-
-
-def _watchers(worker: Worker) -> list[int]:
-    """Return the watchers of the cells of a worker; a cell is the child of its watcher."""
-    return [pid for pid in worker.child_pids() if _is_watcher(pid)]
-
-
-def _is_watcher(pid: int) -> bool:
-    return any(b"sandbox.watcher" in word for word in procfs.command(pid))
+    with filled(stage.temporary):
+        stage.wait(8.0)
 
 
 # --- the network between one worker and its servers is cut, silent or slow --------------------------------
-
-#: Seconds that every packet of a slow network takes more.
-DELAY = 0.1
 
 
 @fault("net-drop", owns="net{worker}", brokers=ONE_REDIS, spoil=TcpProxy.drop_connections, seconds=0.0)
@@ -214,17 +191,15 @@ DELAY = 0.1
 @fault("net-cut-15", owns="net{worker}", brokers=ONE_REDIS, spoil=TcpProxy.cut, seconds=15.0)
 @fault("net-freeze-4", owns="net{worker}", brokers=ONE_REDIS, spoil=TcpProxy.freeze, seconds=4.0)
 @fault("net-freeze-15", owns="net{worker}", brokers=ONE_REDIS, spoil=TcpProxy.freeze, seconds=15.0)
-@fault(
-    "net-slow", owns="net{worker}", brokers=ONE_REDIS, spoil=lambda proxy: proxy.slow_down(DELAY), seconds=8.0
-)
+@fault("net-slow", owns="net{worker}", brokers=ONE_REDIS, spoil=TcpProxy.slow_down, seconds=8.0)
 def _network(
     stage: Stage, fault: Fault, blow: Blow, spoil: Callable[[TcpProxy], None], seconds: float
 ) -> None:
-    blow.lives = (stage.present(fault.worker)[0],)
-    for proxy in stage.proxies(fault.worker):
+    _strike(stage, fault, blow)
+    for proxy in stage.proxies[fault.worker]:
         spoil(proxy)
     stage.wait(seconds)
-    for proxy in stage.proxies(fault.worker):
+    for proxy in stage.proxies[fault.worker]:
         proxy.heal()
 
 
@@ -260,11 +235,13 @@ return table.concat(found, ' ')
 _TASK_ID = re.compile(rb"[a-z_]+\d+\.\d+")
 
 
-@fault("redis-pause", owns="redis", brokers=ONE_REDIS)
-def _pause(stage: Stage, fault: Fault, blow: Blow) -> None:
-    stage.redis.pause()
-    stage.wait(1.0 + 4.0 * fault.dice)
-    stage.redis.resume()
+@fault("redis-pause", owns="redis", brokers=ONE_REDIS, server="redis", least=1.0)
+@fault("rabbit-pause", owns="rabbit", brokers=("rabbitmq",), server="rabbit", least=2.0)
+def _pause(stage: Stage, fault: Fault, blow: Blow, server: str, least: float) -> None:
+    paused = getattr(stage, server)
+    paused.pause()
+    stage.wait(least + 4.0 * fault.dice)
+    paused.resume()
 
 
 @fault("redis-kill", owns="redis", brokers=ONE_REDIS, seconds=0.0)
@@ -314,12 +291,10 @@ def _empty(stage: Stage, fault: Fault, blow: Blow) -> None:
 @fault("redis-full", owns="redis", brokers=ONE_REDIS)
 def _full(stage: Stage, fault: Fault, blow: Blow) -> None:
     """Fill the file system of the append-only file: Redis gives up, and is started when there is room."""
-    assert stage.redis_disk is not None
-    stage.redis_disk.fill()
-    with contextlib.suppress(AssertionError):
-        wait_until(lambda: stage.stopping.is_set() or not stage.redis_answers(), timeout=10)
-    stage.redis.kill()
-    stage.redis_disk.clear()
+    with filled(stage.redis_data):
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: stage.stopping.is_set() or not stage.redis_answers(), timeout=10)
+        stage.redis.kill()
     _start(stage)
 
 
@@ -327,7 +302,6 @@ def _full(stage: Stage, fault: Fault, blow: Blow) -> None:
 @fault("redis-switch", owns="redis", brokers=("sentinel",), kill=False)
 def _failover(stage: Stage, fault: Fault, blow: Blow, kill: bool) -> None:
     """The replica takes over, and the master becomes its replica: after its death, or after more writes."""
-    assert stage.sentinel is not None
     stage.sentinel.fail_over(kill=kill)
     if kill:
         stage.sentinel.replica.start()
@@ -336,22 +310,12 @@ def _failover(stage: Stage, fault: Fault, blow: Blow, kill: bool) -> None:
 
 @fault("rabbit-kill", owns="rabbit", brokers=("rabbitmq",))
 def _rabbit_kill(stage: Stage, fault: Fault, blow: Blow) -> None:
-    assert stage.rabbit is not None
     stage.rabbit.kill()
     stage.rabbit.start()
 
 
-@fault("rabbit-pause", owns="rabbit", brokers=("rabbitmq",))
-def _rabbit_pause(stage: Stage, fault: Fault, blow: Blow) -> None:
-    assert stage.rabbit is not None
-    stage.rabbit.pause()
-    stage.wait(2.0 + 4.0 * fault.dice)
-    stage.rabbit.resume()
-
-
 @fault("rabbit-close", owns="rabbit", brokers=("rabbitmq",))
 def _rabbit_close(stage: Stage, fault: Fault, blow: Blow) -> None:
-    assert stage.rabbit is not None
     stage.rabbit.ctl("close_all_connections", "chaos")
 
 

@@ -7,19 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from celery_poison.chaos.excuses import (
-    DEATH,
-    EXPIRES,
-    ITS_END,
-    NOTICE,
-    REMEMBERED,
-    UNTRIED,
-    Case,
-    Wrong,
-    find_excuse,
-    settled,
-    silences,
-)
+from celery_poison.chaos.excuses import DEATH, NOTICE, UNTRIED, Case, Wrong, find_excuse, settled, silences
 from celery_poison.chaos.runs import Blow, Facts, Fault, Run
 
 #: Deaths until a poison is convicted: ``max(2, max_crashes)``.
@@ -51,8 +39,8 @@ class Outcome:
     stories: dict[str, list[str]] = field(default_factory=dict)
 
     @property
-    def failures(self) -> list[Finding]:
-        return [finding for finding in self.findings if not finding.excuse]
+    def failures(self) -> list[Case]:
+        return [case for case, excuse in self.findings if not excuse]
 
 
 def judge(facts: Facts) -> list[Finding]:
@@ -156,7 +144,7 @@ def _ended(facts: Facts) -> Iterator[Case]:
 def _left(facts: Facts) -> Iterator[Case]:
     for name, count in facts.left.items():
         yield Case(Wrong.LEFT, "", f"{name}: {count}")
-    for text, ids in ((REMEMBERED, facts.flagged), (EXPIRES, facts.expiring), (ITS_END, facts.ended)):
+    for text, ids in facts.known.items():
         for id in sorted(ids):
             sent, runs = facts.sent.get(id), tuple(facts.runs.get(id, ()))
             by = max((settled(run, facts.blows) for run in runs if run.end is not None), default=0.0)

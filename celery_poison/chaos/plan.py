@@ -7,7 +7,8 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from celery_poison.chaos.faults import KINDS
@@ -39,7 +40,7 @@ def make_plan(names: Sequence[str], seconds: float, seed: int, workers: int) -> 
 
 
 def play(
-    plan: Iterable[Fault], stage: Stage, seconds: float, say: Callable[[str], None]
+    plan: Sequence[Fault], stage: Stage, seconds: float, say: Callable[[str], None]
 ) -> tuple[list[Blow], list[str]]:
     """Strike a stage for so many seconds, each fault in a thread of its own, so that they meet.
 
@@ -67,45 +68,33 @@ def play(
             if owned:
                 stage.wait(REST)
 
-    threads, began = [], time.monotonic()
-    for fault in plan:
-        stage.wait(began + fault.at - time.monotonic())
-        if stage.stopping.is_set():
-            break
-        threads.append(threading.Thread(target=strike, args=(fault,), name=fault.name, daemon=True))
-        threads[-1].start()
-    stage.wait(began + seconds - time.monotonic())
-    for thread in threads:
-        thread.join()
+    began = time.monotonic()
+    with ThreadPoolExecutor(1 + len(plan)) as threads:
+        for fault in plan:
+            stage.wait(began + fault.at - time.monotonic())
+            threads.submit(strike, fault)
+        stage.wait(began + seconds - time.monotonic())
     return blows, broken
 
-
-# --- a shorter one --------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
 
 def shortest(items: Sequence[T], fails: Callable[[list[T]], bool], runs: int) -> list[T]:
-    """Return a short part of ``items``, in order, that still fails; no single one can be left out of it.
+    """Return a short part of ``items``, in order, that still fails, by leaving out ever smaller pieces.
 
     Args:
         fails: whether a part fails. The whole did. Who fails at random may be asked in vain.
         runs: how often it may be asked; then the shortest so far is the answer.
     """
-    best, pieces = list(items), 2
-    while len(best) > 1 and runs > 0:
-        size = -(-len(best) // pieces)
-        chunks = [best[start : start + size] for start in range(0, len(best), size)]
-        rests = [[one for other in chunks if other is not chunk for one in other] for chunk in chunks]
-        for part in chunks + (rests if len(chunks) > 2 else []):
-            if runs <= 0:
-                return best
+    best, size = list(items), -(-len(items) // 2)
+    while size:
+        at = 0
+        while at < len(best) > size and runs > 0:
             runs -= 1
-            if fails(part):
-                best, pieces = part, 2 if part in chunks else max(pieces - 1, 2)
-                break
-        else:
-            if pieces >= len(best):
-                return best
-            pieces = min(len(best), 2 * pieces)
+            if fails(part := best[:at] + best[at + size :]):
+                best = part
+            else:
+                at += size
+        size //= 2
     return best

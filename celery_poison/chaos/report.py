@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-import platform
-import re
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from celery_poison.chaos.excuses import Wrong
 from celery_poison.chaos.judge import HEALTHY, Outcome
-from celery_poison.chaos.runs import Facts, Line
+from celery_poison.chaos.runs import Facts
 from celery_poison.chaos.stage import Options
 
-#: Findings of one kind that are shown.
-SHOWN = dict.fromkeys(Wrong, 5) | {Wrong.LEFT: 30}
+#: Failures that are shown.
+SHOWN = 30
 HEAD = """\
 | seed | fleet | minutes | faults | messages | poisons | excused | failed | commit | machine |
 |---|---|---|---|---|---|---|---|---|---|
@@ -41,127 +37,75 @@ def as_dict(outcome: Outcome, options: Options, seed: int, minutes: float) -> di
         "messages": len(sent),
         "poisons": sum(one.kind != HEALTHY for one in sent),
         "quiet_after": round(outcome.quiet, 1),
-        "failed": [told(finding.case) for finding in outcome.failures],
-        "excused": dict(Counter(f"{f.case.wrong.value}: {f.excuse}" for f in outcome.findings if f.excuse)),
+        "failed": [case.told for case in outcome.failures],
+        "excused": dict(Counter(f"{case.wrong}: {excuse}" for case, excuse in outcome.findings if excuse)),
         "stories": outcome.stories,
     }
 
 
-def lines(outcome: Outcome) -> Iterator[str]:
-    """Yield what somebody reads who looks at the end of a run."""
-    shown: Counter[tuple[Wrong, str]] = Counter()
-    for finding in outcome.findings:
-        kind = finding.case.wrong, finding.excuse
-        shown[kind] += 1
-        if not finding.excuse and shown[kind] <= SHOWN[finding.case.wrong]:
-            yield f"FAILED  {told(finding.case)}"
-    for (wrong, excuse), count in shown.items():
-        if excuse:
-            yield f"excused {count} x {wrong.value}: {excuse}"
-        elif count > SHOWN[wrong]:
-            yield f"FAILED  {count} x {wrong.value} altogether"
-    for id, told_of_it in list(outcome.stories.items())[:1]:
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what somebody reads who looks at the end of a run, of what a program reads."""
+    fleet = f"{found['pool']} on {found['broker']}{', plain' if found['plain'] else ''}"
+    sent = f"{found['messages']} messages, {found['poisons']} of them poison"
+    faults = sum(found["faults"].values())
+    yield f"seed {found['seed']}, {fleet}: {sent}, {faults} faults; {'all held' if found['ok'] else 'FAILED'}"
+    yield from (f"FAILED  {text}" for text in found["failed"][:SHOWN])
+    if len(found["failed"]) > SHOWN:
+        yield f"FAILED  {_kinds(found)} altogether"
+    yield from (f"excused {count} x {text}" for text, count in found["excused"].items())
+    for id, told_of_it in list(found["stories"].items())[:1]:
         yield from ("", f"The story of {id}:", *told_of_it)
+    if shortest := found.get("shortest"):
+        yield from ("", "The shortest list of faults that was found to fail:", *shortest)
 
 
-def told(case: Any) -> str:
-    return " ".join(filter(None, (f"{case.wrong.value}:", case.id, case.text)))
+def _kinds(found: Mapping[str, Any]) -> str:
+    kinds = Counter(text.partition(":")[0] for text in found["failed"])
+    return ", ".join(f"{count} {wrong}" for wrong, count in kinds.items())
 
 
-def row(outcome: Outcome, options: Options, seed: int, minutes: float) -> str:
-    """Return a row of the table in docs/chaos.md."""
-    found = as_dict(outcome, options, seed, minutes)
-    fleet = f"{'plain ' if options.plain else ''}{options.pool}, {options.broker}, {options.trial}"
-    failed = Counter(finding.case.wrong.value for finding in outcome.failures)
+def append_row(path: Path, found: Mapping[str, Any]) -> None:
+    """Append a row to a table as in docs/chaos.md; a new file gets the head of it."""
     cells = [
-        *(seed, fleet, f"{minutes:g}", len(outcome.plan), found["messages"], found["poisons"]),
-        sum(found["excused"].values()),
-        ", ".join(f"{count} {wrong}" for wrong, count in failed.items()) or "none",
-        *(_commit(), _machine()),
+        found["seed"],
+        f"{'plain ' if found['plain'] else ''}{found['pool']}, {found['broker']}, {found['trial']}",
+        *(f"{found['minutes']:g}", sum(found["faults"].values()), found["messages"], found["poisons"]),
+        *(sum(found["excused"].values()), _kinds(found) or "none"),
+        *(_commit(), f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"),
     ]
-    return f"| {' | '.join(map(str, cells))} |\n"
-
-
-def append(path: Path, line: str) -> None:
-    """Append a row to a Markdown file; a new one gets the head of the table."""
     with path.open("a") as file:
-        file.write(("" if file.tell() else HEAD) + line)
+        file.write(("" if file.tell() else HEAD) + f"| {' | '.join(map(str, cells))} |\n")
 
 
 def _commit() -> str:
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):  # installed from a wheel
         return version("celery-poison")
 
 
-def _machine() -> str:
-    return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
-
-
-#: Seconds of faults that are told before and after what happened to the message.
-BEFORE, AFTER = 5.0, 20.0
-#: Characters that are told of a record that mentions it.
-_LONG = 200
-_LOGGED = re.compile(r"^\[([\d:, -]+): \w+/\w[\w-]*\] (.*)$", re.MULTILINE)
 _TOLD = ("event", "token", "worker", "state", "cause", "outcome", "deliveries", "strikes", "note")
 
 
-def story(
-    id: str,
-    facts: Facts,
-    lines: Iterable[Line],
-    journal: Iterable[dict[str, str]],
-    ahead: float,
-    logs: Mapping[str, str],
-) -> list[str]:
-    """Return one line for each thing that is known of a message.
-
-    Args:
-        ahead: seconds by which the wall clock, which the journal goes by, is ahead of the monotonic one.
-        logs: by the lives of the workers.
-    """
-    told = [*_own(id, facts, lines), *_recorded(id, journal, ahead)]
-    if not told:
-        return [f"nobody has ever heard of {id}"]
-    first, last = min(told)[0] - BEFORE, max(told)[0] + AFTER
-    told += [
-        (blow.began, f"FAULT {blow.name} {' '.join(blow.lives)} {blow.note} ({blow.seconds:.1f} s)")
-        for blow in facts.blows
-        if blow.began <= last and blow.ended >= first
-    ]
-    told += _logged(id, logs, ahead)
-    begin = facts.sent[id].at if id in facts.sent else first
-    found = [f"{at - begin:+8.2f} s  {text}" for at, text in sorted(told)]
-    mentions = re.compile(rf"(?<![\w.]){re.escape(id)}(?![\w.])").search
-    return [*found, *(f"left in {line[:_LONG]}" for line in facts.on_record if mentions(line))]
-
-
-def _logged(id: str, logs: Mapping[str, str], ahead: float) -> Iterator[tuple[float, str]]:
-    for life, text in logs.items():
-        for at, said in _LOGGED.findall(text):
-            if f"[{id}]" in said:
-                yield datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp() - ahead, f"{life}: {said}"
-
-
-def _own(id: str, facts: Facts, lines: Iterable[Line]) -> Iterator[tuple[float, str]]:
-    if sent := facts.sent.get(id):
-        yield sent.at, f"sent ({sent.kind})"
-    for line in lines:
-        if line.id == id and line.event != "step":
-            trial = " on trial" if line.on_trial else ""
-            yield line.at, f"{line.event} in {line.life}, process {line.pid}{trial}"
-
-
-def _recorded(id: str, journal: Iterable[dict[str, str]], ahead: float) -> Iterator[tuple[float, str]]:
-    for entry in journal:
+def story(id: str, facts: Facts) -> list[str]:
+    """Return one line for each thing that is known of a message, and for the faults around it."""
+    told = [(sent.at, f"sent ({sent.kind})") for sent in filter(None, [facts.sent.get(id)])]
+    for run in facts.runs.get(id, ()):
+        where = f"in {run.life}, process {run.pid}{' on trial' if run.on_trial else ''}"
+        told.append((run.begin, f"begin {where}"))
+        told.append((run.last, f"{'end' if run.end else 'kill' if run.kill else 'last seen'} {where}"))
+    for at, entry in facts.journal:
         if entry["id"] == id:
             words = " ".join(f"{name}={entry[name]}" for name in _TOLD if entry.get(name))
-            yield recorded_at(entry) - ahead, f"journal: {words}"
-
-
-def recorded_at(entry: dict[str, str]) -> float:
-    """Return when a journal entry was made, in seconds since 1970."""
-    return int(entry["at"].partition("-")[0]) / 1000
+            told.append((at, f"journal: {words}"))
+    begin, last = min(told, default=(0.0,))[0], max(told, default=(0.0,))[0]
+    told += [
+        (
+            blow.began,
+            f"FAULT {blow.name} {' '.join(blow.lives)} {blow.note} until {blow.ended - begin:+.2f} s",
+        )
+        for blow in facts.blows
+        if blow.began <= last + 20.0 and blow.ended >= begin - 5.0
+    ]
+    return [f"{at - begin:+8.2f} s  {text}" for at, text in sorted(told)]

@@ -22,11 +22,10 @@ LOG, LIFE = "POISON_CHAOS_LOG", "POISON_CHAOS_LIFE"
 
 
 class Line(NamedTuple):
-    """One thing that a run did, or a worker that received a message.
+    """One thing that a run did.
 
-    ``event``: ``received`` (no run yet), ``begin``, ``step`` (it still runs), ``end``, or ``kill`` (it
-    is about to be deadly). ``run`` is a name that this start gave itself; ``at`` is in seconds, monotonic;
-    ``wall`` is what the process took for the time.
+    ``event``: ``begin``, ``step`` (it still runs), ``end``, or ``kill`` (it is about to be deadly). ``run``
+    is a name that this start gave itself; ``at`` is in seconds, monotonic.
     """
 
     event: str
@@ -36,12 +35,11 @@ class Line(NamedTuple):
     pid: int
     on_trial: bool
     at: float
-    wall: float
 
 
 def write_line(event: str, id: str, run: str, *, on_trial: bool = False) -> None:
     """Append a line for the run that calls this."""
-    line = Line(event, id, run, os.environ[LIFE], os.getpid(), on_trial, time.monotonic(), time.time())
+    line = Line(event, id, run, os.environ[LIFE], os.getpid(), on_trial, time.monotonic())
     os.write(_file(os.environ[LOG]), json.dumps(line).encode() + b"\n")
 
 
@@ -51,41 +49,19 @@ def _file(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-class TaskLog:
-    """Reads the log while it grows."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.lines: list[Line] = []
-        self.ended: set[str] = set()
-        self._read = 0
-
-    def update(self) -> None:
-        """Read what has come since."""
-        if not self.path.exists():
-            return
-        with self.path.open("rb") as file:
-            file.seek(self._read)
-            whole, _, _ = file.read().rpartition(b"\n")
-        if not whole:
-            return
-        self._read += len(whole) + 1
-        for text in whole.split(b"\n"):
-            line = Line(*json.loads(text))
-            self.lines.append(line)
-            if line.event == "end":
-                self.ended.add(line.id)
+def read_lines(path: Path, event: str = "") -> list[Line]:
+    """Return what the log holds by now: all of it, or the lines of one event."""
+    whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+    beginning = f'["{event}'.encode()
+    return [Line(*json.loads(text)) for text in whole.split(b"\n") if text.startswith(beginning)]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault.
 
-    Attributes:
-        at: seconds after the load has begun.
-        name: as in the table of docs/chaos.md.
-        worker: number of the worker it strikes, from 1, if it strikes one.
-        dice: from 0 to 1, for what else there is to choose.
+    ``at`` is in seconds after the load has begun; ``worker`` the number of the one it strikes, from 1, if
+    it strikes one; ``dice`` is from 0 to 1, for what else there is to choose.
     """
 
     at: float
@@ -109,9 +85,13 @@ class Blow:
     gone: tuple[str, ...] = ()
     note: str = ""
 
-    @property
-    def seconds(self) -> float:
-        return self.ended - self.began
+    def struck(self, life: str) -> bool:
+        """Whether it was done to that life, or to a server of all."""
+        return not self.lives or life in self.lives
+
+    def meets(self, at: float, before: float = 0.0, after: float = 0.0) -> bool:
+        """Whether that was meanwhile, or so many seconds before or after."""
+        return self.began - before <= at <= self.ended + after
 
 
 @dataclass
@@ -156,12 +136,10 @@ class Facts:
         tried: whether it tries its suspects.
         convicted: task ids that were in quarantine at any time, and when each was seen there first.
         left: what is left when all is quiet, and after the last worker has left.
-        flagged: task ids that the ledger still remembers then.
-        expiring: those of which it knows no more than a history that expires.
-        ended: task ids of starts that ended and are still on record, where nothing waits for a copy.
+        known: task ids that the ledger still knows then, by what of them.
+        journal: every entry, and when it was made.
         complaints: lives of workers, and what Celery said when it gave up; or no life, and a fault that
             could not be done.
-        on_record: what Redis still held when all was quiet, and where.
     """
 
     sent: Mapping[str, Sent]
@@ -171,19 +149,15 @@ class Facts:
     tried: bool = True
     convicted: Mapping[str, float] = field(default_factory=dict)
     left: Mapping[str, int] = field(default_factory=dict)
-    flagged: frozenset[str] = frozenset()
-    expiring: frozenset[str] = frozenset()
-    ended: frozenset[str] = frozenset()
+    known: Mapping[str, set[str]] = field(default_factory=dict)
     complaints: list[tuple[str, str]] = field(default_factory=list)
-    on_record: list[str] = field(default_factory=list)
+    journal: list[tuple[float, dict[str, str]]] = field(default_factory=list)
 
 
 def runs_of(lines: Iterable[Line]) -> dict[str, list[Run]]:
     """Put the lines of the task log together."""
     runs: dict[str, Run] = {}
     for line in lines:
-        if line.event == "received":
-            continue
         run = runs.setdefault(line.run, Run(line.id, line.life, line.pid, line.on_trial, line.at, line.at))
         run.last = line.at
         if line.event == "end":

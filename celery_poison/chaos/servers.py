@@ -31,12 +31,6 @@ def find_script(name: str = "rabbitmq-server") -> str | None:
 class RabbitServer(Server):
     """One RabbitMQ node with a name, ports, directories, cookie, user and port mapper of its own.
 
-    ::
-
-        if RabbitServer.available():
-            with RabbitServer() as rabbit:
-                app = Celery(broker=rabbit.url())
-
     No plugins are loaded, nothing of the system's RabbitMQ is read or written, and it runs as any user,
     root too. Starting takes some seconds. After `kill()`, `start()` brings durable messages back.
     """
@@ -82,13 +76,14 @@ class RabbitServer(Server):
         return done.stdout
 
     def _launch(self) -> subprocess.Popen[bytes]:
-        self._write_files()
-        environment = self._environment()
-        # The port mapper is started here: left to itself, Erlang starts one that outlives us.
-        self._epmd = self._spawn(
-            "epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1", env=environment
+        (self.directory / "rabbitmq.conf").write_text(
+            _RABBIT_CONFIG.format(port=self.port, password=self._password, logs=self.directory)
         )
-        return self._spawn(self._script, env=environment)
+        (self.directory / "plugins").write_text("[].\n")
+        # The port mapper is started here: left to itself, Erlang starts one that outlives us.
+        mapper = ("epmd", "-port", str(self._epmd_port), "-address", "127.0.0.1")
+        self._epmd = self._spawn(*mapper, env=self._environment())
+        return self._spawn(self._script, env=self._environment())
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -107,16 +102,6 @@ class RabbitServer(Server):
                 return False
         return True
 
-    def _write_files(self) -> None:
-        (self.directory / "rabbitmq.conf").write_text(
-            _RABBIT_CONFIG.format(port=self.port, password=self._password, logs=self.directory)
-        )
-        (self.directory / "plugins").write_text("[].\n")
-        cookie = self.directory / ".erlang.cookie"
-        if not cookie.exists():
-            cookie.write_text(secrets.token_hex(10))
-            cookie.chmod(0o400)
-
     def _environment(self) -> dict[str, str]:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("RABBITMQ_", "ERL_"))}
         here = str(self.directory)
@@ -131,7 +116,6 @@ class RabbitServer(Server):
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{here}/plugins",
             "RABBITMQ_MNESIA_BASE": f"{here}/mnesia",
             "RABBITMQ_LOG_BASE": here,
-            "RABBITMQ_PID_FILE": f"{here}/pid",
             # With input allowed, the script becomes the server instead of staying its parent, so that
             # the process we wait for is the server itself. We allow none all the same.
             "RABBITMQ_ALLOW_INPUT": "1",
@@ -188,12 +172,6 @@ def _row(words: list[str]) -> dict[str, str]:
 
 class SentinelSet(Running):
     """A master and a replica under one Sentinel.
-
-    ::
-
-        with SentinelSet() as redises:
-            app.conf.update(broker_url=redises.url(), broker_transport_options=redises.transport_options)
-            redises.fail_over()
 
     The last writes before a failover may be lost, as with any Redis that replicates asynchronously.
     """

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import random
 import secrets
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,13 +16,12 @@ from typing import Any, Self
 import redis
 
 from celery_poison import procfs
-from celery_poison.chaos import app as chaos_app
 from celery_poison.chaos import runs
-from celery_poison.chaos.app import UNPICKLED, WORK, Deadly
+from celery_poison.chaos.app import SETUP, UNPICKLED, WORK, Deadly, build
 from celery_poison.chaos.excuses import DEATH
 from celery_poison.chaos.runs import Blow, Sent
 from celery_poison.chaos.servers import RabbitServer, SentinelSet
-from celery_poison.chaos.surroundings import CLOCKWORK, Clock, Disk, TcpProxy
+from celery_poison.chaos.surroundings import CLOCK, CLOCKWORK, TcpProxy, set_clock, small_disk
 from celery_poison.testing import RedisServer, Supervisor, Worker
 from celery_poison.testing.processes import end_marked, private_environment
 
@@ -31,20 +29,10 @@ WORKERS = 3
 QUEUE, TRIAL_QUEUE = "celery", "celery.trial"
 #: What a worker of these pools runs at a time.
 SLOTS = {"prefork": 4, "threads": 4, "gevent": 4, "solo": 1}
-#: Plain Celery on Redis gives back what a dead worker held after so many seconds.
-PLAIN_VISIBILITY = 20
-#: Nothing that was answered is lost when this Redis is killed.
-PERSISTENT = {"appendonly": "yes", "appendfsync": "always"}
 #: In the environment of every process that is started here, and so in that of its descendants.
 TAG = "POISON_CHAOS_ID"
 #: The same of one life: others that run side by side have lives of the same names.
 OWN = "POISON_CHAOS_LIFE_ID"
-#: Seconds that workers get for a warm shutdown in the end.
-GRACE = 30.0
-#: Seconds that the longest healthy task takes.
-LONGEST = 1.5
-#: Seconds until somebody whose broker was away tries again.
-AGAIN = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +43,12 @@ class Options:
     broker: str = "redis"
     trial: str = "cell"
     plain: bool = False
-    workers: int = WORKERS
     disks: bool = False
 
     @property
     def trial_worker(self) -> int:
         """The number of the worker that serves the trial queue alone; 0: none does."""
-        return self.workers if self.trial == "queue" else 0
+        return WORKERS if self.trial == "queue" else 0
 
     def slots_of(self, number: int) -> int:
         return 1 if number == self.trial_worker else SLOTS[self.pool]
@@ -69,8 +56,7 @@ class Options:
     @property
     def slots(self) -> int:
         """What all that serve the ordinary queue run at a time."""
-        numbers = range(1, self.workers + 1)
-        return sum(self.slots_of(number) for number in numbers if number != self.trial_worker)
+        return SLOTS[self.pool] * (WORKERS - bool(self.trial_worker))
 
 
 class Stage:
@@ -82,103 +68,92 @@ class Stage:
         stopping: set by whoever wants all this to end.
     """
 
+    rabbit: RabbitServer
+    sentinel: SentinelSet
+
     def __init__(self, options: Options, directory: Path, seed: int, stopping: threading.Event) -> None:
         self.options, self.directory = options, directory
+        #: Of the workers.
+        self.numbers = range(1, WORKERS + 1)
+        self.queues = [QUEUE, *([TRIAL_QUEUE] if options.trial_worker else [])]
         self.load = Load(self, seed)
-        self.log = runs.TaskLog(directory / "tasks.jsonl")
+        self.log = directory / "tasks.jsonl"
         self._logs = directory / "logs"
         self.temporary, self.redis_data = directory / "tmp", directory / "redis"
-        self.disk: Disk | None = None
-        self.redis_disk: Disk | None = None
-        self.rabbit: RabbitServer | None = None
-        self.sentinel: SentinelSet | None = None
-        self.clocks: dict[int, Clock] = {}
+        self.clocks: dict[int, Path] = {}
         self.lives: dict[str, Worker] = {}
         self.deaths: list[Blow] = []
         self.stopping = stopping
         self._tag = secrets.token_hex(8)
         self._present: dict[str, str] = {}
-        self._proxies: dict[int, list[TcpProxy]] = {}
-        self._stack = ExitStack()
-
-    # -- life
+        self.proxies: dict[int, list[TcpProxy]] = {}
 
     def __enter__(self) -> Self:
-        try:
-            self._start_servers()
-        except BaseException:
-            self._stack.close()
-            raise
+        with ExitStack() as stack:
+            self._start_servers(stack)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _start_servers(self) -> None:
-        enter = self._stack.enter_context
+    def _start_servers(self, stack: ExitStack) -> None:
+        enter = stack.enter_context
         self._logs.mkdir()
         self.temporary.mkdir()
         self.redis_data.mkdir()
         if self.options.disks:
-            self.disk = enter(Disk(self.temporary, 16))
-            self.redis_disk = enter(Disk(self.redis_data, 256))
+            enter(small_disk(self.temporary, 16))
+            enter(small_disk(self.redis_data, 256))
+        ports = []  # that workers reach through proxies: Sentinel tells them its own way
         if self.options.broker == "sentinel":
             self.sentinel = enter(SentinelSet())
         else:
-            self._redis = enter(RedisServer(options={**PERSISTENT, "dir": self.redis_data}))
+            # Nothing that was answered is lost when this one is killed.
+            kept = {"appendonly": "yes", "appendfsync": "always", "dir": self.redis_data}
+            self._redis = enter(RedisServer(options=kept))
+            ports.append(self._redis.port)
         if self.options.broker == "rabbitmq":
             self.rabbit = enter(RabbitServer())
-        self.app = chaos_app.build(self._setup())
-        self._stack.callback(self.app.close)
-        # Sentinel tells a worker its own way.
-        servers = (None if self.sentinel else self.redis, self.rabbit)
-        ports = [server.port for server in servers if server is not None]
+            ports.append(self.rabbit.port)
+        self.app = build(self._settings())
+        stack.callback(self.app.close)
         for number in self.numbers:
-            self.clocks[number] = Clock(self.directory / f"w{number}.clock")
-            self._proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in ports]
-        self._stack.callback(end_marked, TAG, self._tag)
-        self.fleet = Supervisor(self._make, self.options.workers, give_up_after=1_000_000)
+            self.clocks[number] = self.directory / f"w{number}.clock"
+            set_clock(self.clocks[number], 0.0)
+            self.proxies[number] = [enter(TcpProxy("127.0.0.1", port)) for port in ports]
+        stack.callback(end_marked, TAG, self._tag)
+        self.fleet = Supervisor(self._make, WORKERS, give_up_after=1_000_000)
         # Who leaves before the end does not wait.
-        self._stack.callback(self.fleet.stop, 0.0)
-
-    @property
-    def queues(self) -> list[str]:
-        return [QUEUE, *([TRIAL_QUEUE] if self.options.trial_worker else [])]
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of the workers."""
-        return range(1, self.options.workers + 1)
-
-    def start_fleet(self) -> None:
-        self.fleet.start().wait_ready(120)
+        stack.callback(self.fleet.stop, 0.0)
 
     def stop_fleet(self) -> None:
         """A warm shutdown of all workers. One more comes and goes, to clear up after those before it."""
-        self.fleet.stop(GRACE)
+        self.fleet.stop(30.0)
         if not self.options.plain:  # there a poison may wait for it
             with self._make("w1") as last:
                 last.wait_ready()
 
-    # -- the workers
-
-    def _setup(self, proxies: Sequence[TcpProxy] = ()) -> chaos_app.Setup:
-        redis_url = self.sentinel.url() if self.sentinel else self.redis.url()
-        urls = [redis_url, *([self.rabbit.url()] if self.rabbit else [])]
+    def _settings(self, proxies: Sequence[TcpProxy] = ()) -> dict[str, Any]:
+        """Return those of the app, whose servers are reached through the proxies, if there are any."""
+        on_sentinel, on_rabbit = (self.options.broker == name for name in ("sentinel", "rabbitmq"))
+        urls = [self.sentinel.url() if on_sentinel else self.redis.url()]
+        urls += [self.rabbit.url()] if on_rabbit else []
         if proxies:
             urls = [proxy.url(url) for proxy, url in zip(proxies, urls, strict=True)]
-        return chaos_app.Setup(urls[-1], urls[0], self.options.plain, self._settings())
-
-    def _settings(self) -> dict[str, Any]:
-        settings: dict[str, Any] = {} if self.options.plain else {"poison_trial": self.options.trial}
+        settings: dict[str, Any] = {"broker_url": urls[-1]}
+        if self.options.plain:
+            settings |= {"task_acks_late": True, "task_reject_on_worker_lost": True}
+        else:
+            settings |= {"poison_redis_url": urls[0], "poison_trial": self.options.trial}
         transport: dict[str, Any] = {}
-        if self.rabbit:
+        if on_rabbit:
             transport["confirm_publish"] = True
             # Celery's own fault beside threads, see docs/known-limits.md.
             settings["worker_enable_prefetch_count_reduction"] = False
         elif self.options.plain:
-            transport["visibility_timeout"] = PLAIN_VISIBILITY
-        if self.sentinel:
+            transport["visibility_timeout"] = 20  # else what a dead worker held comes back in an hour
+        if on_sentinel:
             transport |= self.sentinel.transport_options
         return {**settings, "broker_transport_options": transport}
 
@@ -206,11 +181,11 @@ class Stage:
     def _environment(self, number: int, life: str) -> dict[str, str]:
         return {
             **private_environment(CLOCKWORK),
-            **self._setup(self._proxies[number]).as_environment(),
-            **self.clocks[number].environment(),
+            SETUP: json.dumps(self._settings(self.proxies[number])),
+            CLOCK: str(self.clocks[number]),
             TAG: self._tag,
             OWN: f"{self._tag}/{life}",
-            runs.LOG: str(self.log.path),
+            runs.LOG: str(self.log),
             runs.LIFE: life,
             "TMPDIR": str(self.temporary),
             "C_FORCE_ROOT": "1",  # else a worker of root's refuses to accept pickle
@@ -221,19 +196,14 @@ class Stage:
         life = self._present[f"w{number}"]
         return life, self.lives[life]
 
-    def proxies(self, number: int) -> list[TcpProxy]:
-        return self._proxies[number]
-
     def processes(self, life: str) -> list[int]:
         """Return the main process, pool processes, cells and watchers of one life."""
         return procfs.carrying(OWN, f"{self._tag}/{life}")
 
-    # -- servers
-
     @property
     def redis(self) -> RedisServer:
         """The one that holds the ledger, and the broker where that is Redis."""
-        return self.sentinel.master if self.sentinel else self._redis
+        return self.sentinel.master if self.options.broker == "sentinel" else self._redis
 
     def redis_answers(self) -> bool:
         try:
@@ -242,82 +212,60 @@ class Stage:
         except redis.RedisError:
             return False
 
-    # -- time
-
     def wait(self, seconds: float) -> None:
         """Sleep, but not when somebody wants all this to end."""
         self.stopping.wait(max(0.0, seconds))
 
-    def logs(self) -> dict[str, str]:
-        """What each life of each worker has logged."""
-        return {life: worker.log_text() for life, worker in self.lives.items()}
+
+@contextmanager
+def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Let a thread do that until the event is set that it is given, at the end of the block."""
+    over = threading.Event()
+    thread = threading.Thread(target=work, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 class Load:
-    """A steady stream of healthy messages, and a poison whenever the plan says so.
-
-    Sends in a thread of its own from entering to leaving.
-    """
+    """A steady stream of healthy messages, and a poison whenever the plan says so."""
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self._stage = stage
         self._dice = random.Random(seed)
-        self._rate = stage.options.slots
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._feed, name="load", daemon=True)
         self.sent: dict[str, Sent] = {}
 
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _feed(self) -> None:
+    def feed(self, over: threading.Event) -> None:
         number, due = 0, time.monotonic()
-        while not self._over.wait(max(0.0, due - time.monotonic())):
+        while not over.wait(max(0.0, due - time.monotonic())):
             number += 1
-            self._send_until_sure(f"h{number}", "healthy", WORK, (round(self._dice.uniform(0, LONGEST), 3),))
+            self._send(f"h{number}", "healthy", WORK, (round(self._dice.uniform(0, 1.5), 3),))
             # After an outage it goes on at its pace instead of making up for it.
-            due = max(due, time.monotonic() - 1.0) + 1 / self._rate
+            due = max(due, time.monotonic() - 1.0) + 1 / self._stage.options.slots
 
     def send_poison(self, name: str) -> str:
         """Send one of a kind; return its task id."""
         number = 1 + sum(sent.kind == name and sent.sure for sent in list(self.sent.values()))
-        return self._send_until_sure(f"{name}{number}", name, f"chaos.{name}")
+        return self._send(f"{name}{number}", name, f"chaos.{name}")
 
-    def _send_until_sure(self, id: str, kind: str, task: str, args: tuple[object, ...] = ()) -> str:
+    def _send(self, id: str, kind: str, task: str, args: tuple[object, ...] = ()) -> str:
+        """Send until the broker has said yes, each time under another id; return the last."""
         attempt, name = 0, id
         while not self._stage.stopping.is_set():
             attempt += 1
-            name = f"{id}.{attempt}"
-            if self._send(name, kind, task, args):
+            name, at = f"{id}.{attempt}", time.monotonic()
+            options = {}
+            if kind == UNPICKLED:
+                args, options = (Deadly(name),), {"serializer": "pickle"}
+            try:
+                self._stage.app.tasks[task].apply_async(args, task_id=name, retry=False, **options)
+            except Exception:  # whatever it is: nobody knows whether it has arrived
+                self.sent[name] = Sent(kind, at, sure=False)
+                self._stage.wait(0.2)
+            else:
+                self.sent[name] = Sent(kind, at, sure=True)
                 break
-            self._stage.wait(AGAIN)
         return name
-
-    def _send(self, id: str, kind: str, task: str, args: tuple[object, ...]) -> bool:
-        options = {}
-        if kind == UNPICKLED:
-            args, options = (Deadly(id),), {"serializer": "pickle"}
-        at = time.monotonic()
-        try:
-            self._stage.app.tasks[task].apply_async(args, task_id=id, retry=False, **options)
-        except Exception:  # whatever it is: nobody knows whether it has arrived
-            self.sent[id] = Sent(kind, at, sure=False)
-            return False
-        self.sent[id] = Sent(kind, at, sure=True)
-        return True
-
-
-@contextlib.contextmanager
-def directory_of(keep: Path | None) -> Iterator[Path]:
-    """Yield a new directory below ``keep``, which stays, or one that disappears."""
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        yield Path(tempfile.mkdtemp(prefix="run-", dir=keep.resolve()))
-        return
-    with tempfile.TemporaryDirectory(prefix="celery-poison-chaos-", ignore_cleanup_errors=True) as path:
-        yield Path(path)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -21,13 +20,6 @@ HOST = "127.0.0.1"
 
 class TcpProxy(Running):
     """Forwards a port of its own to a server, until it is told not to.
-
-    ::
-
-        with RedisServer() as redis, TcpProxy("127.0.0.1", redis.port) as proxy:
-            with Worker("shop.tasks", env={"BROKER_URL": proxy.url(redis.url())}) as worker:
-                proxy.freeze()           # a partition: no error, no answer
-                proxy.heal()
 
     Bytes that were under way when it is cut or frozen may still arrive. Linux only: elsewhere a port
     that has stopped listening cannot be kept.
@@ -47,19 +39,17 @@ class TcpProxy(Running):
         user, at, _ = parts.netloc.rpartition("@")
         return direct.replace(parts.netloc, f"{user}{at}{HOST}:{self.port}", 1)
 
-    # -- what can happen to a network
-
     def cut(self) -> None:
         """Close all connections and refuse new ones."""
         self._do(self._refuse())
 
     def freeze(self) -> None:
         """Keep all connections and accept new ones, but forward nothing, not even that one was closed."""
-        self._do(self._freeze())
+        self._flowing.clear()
 
-    def slow_down(self, seconds: float) -> None:
-        """Hold everything that is sent from now on for so long; 0, or `heal`: no more."""
-        self.delay = seconds
+    def slow_down(self) -> None:
+        """Hold everything that is sent from now on for 0.1 s."""
+        self.delay = 0.1
 
     def heal(self) -> None:
         """Accept and forward again, at once. What was sent while frozen is delivered, in order."""
@@ -69,8 +59,6 @@ class TcpProxy(Running):
     def drop_connections(self) -> None:
         """Close all connections that there are now; what they hold undelivered is lost."""
         self._do(self._drop())
-
-    # -- life
 
     def start(self) -> Self:
         # Bound, and never listening: nobody else gets the port while it is cut.
@@ -90,8 +78,6 @@ class TcpProxy(Running):
         self._loop.close()
         self._holder.close()
 
-    # -- inside: on the loop's own thread
-
     def _do(self, what: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
@@ -100,9 +86,6 @@ class TcpProxy(Running):
             self._server.close()
             self._server = None
         await self._drop()
-
-    async def _freeze(self) -> None:
-        self._flowing.clear()
 
     async def _heal(self) -> None:
         if self._server is None:
@@ -155,55 +138,30 @@ class TcpProxy(Running):
 CLOCKWORK, CLOCK = Path(__file__).with_name("clock"), "POISON_CHAOS_CLOCK"
 
 
-class Clock:
-    """How wrong the clock of one worker goes, in seconds; see ``clock/sitecustomize.py``."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._path.write_bytes(struct.pack("d", 0.0))
-
-    def environment(self) -> dict[str, str]:
-        return {CLOCK: str(self._path)}
-
-    def move(self, seconds: float) -> None:
-        # Eight bytes in one write: nobody reads half a number.
-        with self._path.open("r+b", buffering=0) as file:
-            file.write(struct.pack("d", seconds))
+def set_clock(path: Path, seconds: float) -> None:
+    """Let the clock of a worker go so wrong that is told this path; see ``clock/sitecustomize.py``."""
+    # Eight bytes in one write: nobody reads half a number.
+    with path.open("r+b" if path.exists() else "wb", buffering=0) as file:
+        file.write(struct.pack("d", seconds))
 
 
-class Disk:
-    """A small file system in memory at ``path``, which can be filled.
-
-    Args:
-        mebibytes: its size.
-    """
-
-    def __init__(self, path: Path, mebibytes: int) -> None:
-        self._path, self._mebibytes = path, mebibytes
-
-    @staticmethod
-    def available() -> bool:
-        """Whether this user may mount one."""
-        return os.geteuid() == 0
-
-    def fill(self) -> None:
-        """Leave no byte."""
-        with (self._path / "ballast").open("wb", buffering=0) as file:
-            size = 0
-            while (room := os.statvfs(self._path)).f_bavail:
-                with contextlib.suppress(OSError):  # somebody else has taken some of it
-                    os.posix_fallocate(file.fileno(), size, room.f_bavail * room.f_bsize)
-                    size += room.f_bavail * room.f_bsize
-
-    def clear(self) -> None:
-        (self._path / "ballast").unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        size = f"size={self._mebibytes}m"
-        self._path.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", size, "chaos", str(self._path)], check=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
+@contextlib.contextmanager
+def small_disk(path: Path, mebibytes: int) -> Iterator[None]:
+    """Mount a small file system in memory there, which takes root."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "chaos", str(path)], check=True)
+    try:
+        yield
+    finally:
         # Lazily: a process that ends just now may still have a file open there.
-        subprocess.run(["umount", "--lazy", str(self._path)], check=False)
+        subprocess.run(["umount", "--lazy", str(path)], check=False)
+
+
+@contextlib.contextmanager
+def filled(path: Path) -> Iterator[None]:
+    """Leave no byte of it free until the end of the block."""
+    ballast = path / "ballast"
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 20))
+    yield
+    ballast.unlink(missing_ok=True)

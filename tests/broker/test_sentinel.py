@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
-import redis
 
 from celery_poison.broker.held import Renewal
+from celery_poison.chaos.servers import MASTER_NAME, SentinelServer
 from celery_poison.testing import RedisServer, wait_until
-from celery_poison.testing.servers import free_ports
 from tests.broker.kit import Site
 
 NewSite = Callable[..., Site]
 
 
 @pytest.fixture
-def sentinel_url(redis_server: RedisServer, tmp_path: Path) -> Iterator[str]:
-    """A Sentinel that knows the test run's server as `mymaster`."""
-    (port,) = free_ports()
-    settings = tmp_path / "sentinel.conf"
-    settings.write_text(
-        f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n"
-        f"sentinel monitor mymaster 127.0.0.1 {redis_server.port} 1\n"
-    )
-    command = [redis_server.binary, str(settings), "--sentinel"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-
-    def knows() -> bool:
-        assert process.poll() is None, "the Sentinel has left"
-        with suppress(redis.ConnectionError), redis.Redis(port=port) as client:
-            return bool(client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"))
-        return False
-
-    try:
-        wait_until(knows, what="the Sentinel knows its master")
-        yield f"sentinel://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
+def sentinel_url(redis_server: RedisServer) -> Iterator[str]:
+    """A Sentinel that knows the test run's server."""
+    with SentinelServer(redis_server) as sentinel:
+        wait_until(lambda: sentinel.has_master(redis_server.port), what="the Sentinel knows its master")
+        yield f"sentinel://127.0.0.1:{sentinel.port}"
 
 
 def test_EMS_6_putting_back_and_renewing_work_through_a_sentinel(
     new_site: NewSite, sentinel_url: str, redis_url: str
 ) -> None:
     database = redis_url.rpartition("/")[2]
-    site = new_site(f"{sentinel_url}/{database}", master_name="mymaster", global_keyprefix="shop:")
+    site = new_site(f"{sentinel_url}/{database}", master_name=MASTER_NAME, global_keyprefix="shop:")
     site.send(0, 1, 2)
     receiver = site.receiver()
     receiver.receive(3)[0].ack()

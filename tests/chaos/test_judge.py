@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_poison.chaos.excuses import DEATH, Wrong
+from celery_poison.chaos.excuses import DEATH, EXPIRES, ITS_END, REMEMBERED, Wrong
 from celery_poison.chaos.judge import judge, judge_plain
 from celery_poison.chaos.runs import Blow, Facts, Sent
 from tests.chaos.world import facts, from_log, kill, lines_of, run
@@ -224,42 +224,18 @@ def test_of_a_copy_that_was_killed_it_counts_when_that_was_let_in() -> None:
 
 def test_a_lost_second_may_leave_an_end_that_was_kept_over_an_outage() -> None:
     lost = Blow("redis-lost-second", 30, 31)
-    assert excused(facts(run("a", 9, 12), blows=(lost,), ended=frozenset("a"))) == [Wrong.LEFT]
+    assert excused(facts(run("a", 9, 12), blows=(lost,), known={ITS_END: {"a"}})) == [Wrong.LEFT]
     for other in (replace(lost, name="redis-kill"), replace(lost, began=33, ended=34)):
-        assert found(facts(run("a", 9, 12), blows=(other,), ended=frozenset("a"))) == [(Wrong.LEFT, "a")]
-
-
-def test_who_died_in_the_second_that_redis_lost_may_be_flagged_again_after_its_end() -> None:
-    died, done = run("a", 49, None), run("a", 53, 54, "w2/1")
-    lost = Blow("redis-lost-second", 50, 51)
-    given = facts(died, done, blows=(lost,), flagged=frozenset("a"))
-    assert excused(given) == [Wrong.LEFT]
-    for other in (
-        replace(lost, name="redis-kill"),
-        replace(lost, began=40, ended=41),
-        replace(lost, began=60, ended=61),
-    ):
-        assert (Wrong.LEFT, "a") in found(replace(given, blows=[other]))
-
-
-def test_what_was_on_trial_when_redis_was_emptied_may_be_flagged_after_a_copy_has_ended() -> None:
-    tried, done = replace(run("a", 5, None), on_trial=True), run("a", 13, 14, "w2/1")
-    empty = Blow("redis-empty", 10, 10.1)
-    given = facts(tried, done, blows=(empty,), broker="rabbitmq", flagged=frozenset("a"))
-    assert excused(given) == [Wrong.LEFT]
-    assert found(replace(given, broker="redis")) == [(Wrong.LEFT, "a")]
-    assert found(replace(given, blows=[replace(empty, began=14.5, ended=15)])) == [(Wrong.LEFT, "a")]
-    no_trial = facts(run("a", 5, None), done, blows=(empty,), broker="rabbitmq", flagged=frozenset("a"))
-    assert found(no_trial) == [(Wrong.LEFT, "a")]
+        assert found(facts(run("a", 9, 12), blows=(other,), known={ITS_END: {"a"}})) == [(Wrong.LEFT, "a")]
 
 
 def test_an_end_may_stay_on_record_only_of_a_worker_that_was_taken_for_dead() -> None:
     done = run("a", 6, 7)
     cut_off = Blow("net-cut-5", 1, 6, ("w1/1",))
-    assert excused(facts(done, blows=(cut_off,), ended=frozenset("a"))) == [Wrong.LEFT]
-    assert found(facts(done, ended=frozenset("a"))) == [(Wrong.LEFT, "a")]
+    assert excused(facts(done, blows=(cut_off,), known={ITS_END: {"a"}})) == [Wrong.LEFT]
+    assert found(facts(done, known={ITS_END: {"a"}})) == [(Wrong.LEFT, "a")]
     other = replace(cut_off, lives=("w2/1",))
-    assert found(facts(done, blows=(other,), ended=frozenset("a"))) == [(Wrong.LEFT, "a")]
+    assert found(facts(done, blows=(other,), known={ITS_END: {"a"}})) == [(Wrong.LEFT, "a")]
 
 
 def test_a_poison_may_kill_twice_and_must_be_convicted_then() -> None:
@@ -305,7 +281,7 @@ def test_what_celery_cannot_recover_from_and_what_is_left_over_fails() -> None:
 
 
 def test_an_end_may_stay_on_record_when_redis_has_forgotten_who_would_ask_for_it() -> None:
-    given = facts(run("a", 1, 2), ended=frozenset("a"))
+    given = facts(run("a", 1, 2), known={ITS_END: {"a"}})
     assert found(given) == [(Wrong.LEFT, "a")]
     assert excused(replace(given, blows=[Blow("redis-empty", 0.5, 0.6, gone=("a",))])) == [Wrong.LEFT]
     assert found(replace(given, blows=[Blow("redis-empty", 0.5, 0.6, gone=("b",))])) == [(Wrong.LEFT, "a")]
@@ -323,11 +299,11 @@ def test_ends_may_wait_for_a_copy_where_something_was_lost() -> None:
 def test_what_is_remembered_of_a_message_that_is_gone_is_excused_and_of_one_that_was_done_is_not() -> None:
     gone, done = run("a", 1, None), run("b", 1, 8)
     given = facts(gone, done, blows=(Blow("redis-empty", 5, 6, gone=("a", "b")),))
-    assert Wrong.LEFT in excused(replace(given, flagged=frozenset("a")))
-    assert found(replace(given, flagged=frozenset("b"))) == [(Wrong.LEFT, "b")]
-    assert (Wrong.LEFT, "a") in found(replace(given, flagged=frozenset("a"), blows=[]))
+    assert Wrong.LEFT in excused(replace(given, known={REMEMBERED: {"a"}}))
+    assert found(replace(given, known={REMEMBERED: {"b"}})) == [(Wrong.LEFT, "b")]
+    assert (Wrong.LEFT, "a") in found(replace(given, known={REMEMBERED: {"a"}}, blows=[]))
     unheard = [*given.blows, Blow("net-cut-5", 7, 12, ("w1/1",))]
-    assert Wrong.LEFT in excused(replace(given, flagged=frozenset("b"), blows=unheard))
+    assert Wrong.LEFT in excused(replace(given, known={REMEMBERED: {"b"}}, blows=unheard))
 
 
 def test_a_worker_that_celery_could_not_start_is_judged_once_and_excused_by_what_kept_it_from_that() -> None:
@@ -354,7 +330,7 @@ def test_a_worker_whose_broker_goes_away_in_mingle_is_given_up_by_celery_itself(
 def test_a_message_is_remembered_if_its_worker_ended_before_it_could_tell_of_its_end() -> None:
     away, death = Blow("redis-down", 7, 12), Blow(DEATH, 9, 9, ("w1/1",), note="status 0")
     asked = Blow("warm", 8, 9, ("w1/1",))
-    given = facts(run("a", 1, 8), blows=(away, death, asked), flagged=frozenset("a"))
+    given = facts(run("a", 1, 8), blows=(away, death, asked), known={REMEMBERED: {"a"}})
     assert Wrong.LEFT in excused(given)
     assert (Wrong.LEFT, "a") in found(replace(given, blows=[away]))
     assert (Wrong.LEFT, "a") in found(replace(given, blows=[replace(death, began=30, ended=30)]))
@@ -362,10 +338,10 @@ def test_a_message_is_remembered_if_its_worker_ended_before_it_could_tell_of_its
 
 def test_a_history_that_expires_may_stay_of_what_ended_in_a_worker_that_was_taken_for_dead() -> None:
     away = Blow("net-freeze-15", 5, 20, ("w1/1",))
-    given = facts(run("a", 1, 8), blows=(away,), expiring=frozenset("a"))
+    given = facts(run("a", 1, 8), blows=(away,), known={EXPIRES: {"a"}})
     assert excused(given) == [Wrong.LEFT]
     assert found(replace(given, blows=[replace(away, lives=("w2/1",))])) == [(Wrong.LEFT, "a")]
-    assert found(replace(given, flagged=frozenset("a"), expiring=frozenset())) == [(Wrong.LEFT, "a")]
+    assert found(replace(given, known={REMEMBERED: {"a"}})) == [(Wrong.LEFT, "a")]
 
 
 @pytest.mark.parametrize(
@@ -421,6 +397,6 @@ def test_any_log_without_faults_is_judged_as_counted_by_hand(spans: list[tuple[f
 def test_what_ended_while_redis_took_no_note_may_be_remembered() -> None:
     for over in (run("b", 1, 4), replace(run("b", 1, None), kill=4)):
         for name in ("redis-full", "redis-lost-second"):
-            assert excused(facts(over, blows=(Blow(name, 3, 5),), flagged=frozenset("b"))) == [Wrong.LEFT]
-            late = facts(over, blows=(Blow(name, 14, 16),), flagged=frozenset("b"))
+            assert excused(facts(over, blows=(Blow(name, 3, 5),), known={REMEMBERED: {"b"}})) == [Wrong.LEFT]
+            late = facts(over, blows=(Blow(name, 14, 16),), known={REMEMBERED: {"b"}})
             assert found(late) == [(Wrong.LEFT, "b")]

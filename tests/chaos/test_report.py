@@ -17,9 +17,12 @@ def outcome(given: Facts) -> Outcome:
 
 
 def test_many_failures_of_one_kind_are_counted_and_some_are_shown() -> None:
-    told = list(report.lines(outcome(facts(*(run(f"m{n}", 1, None) for n in range(7))))))
-    assert told[:5] == [f"FAILED  lost: m{n} begun 1 times" for n in range(5)]
-    assert told[5:] == ["FAILED  7 x lost altogether", "", "The story of a:", "the story"]
+    given = outcome(facts(*(run(f"m{n}", 1, None) for n in range(37))))
+    told = list(report.lines(report.as_dict(given, Options(), 7, 0.5)))
+    assert told[0].startswith("seed 7, prefork on redis: 37 messages, 0 of them poison, ")
+    assert told[0].endswith("; FAILED")
+    assert told[1:31] == [f"FAILED  lost: m{n} begun 1 times" for n in range(30)]
+    assert told[31:] == ["FAILED  37 lost altogether", "", "The story of a:", "the story"]
 
 
 def test_a_program_reads_what_failed_and_what_was_excused() -> None:
@@ -34,7 +37,7 @@ def test_a_program_reads_what_failed_and_what_was_excused() -> None:
 def test_rows_make_a_table_with_one_head(tmp_path: Path) -> None:
     held, failed = outcome(facts(run("a", 1, 2))), outcome(facts(run("a", 1, None), run("b", 1, None)))
     for one in (held, failed):
-        report.append(tmp_path / "runs.md", report.row(one, Options("threads", plain=True), 7, 20))
+        report.append_row(tmp_path / "runs.md", report.as_dict(one, Options("threads", plain=True), 7, 20))
     head, ruler, *rows = (tmp_path / "runs.md").read_text().splitlines()
     assert f"{head}\n{ruler}\n" == report.HEAD
     assert [row.count("|") for row in rows] == [head.count("|")] * 2

@@ -40,7 +40,7 @@ def facts(*runs: Run, blows: tuple[Blow, ...] = (), **more: object) -> Facts:
 def lines_of(id: str, name: str, life: str, *moments: float, end: bool = True) -> list[Line]:
     """The lines that one run writes at these moments."""
     events = ["begin", *("step" for _ in moments[1:-1]), "end" if end else "step"]
-    return [Line(event, id, name, life, 1, False, at, at) for event, at in zip(events, moments, strict=True)]
+    return [Line(event, id, name, life, 1, False, at) for event, at in zip(events, moments, strict=True)]
 
 
 def from_log(*lines: Line) -> Facts:
