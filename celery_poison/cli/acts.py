@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from celery_poison.cli.output import answer_records, print_json, say, wants_json
+from celery_poison.cli.output import answer_records, print_json, progress, say, wants_json
 from celery_poison.cli.session import (
     REFUSED,
     Option,
@@ -266,7 +266,14 @@ def carry_out(ctx: click.Context, verb: str, order: Order, **more: Any) -> None:
     outcomes: list[Outcome] = []
     act = getattr(quarantine, verb)
     try:
-        act(ids, actor=order.actor, note=order.note, **more, on_outcome=outcomes.append)
+        # Lines and a bar would write over each other.
+        with progress(0 if more.get("on_progress") else len(ids)) as step:
+
+            def heard(outcome: Outcome) -> None:
+                outcomes.append(outcome)
+                step()
+
+            act(ids, actor=order.actor, note=order.note, **more, on_outcome=heard)
     finally:
         # Also after Ctrl-C or a lost Redis: what was done is done, and is said.
         _report(verb, outcomes)

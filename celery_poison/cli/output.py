@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from shutil import get_terminal_size
 from typing import Any
 
@@ -16,6 +18,19 @@ from celery_poison.text import clean, duration, short
 
 #: Rows of a table, where nobody says how many; JSON has no such limit.
 ROWS = 50
+#: Messages that are done before a progress bar has been read.
+_WORTH_A_BAR = 25
+
+
+@contextmanager
+def progress(length: int) -> Iterator[Callable[[], object]]:
+    """Yield what counts a step: on a progress bar, if there is much to do and somebody to see it."""
+    if length < _WORTH_A_BAR or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    bar: Any = click.progressbar(length=length, file=sys.stderr, show_pos=True)
+    with bar:
+        yield lambda: bar.update(1)
 
 
 def print_json(value: Any) -> None:

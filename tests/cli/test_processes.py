@@ -123,7 +123,7 @@ def test_other_celery_commands_import_no_verb(entry_points: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "status", "left"), [("y", 0, 0), ("n", 1, 30)])
-def test_on_a_terminal_many_messages_are_touched_after_a_question(
+def test_on_a_terminal_many_messages_are_touched_after_a_question_and_a_bar_shows_how_far_it_is(
     answer: str, status: int, left: int, fleet: Fleet, keeper: Keeper, entry_points: Path
 ) -> None:
     for n in range(30):
@@ -147,6 +147,7 @@ def test_on_a_terminal_many_messages_are_touched_after_a_question(
     assert "Release 30 messages? [y/N]" in told
     assert len(fleet.quarantine.list()) == left
     assert len(stdout.splitlines()) == 30 - left
+    assert ("30/30" in told) == (left == 0)
 
 
 # --- the console script ----------------------------------------------------------------------------
