@@ -28,7 +28,8 @@ from celery_poison.ledger.pauses import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, MessageRecord, Parked, ParkingState
 from celery_poison.quarantine.body import BodyBroken, BodyRefused
-from celery_poison.quarantine.results import canvas_in
+from celery_poison.quarantine.given_up import line_of
+from celery_poison.quarantine.service import canvas_in
 from celery_poison.quarantine.stored import (
     PublishRefused,
     as_released,
@@ -37,7 +38,6 @@ from celery_poison.quarantine.stored import (
     stored_message,
     unpack,
 )
-from celery_poison.quarantine.transfer import line_of
 from celery_poison.settings import Settings
 from celery_poison.states import Event, State
 

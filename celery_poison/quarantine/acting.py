@@ -1,4 +1,4 @@
-"""What a person decides about one message: the order of its steps, and what became of it."""
+"""What a person pauses, and decides about one message: the order of its steps, and what became of it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from celery.utils.log import get_logger
 
 from celery_poison.destinations import where_sent
 from celery_poison.errors import (
+    ConfigurationError,
     IllegalTransition,
     LedgerUnavailable,
     MessageNotFound,
     PoisonError,
     SecondPersonNeeded,
 )
+from celery_poison.ledger import pauses as stored
 from celery_poison.ledger.notices import Fact, Notice, leave_notices
+from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
-from celery_poison.quarantine.pauses import Pauses
-from celery_poison.quarantine.rules import with_note
+from celery_poison.quarantine.rules import Rules, with_note
 from celery_poison.quarantine.search import Lookup
 from celery_poison.text import count_of, span
 
@@ -101,8 +103,99 @@ class Chosen(list[str]):
 _AT_ONCE, _NOTICED = ("restore", "purge", "schedule", "unschedule"), frozenset(Fact)
 
 
-class Acting(Pauses):
-    """Decides about messages, one after the other; what :class:`Service` acts with."""
+class Acting(Rules):
+    """Pauses and resumes, and decides about messages one after the other.
+
+    Raises, ``actor`` and ``note`` as of ``Quarantine``.
+    """
+
+    # --- pauses --------------------------------------------------------------------------------
+
+    def pauses(self) -> list[Pause]:
+        """Return what is paused, the oldest pause first."""
+        self.check_owner()
+        return stored.holding(self._ledger)
+
+    def pause_queue(self, queue: str, *, actor: str = "", note: str = "", force: bool = False) -> Pause:
+        """Let no worker consume ``queue`` any more; its messages stay where they are.
+
+        Args:
+            force: even if no worker consumes such a queue and this app declares none.
+
+        Raises:
+            MessageNotFound: nobody knows such a queue.
+            ConfigurationError: ``poison_observe_only``.
+        """
+        self._refuse_if_observing()
+        if not force:
+            self._refuse_unless_known(queue, "force pauses it all the same")
+        return self._pause(Scope.QUEUE, queue, actor, note)
+
+    def pause_task(self, task: str, *, actor: str = "", note: str = "", force: bool = False) -> Pause:
+        """Let no message of ``task`` begin any more: they are parked in the ledger, and block nobody.
+
+        Args:
+            force: even if this app guards no task of that name.
+
+        Raises:
+            MessageNotFound: this app guards no such task.
+            ConfigurationError: ``poison_observe_only``.
+        """
+        self._refuse_if_observing()
+        if not force:
+            self._refuse_unless_guarded(task, "force pauses it all the same")
+        return self._pause(Scope.TASK, task, actor, note)
+
+    def resume_queue(self, queue: str, *, worker: str = "", actor: str = "", note: str = "") -> list[Pause]:
+        """Let ``queue`` be consumed again, also by who suspended itself; return what is over now.
+
+        Args:
+            worker: name of a node: only its suspension ends, and a pause of the queue stays.
+
+        Raises:
+            MessageNotFound: nothing of that is paused.
+        """
+        actor = actor or default_actor()
+        found = [pause for pause in self.pauses() if pause.name == queue and pause.scope is not Scope.TASK]
+        if worker:
+            found = [pause for pause in found if pause.worker == worker]
+        for pause in found:
+            if pause.scope is Scope.QUEUE:
+                self._ledger.resume(Scope.QUEUE, queue, actor=actor, said=with_note(f"queue {queue}", note))
+            else:
+                self._ledger.end_suspension(pause.worker, queue, worker=pause.worker, actor=actor, note=note)
+        if not found:
+            whose = f" by {worker}" if worker else ""
+            raise MessageNotFound(f"queue {queue} is not paused{whose}")
+        return found
+
+    def resume_task(self, task: str, *, actor: str = "", note: str = "") -> list[Pause]:
+        """Let the messages of ``task`` go on; return the pause that is over now.
+
+        Raises:
+            MessageNotFound: it is not paused.
+        """
+        found = [pause for pause in self.pauses() if (pause.scope, pause.name) == (Scope.TASK, task)]
+        said = with_note(f"task {task}", note)
+        self._ledger.resume(Scope.TASK, task, actor=actor or default_actor(), said=said)
+        return found
+
+    def _pause(self, scope: Scope, name: str, actor: str, note: str) -> Pause:
+        if not name:
+            raise ConfigurationError(f"name the {scope}")
+        self.check_owner()
+        actor, said = actor or default_actor(), with_note(f"{scope} {name}", note)
+        self._ledger.pause(scope, name, actor=actor, note=note, said=said)
+        now = self.queries.now_ms() / 1000
+        return Pause(scope=scope, name=name, since=now, actor=actor, note=note)
+
+    def _refuse_if_observing(self) -> None:
+        if self._plugin.settings.observe_only:
+            raise ConfigurationError(
+                "poison_observe_only is set: workers hold nothing back, and pause nothing"
+            )
+
+    # --- messages ------------------------------------------------------------------------------
 
     def _agreed(self, verb: str, ids: Iterable[str], actor: str, note: str, to: str = "") -> Sequence[str]:
         """Return the ids of a large act once a second person has asked for the same; see ``Chosen``.

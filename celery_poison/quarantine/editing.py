@@ -19,9 +19,8 @@ from kombu.utils import json as kombu_json
 from celery_poison.errors import IllegalTransition
 from celery_poison.headers import EDITED, MARK, MID, PARK, RELEASE, TRIAL
 from celery_poison.model import StoredMessage
-from celery_poison.quarantine.arguments import shown_of_copy
+from celery_poison.quarantine.arguments import fingerprint_of, shown_of_copy
 from celery_poison.quarantine.body import BodyRefused, json_of
-from celery_poison.quarantine.fingerprint import fingerprint_of
 
 #: What was true of the original's copies in queues, and is not of its changed copy.
 _STALE = (RELEASE, MARK, PARK, TRIAL)

@@ -18,7 +18,7 @@ from celery_poison.errors import PoisonError
 from celery_poison.failures import KeptFailure, carried_by_release
 from celery_poison.headers import EDITED, FAILURES, MARK, MID, OURS, PARK, RELEASE, TRIAL, mid_of
 from celery_poison.model import MessageRecord, StoredMessage
-from celery_poison.quarantine.fingerprint import original_of
+from celery_poison.quarantine.arguments import original_of
 
 #: What ``fail`` must know of a body: who waits for the task beside its caller.
 CANVAS = ("chord", "chain", "errbacks")

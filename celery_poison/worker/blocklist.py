@@ -18,7 +18,7 @@ from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.policy import Policy
-from celery_poison.quarantine.fingerprint import fingerprint_of, is_readable
+from celery_poison.quarantine.arguments import fingerprint_of, is_readable
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import call_in_real_thread
 

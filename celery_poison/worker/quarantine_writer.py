@@ -22,10 +22,9 @@ from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.policy import Policy
-from celery_poison.quarantine.arguments import arguments
+from celery_poison.quarantine.arguments import arguments, fingerprint_of, fingerprint_of_failure
 from celery_poison.quarantine.discarding import Room
 from celery_poison.quarantine.error_transactions import ErrorTransactions, told_of
-from celery_poison.quarantine.fingerprint import fingerprint_of, fingerprint_of_failure
 from celery_poison.quarantine.spool import Spooled, open_spool
 from celery_poison.quarantine.stored import Identity, original, stored_fields
 from celery_poison.reports import Kind, Report

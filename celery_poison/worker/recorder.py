@@ -17,7 +17,7 @@ from celery_poison.ledger.scripts import script
 from celery_poison.ledger.writer import Writer, bulk, command
 from celery_poison.model import ALONE, Ended, Start
 from celery_poison.policy import Policy
-from celery_poison.quarantine.fingerprint import Arguments, arguments_of, hash_of, original_of
+from celery_poison.quarantine.arguments import Arguments, arguments_of, hash_of, original_of
 from celery_poison.reports import ReportedMessage
 from celery_poison.settings import Settings
 from celery_poison.task import FIRST, Attempt

@@ -17,8 +17,7 @@ from celery_poison.headers import mid_of
 from celery_poison.ledger import connection
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.fingerprint import fingerprint_of
+from celery_poison.quarantine.arguments import arguments, fingerprint_of
 from celery_poison.quarantine.owner import identity_of
 from celery_poison.quarantine.stored import original, stored_fields
 from celery_poison.testing.servers import wait_until

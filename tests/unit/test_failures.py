@@ -30,7 +30,7 @@ from celery_poison.failures import (
     last_trouble,
 )
 from celery_poison.model import NO_HISTORY, History
-from celery_poison.quarantine.fingerprint import fingerprint_of_failure
+from celery_poison.quarantine.arguments import fingerprint_of_failure
 from celery_poison.settings import Settings
 from tests.docs import verdict_table
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kombu.message import Message
 
 from celery_poison.blocks import Kind, Rule, read_rules
-from celery_poison.quarantine.fingerprint import fingerprint_of
+from celery_poison.quarantine.arguments import fingerprint_of
 from celery_poison.worker.blocklist import Fingerprints
 from tests import PATIENCE
 

@@ -21,10 +21,11 @@ from celery_poison.causes import Evidence
 from celery_poison.ledger.given_up import Wish
 from celery_poison.ledger.pauses import read_pauses
 from celery_poison.model import Start
+from celery_poison.quarantine.given_up import BadExport
+from celery_poison.quarantine.given_up import fields_of_line as fields_of
 from celery_poison.quarantine.search import BadFilter, Filter
 from celery_poison.quarantine.spool import Spool, Spooled
 from celery_poison.quarantine.story import sentence
-from celery_poison.quarantine.transfer import BadExport, fields_of
 from celery_poison.states import Event
 
 fuzzed = settings(

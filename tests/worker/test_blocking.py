@@ -13,7 +13,7 @@ from celery_poison import Quarantine
 from celery_poison.blocks import Kind, Rule
 from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.fingerprint import fingerprint_of
+from celery_poison.quarantine.arguments import fingerprint_of
 from tests import PATIENCE, sampled
 from tests.worker.conftest import Crew
 
