@@ -72,6 +72,16 @@ Listener = Callable[[Outcome], object]
 Outcomes = list[Outcome]
 
 
+def heard(outcomes: Iterable[Outcome], listener: Listener | None) -> Outcomes:
+    """Return outcomes, each of which ``listener`` hears of as soon as it is known."""
+    found: Outcomes = []
+    for outcome in outcomes:
+        found.append(outcome)
+        if listener is not None:
+            listener(outcome)
+    return found
+
+
 def reason_of(error: Exception) -> str:
     """Return why an act was refused."""
     return str(error) if isinstance(error, PoisonError) else f"{type(error).__name__}: {error}"
@@ -229,18 +239,13 @@ class Acting(Rules):
         actor: str,
         note: str,
         act: Callable[[Case], None],
-        on_outcome: Listener | None,
+        on_outcome: Listener | None = None,
     ) -> Outcomes:
         self.check_owner()
-        outcomes, lookup, actor = [], Lookup(self.queries), actor or default_actor()
+        lookup, actor = Lookup(self.queries), actor or default_actor()
         if verb in ("purge", "schedule"):
             ids = self._agreed(verb, ids, actor, note)
-        for id in ids:
-            outcome = self._decide(lookup, id, verb, actor, note, act)
-            outcomes.append(outcome)
-            if on_outcome is not None:
-                on_outcome(outcome)
-        return outcomes
+        return heard((self._decide(lookup, id, verb, actor, note, act) for id in ids), on_outcome)
 
     def _decide(
         self, lookup: Lookup, id: str, verb: str, actor: str, note: str, act: Callable[[Case], None]

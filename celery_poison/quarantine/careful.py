@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from celery import Celery
 
@@ -96,12 +95,6 @@ def refuse_unless_consumed(queue: str, app: Celery, queries: Queries) -> None:
         raise IllegalTransition(
             f"no worker consumes a queue {queue!r}, and the app names none so: start one, or use force"
         )
-
-
-def queue_of(queries: Queries, to: str, mid: str) -> str:
-    """Return the queue that a message will be released to; empty where that is not known."""
-    record = None if to else queries.record(mid)
-    return record.queue if record else to
 
 
 class Feed:
@@ -253,31 +246,12 @@ class Pace:
             if self.stopped_by:
                 self.held_back = [*ids[begin:]]
                 return
-            batch = ids[begin : begin + (1 if self._is_slow else BATCH)]
+            is_slow = self.care.rate or self.care.max_waiting or (self.care.canary and not self._released)
+            batch = ids[begin : begin + (1 if is_slow else BATCH)]
             yield batch
             begin += len(batch)
             if self._canary:
                 self._wait_for_canary(len(ids) - begin)
-
-    @property
-    def _is_slow(self) -> bool:
-        care = self.care
-        return bool(care.rate or care.max_waiting or (care.canary and not self._released))
-
-    @property
-    def why_held_back(self) -> str:
-        return f"not released: {self.stopped_by}"
-
-    def listener(self, others: Callable[[Any], object] | None) -> Callable[[Any], None]:
-        """Return what hears of each outcome (``done``, ``id``), here and then at ``others``."""
-
-        def heard(outcome: Any) -> None:
-            if outcome.done:
-                self.released(outcome.id)
-            if others is not None:
-                others(outcome)
-
-        return heard
 
     def released(self, id: str) -> None:
         """Hear that a message in hand, of this task id, was released."""
@@ -299,7 +273,9 @@ class Pace:
         soak, name = span(self.care.soak), f"the canary {clean(id)}"
         self._say(f"{name} is released: it has {soak} to end well, {others} wait for that")
         over = self._clock() + self.care.soak
-        while not self._canary_failed(id) and (left := over - self._clock()) > 0:
+        while (left := over - self._clock()) > 0:
+            if self._watch.death or self._watch.outcome(id) not in (None, *_WELL):
+                break
             self._sleep(min(LOOK, left))
             self._look()
         if self._watch.death:
@@ -310,9 +286,6 @@ class Pace:
             self._say(f"{name} ended well")
         else:
             self.stopped_by = f"{name} ended with an error ({outcome})"
-
-    def _canary_failed(self, id: str) -> bool:
-        return bool(self._watch.death) or self._watch.outcome(id) not in (None, *_WELL)
 
     # --- pace ----------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.ledger.given_up import WHY_FORCE
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.policy import Policy
-from celery_poison.quarantine.acting import Case, Listener, Outcome, Outcomes, whole
+from celery_poison.quarantine.acting import Case, Listener, Outcome, Outcomes, heard, whole
 from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.careful import refuse_unless_consumed
 from celery_poison.quarantine.editing import (
@@ -171,7 +171,7 @@ class Quarantine(Service):
         """
         change, copy_mid = Change(args=args, kwargs=kwargs, values=set or {}, queue=queue), uuid4().hex
         act = partial(self._edit, change, copy_mid, force)
-        (edited,) = self._each([id], "edit", actor, note, act, None)
+        (edited,) = self._each([id], "edit", actor, note, act)
         outcome = {"mid": edited.mid, "id": edited.id, "task": edited.task}
         if not edited.done:
             return Edited(**outcome, done=False, error=edited.error)
@@ -256,7 +256,9 @@ class Quarantine(Service):
             lines: as :meth:`export` yields them; import only what you trust as you trust your broker.
         """
         self.check_owner()
-        outcomes: Outcomes = []
+        return heard(self._imported(lines, actor, note), on_outcome)
+
+    def _imported(self, lines: Iterable[str], actor: str, note: str) -> Iterator[Outcome]:
         actor, noted = actor or default_actor(), f"imported: {note}" if note else "imported"
         secret = self.queries.fingerprint_secret()
         for number, line in enumerate(lines, 1):
@@ -265,17 +267,13 @@ class Quarantine(Service):
             try:
                 fields = fields_of_line(line)
             except BadExport as error:
-                outcome = Outcome(mid="", id=f"line {number}", task="", done=False, error=str(error))
-            else:
-                mid, id, task = (str(fields[name]) for name in ("mid", "id", "task"))
-                self._fingerprint(fields, secret)
-                new = self._ledger.import_message(mid, id, fields, actor=actor, note=noted)
-                told = "" if new else "it is here, or was imported before"
-                outcome = Outcome(mid=mid, id=id, task=task, done=True, error=told)
-            outcomes.append(outcome)
-            if on_outcome is not None:
-                on_outcome(outcome)
-        return outcomes
+                yield Outcome(mid="", id=f"line {number}", task="", done=False, error=str(error))
+                continue
+            mid, id, task = (str(fields[name]) for name in ("mid", "id", "task"))
+            self._fingerprint(fields, secret)
+            new = self._ledger.import_message(mid, id, fields, actor=actor, note=noted)
+            told = "" if new else "it is here, or was imported before"
+            yield Outcome(mid=mid, id=id, task=task, done=True, error=told)
 
     def _fingerprint(self, fields: dict[str, str | bytes | int], secret: bytes) -> None:
         """Make its fingerprint that of this ledger: the other one had another key."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from celery_poison import signals
 from celery_poison.broker.publish import Parcel, Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.acting import Acting, Case, Listener, Outcome, Outcomes, reason_of, whole
-from celery_poison.quarantine.careful import BadCare, Care, Feed, Pace, queue_of, refuse_unless_consumed
+from celery_poison.quarantine.acting import Acting, Case, Listener, Outcome, Outcomes, heard, reason_of, whole
+from celery_poison.quarantine.careful import BadCare, Care, Feed, Pace, refuse_unless_consumed
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
 from celery_poison.quarantine.search import Lookup
 from celery_poison.quarantine.stored import as_released, parcel_of, refusal_of, sent_to
@@ -106,10 +105,15 @@ class Releasing(Acting):
         feed = Feed(self._ledger, deaths_only=not care.takes_time and on_progress is None)
         self.check_owner()
         ids = self._agreed("release", ids, actor, note, to)
+
+        def queue_of(mid: str) -> str:
+            record = None if to else self.queries.record(mid)
+            return record.queue if record else to
+
         with Publisher(self._app) as publisher:
             order = Order(publisher, Lookup(self.queries), force, to, keep_counts, actor, note)
-            pace = Pace(care, feed, partial(queue_of, self.queries, to), publisher.depth, on_progress)
-            return self._all(order, pace, ids, pace.listener(on_outcome))
+            pace = Pace(care, feed, queue_of, publisher.depth, on_progress)
+            return heard(self._outcomes(order, pace, ids), on_outcome)
 
     def schedule(
         self,
@@ -157,22 +161,17 @@ class Releasing(Acting):
 
         return self._each(ids, "unschedule", actor, note, act, on_outcome)
 
-    def _all(self, order: Order, pace: Pace, ids: Sequence[str], listener: Listener) -> Outcomes:
-        outcomes: Outcomes = []
+    def _outcomes(self, order: Order, pace: Pace, ids: Sequence[str]) -> Iterator[Outcome]:
         for batch in pace.let_go(ids):
-            for outcome in self._let_go(order, batch):
-                outcomes.append(outcome)
-                listener(outcome)
+            while batch:
+                attempts = self._attempt(order, batch)
+                for each in attempts:
+                    if each.done:
+                        pace.released(each.record.id)
+                    yield each.outcome
+                batch = batch[len(attempts) :]
         for id in pace.held_back:
-            outcomes.append(Outcome(mid=id, id=id, task="", done=False, error=pace.why_held_back))
-            listener(outcomes[-1])
-        return outcomes
-
-    def _let_go(self, order: Order, ids: Sequence[str]) -> Iterator[Outcome]:
-        while ids:
-            attempts = self._attempt(order, ids)
-            yield from (attempt.outcome for attempt in attempts)
-            ids = ids[len(attempts) :]
+            yield Outcome(mid=id, id=id, task="", done=False, error=f"not released: {pace.stopped_by}")
 
     def _attempt(self, order: Order, ids: Sequence[str]) -> list[Attempt]:
         """Release the first of these messages, at least one; return what became of those that were tried."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import islice
@@ -23,7 +24,7 @@ from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.quarantine.finding import Finder
 from celery_poison.quarantine.releasing import Releasing
 from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, one_of
-from celery_poison.quarantine.stored import CANVAS, canvas_of, stored_message
+from celery_poison.quarantine.stored import CANVAS, stored_message
 from celery_poison.quarantine.story import Detail, remembered
 from celery_poison.states import Event, State
 
@@ -205,9 +206,7 @@ class Service(Releasing):
         if record.cause != causes.FAILURE:  # whoever waits for that was told when it failed
             kept = self._row(record.mid)
             self._is_registered(record.task)  # its own backend stores the result, if it has one
-            store_failure(
-                self._app, record, stored_message(kept), canvas_of(kept), note=case.note, force=force
-            )
+            store_failure(self._app, record, kept, note=case.note, force=force)
         self._ledger.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
         case.announce(signals.message_failed)
 
@@ -223,8 +222,7 @@ class Service(Releasing):
 def store_failure(
     app: Celery,
     record: MessageRecord,
-    stored: StoredMessage,
-    canvas: Mapping[str, Any] | None,
+    kept: Mapping[str, bytes],
     *,
     note: str = "",
     force: bool = False,
@@ -235,7 +233,7 @@ def store_failure(
     sent to a worker.
 
     Args:
-        canvas: what a worker kept of a body that only workers may decode.
+        kept: the message as the ledger keeps it.
         force: where nobody knows the canvas, tell the task's own caller only.
 
     Raises:
@@ -243,7 +241,8 @@ def store_failure(
         ResultRefused: the result backend is away or refuses, or the broker does with an errback. What was
             told before that stays told: failing the message again tells it again.
     """
-    known = _canvas(stored, canvas, force)
+    stored = stored_message(kept)
+    known = _canvas(stored, kept.get("canvas"), force)
     task = app.tasks.get(record.task)
     backend = task.backend if task is not None else app.backend
     request = _request(record, stored, known)
@@ -266,10 +265,10 @@ def _refuse_success(backend: Any, id: str) -> None:
         raise IllegalTransition("its result is SUCCESS already, so nobody waits for it: discard it instead")
 
 
-def _canvas(stored: StoredMessage, kept: Mapping[str, Any] | None, force: bool) -> dict[str, Any]:
+def _canvas(stored: StoredMessage, kept: bytes | None, force: bool) -> dict[str, Any]:
     """Return who waits beside the caller: from the body if it may be read here, else as it was kept."""
-    if kept is not None:
-        return dict(kept)
+    if kept:
+        return dict(json.loads(kept))
     try:
         return canvas_in(stored)
     except (BodyBroken, ValueError, TypeError, AttributeError):

@@ -118,12 +118,6 @@ def _canvas_fields(message: Any) -> dict[str, str]:
     return {}
 
 
-def canvas_of(raw: Mapping[str, bytes]) -> dict[str, Any] | None:
-    """Return the canvas that a worker kept beside the body, or None where none was kept."""
-    kept = raw.get("canvas")
-    return dict(json.loads(kept)) if kept else None
-
-
 def pack(fields: Mapping[str, str | bytes | int]) -> bytes:
     """Return the fields of :func:`stored_fields` as one value."""
     body = fields["body"]
