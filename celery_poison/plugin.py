@@ -20,8 +20,8 @@ from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
 from celery_poison.policy import Overrides, Policy, policy_of
+from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.limits import Limits, watch_groups
-from celery_poison.producer.message import Outgoing
 from celery_poison.producer.outbox import Outbox
 from celery_poison.reports import Report
 from celery_poison.settings import PREFIX, Settings

@@ -16,7 +16,7 @@ from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.producer.message import Outgoing
+from celery_poison.producer.capture import Outgoing
 from celery_poison.text import count_of, when
 
 logger = get_logger("celery_poison")
@@ -107,7 +107,10 @@ class _Look(threading.Thread):
             rows = open_rows(self._database)
             try:
                 first = rows.first(1)
-                self.found = Waiting(rows.count(), oldest=_stored_at(first[0].packed) if first else None)
+                oldest = None
+                with suppress(ValueError, TypeError):  # nobody can read it
+                    oldest = Outgoing.unpack(first[0].packed).at if first else None
+                self.found = Waiting(rows.count(), oldest=oldest)
             finally:
                 rows.close()
         except Exception as error:  # whatever its driver raises
@@ -129,13 +132,6 @@ def waiting_rows(database: str | None) -> Waiting | None:
         look.start()
     look.join(BOUND)
     return look.found
-
-
-def _stored_at(packed: bytes) -> float | None:
-    try:
-        return Outgoing.unpack(packed).at
-    except (ValueError, TypeError):
-        return None
 
 
 class DjangoRows:

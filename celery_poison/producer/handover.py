@@ -21,9 +21,9 @@ from celery_poison.broker.publish import bounded_options
 from celery_poison.errors import QueueFull
 from celery_poison.headers import MARK, OUTBOX, PARK
 from celery_poison.ledger.outbox import Copy
+from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.causes import Cause, NotSent, cause_of
 from celery_poison.producer.limits import Limits
-from celery_poison.producer.message import Outgoing
 
 logger = get_logger("celery_poison")
 

@@ -29,7 +29,8 @@ from celery_poison import hooks, signals
 from celery_poison.broker.publish import depth
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, QueueFull
 from celery_poison.ledger import Ledger
-from celery_poison.producer.capture import captured_by, exempt, is_exempt, is_exempt_here
+from celery_poison.producer.capture import Outgoing, captured_by, exempt, is_exempt, is_exempt_here
+from celery_poison.reports import Report
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -67,16 +68,27 @@ def limit_of(settings: Settings, queue: str) -> Limit | None:
 
 
 class Host(Protocol):
-    """What limits need of the plugin of an app; ``outbox``: its outbox, which knows limits."""
+    """What the sending side needs of the plugin of its app.
+
+    Attributes:
+        outbox: its outbox, which knows limits.
+        on_send_failed: called with what could not be sent; returns error transactions, which are stored in
+            the same step (TP1-3).
+    """
 
     app: Celery
     limits: Limits
+    on_send_failed: Callable[[Report], Sequence[Outgoing]]
 
     @property
     def outbox(self) -> Any: ...
 
     @property
     def settings(self) -> Settings: ...
+
+    def guards(self, task_name: str) -> bool: ...
+
+    def open_ledger(self) -> Ledger: ...
 
 
 @dataclass(slots=True)

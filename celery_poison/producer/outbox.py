@@ -6,13 +6,12 @@ Also what a person sees of what is stored, and does about it (TP1-4, TP1-6).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import redis
-from celery import Celery
 from celery.utils.log import get_logger
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -23,12 +22,10 @@ from celery_poison.ledger import Ledger, pauses
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.ledger.pauses import Pause, Scope
 from celery_poison.producer import database
-from celery_poison.producer.capture import at_once, capture
+from celery_poison.producer.capture import Outgoing, at_once, capture, reported
 from celery_poison.producer.causes import Cause
-from celery_poison.producer.limits import Limits
-from celery_poison.producer.message import Outgoing, reported
+from celery_poison.producer.limits import Host
 from celery_poison.reports import Kind, Report
-from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
 
@@ -36,26 +33,6 @@ logger = get_logger("celery_poison")
 UNTOLD = 30.0
 #: How the note of a pause begins that came with a blockade, and goes with it.
 CONSUMING_TOO = "sending to it is blocked"
-
-
-class Host(Protocol):
-    """What the outbox needs of the plugin of its app.
-
-    Attributes:
-        on_send_failed: called with what could not be sent; returns error transactions, which are stored in
-            the same step (TP1-3).
-    """
-
-    app: Celery
-    limits: Limits
-    on_send_failed: Callable[[Report], Sequence[Outgoing]]
-
-    @property
-    def settings(self) -> Settings: ...
-
-    def guards(self, task_name: str) -> bool: ...
-
-    def open_ledger(self) -> Ledger: ...
 
 
 class Outbox:

@@ -14,11 +14,12 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.outbox import Copy, Failure, Lease, Taken
+from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.causes import Cause, NotSent
 from celery_poison.producer.database import Mover
 from celery_poison.producer.handover import Handover
-from celery_poison.producer.message import Outgoing
-from celery_poison.producer.outbox import Host, bounded_ledger, error_transactions, send_failed
+from celery_poison.producer.limits import Host
+from celery_poison.producer.outbox import bounded_ledger, error_transactions, send_failed
 from celery_poison.reports import Report
 
 logger = get_logger("celery_poison")

@@ -26,8 +26,7 @@ from celery_poison.ledger.connection import clear_errors
 from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.producer.capture import captured
-from celery_poison.producer.message import Outgoing
+from celery_poison.producer.capture import Outgoing, captured
 from celery_poison.quarantine.stored import original, stored_message
 from celery_poison.reports import ROOT, Kind, Report, ReportedMessage
 

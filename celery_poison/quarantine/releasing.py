@@ -105,14 +105,9 @@ class Releasing(Acting):
         feed = Feed(self._ledger, deaths_only=not care.takes_time and on_progress is None)
         self.check_owner()
         ids = self._agreed("release", ids, actor, note, to)
-
-        def queue_of(mid: str) -> str:
-            record = None if to else self.queries.record(mid)
-            return record.queue if record else to
-
         with Publisher(self._app) as publisher:
             order = Order(publisher, Lookup(self.queries), force, to, keep_counts, actor, note)
-            pace = Pace(care, feed, queue_of, publisher.depth, on_progress)
+            pace = Pace(care, feed, lambda mid: to or self._queue_of(mid), publisher.depth, on_progress)
             return heard(self._outcomes(order, pace, ids), on_outcome)
 
     def schedule(
@@ -160,6 +155,10 @@ class Releasing(Acting):
                 raise IllegalTransition("no release of the message is scheduled")
 
         return self._each(ids, "unschedule", actor, note, act, on_outcome)
+
+    def _queue_of(self, mid: str) -> str:
+        record = self.queries.record(mid)
+        return record.queue if record else ""
 
     def _outcomes(self, order: Order, pace: Pace, ids: Sequence[str]) -> Iterator[Outcome]:
         for batch in pace.let_go(ids):

@@ -31,8 +31,7 @@ from celery_poison.ledger.writer import command
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.producer.capture import captured
-from celery_poison.producer.message import Outgoing, reported
+from celery_poison.producer.capture import Outgoing, captured, reported
 from celery_poison.requests import StaleCompletion, WaitsForKey
 from celery_poison.worker.recorder import Recorder, Ticket
 

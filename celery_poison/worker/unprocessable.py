@@ -24,7 +24,7 @@ from celery_poison.broker.sealed import ITEM, Sealed
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.headers import OUTBOX
 from celery_poison.model import Phase, Start
-from celery_poison.producer.message import Outgoing
+from celery_poison.producer.capture import Outgoing
 from celery_poison.producer.outbox import Outbox
 from celery_poison.quarantine.stored import Identity, identity_of, original, word
 from celery_poison.settings import Settings

@@ -12,9 +12,8 @@ from kombu import Connection, Exchange, Queue
 from celery_poison import guarded, install
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
 from celery_poison.plugin import plugin_of
-from celery_poison.producer.capture import captured_by
+from celery_poison.producer.capture import Outgoing, captured_by
 from celery_poison.producer.database import Mover
-from celery_poison.producer.message import Outgoing
 from celery_poison.producer.outbox import bounded_ledger
 from celery_poison.producer.relay import MOVER_BOUND, Rounds
 from celery_poison.reports import Report

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from celery_poison.blocks import Kind
-from celery_poison.producer.capture import captured
-from celery_poison.producer.message import Outgoing
+from celery_poison.producer.capture import Outgoing, captured
 from celery_poison.quarantine.error_transactions import for_failed_sends
 from tests import sampled
 from tests.producer.kit import Shop

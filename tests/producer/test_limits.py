@@ -13,9 +13,8 @@ from kombu import Exchange, Queue
 from celery_poison import Quarantine, signals
 from celery_poison.errors import QueueFull
 from celery_poison.producer import limits
-from celery_poison.producer.capture import captured, exempt
+from celery_poison.producer.capture import Outgoing, captured, exempt
 from celery_poison.producer.limits import Limits
-from celery_poison.producer.message import Outgoing
 from celery_poison.quarantine.overview import overview
 from celery_poison.testing import wait_until
 from tests import sampled

@@ -15,7 +15,7 @@ from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.headers import MID, OUTBOX
 from celery_poison.ledger.outbox import Copy, Failure
 from celery_poison.ledger.queries import Queries
-from celery_poison.producer.message import Outgoing
+from celery_poison.producer.capture import Outgoing
 from celery_poison.testing import RedisServer
 from celery_poison.testing.servers import wait_until
 from tests.producer.kit import Shop
