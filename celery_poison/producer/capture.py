@@ -87,7 +87,10 @@ class Outgoing:
         """
         head, _, body = packed.partition(b"\n")
         task, id, mid, told = head.decode("utf-8", "surrogatepass").split("\t", 3)
-        return cls(task=task, id=id, mid=mid, body=body, **_read(told))
+        found = read_json(told)
+        return cls(
+            task=task, id=id, mid=mid, body=body, **{name: found[name] for name in _TOLD if name in found}
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return what may be shown of it: everything but the body, which nobody here decodes."""
@@ -111,14 +114,20 @@ def _word(text: str) -> str:
 _TOLD = tuple(each.name for each in fields(Outgoing) if each.name not in ("task", "id", "mid", "body"))
 
 
-def _read(told: str) -> dict[str, Any]:
+#: What ``kombu_json.loads`` makes anew for each text.
+_read_kombus = json.JSONDecoder(object_hook=kombu_json.object_hook).decode
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return what kombu's JSON holds: headers and properties as they were.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
     try:
-        found: dict[str, Any] = kombu_json.loads(told)
-    except ValueError:
-        raise
+        return _read_kombus(text if isinstance(text, str) else text.decode())
     except Exception:  # somebody's own words that look like kombu's, and are not
-        found = json.loads(told)
-    return {name: found[name] for name in _TOLD if name in found}
+        return json.loads(text)
 
 
 def identity(headers: Mapping[str, Any], body: Any, task: str) -> tuple[str, str]:

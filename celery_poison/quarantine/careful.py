@@ -171,24 +171,23 @@ class Watch:
     def hear(self, entries: Iterable[Entry]) -> None:
         """Take in what the journal tells."""
         for entry in entries:
-            if entry["id"] in self._under_way or entry["id"] in self._ends:
-                self._hear(entry["id"], entry)
-
-    def _hear(self, id: str, entry: Entry) -> None:
-        match entry["event"]:
-            case Event.CRASHED | Event.QUARANTINED | Event.WOULD_QUARANTINE as event:
-                told = sentence({**entry, "evidence": ""})  # `show` tells that
-                self.death = self.death or f"{clean(id)} {clean(entry['task'])} {told}"
-                self._has_ended(id, event)
-            case Event.FINISHED if entry["outcome"] == "retry":
-                self._retried.add(id)
-                self._goes_on(id)
-            case Event.FINISHED:
-                self._has_ended(id, entry["outcome"])
-            case Event.ROLLED_BACK:
-                self._goes_on(id)
-            case Event.CLEARED if id in self._under_way and id not in self._retried:
-                self._has_ended(id, "")  # its `finished` comes yet, or never: poison_journal="incidents"
+            id = entry["id"]
+            if id not in self._under_way and id not in self._ends:
+                continue
+            match entry["event"]:
+                case Event.CRASHED | Event.QUARANTINED | Event.WOULD_QUARANTINE as event:
+                    told = sentence({**entry, "evidence": ""})  # `show` tells that
+                    self.death = self.death or f"{clean(id)} {clean(entry['task'])} {told}"
+                    self._has_ended(id, event)
+                case Event.FINISHED if entry["outcome"] == "retry":
+                    self._retried.add(id)
+                    self._goes_on(id)
+                case Event.FINISHED:
+                    self._has_ended(id, entry["outcome"])
+                case Event.ROLLED_BACK:
+                    self._goes_on(id)
+                case Event.CLEARED if id in self._under_way and id not in self._retried:
+                    self._has_ended(id, "")  # its `finished` comes yet, or never: poison_journal="incidents"
 
     def _has_ended(self, id: str, outcome: str) -> None:
         self._ends[id] = outcome

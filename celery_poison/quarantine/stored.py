@@ -18,6 +18,7 @@ from celery_poison.errors import PoisonError
 from celery_poison.failures import KeptFailure, carried_by_release
 from celery_poison.headers import EDITED, FAILURES, MARK, MID, OURS, PARK, RELEASE, TRIAL, mid_of
 from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.producer.capture import read_json
 from celery_poison.quarantine.arguments import original_of
 
 #: What ``fail`` must know of a body: who waits for the task beside its caller.
@@ -138,20 +139,9 @@ def stored_message(raw: Mapping[str, bytes]) -> StoredMessage:
         body=raw["body"],
         content_type=raw["content_type"].decode(),
         content_encoding=raw["content_encoding"].decode(),
-        headers=_read(raw["headers"]),
-        properties=_read(raw["properties"]),
+        headers=read_json(raw["headers"]),
+        properties=read_json(raw["properties"]),
     )
-
-
-#: What ``kombu_json.loads`` makes anew for each text.
-_read_kombus = json.JSONDecoder(object_hook=kombu_json.object_hook).decode
-
-
-def _read(text: bytes) -> Any:
-    try:
-        return _read_kombus(text.decode())
-    except Exception:  # somebody's own words that look like kombu's, and are not
-        return json.loads(text)
 
 
 class PublishRefused(PoisonError):
