@@ -31,10 +31,19 @@ PATIENCE, STANDSTILL, PLAIN_STANDSTILL = 600.0, 45.0, 130.0
 #: What Celery says when a worker gives up, and the traceback behind it.
 UNRECOVERABLE = re.compile(r"(Unrecoverable error: .*)((?:\n(?!\[).*)*)")
 
-_EXITS = "Exit status: 0 nothing failed, 1 something did, 2 wrong usage, 3 no Redis or RabbitMQ, 128 + signal"
+_EPILOG = """\b
+Examples:
+  celery-poison chaos                                one minute of everything
+  celery-poison chaos --pool threads --minutes 20 --seed 7
+  celery-poison chaos --faults redis-kill,poison-segv
+  celery-poison chaos --seed 7 --bisect 12           and if it fails: which faults does it take?
+  celery-poison chaos --seed 7 --plain               the same to Celery without the plugin
+
+Exit status: 0 nothing failed, 1 something did, 2 wrong usage, 3 no Redis or RabbitMQ, 128 + signal.
+"""
 
 
-@click.command("chaos", epilog=_EXITS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command("chaos", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--pool", type=click.Choice(list(SLOTS)), default="prefork", show_default=True)
 @click.option("--broker", type=click.Choice(EVERY_BROKER), default="redis", show_default=True)
 @click.option("--trial", type=click.Choice(["cell", "queue", "off"]), default="cell", show_default=True,
