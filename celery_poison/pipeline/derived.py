@@ -8,7 +8,7 @@ exceptions     the journal's troubles and their company, of the days that anythi
 messages_told  the same
 incidents      the troubles, exceptions, of the same days
 kin            exceptions, company, of the same days and the seven before
-fingerprints   kin
+fingerprints   kin, of the fingerprints that the days of anything new have or had
 runs_daily     the days of new entries: tallies of the runs that ended alive
 sketches       the same days: counts and sketches of these runs
 =============  ===================================================================================
@@ -26,10 +26,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline import anomalies, blame, tables
@@ -146,12 +148,26 @@ class Derived:
 
     def _make_kin(self, days: list[str] | None) -> None:
         """Also of the days before, whose runs may bear a fingerprint that died only now."""
-        if days is not None and (since := self._since("kin")):
-            days = sorted({*days, *days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
-        company = self._of("company", days)
-        few = tables.united(company, tables.repeated(company), self._of("exceptions", days))
-        self._update_days("kin", days, lambda: tables.kin(few, self["exceptions"]))
-        self._update("fingerprints", lambda _: tables.fingerprints(self["kin"]))
+        wide, since = days, self._since("kin")
+        before = self._of("kin", days) if days and since == self._since("fingerprints") else None
+        if days is not None and since:
+            wide = sorted({*days, *days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
+        company = self._of("company", wide)
+        few = tables.united(company, tables.repeated(company), self._of("exceptions", wide))
+        self._update_days("kin", wide, lambda: tables.kin(few, self["exceptions"]))
+        self._update("fingerprints", lambda _: self._fingerprints(days, before))
+
+    def _fingerprints(self, days: list[str] | None, before: Any) -> Any:
+        """Make anew those that some days have or had ``before``, and those of which days were dropped."""
+        kin, known = self._table("kin"), self._table("fingerprints")
+        if before is None:
+            return tables.fingerprints(kin.frame())
+        oldest = min((str(each["date"]) for each in kin.delta.partitions()), default="9999-12-31")
+        dropped = known.frame().where(F.col("first_at") < F.lit(oldest).cast("timestamp"))
+        rows = (each.select("fingerprint") for each in (before, self._of("kin", days), dropped))
+        new = reduce(DataFrame.union, rows).distinct()
+        again = tables.fingerprints(kin.frame().join(new, "fingerprint", "left_semi"))
+        return known.frame().join(new, "fingerprint", "left_anti").unionByName(again)
 
     def _touched(self) -> list[str] | None:
         """Return the days that something new about troubles concerns; None: all must be made anew."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,22 @@ def test_entries_that_went_make_the_tables_anew(spark: Any, entries: pa.Table, t
     runs = sum(row["id"] == dead["id"] and row["event"] in ENDS for row in entries.to_pylist())
     assert after["tallies"].groupBy().sum("n").collect()[0][0] == before - runs
     assert after["exceptions"].where(f"id = '{dead['id']}'").count() == 0
+
+
+@pytest.mark.matrix
+def test_fingerprints_count_what_there_is_of_their_kin_when_days_were_dropped(
+    spark: Any, entries: pa.Table, tmp_path: Path
+) -> None:
+    from celery_poison.pipeline import maintain
+
+    lake, half = Lake(spark, str(tmp_path), "x"), len(entries) // 2
+    _add(lake, entries[:half])
+    Derived(spark, lake).make()
+    kept = datetime.now(UTC).date() - entries["date"][half].as_py() + timedelta(days=1)
+    assert maintain.keep_days(lake.table("kin"), kept.days) > 0
+    _add(lake, entries[half:])
+    derived = Derived(spark, lake)
+    assert _rows(derived["fingerprints"]) == _rows(tables.fingerprints(derived["kin"]))
 
 
 ENDS = ("finished", "crashed", "interrupted", "rolled_back")
