@@ -171,12 +171,12 @@ def _search(files: Iterator[pa.RecordBatch], uri: str, sought: _Sought) -> Itera
             parts = json.loads(file["parts"])
             source = place.open_input_file(unquote(file["path"]))
             with pq.ParquetFile(source, read_dictionary=_WORDS) as opened:
-                for rows in _found(opened, sought):
+                for rows in _found(opened, sought, parts["date"]):
                     yield from (sink.completed(each, parts, schema) for each in rows.to_batches())
 
 
-def _found(opened: pq.ParquetFile, sought: _Sought) -> Iterator[pa.Table]:
-    found, begin = reduce(pc.or_, _marks(opened, sought)), 0
+def _found(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterator[pa.Table]:
+    found, begin = reduce(pc.or_, _marks(opened, sought, date)), 0
     for number in range(opened.num_row_groups):
         mine = found.slice(begin, opened.metadata.row_group(number).num_rows)
         begin += len(mine)
@@ -195,20 +195,27 @@ def _plain(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema(plain))
 
 
-def _marks(opened: pq.ParquetFile, sought: _Sought) -> Iterator[Any]:
-    """Yield of each reason which rows of a file are sought for it."""
-    new = pa.repeat(pa.scalar(False), opened.metadata.num_rows)
-    if sought.since:
-        new = pc.fill_null(_after(opened.read(["at", "seq"]), sought.since), False)
-    yield pa.repeat(pa.scalar(False), opened.metadata.num_rows)
+def _marks(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterator[Any]:
+    """Yield of each reason which rows of a file are sought for it.
+
+    Of days before the last look few columns are read: what a process had when it died ended after that, and a
+    message has the task id of its troubles; one told twice was told on this day or the one before.
+    """
+    since, new = sought.since, pa.repeat(pa.scalar(False), opened.metadata.num_rows)
+    yield new
+    is_old = bool(since and date and date < day(since.ms))
+    if since and not is_old:
+        new = pc.fill_null(_after(opened.read(["at", "seq"]), since), False)
     before = sought.before if pc.any(new).as_py() else {}
     for name, values in sought.keys.items():
+        if is_old and name == "mid" and date < day(max(0, since.ms - _DAY_MS)):
+            continue
         # The whole column at once: for each piece of it the values would be made ready anew.
         column = _plain(opened.read([name]))[name]
         yield pc.is_in(column, value_set=values)
         if name in before:
             yield pc.and_(new, pc.is_in(column, value_set=before[name]))
-    if len(sought.moments):
+    if len(sought.moments) and not is_old:
         yield _beside(_plain(opened.read(["worker", "at", "runtime_ms"])), sought)
 
 
