@@ -1,4 +1,4 @@
-"""The five states of a guarded message and the only legal ways between them (SAP-1)."""
+"""The five states of a guarded message, and what the journal calls the ways between them (SAP-1)."""
 
 from __future__ import annotations
 
@@ -74,20 +74,3 @@ class Event(StrEnum):
     QUEUE_BLOCKED = "queue_blocked"
     QUEUE_UNBLOCKED = "queue_unblocked"
     QUEUE_FILLING = "queue_filling"
-
-
-#: letter on the drawing in docs/states.md -> (prior states, next state, journal event, ledger script)
-TRANSITIONS: dict[str, tuple[frozenset[State], State, Event | None, str]] = {
-    "a": (frozenset({State.TBDL}), State.DLNG, None, "start"),
-    "b": (frozenset({State.DLNG}), State.DLVD, Event.FINISHED, "finish"),
-    "c": (frozenset({State.DLNG}), State.TBDL, Event.CRASHED, "crash"),
-    "d": (frozenset({State.DLNG}), State.TBDL, Event.INTERRUPTED, "interrupt"),
-    "e": (frozenset({State.DLNG}), State.TBDL, Event.ROLLED_BACK, "rollback"),
-    "f": (frozenset({State.TBDL, State.DLNG}), State.NDLV, Event.QUARANTINED, "quarantine"),
-    "g": (frozenset({State.NDLV}), State.TBDL, Event.RELEASED, "released"),
-    "h": (frozenset({State.NDLV}), State.FAIL, Event.FAILED, "give_up"),
-    "i": (frozenset({State.NDLV}), State.FAIL, Event.DISCARDED, "give_up"),
-    "j": (frozenset({State.NDLV}), State.FAIL, Event.EDITED, "edit"),
-    "k": (frozenset({State.FAIL}), State.NDLV, Event.RESTORED, "restore"),
-    "l": (frozenset({State.TBDL}), State.FAIL, Event.DISCARDED, "discard_old"),
-}

@@ -162,12 +162,6 @@ class Messages(Reader):
         """Yield the same in pages; none is empty."""
         return self._index(self._index_of(state), since, until, oldest_first=oldest_first)
 
-    def kept_index(self, state: State, limit: int = 0) -> Index:
-        """Return (mid, since when, in ms) of what is in quarantine or given up, newest first; 0: all."""
-        if limit:
-            return next(self._index(self._index_of(state), size=limit), [])
-        return [*dict.fromkeys(self.index(state))]
-
     def kept_ids(self, state: State) -> Iterator[tuple[str, str]]:
         """Yield (mid, task id) of what is in quarantine (NDLV) or given up, newest first."""
         for mid, (id,) in self._rows((mid for mid, _ in self.index(state)), ("id",)):

@@ -66,7 +66,7 @@ class Releases:
 
     def check(self, when: str) -> int:
         """Each message is in one place, as it was sent; return how many copies count for nothing."""
-        kept = {mid for mid, _ in self.fleet.quarantine.queries.kept_index(State.NDLV)}
+        kept = {mid for mid, _ in self.fleet.quarantine.queries.index(State.NDLV)}
         copies: dict[str, list[int]] = defaultdict(list)
         for headers, rest in self._waiting(len(self.sent) - len(kept)):
             mid, number = headers[MID], headers.pop(RELEASE)

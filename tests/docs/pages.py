@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from celery_poison.states import Event, State
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "celery_poison"
@@ -84,3 +86,19 @@ def indented(page: str) -> list[list[str]]:
         elif found[-1]:
             found.append([])
     return [block for block in found if block]
+
+
+_EDGE = re.compile(r"^(\w): (\w+(?:, \w+)*) -> (\w+)\s+(\w+)\s+(\w+|-)$")
+
+
+def edges() -> dict[str, tuple[frozenset[State], State, Event | None, str]]:
+    (block,) = blocks(text("states.md"), "edges")
+    found = {}
+    for line in block.splitlines():
+        match = _EDGE.match(line)
+        assert match, f"states.md: cannot read the edge {line!r}"
+        letter, prior, next_, step, event = match.groups()
+        assert letter not in found, f"states.md: two edges {letter}"
+        told = None if event == "-" else Event(event)
+        found[letter] = (frozenset(map(State, prior.split(", "))), State(next_), told, step)
+    return found

@@ -14,10 +14,10 @@ from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.model import Ended
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
-from celery_poison.states import TRANSITIONS, Event
+from celery_poison.states import Event
 from celery_poison.task import Attempt
 from celery_poison.worker.recorder import Given, Recorder, Ticket
-from tests.docs.pages import PACKAGE, rows, section, text, words
+from tests.docs.pages import PACKAGE, edges, rows, section, text, words
 
 BODY = '[[5, "a"], {"page": null}, {}]'
 
@@ -57,7 +57,7 @@ def test_every_event_is_told() -> None:
 
 
 def test_an_event_that_is_a_transition_is_told_with_the_state_it_leads_to() -> None:
-    for _, next_, event, _ in TRANSITIONS.values():
+    for _, next_, event, _ in edges().values():
         if event is not None:
             assert words(_events()[event][1]) == [next_]
 

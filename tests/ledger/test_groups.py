@@ -88,7 +88,7 @@ def spoil(ledger: Ledger, came: int, left: int) -> None:
     client.flushdb()
     for number in range(40):
         keep(ledger, number)
-    kept = [mid for mid, _ in Queries(ledger).kept_index(State.NDLV)]
+    kept = [mid for mid, _ in Queries(ledger).index(State.NDLV)]
     for mid in kept[:left]:
         client.delete(keys.message(mid))
         client.zrem(keys.quarantine, mid)

@@ -1,4 +1,4 @@
--- interrupt: DLNG -> TBDL without a strike. Shutdown, revocation, lost lease: nobody's fault.
+-- interrupt: DLNG -> TBDL, without a strike. Shutdown, revocation, lost lease: nobody's fault.
 -- KEYS[1] running hash
 -- KEYS[2] done    hash
 -- KEYS[3] lineage hash
