@@ -1,10 +1,10 @@
-"""The typed records of one message: its starts, its history, its parking, what it is in quarantine."""
+"""The typed records of one message (starts, history, parking, what it is in quarantine) and of the fleet."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, make_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
@@ -83,7 +83,6 @@ class History:
 
 
 NO_HISTORY = History()
-
 
 #: What a start says about what runs beside it: nothing of its worker's, or its worker, which goes on
 #: with other work, while the start is in a cell (``sandbox``). 0: anything.
@@ -258,7 +257,7 @@ class MessageRecord:
     def from_hash(cls, raw: Mapping[str, str], state: State) -> Self:
         """Build a record from a ``lineage`` or ``message`` hash of the ledger."""
         # Once for each message that is read: what is not there is left to the defaults.
-        values = {name: _READERS[name](text) for name, text in raw.items() if text and name in _READERS}
+        values = {name: READERS[name](text) for name, text in raw.items() if text and name in READERS}
         return cls(**{"id": "", "mid": "", "task": "", "queue": "", **values, "state": state.value})
 
     def as_dict(self) -> dict[str, Any]:
@@ -271,50 +270,131 @@ class MessageRecord:
         return self.reason or (describe(self.cause) if self.cause else "")
 
 
-_TEXTS = (
-    *("id", "mid", "task", "queue", "cause", "fingerprint", "worker", "reason", "incident"),
-    *("resolution", "actor", "note", "arguments", "edited_from", "edited_to", "destination"),
-)
-_COUNTS = (
-    *("deliveries", "crashes", "strikes", "failures", "payload_bytes", "releases", "pid", "runtime_ms"),
-    "releases_left",
-)
-_FLAGS = ("candidate", "probation")
-_TIMES = ("first_seen", "last_seen", "quarantined_at", "sent_at", "retry_at")
-#: What makes a value of the text of each field.
-_READERS: Mapping[str, Callable[[str], Any]] = {
-    **dict.fromkeys(_TEXTS, str),
-    **dict.fromkeys(_COUNTS, int),
-    **dict.fromkeys(_FLAGS, "1".__eq__),
-    **dict.fromkeys(_TIMES, lambda text: int(text) / 1000),
-    "evidence": Evidence.decode,
+#: What makes a value of the text of each field, by its type.
+_OF_TYPE: Mapping[str, Callable[[str], Any]] = {
+    "str": str,
+    "int": int,
+    "bool": "1".__eq__,
+    "float | None": lambda text: int(text) / 1000,
+    "Evidence": Evidence.decode,
 }
-
-
-def part_of(fields: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
-    """Return what makes an object with these attributes of a record of their texts in a hash.
-
-    For looking through many: it takes a fifth of the time of a whole record.
-    """
-    nothing = MessageRecord(id="", mid="", task="", queue="", state="")
-    columns = [(_READERS.get(name, str), getattr(nothing, name)) for name in fields]
-    part: Any = make_dataclass("part", fields, slots=True)
-    return lambda texts: part(
-        *[read(text) if text else default for (read, default), text in zip(columns, texts, strict=True)]
-    )
+READERS = {field.name: _OF_TYPE[str(field.type)] for field in fields(MessageRecord)}
+_COUNTS = {field.name: _OF_TYPE[str(field.type)] for field in fields(History)}
 
 
 def history_of(raw: Mapping[str, str]) -> History:
     """Return the counts in a ``lineage`` hash; an empty hash is a message without a history."""
-    numbers = ("deliveries", "crashes", "strikes", "failures", "proven", "spoilt", "tried")
-    return History(
-        **{name: int(raw.get(name) or 0) for name in numbers},
-        candidate=raw.get("candidate") == "1",
-        probation=raw.get("probation") == "1",
-        shared_blame=raw.get("blame") == "shared",
-        doubted=raw.get("doubted", "0") != "0",
-        cause=raw.get("cause", ""),
-        evidence=raw.get("evidence", ""),
-        old_strikes=int(raw.get("old_strikes") or 0),
-        old_failures=int(raw.get("old_failures") or 0),
-    )
+    told = {**raw, "shared_blame": "1" if raw.get("blame") == "shared" else ""}
+    told["doubted"] = "" if raw.get("doubted", "0") == "0" else "1"
+    return History(**{name: read(told[name]) for name, read in _COUNTS.items() if told.get(name)})
+
+
+# --- the fleet --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRecord(Record):
+    """One incarnation of a worker, as its last heartbeat described it.
+
+    Attributes:
+        queues: that it consumes, with commas between them;
+        paused: those that it does not consume since they are paused.
+        unguarded, ledger_errors: since it started: tasks without the ledger's knowledge, and errors of it;
+        troubled_at: when either was raised last.
+        forgotten_at: when it found that its Redis had forgotten it: emptied, or an older copy.
+        guarded_tasks, unguarded_tasks: how many tasks it guards; names of those that it does not.
+        noticed_by: what its death would be noticed by: its ``connection``, or only its ``heartbeat``.
+        heard_at: when it last polled its broker, received a message or had no room for one; None: not known.
+    """
+
+    worker: str
+    node: str = ""
+    host: str = ""
+    pid: int = 0
+    pool: str = ""
+    concurrency: int = 0
+    queues: str = ""
+    paused: str = ""
+    started_at: float | None = None
+    last_beat: float | None = None
+    alive: bool = True
+    stopping: bool = False
+    unguarded: int = 0
+    ledger_errors: int = 0
+    troubled_at: float | None = None
+    forgotten_at: float | None = None
+    guarded_tasks: int = 0
+    unguarded_tasks: tuple[str, ...] = ()
+    noticed_by: str = "heartbeat"
+    heard_at: float | None = None
+
+    @property
+    def all_queues(self) -> list[str]:
+        """Names of the queues that it consumes, and of those that are paused."""
+        return [name for names in (self.queues, self.paused) for name in names.split(",") if name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRecord(Record):
+    """The fleet gate, as it stands or stood last; times are seconds of Redis' clock.
+
+    Attributes:
+        closed: at this moment only a death on trial convicts.
+        until: when it opens by itself, if no more workers die.
+        deaths: workers that had died when it closed, or when the last one died,
+        fleet: and of how many.
+        lifted_by: who lifted it last; empty: its time was over.
+    """
+
+    closed: bool = False
+    closed_at: float | None = None
+    until: float | None = None
+    deaths: int = 0
+    fleet: int = 0
+    lifted_at: float | None = None
+    lifted_by: str = ""
+
+    @property
+    def story(self) -> str:
+        return f"{self.deaths} of {self.fleet} workers died"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """The death of one worker and what was done about it.
+
+    Attributes:
+        how: how it was noticed: ``gone`` (its connections), ``silent`` or ``frozen`` (connected, and silent).
+        died_at: when it was last known to live, in seconds of Redis' clock.
+        flagged: messages that became candidates.
+        reconnected: the worker had lost its broker connection once.
+        release: version of the user's code that it ran (``poison_release``).
+        returned: queue -> number of messages that were put back into it; what a broker puts back itself,
+            as RabbitMQ does, is not counted.
+        evidence: what is known about the death.
+    """
+
+    incident: str
+    worker: str
+    cause: str
+    how: str = ""
+    died_at: float | None = None
+    noticed_at: float | None = None
+    last_beat: float | None = None
+    finished_at: float | None = None
+    flagged: int = 0
+    put_back: int = 0
+    returned: Mapping[str, int] = field(default_factory=dict)
+    queues: str = ""
+    reconnected: bool = False
+    release: str = ""
+    evidence: Evidence = NO_EVIDENCE
+
+    @property
+    def took(self) -> float | None:
+        """Seconds from the death to the end of the recovery; None while it goes on."""
+        known = self.finished_at is not None and self.died_at is not None
+        return self.finished_at - self.died_at if known else None  # type: ignore[operator]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "evidence": self.evidence.as_dict(), "took": self.took}

@@ -24,9 +24,9 @@ from celery_poison.cli.session import (
     who_options,
 )
 from celery_poison.failover.monitor import StandaloneMonitor
-from celery_poison.fleet import GateRecord, Incident, WorkerRecord
 from celery_poison.ledger.pauses import Pause
 from celery_poison.metrics import register
+from celery_poison.model import GateRecord, Incident, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths

@@ -24,11 +24,10 @@ from celery.utils.log import get_logger
 from celery_poison import causes, signals
 from celery_poison.errors import Fenced, LedgerUnavailable
 from celery_poison.failover.receivers import NotDelivered, Receiver
-from celery_poison.fleet import GateRecord
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import MessageRecord
+from celery_poison.model import GateRecord, MessageRecord
 from celery_poison.quarantine.finding import Finder
 from celery_poison.quarantine.search import By, Condition, Filter, Group
 from celery_poison.settings import Settings

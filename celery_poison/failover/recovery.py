@@ -20,12 +20,11 @@ from celery_poison.broker.unacked import owners, put_back
 from celery_poison.causes import Evidence
 from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
 from celery_poison.errors import StaleDelivery
-from celery_poison.fleet import Incident
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
 from celery_poison.ledger.messages import Known
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import NO_HISTORY, Ended, Phase, Start
+from celery_poison.model import NO_HISTORY, Ended, Incident, Phase, Start
 from celery_poison.quarantine.error_transactions import ErrorTransactions
 from celery_poison.requests import success_was_stored
 

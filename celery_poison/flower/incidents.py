@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-from celery_poison.fleet import Incident
 from celery_poison.flower import words
 from celery_poison.flower.ledger import AsyncLedger
+from celery_poison.model import Incident
 from celery_poison.quarantine import story
 
 #: Word in the address -> seconds that the picture spans.

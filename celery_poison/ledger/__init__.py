@@ -1,14 +1,12 @@
 """The one truth: everything celery_poison knows about messages and workers, kept in Redis.
 
 This room knows nothing of Celery. Reading order: ``keys``, ``lua/`` (one file a transition), ``scripts``;
-what is written: ``messages``, ``quarantine``, ``given_up``, ``effects``, ``fleet``, ``policies``, ``pauses``,
+what is written: ``messages``, ``quarantine``, ``fleet``, ``policies``, ``pauses``,
 ``outbox``; what is read: ``queries``; ``writer`` (the unanswered writes of the hot path), ``durability``
 (those that are waited for); ``journal``.
 """
 
-from celery_poison.ledger.effects import EffectTransitions
 from celery_poison.ledger.fleet import FleetTransitions
-from celery_poison.ledger.given_up import GivenUpTransitions
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.messages import MessageTransitions
 from celery_poison.ledger.outbox import OutboxTransitions
@@ -22,8 +20,6 @@ __all__ = ["Keys", "Ledger"]
 class Ledger(
     MessageTransitions,
     QuarantineTransitions,
-    GivenUpTransitions,
-    EffectTransitions,
     FleetTransitions,
     PolicyTransitions,
     PauseTransitions,

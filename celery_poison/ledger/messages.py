@@ -15,6 +15,11 @@ from celery_poison.states import State
 Known = Mapping[str, str]
 NOTHING_KNOWN: Known = {}
 
+#: A claim of an idempotency key counts so long at most: nobody takes those of dead starts off the books.
+_CLAIM_MS = 7 * 86_400_000
+#: What is tied to the success of a start is kept so long.
+_TIED_MS = 86_400_000
+
 
 @dataclass(frozen=True, slots=True)
 class MessageState:
@@ -232,6 +237,61 @@ class MessageTransitions(Caller):
     def forget(self, mid: str, seen: bytes) -> None:
         """Take a parking off the books that ended long ago, unless it has changed."""
         self._call("forget", {}, mid=mid, seen=seen)
+
+    # --- what counts only once (NEW-12), or leaves with a success (TP1-9) ------------------------
+    # An effect (``Keys.effect``) belongs to a start while that is on record and has not ended. Then it is
+    # free, unless its task has returned: it counts for its window. So whoever dies need not give it back.
+
+    def claim_effect(self, effect: str, mid: str, start: Start) -> tuple[Code, str]:
+        """Take a key for a start that is about to run: OK.
+
+        HELD, and the task id of the start that has it and runs; DONE, and that of the one that has returned.
+        """
+        words = {"mid": mid, "start": start.encode(), "lasts_ms": _CLAIM_MS}
+        code, *first = self._call("claim_effect", {"effect": effect}, **words)
+        return code, first[0].decode() if first else ""
+
+    def keep_effect(self, effect: str, token: str, window: float) -> bool:
+        """Note that the task has returned; False when another start has taken the key meanwhile.
+
+        Args:
+            window: seconds for which the key counts from now on.
+        """
+        window_ms = int(window * 1000)
+        reply = self._call("keep_effect", {"effect": effect}, token=token, window_ms=window_ms)
+        return bool(reply[0] is Code.OK)
+
+    def await_effect(self, mid: str, start: Start, effect: str, parcel: bytes) -> None:
+        """End a start for whose key another one runs, and keep its message until that has ended.
+
+        Args:
+            effect: empty where Redis could not be asked who has the key.
+            parcel: the original message, packed.
+
+        Raises:
+            StaleDelivery: the message has a newer start, or none.
+        """
+        words: dict[str, str | bytes] = {"effect": effect, "parcel": parcel}
+        self._call("await_effect", {}, mid=mid, start=start.encode(), **words)
+
+    def tie(self, mid: str, start: Start, messages: Iterable[tuple[str, bytes]]) -> None:
+        """Keep what a task has published, given as (lane, packed message), until its success is on record.
+
+        Raises:
+            StaleDelivery: its message has a new owner: nothing of it may leave (EMS-11).
+        """
+        words = {"mid": mid, "start": start.encode(), "lasts_ms": _TIED_MS}
+        flat = [word for message in messages for word in message]
+        self._call("tie", {"tied": self.keys.tied(start.token)}, rest=flat, messages="", **words)
+
+    def still_awaited(self, awaited: Mapping[str, str]) -> set[str]:
+        """Return those of parked messages for whose keys other starts still run.
+
+        Args:
+            awaited: mid -> the effect that it waits for.
+        """
+        replies = self._call_each("effect_runs", [({"effect": effect}, {}) for effect in awaited.values()])
+        return {mid for mid, reply in zip(awaited, replies, strict=True) if reply[0] is Code.HELD}
 
 
 def _state_of(reply: list[Any]) -> MessageState:

@@ -13,14 +13,13 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.blocks import Proposal, read_rules
 from celery_poison.errors import ConfigurationError
-from celery_poison.fleet import GateRecord, WorkerRecord
 from celery_poison.ledger import Ledger, pauses, policies
 from celery_poison.ledger.connection import check_server
-from celery_poison.ledger.given_up import Wish, wishes
 from celery_poison.ledger.outbox import FAILED, LaneRecord
 from celery_poison.ledger.pauses import Pause
+from celery_poison.ledger.quarantine import Wish, wishes
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import MessageRecord
+from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.database import Waiting, waiting_rows
 from celery_poison.quarantine.owner import check_owner, without_secrets

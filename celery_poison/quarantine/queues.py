@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from celery import Celery
 
 from celery_poison.broker.publish import bounded_options, depth
-from celery_poison.fleet import WorkerRecord
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Record
+from celery_poison.model import Record, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.limits import Limit, limit_of
 from celery_poison.settings import Settings

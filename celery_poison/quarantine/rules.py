@@ -15,10 +15,9 @@ from celery import Celery
 from celery_poison import signals
 from celery_poison.blocks import Kind, Rule, is_fingerprint, read_rules
 from celery_poison.errors import ConfigurationError, MessageNotFound, PolicyConflict
-from celery_poison.fleet import GateRecord
 from celery_poison.ledger import policies as stored
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Record
+from celery_poison.model import GateRecord, Record
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import (
     A_QUEUE,

@@ -26,7 +26,7 @@ from celery_poison import hooks
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDelivery
 from celery_poison.headers import MARK
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.effects import Turn
+from celery_poison.ledger.scripts import Code
 from celery_poison.ledger.writer import command
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
@@ -160,18 +160,18 @@ def once_per_key(
     key = policy.idempotency_key(*arguments[0], **arguments[1])
     if key is None:
         return call(), ""
-    effect = ledger.effect_of(digest_of(task.name, key))
+    effect = ledger.keys.effect(digest_of(task.name, key))
     try:
-        claim = ledger.claim_effect(effect, mid, start)
+        code, first = ledger.claim_effect(effect, mid, start)
     except LedgerUnavailable as error:
         if not plugin_of(task.app).settings.fail_open:
             raise WaitsForKey("") from None
         logger.error("celery_poison: %s runs without its idempotency key: %s", task.name, error)
     else:
-        if claim.turn is Turn.WAIT:
+        if code is Code.HELD:
             raise WaitsForKey(effect)
-        if claim.turn is not Turn.RUN:
-            return result_of(task, claim.first), claim.first
+        if code is Code.DONE:
+            return result_of(task, first), first
     result = call()
     if tied := kept_with_end():
         tied.keep(effect, policy.idempotency_window)

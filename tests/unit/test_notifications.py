@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from celery_poison.causes import Evidence
 from celery_poison.failover.notifier import GROWTH, Delivery, Notification, Wording, due
-from celery_poison.fleet import GateRecord
-from celery_poison.model import MessageRecord
+from celery_poison.model import GateRecord, MessageRecord
 from celery_poison.quarantine.search import Group
 from tests.docs.pages import rows, section, text, words
 

@@ -109,8 +109,8 @@ def test_NEW_12_a_second_message_waits_while_the_first_runs_or_stores_its_result
     first(cast(Any, meanwhile))
     with pytest.raises(WaitsForKey) as waits:
         second(body)
-    assert waits.value.effect == ledger.effect_of(digest_of("pays", 7))
-    assert ledger.still_awaited({"m2": waits.value.effect, "m9": ledger.effect_of("?")}) == {"m2"}
+    assert waits.value.effect == ledger.keys.effect(digest_of("pays", 7))
+    assert ledger.still_awaited({"m2": waits.value.effect, "m9": ledger.keys.effect("?")}) == {"m2"}
     first.ends()
     assert not ledger.still_awaited({"m2": waits.value.effect}) and not body.orders
 
@@ -150,7 +150,7 @@ def test_NEW_12_a_message_that_is_delivered_again_after_its_body_returned_has_no
 
 
 def test_NEW_12_a_key_counts_for_its_window_from_the_return_on(ledger: Ledger) -> None:
-    first, effect = Run(ledger, 1).begins(), ledger.effect_of(digest_of("pays", 7))
+    first, effect = Run(ledger, 1).begins(), ledger.keys.effect(digest_of("pays", 7))
     first(Body())
     assert 59_000 < int(cast(Any, ledger.client.pttl(effect))) <= 60_000
     ledger.client.delete(effect)  # as its end does
@@ -181,7 +181,6 @@ class Away:
     """A ledger whose Redis is away."""
 
     keys = Keys("once")
-    effect_of = Ledger.effect_of
 
     def claim_effect(self, *args: Any) -> None:
         raise LedgerUnavailable("away")
