@@ -82,21 +82,19 @@ class FleetTransitions(Caller):
         Raises:
             Fenced: it had been declared dead, and this incarnation never comes back.
         """
-        flat = [word for pair in fields.items() for word in pair]
-        keys = {"worker": self.keys.worker(worker)}
-        self._call("beat", keys, rest=flat, worker=worker, first=int(first), run_id=run_id)
+        self._call("beat", rest=fields, worker=worker, first=first, run_id=run_id)
 
     def retire(self, worker: str) -> None:
         """Take a worker off the books that ends in peace."""
-        self._call("retire", {"worker": self.keys.worker(worker)}, worker=worker)
+        self._call("retire", worker=worker)
 
     def lead(self, worker: str, ttl_ms: int, run_id: str = "") -> tuple[int, bool] | None:
         """Take or keep the monitor's lock; return its fencing number and whether it changed hands.
 
         It is free when its holder's connections are gone, or when it was not renewed for ``ttl_ms``.
         """
-        arguments: dict[str, Any] = {"worker": worker, "ttl_ms": ttl_ms, "run_id": run_id}
-        reply = self._call("lead", {}, **arguments, **self._of_silence)
+        words: dict[str, Any] = {"ttl_ms": ttl_ms, "run_id": run_id, "patience_ms": GONE_PATIENCE_MS}
+        reply = self._call("lead", worker=worker, **words)
         return (int(reply[1]), bool(reply[2])) if reply[0] is Code.OK else None
 
     def is_declared_dead(self, worker: str) -> bool:
@@ -104,15 +102,9 @@ class FleetTransitions(Caller):
         with clear_errors("asking whether a worker was declared dead"):
             return self.client.zscore(self.keys.buried, worker) is not None
 
-    @property
-    def _of_silence(self) -> dict[str, Any]:
-        """What scripts go by that ask who is silent."""
-        prefixes = {"alive": self.keys.alive, "workers": self.keys.worker("")}
-        return {"patience_ms": GONE_PATIENCE_MS, **prefixes}
-
     def watch(self, activation_ms: int) -> Fleet:
         """Look at all workers once, and note whose connections are gone."""
-        reply = self._call("watch", {}, activation_ms=activation_ms, **self._of_silence)
+        reply = self._call("watch", activation_ms=activation_ms, patience_ms=GONE_PATIENCE_MS)
         run_id, *flat = [word.decode() for word in reply[3:]]
         unwell = dict(zip(flat[::2], map(Silence, flat[1::2]), strict=True))
         return Fleet(int(reply[1]), int(reply[2]), run_id, unwell)
@@ -138,13 +130,11 @@ class FleetTransitions(Caller):
             evidence: what is known about its death, as JSON.
             seen_ms: when it was last seen to be connected, by Redis' clock; 0: nobody looked.
         """
-        keys = {"worker": self.keys.worker(worker), "incident": self.keys.incident(incident)}
-        share, workers, window = (gate.share, gate.workers, gate.window_ms) if gate else ("", 0, 0)
-        limits = {"gate_share": share, "gate_workers": workers, "window_ms": window}
-        seen = {"how": how.value, "evidence": evidence, "seen_ms": seen_ms, "activation_ms": activation_ms}
-        arguments: dict[str, Any] = {"worker": worker, "incident": incident, "fence": fence, "earlier": ""}
-        told = {**arguments, **seen, **limits, **self._of_silence}
-        code, *reply = self._call("declare_dead", keys, rest=earlier, **told)
+        share, workers, window = (gate.share, gate.workers, gate.window_ms) if gate else (None, 0, 0)
+        words: dict[str, Any] = {"gate_share": share, "gate_workers": workers, "window_ms": window}
+        words |= {"how": how, "evidence": evidence, "seen_ms": seen_ms, "activation_ms": activation_ms}
+        words |= {"worker": worker, "incident": incident, "fence": fence, "patience_ms": GONE_PATIENCE_MS}
+        code, *reply = self._call("declare_dead", rest=earlier, **words)
         if code is not Code.OK:
             return None
         cause, closed, deaths, fleet = reply
@@ -156,7 +146,7 @@ class FleetTransitions(Caller):
         Args:
             actor: empty for a monitor, which lifts it only when its time is over.
         """
-        return bool(self._call("lift_gate", {}, actor=actor, note=note)[0] is Code.OK)
+        return self._call("lift_gate", actor=actor, note=note)[0] is Code.OK
 
     def note_notified(
         self, fence: int, outcome: str = "", changes: Mapping[str, int | str] | None = None
@@ -167,8 +157,7 @@ class FleetTransitions(Caller):
             outcome: ``sent`` or ``failed``.
             changes: fields of the hash ``notified``; an empty value: forget it.
         """
-        flat = [word for pair in (changes or {}).items() for word in pair]
-        self._call("note_notified", {}, rest=flat, fence=fence, outcome=outcome, changes="")
+        self._call("note_notified", rest=changes or {}, fence=fence, outcome=outcome)
 
     def close(
         self,
@@ -185,7 +174,6 @@ class FleetTransitions(Caller):
         Args:
             returned: queue -> number of messages put back into it.
         """
-        keys = {"incident": self.keys.incident(incident)}
-        counts = {"flagged": flagged, "put_back": put_back, "returned": json.dumps(returned)}
-        arguments: dict[str, Any] = {"worker": worker, "incident": incident, "fence": fence, **counts}
-        self._call("close", keys, **arguments, bounds=" ".join(map(str, RECOVERY_BOUNDS)))
+        counts: dict[str, Any] = {"flagged": flagged, "put_back": put_back, "returned": json.dumps(returned)}
+        bounds = " ".join(map(str, RECOVERY_BOUNDS))
+        self._call("close", worker=worker, incident=incident, fence=fence, **counts, bounds=bounds)

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from celery_poison.ledger.scripts import Caller, Code, fence_of, pairs
+from celery_poison.ledger.scripts import Caller, Code, pairs
 from celery_poison.model import Ended, History, Parked, Phase, Start, history_of
 from celery_poison.states import State
 
 #: What the journal tells beside the start: ``memory_kb fingerprint shape release evidence``, as text.
 Known = Mapping[str, str]
 NOTHING_KNOWN: Known = {}
+_NO_KEYS: Mapping[str, str] = {}
 
 #: A claim of an idempotency key counts so long at most: nobody takes those of dead starts off the books.
 _CLAIM_MS = 7 * 86_400_000
@@ -66,9 +67,8 @@ class MessageTransitions(Caller):
 
     def look_many(self, messages: Iterable[tuple[str, str]], activation_ms: int) -> list[MessageState]:
         """Return everything known about messages, given as (mid, task id), in one round trip."""
-        words: dict[str, Any] = {"activation_ms": activation_ms, "children": self.keys.children}
         calls = ((self._of(mid, id), {"mid": mid}) for mid, id in messages)
-        return [_state_of(reply) for reply in self._call_each("look", calls, **words)]
+        return [_state_of(reply) for reply in self._call_each("look", calls, activation_ms=activation_ms)]
 
     def claim(self, mid: str, seen: bytes, start: Start | None) -> bool:
         """Replace the start that was seen by ``start``; False when somebody else was faster."""
@@ -76,11 +76,8 @@ class MessageTransitions(Caller):
 
     def claim_many(self, claims: Iterable[tuple[str, bytes, Start | None]]) -> list[bool]:
         """Make claims, given as (mid, seen, start), each for itself, in one round trip."""
-        words = (
-            {"mid": mid, "seen": seen, "start": start.encode() if start else b""}
-            for mid, seen, start in claims
-        )
-        return [reply[0] is Code.OK for reply in self._call_each("claim", (({}, call) for call in words))]
+        calls = ((_NO_KEYS, {"mid": mid, "seen": seen, "start": start}) for mid, seen, start in claims)
+        return [reply[0] is Code.OK for reply in self._call_each("claim", calls)]
 
     def crash(
         self,
@@ -100,10 +97,9 @@ class MessageTransitions(Caller):
         Args:
             died_at: of the worker: its last sign of life, in seconds; the run ended then, or later.
         """
-        end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
-        blame, observe = "shared" if shared else "exact", int(not start.diverts)
-        words = {"blame": blame, "observe": observe, "died_at": _ms(died_at)}
-        return _recorded(self._call("crash", self._of(mid, start.id), **end, **words))
+        end = {"mid": mid, "start": start, "cause": cause, "fence": fence, "known": packed(known)}
+        words = {"blame": "shared" if shared else "exact", "observe": not start.diverts, "failure": failure}
+        return _recorded(self._call("crash", **end, **words, incident=incident, died_at=_ms(died_at)))
 
     def interrupt(
         self,
@@ -126,10 +122,9 @@ class MessageTransitions(Caller):
             spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
             failure: count it as a failure, so that it cannot go on for ever.
         """
-        end = _end(mid, start, cause, fence, known, failure=int(failure), incident=incident)
-        words = {"spoilt": int(spoilt), "died_at": _ms(died_at)}
-        reply = self._call("interrupt", self._of(mid, start.id), **end, **words)
-        return bool(reply[0] is Code.DONE)
+        end = {"mid": mid, "start": start, "cause": cause, "fence": fence, "known": packed(known)}
+        words = {"failure": failure, "incident": incident, "spoilt": spoilt, "died_at": _ms(died_at)}
+        return self._call("interrupt", **end, **words)[0] is Code.DONE
 
     def rollback(
         self,
@@ -141,26 +136,23 @@ class MessageTransitions(Caller):
         known: Known = NOTHING_KNOWN,
     ) -> RecordedEnd:
         """Count one failure of a message that its task put back (WAS-2). Idempotent per token."""
-        end = _end(mid, start, cause, fence, known)
-        return _recorded(self._call("rollback", self._of(mid, start.id), **end))
+        end = {"mid": mid, "start": start, "cause": cause, "fence": fence, "known": packed(known)}
+        return _recorded(self._call("rollback", **end))
 
     def finish(self, mid: str, start: Start, *, fence: int, release: str = "") -> None:
         """Note the end of a start that a dead worker had finished and not written down."""
-        words = {"fence": fence_of(fence), "release": release, "lanes": self.keys.lane("")}
-        self._call("finish", {"tied": self.keys.tied(start.token)}, mid=mid, start=start.encode(), **words)
+        keys = {"tied": self.keys.tied(start.token)}
+        self._call("finish", keys, mid=mid, start=start, fence=fence, release=release)
 
     def forget_ends(self, tokens: Iterable[str], fence: int) -> None:
         """Forget ends whose starts are not on record."""
         if rest := list(tokens):
-            self._call("forget_ends", {}, rest=rest, fence=fence_of(fence))
+            self._call("forget_ends", rest=rest, fence=fence)
 
     def clean_up(self, starts: Iterable[tuple[str, str]]) -> list[int]:
         """Forget acknowledged starts, given as (mid, token); return the numbers of those not on record."""
-        flat = [word for pair in starts for word in pair]
-        prefixes = {"tied": self.keys.tied(""), "lanes": self.keys.lane("")}
-        return (
-            [int(n) for n in self._call("clean_up", {}, rest=flat, pairs="", **prefixes)[1:]] if flat else []
-        )
+        rest = [*starts]
+        return self._call("clean_up", rest=rest, tied=self.keys.tied(""))[1:] if rest else []
 
     def resync(self, starts: Iterable[tuple[str, Start, Ended]]) -> int:
         """Put starts on record again, where Redis may have forgotten them, and how they ended.
@@ -168,8 +160,8 @@ class MessageTransitions(Caller):
         Starts of workers that were declared dead are left alone, and so is every other start of the message.
         Returns the number of those that were not wholly on record.
         """
-        flat = [word for mid, start, ended in starts for word in (mid, start.encode(), ended.value)]
-        return int(self._call("resync", {}, rest=flat)[1]) if flat else 0
+        rest = [*starts]
+        return int(self._call("resync", rest=rest)[1]) if rest else 0
 
     def survived(self, mid: str, token: str, id: str, lost: Start | None = None) -> None:
         """Take back the strike of a start that was taken for dead and ended alive.
@@ -180,8 +172,7 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a new owner, of whose nothing was touched (EMS-8).
         """
-        start = lost.encode() if lost else b""
-        self._call("survived", self._of(mid, id), mid=mid, token=token, id=id, lost=start)
+        self._call("survived", mid=mid, token=token, id=id, lost=lost)
 
     def reclaim(self, mid: str, start: Start) -> None:
         """Put a start that still runs on record again, after its worker was taken for dead.
@@ -189,7 +180,7 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a new owner, or has ended elsewhere.
         """
-        self._call("reclaim", self._of(mid, start.id), mid=mid, start=start.encode())
+        self._call("reclaim", mid=mid, start=start)
 
     def acquit(self, mid: str, start: Start, *, final: bool, copy: bool = False) -> bool:
         """Clear the flag of a message that ended alive; after its last run its record goes too.
@@ -204,17 +195,17 @@ class MessageTransitions(Caller):
     def acquit_many(self, messages: Iterable[tuple[str, Start, bool]], *, copy: bool) -> list[bool]:
         """Clear the flags of messages, given as (mid, start, final), in one round trip."""
         calls = (
-            (self._of(mid, start.id), {"mid": mid, "start": start.encode(), "final": int(final)})
+            (self._of(mid, start.id), {"mid": mid, "start": start, "final": final})
             for mid, start, final in messages
         )
-        return [bool(reply[1]) for reply in self._call_each("acquit", calls, copy=int(copy))]
+        return [bool(reply[1]) for reply in self._call_each("acquit", calls, copy=copy)]
 
     def duplicate(self, mid: str, start: Start, *, reason: str) -> None:
         """Journal a copy that is acknowledged without running.
 
         The flag of a message that has ended alive is cleared with it, if its worker did not live to do so.
         """
-        self._call("duplicate", self._of(mid, start.id), mid=mid, start=start.encode(), reason=reason)
+        self._call("duplicate", mid=mid, start=start, reason=reason)
 
     # --- a message that has to wait ------------------------------------------------------------
 
@@ -227,16 +218,16 @@ class MessageTransitions(Caller):
             number: of the parking that published this copy, 0 for none.
             parcel: the original message, packed.
         """
-        arguments = {"mid": mid, "seen": seen, "start": start.encode(), "number": number, "parcel": parcel}
-        return self._call("park", {}, **arguments)[0] is not Code.CONFLICT
+        reply = self._call("park", mid=mid, seen=seen, start=start, number=number, parcel=parcel)
+        return reply[0] is not Code.CONFLICT
 
     def unpark(self, mid: str, number: int) -> bool:
         """Note that a parked message was published again; False when that parking is none any more."""
-        return bool(self._call("unpark", {}, mid=mid, number=number)[0] is Code.OK)
+        return self._call("unpark", mid=mid, number=number)[0] is Code.OK
 
     def forget(self, mid: str, seen: bytes) -> None:
         """Take a parking off the books that ended long ago, unless it has changed."""
-        self._call("forget", {}, mid=mid, seen=seen)
+        self._call("forget", mid=mid, seen=seen)
 
     # --- what counts only once (NEW-12), or leaves with a success (TP1-9) ------------------------
     # An effect (``Keys.effect``) belongs to a start while that is on record and has not ended. Then it is
@@ -247,8 +238,8 @@ class MessageTransitions(Caller):
 
         HELD, and the task id of the start that has it and runs; DONE, and that of the one that has returned.
         """
-        words = {"mid": mid, "start": start.encode(), "lasts_ms": _CLAIM_MS}
-        code, *first = self._call("claim_effect", {"effect": effect}, **words)
+        keys = {"effect": effect}
+        code, *first = self._call("claim_effect", keys, mid=mid, start=start, lasts_ms=_CLAIM_MS)
         return code, first[0].decode() if first else ""
 
     def keep_effect(self, effect: str, token: str, window: float) -> bool:
@@ -257,9 +248,8 @@ class MessageTransitions(Caller):
         Args:
             window: seconds for which the key counts from now on.
         """
-        window_ms = int(window * 1000)
-        reply = self._call("keep_effect", {"effect": effect}, token=token, window_ms=window_ms)
-        return bool(reply[0] is Code.OK)
+        reply = self._call("keep_effect", {"effect": effect}, token=token, window_ms=int(window * 1000))
+        return reply[0] is Code.OK
 
     def await_effect(self, mid: str, start: Start, effect: str, parcel: bytes) -> None:
         """End a start for whose key another one runs, and keep its message until that has ended.
@@ -271,8 +261,7 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: the message has a newer start, or none.
         """
-        words: dict[str, str | bytes] = {"effect": effect, "parcel": parcel}
-        self._call("await_effect", {}, mid=mid, start=start.encode(), **words)
+        self._call("await_effect", mid=mid, start=start, effect=effect, parcel=parcel)
 
     def tie(self, mid: str, start: Start, messages: Iterable[tuple[str, bytes]]) -> None:
         """Keep what a task has published, given as (lane, packed message), until its success is on record.
@@ -280,9 +269,8 @@ class MessageTransitions(Caller):
         Raises:
             StaleDelivery: its message has a new owner: nothing of it may leave (EMS-11).
         """
-        words = {"mid": mid, "start": start.encode(), "lasts_ms": _TIED_MS}
-        flat = [word for message in messages for word in message]
-        self._call("tie", {"tied": self.keys.tied(start.token)}, rest=flat, messages="", **words)
+        keys = {"tied": self.keys.tied(start.token)}
+        self._call("tie", keys, rest=messages, mid=mid, start=start, lasts_ms=_TIED_MS)
 
     def still_awaited(self, awaited: Mapping[str, str]) -> set[str]:
         """Return those of parked messages for whose keys other starts still run.
@@ -320,14 +308,6 @@ def packed(known: Known) -> str:
     # Redis reads no text that is not Unicode; a file name may be.
     whole = {name: value.encode("utf-8", "replace").decode() for name, value in known.items() if value}
     return json.dumps(whole)
-
-
-def _end(
-    mid: str, start: Start, cause: str, fence: int | None, known: Known, **more: str | int
-) -> dict[str, str | bytes | int]:
-    """Return what every script is told of the end of a start."""
-    words = {"mid": mid, "cause": cause, "fence": fence_of(fence), "known": packed(known)}
-    return {**words, "start": start.encode(), **more}
 
 
 def _recorded(reply: list[Any]) -> RecordedEnd:

@@ -50,14 +50,13 @@ def leave_notice(ledger: Caller, notice: Notice) -> None:
 
 def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
     """Leave some notices in one step."""
-    texts = ((notice.id, json.dumps([notice.fact, notice.mid, notice.story])) for notice in notices)
-    if flat := [word for pair in texts for word in pair]:
-        ledger._call("leave_notice", {}, rest=flat, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
+    if rest := [(each.id, json.dumps([each.fact, each.mid, each.story])) for each in notices]:
+        ledger._call("leave_notice", rest=rest, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
 
 
 def take(ledger: Caller) -> list[Notice]:
     """Take all notices that are still true; nobody else gets them."""
-    flat = ledger._call("take_notices", {})[1]
+    flat = ledger._call("take_notices")[1]
     if not flat:
         return []
     found = []

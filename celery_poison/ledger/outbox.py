@@ -130,8 +130,7 @@ class OutboxTransitions(Caller):
 
     def outbox_add(self, lane: str, packed: Iterable[bytes]) -> int:
         """Store messages of one lane in their order; return the number of the last one."""
-        reply = self._call("outbox_add", {"lane": self.keys.lane(lane)}, name_of_lane=lane, rest=[*packed])
-        return int(reply[1])
+        return int(self._call("outbox_add", name_of_lane=lane, rest=packed)[1])
 
     def outbox_take(
         self, lease_ms: int, most: int, *, trouble: bool, notes: bool
@@ -143,9 +142,7 @@ class OutboxTransitions(Caller):
             trouble: take of the lanes whose last sending failed, else of the others.
             notes: note each message first, so that a second copy of it is recognised.
         """
-        flags = {"trouble": int(trouble), "notes": int(notes)}
-        arguments: dict[str, Any] = {"lanes": self.keys.lane(""), "lease_ms": lease_ms, "most": most, **flags}
-        code, *rest = self._call("outbox_take", {}, **arguments)
+        code, *rest = self._call("outbox_take", lease_ms=lease_ms, most=most, trouble=trouble, notes=notes)
         if code is not Code.OK:
             return None, None if rest[0] == b"" else int(rest[0]) / 1000
         lane, fence, tries, failed_seq, *rows = rest
@@ -160,9 +157,7 @@ class OutboxTransitions(Caller):
             ConfigurationError: the list of a queue, which this was to put them into, is none.
         """
         lane = str(lease.lane)
-        words = [word for copy in copies for word in copy]
-        keys = {"lane": self.keys.lane(lane)}
-        code, *rest = self._call("outbox_sent", keys, name_of_lane=lane, fence=lease.fence, rest=words)
+        code, *rest = self._call("outbox_sent", name_of_lane=lane, fence=lease.fence, rest=copies)
         if code is Code.HELD:
             raise ConfigurationError(f"the key {rest[0].decode('utf-8', 'replace')!r} of Redis is not a list")
         return code is Code.OK
@@ -175,12 +170,8 @@ class OutboxTransitions(Caller):
         Args:
             errors: lane and message of each error transaction; stored in the same step.
         """
-        lane = str(lease.lane)
-        arguments = {**asdict(failure), "blocks": int(failure.blocks), "fence": lease.fence}
-        lanes = {"name_of_lane": lane, "lanes": self.keys.lane("")}
-        words = [word for pair in errors for word in pair]
-        keys = {"lane": self.keys.lane(lane)}
-        code, *told = self._call("outbox_failed", keys, **arguments, **lanes, errors="", rest=words)
+        words = {**asdict(failure), "fence": lease.fence}
+        code, *told = self._call("outbox_failed", name_of_lane=str(lease.lane), rest=errors, **words)
         return bool(told[0]) if code is Code.OK else None
 
     def outbox_refused(
@@ -196,15 +187,12 @@ class OutboxTransitions(Caller):
         errors: Iterable[tuple[str, bytes]] = (),
     ) -> bool:
         """Note that a message was sent to a worker that knows no such task; return whether that blocks it."""
-        arguments: dict[str, Any] = {"queue": queue, "task": task, "id": id, "mid": mid, "number": seq}
-        told = {"cause": cause, "note": note, "lanes": self.keys.lane(""), "errors": ""}
-        words = [word for pair in errors for word in pair]
-        return bool(self._call("outbox_refused", {}, **arguments, **told, rest=words)[1])
+        words: dict[str, Any] = {"queue": queue, "task": task, "id": id, "mid": mid, "number": seq}
+        return bool(self._call("outbox_refused", rest=errors, **words, cause=cause, note=note)[1])
 
     def outbox_block(self, queue: str, task: str, *, actor: str, note: str) -> bool:
         """Send nothing more to a queue, or of one task to it; False if it was blocked already."""
-        reply = self._call("outbox_block", {}, queue=queue, task=task, actor=actor, note=note)
-        return reply[0] is Code.OK
+        return self._call("outbox_block", queue=queue, task=task, actor=actor, note=note)[0] is Code.OK
 
     def outbox_unblock(self, queue: str, task: str, *, actor: str, note: str) -> int:
         """Send again, at once; return the number of lanes that waited for it.
@@ -212,16 +200,14 @@ class OutboxTransitions(Caller):
         Raises:
             MessageNotFound: it is not blocked.
         """
-        arguments: dict[str, Any] = {"queue": queue, "task": task, "actor": actor, "note": note}
-        reply = self._call("outbox_resend", {}, unblock=1, **arguments)
+        reply = self._call("outbox_resend", queue=queue, task=task, unblock=True, actor=actor, note=note)
         if reply[0] is Code.DONE:
             raise MessageNotFound(f"sending to queue {queue}{task and f' of task {task}'} is not blocked")
         return int(reply[1])
 
     def outbox_resend(self, queue: str = "", task: str = "") -> int:
         """Try at once what waits and is not blocked; return the number of lanes."""
-        reply = self._call("outbox_resend", {}, queue=queue, task=task, unblock=0, actor="", note="")
-        return int(reply[1])
+        return int(self._call("outbox_resend", queue=queue, task=task, unblock=0, actor="", note="")[1])
 
     def outbox_drop(self, where: str, seq: int, *, to: str = "", actor: str, note: str) -> None:
         """Take a message out of the outbox; ``to`` is the lane at whose end it is put instead.
@@ -233,8 +219,8 @@ class OutboxTransitions(Caller):
             MessageNotFound: it is not there any more.
         """
         key = self.keys.lane(where) if where else self.keys.outbox_failed
-        arguments: dict[str, Any] = {"number": seq, "to": to, "actor": actor, "note": note}
-        self._call("outbox_drop", {"lane": key}, name_of_lane=where, lanes=self.keys.lane(""), **arguments)
+        words: dict[str, Any] = {"name_of_lane": where, "number": seq, "to": to}
+        self._call("outbox_drop", {"lane": key}, **words, actor=actor, note=note)
 
     # --- rows of the user's own database ---------------------------------------------------------
 
@@ -248,16 +234,12 @@ class OutboxTransitions(Caller):
         Returns:
             uids that are marked as moved, where the lease is new.
         """
-        code, *marked = self._call(
-            "outbox_lease_rows", {}, mover=mover, lease_ms=lease_ms, gone="", rest=[*gone]
-        )
+        code, *marked = self._call("outbox_lease_rows", mover=mover, lease_ms=lease_ms, rest=gone)
         return [uid.decode() for uid in marked] if code is Code.OK else None
 
     def outbox_put_rows(self, mover: str, lease_ms: int, rows: Iterable[tuple[str, str, bytes]]) -> bool:
         """Store rows (uid, lane, message) in their order, each once; False if somebody else moves them."""
-        words = [word for row in rows for word in row]
-        arguments = {"mover": mover, "lease_ms": lease_ms, "lanes": self.keys.lane(""), "rows": ""}
-        return self._call("outbox_put_rows", {}, **arguments, rest=words)[0] is Code.OK
+        return self._call("outbox_put_rows", mover=mover, lease_ms=lease_ms, rest=rows)[0] is Code.OK
 
     def outbox_tell_rows(self) -> None:
         """Say that rows were committed."""
@@ -274,7 +256,7 @@ class OutboxTransitions(Caller):
 
     def queue_filling(self, queue: str, note: str, quiet_ms: int) -> bool:
         """Journal that a queue comes near its limit; False if that was done less than ``quiet_ms`` ago."""
-        return self._call("queue_filling", {}, queue=queue, note=note, quiet_ms=quiet_ms)[0] is Code.OK
+        return self._call("queue_filling", queue=queue, note=note, quiet_ms=quiet_ms)[0] is Code.OK
 
     # --- reading ----------------------------------------------------------------------------------
 

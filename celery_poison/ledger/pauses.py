@@ -87,8 +87,7 @@ class PauseTransitions(Caller):
         Args:
             said: the journal's note.
         """
-        arguments = {"scope": scope.value, "name": name, "actor": actor, "note": note, "said": said}
-        return int(self._call("pause", {}, **arguments)[1])
+        return int(self._call("pause", scope=scope, name=name, actor=actor, note=note, said=said)[1])
 
     def resume(self, scope: Scope, name: str, *, actor: str, said: str) -> int:
         """Let them go on; return the version.
@@ -96,7 +95,7 @@ class PauseTransitions(Caller):
         Raises:
             MessageNotFound: it is not paused.
         """
-        code, *rest = self._call("resume", {}, scope=scope.value, name=name, actor=actor, said=said)
+        code, *rest = self._call("resume", scope=scope, name=name, actor=actor, said=said)
         if code is Code.DONE:
             raise MessageNotFound(f"{scope} {name} is not paused")
         return int(rest[0])
@@ -108,9 +107,8 @@ class PauseTransitions(Caller):
             most: how many may at a time.
             worker: its incarnation, for the journal.
         """
-        field = field_of(Scope.ENDPOINT, queue, node)
-        arguments = {"field": field, "queue": queue, "worker": worker, "reason": reason}
-        return self._call("suspend", {}, **arguments, lasts_ms=lasts_ms, most=most)[0] is Code.OK
+        words = {"field": field_of(Scope.ENDPOINT, queue, node), "queue": queue, "worker": worker}
+        return self._call("suspend", **words, reason=reason, lasts_ms=lasts_ms, most=most)[0] is Code.OK
 
     def end_suspension(self, node: str, queue: str, *, worker: str, actor: str = "", note: str = "") -> bool:
         """Let a worker consume a queue again; False if it was not suspended.
@@ -119,9 +117,8 @@ class PauseTransitions(Caller):
             worker: its incarnation, as far as the caller knows it, for the journal.
             actor: empty: its time is over.
         """
-        field = field_of(Scope.ENDPOINT, queue, node)
-        arguments = {"field": field, "queue": queue, "worker": worker, "actor": actor, "note": note}
-        return self._call("end_suspension", {}, **arguments)[0] is Code.OK
+        words = {"field": field_of(Scope.ENDPOINT, queue, node), "queue": queue, "worker": worker}
+        return self._call("end_suspension", **words, actor=actor, note=note)[0] is Code.OK
 
 
 # --- reading ------------------------------------------------------------------------------------------

@@ -32,8 +32,8 @@ class PolicyTransitions(Caller):
         Raises:
             PolicyConflict: that is not the version any more.
         """
-        arguments: dict[str, Any] = {"task": task, "options": options, "actor": actor, "note": note}
-        code, version = self._call("policy_set", {}, **arguments, expected=expected)
+        words = {"task": task, "options": options, "actor": actor, "note": note}
+        code, version = self._call("policy_set", **words, expected=expected)
         if code is Code.CONFLICT:
             raise PolicyConflict(
                 f"a policy was changed meanwhile: the version is {version}, not {expected}; nothing was done"
@@ -50,8 +50,8 @@ class PolicyTransitions(Caller):
             lasts_ms: 0 for until somebody unblocks it.
             said: the journal's note.
         """
-        arguments: dict[str, Any] = {"kind": kind.value, "name": name, "task": task, "lasts_ms": lasts_ms}
-        return int(self._call("block", {}, **arguments, actor=actor, note=note, said=said)[1])
+        words: dict[str, Any] = {"kind": kind, "name": name, "task": task, "lasts_ms": lasts_ms}
+        return int(self._call("block", **words, actor=actor, note=note, said=said)[1])
 
     def unblock(self, kind: Kind, name: str, *, actor: str, said: str) -> int:
         """Take a rule off the block list, with the convictions that led to it; return the version.
@@ -60,7 +60,7 @@ class PolicyTransitions(Caller):
             MessageNotFound: it is not blocked.
         """
         keys = {"convictions": self.keys.convictions(name)}
-        reply = self._call("unblock", keys, kind=kind.value, name=name, actor=actor, said=said)
+        reply = self._call("unblock", keys, kind=kind, name=name, actor=actor, said=said)
         if reply[0] is Code.DONE:
             raise MessageNotFound(f"{kind} {name} is not blocked")
         return int(reply[1])
@@ -78,8 +78,8 @@ class PolicyTransitions(Caller):
             OK and the version; KEPT and the version that waits already and would do the same; DONE and 0
             when nothing is proposed.
         """
-        arguments: dict[str, Any] = {"sheet": sheet, "effect": effect, "lasts_ms": lasts_ms, "said": said}
-        code, version = self._call("publish", {}, **arguments, actor=actor)
+        words: dict[str, Any] = {"sheet": sheet, "effect": effect, "lasts_ms": lasts_ms, "said": said}
+        code, version = self._call("publish", **words, actor=actor)
         return code, int(version or 0)
 
     def apply_proposal(
@@ -94,9 +94,8 @@ class PolicyTransitions(Caller):
         Raises:
             ProposalRefused: it is over, or somebody decided about it, or there is a newer one.
         """
-        flags = {"rules_only": "1" if rules_only else "", "replaced": "1" if replaced else ""}
-        arguments: dict[str, Any] = {"version": version, "actor": actor, "note": note, **flags}
-        code, *rest = self._call("apply_proposal", {}, **arguments)
+        words: dict[str, Any] = {"version": version, "rules_only": rules_only, "replaced": replaced}
+        code, *rest = self._call("apply_proposal", **words, actor=actor, note=note)
         _check_proposal(version, code, rest)
         rules, options = rest
         return int(rules), int(options)
@@ -107,8 +106,8 @@ class PolicyTransitions(Caller):
         Raises:
             ProposalRefused: as ``apply_proposal``.
         """
-        arguments: dict[str, Any] = {"version": version, "actor": actor, "note": note}
-        code, *rest = self._call("dismiss_proposal", {}, **arguments, refuse_ms=REFUSED_MS)
+        words: dict[str, Any] = {"version": version, "actor": actor, "note": note}
+        code, *rest = self._call("dismiss_proposal", **words, refuse_ms=REFUSED_MS)
         _check_proposal(version, code, rest)
 
     def retract(self, actor: str, note: str = "") -> tuple[int, bool]:
@@ -117,8 +116,7 @@ class PolicyTransitions(Caller):
         Returns:
             How many rules, and whether the policy is as it was before.
         """
-        arguments: dict[str, Any] = {"actor": actor, "note": note, "refuse_ms": REFUSED_MS}
-        _, rules, policies = self._call("retract", {}, **arguments)
+        _, rules, policies = self._call("retract", actor=actor, note=note, refuse_ms=REFUSED_MS)
         return int(rules), bool(policies)
 
 

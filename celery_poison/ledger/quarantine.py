@@ -70,36 +70,34 @@ class QuarantineTransitions(Caller):
             StaleDelivery: it runs elsewhere.
         """
         fingerprint = str(fields.get("fingerprint", ""))
-        words: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
-        optional = {"block_after": block_after, "limit": limit, "retry_ms": route.retry_ms}
-        words |= {name: "" if value is None else value for name, value in optional.items()}
+        words: dict[str, Any] = {"mid": mid, "start": start, "cause": cause, "reason": reason, "limit": limit}
         reply = self._call(
             "quarantine",
-            {**self._of(mid, start.id), "convictions": self.keys.convictions(fingerprint)},
-            rest=[word for pair in fields.items() for word in pair],
+            {"convictions": self.keys.convictions(fingerprint)},
+            rest=fields,
             fingerprint=fingerprint,
+            block_after=block_after,
             remember_ms=REMEMBER_CONVICTIONS_MS,
             destination=route.queue,
+            retry_ms=route.retry_ms,
             known=packed(known),
             **words,
         )
-        return bool(reply[0] is Code.OK)
+        return reply[0] is Code.OK
 
     def import_message(
         self, mid: str, id: str, fields: Mapping[str, str | bytes | int], *, actor: str, note: str
     ) -> bool:
         """Store a message of another ledger (NDLV); False if it is here, or was imported lately."""
-        flat = [word for pair in fields.items() for word in pair]
-        words: dict[str, Any] = {"mid": mid, "actor": actor, "note": note, "remember_ms": REMEMBER_IMPORTS_MS}
-        return bool(self._call("import", self._of(mid, id), rest=flat, **words)[0] is Code.OK)
+        words = {"actor": actor, "note": note, "remember_ms": REMEMBER_IMPORTS_MS}
+        return self._call("import", self._of(mid, id), rest=fields, mid=mid, **words)[0] is Code.OK
 
     def would_quarantine(
         self, mid: str, start: Start, *, cause: str, reason: str, known: Known = NOTHING_KNOWN
     ) -> None:
         """Journal and count a conviction of which nothing comes (``poison_observe_only``)."""
-        arguments: dict[str, Any] = {"mid": mid, "start": start.encode(), "cause": cause, "reason": reason}
-        arguments["known"] = packed(known)
-        self._call("would_quarantine", {"lineage": self.keys.lineage(start.id)}, **arguments)
+        words: dict[str, Any] = {"mid": mid, "start": start, "cause": cause, "reason": reason}
+        self._call("would_quarantine", **words, known=packed(known))
 
     def note_repair(self, ends: bool = False) -> None:
         """Note that somebody begins to put groups right, or has done it: who dies meanwhile has not."""
@@ -111,7 +109,7 @@ class QuarantineTransitions(Caller):
         """Put messages in quarantine into their groups, where a version of before has not."""
         for start in range(0, len(mids), _REGROUPED):
             page = mids[start : start + _REGROUPED]
-            self._call("regroup", {}, rest=page, messages=self.keys.message(""))
+            self._call("regroup", rest=page)
 
     def ungroup(self, kind: str, labels: tuple[str, str, str], mids: Sequence[str]) -> None:
         """Take those out of a group that are not in quarantine any more: a version of before left them there.
@@ -120,7 +118,7 @@ class QuarantineTransitions(Caller):
             labels: task, cause, and queue or fingerprint.
         """
         task, cause, third = labels
-        self._call("ungroup", {}, rest=mids, kind=kind, task=task, cause=cause, third=third)
+        self._call("ungroup", rest=mids, kind=kind, task=task, cause=cause, third=third)
 
     # --- what a person decides ----------------------------------------------------------------
 
@@ -143,10 +141,9 @@ class QuarantineTransitions(Caller):
 
         Returns their numbers; in place of a number what :meth:`decide` would raise.
         """
-        arguments: dict[str, Any] = {"verb": verb, "actor": actor, "note": note}
-        arguments["patience_ms"] = DECISION_PATIENCE_MS
+        words = {"verb": verb, "actor": actor, "note": note, "patience_ms": DECISION_PATIENCE_MS}
         calls = (({"message": self.keys.message(mid)}, {"mid": mid}) for mid in mids)
-        replies = self._call_each("decide", calls, as_text=True, **arguments)
+        replies = self._call_each("decide", calls, as_text=True, **words)
         return [reply if isinstance(reply, PoisonError) else int(reply[1]) for reply in replies]
 
     def undecide(self, mid: str, number: int) -> None:
@@ -170,7 +167,7 @@ class QuarantineTransitions(Caller):
         said = ": ".join(filter(None, (f"in {after:g} s, {times} times at most" if times else "", note)))
         words: dict[str, Any] = {"mid": mid, "times": times, "pause_ms": round(after * 1000)}
         words |= {"patience_ms": DECISION_PATIENCE_MS, "actor": actor, "note": note, "said": said}
-        return bool(self._call("schedule", {"message": self.keys.message(mid)}, **words)[0] is Code.OK)
+        return self._call("schedule", **words)[0] is Code.OK
 
     def postpone(self, mid: str, seconds: float) -> None:
         """Let a message that leaves quarantine by itself wait once more, unless it has left."""
@@ -188,8 +185,7 @@ class QuarantineTransitions(Caller):
         Raises:
             MessageNotFound, IllegalTransition, StaleDelivery: somebody was faster.
         """
-        arguments: dict[str, Any] = {"mid": mid, "number": number, "actor": actor, "canvas": canvas}
-        self._call("sent", {"message": self.keys.message(mid)}, **arguments)
+        self._call("sent", mid=mid, number=number, actor=actor, canvas=canvas)
 
     def released(
         self, mid: str, id: str, release: int, actor: str = "", note: str = "", queue: str = ""
@@ -207,7 +203,7 @@ class QuarantineTransitions(Caller):
         self, releases: Iterable[tuple[str, str, int]], actor: str = "", note: str = "", queue: str = ""
     ) -> list[PoisonError | None]:
         """Complete releases, given as (mid, task id, number), at once; return why each is refused."""
-        common: dict[str, Any] = {"actor": actor, "note": note, "queue": queue}
+        common = {"actor": actor, "note": note, "queue": queue}
         calls = ((self._of(mid, id), {"mid": mid, "release": number}) for mid, id, number in releases)
         replies = self._call_each("released", calls, as_text=True, **common)
         return [reply if isinstance(reply, PoisonError) else None for reply in replies]
@@ -218,8 +214,7 @@ class QuarantineTransitions(Caller):
         Raises:
             StaleDelivery: somebody else took the decision over.
         """
-        arguments: dict[str, Any] = {"mid": mid, "event": event.value, "actor": actor, "note": note}
-        self._call("give_up", {"message": self.keys.message(mid)}, **arguments, number=number)
+        self._call("give_up", mid=mid, event=event, actor=actor, note=note, number=number)
 
     # --- what was given up, or is given up for a changed copy -----------------------------------
 
@@ -250,9 +245,7 @@ class QuarantineTransitions(Caller):
         """
         told: dict[str, Any] = {"id": id, "task": task, "queue": queue, "cause": cause, "reason": reason}
         told |= {"actor": actor, "size": size, "list": list, "payload": payload}
-        rest = [word for pair in fields.items() for word in pair]
-        reply = self._call("discard_old", {"message": self.keys.message(mid)}, rest=rest, mid=mid, **told)
-        return Code(reply[0])
+        return Code(self._call("discard_old", rest=fields, mid=mid, **told)[0])
 
     def restore(self, mid: str, actor: str, note: str, *, force: bool = False) -> None:
         """Bring what was discarded back into quarantine (NDLV), with its history, causes and counts.
@@ -264,8 +257,7 @@ class QuarantineTransitions(Caller):
             MessageNotFound: it is not on record.
             IllegalTransition: it is not given up; or it was failed or edited, and there is no ``force``.
         """
-        arguments = {"mid": mid, "actor": actor, "note": note, "force": int(force)}
-        reply = self._call("restore", {"message": self.keys.message(mid)}, **arguments)
+        reply = self._call("restore", mid=mid, actor=actor, note=note, force=force)
         if reply[0] is Code.CONFLICT:
             raise IllegalTransition(
                 WHY_FORCE.get(reply[1].decode(), "it was not merely discarded: use force")
@@ -291,10 +283,8 @@ class QuarantineTransitions(Caller):
             MessageNotFound, IllegalTransition: the original is not in quarantine.
             StaleDelivery: somebody else took the decision over.
         """
-        keys = {"message": self.keys.message(mid), "copy": self.keys.message(copy_mid)}
-        arguments = {"mid": mid, "copy_mid": copy_mid, "actor": actor, "note": note, "number": number}
-        flat = [word for pair in fields.items() for word in pair]
-        self._call("edit", keys, rest=flat, **arguments)
+        words: dict[str, Any] = {"mid": mid, "copy_mid": copy_mid, "actor": actor, "note": note}
+        self._call("edit", {"copy": self.keys.message(copy_mid)}, rest=fields, **words, number=number)
 
     def purge(self, mid: str, actor: str, note: str, number: int | None = None) -> None:
         """Delete the record and the body of a message that was given up.
@@ -307,8 +297,7 @@ class QuarantineTransitions(Caller):
             IllegalTransition: it is not given up.
             StaleDelivery: it is not that decision any more.
         """
-        words = {"mid": mid, "actor": actor, "note": note, "number": "" if number is None else number}
-        self._call("purge", {"message": self.keys.message(mid)}, **words)
+        self._call("purge", mid=mid, actor=actor, note=note, number=number)
 
     def ask(
         self, whole: str, wish: Mapping[str, object], *, said: str, keep: float
@@ -324,7 +313,7 @@ class QuarantineTransitions(Caller):
         Returns whether it may be done now, what was asked for first, and now, in seconds of Redis' clock.
         """
         act, keep_ms = sha256(whole.encode()).hexdigest(), int(keep * 1000)
-        code, first, now = self._call("ask", {}, act=act, wish=json.dumps(wish), said=said, keep_ms=keep_ms)
+        code, first, now = self._call("ask", act=act, wish=json.dumps(wish), said=said, keep_ms=keep_ms)
         return code is Code.OK, Wish.decode(first), now / 1000
 
 

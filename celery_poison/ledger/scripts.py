@@ -23,6 +23,7 @@ from celery_poison.errors import (
 )
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.keys import Keys
+from celery_poison.model import Start
 
 
 class Code(StrEnum):
@@ -67,10 +68,10 @@ class Script:
         """Return its keys, in their order."""
         return [known[word] for word in self.keys]
 
-    def values_of(self, known: Mapping[str, Any], rest: Sequence[Any] = ()) -> list[Any]:
+    def values_of(self, known: Mapping[str, Any], rest: Sequence[Any] | None = None) -> list[Any]:
         """Return its arguments, in their order; ``rest`` is a list that stands for the last one."""
-        fixed = self.arguments[:-1] if rest else self.arguments
-        return [*(known[word] for word in fixed), *rest]
+        fixed = self.arguments if rest is None else self.arguments[:-1]
+        return [*(_word(known[word]) for word in fixed), *([] if rest is None else rest or [""])]
 
     def _declared(self, text: str, kind: str) -> list[str]:
         rows = [(int(n), word) for k, n, word in _HEADER.findall(text) if k == kind]
@@ -167,6 +168,12 @@ def _settled(reply: list[Any]) -> list[Any] | PoisonError:
     return kind(sentence.format(*texts))
 
 
+_NONE: Mapping[str, str] = {}
+
+#: The key of one thing -> the argument that names the thing; of a start also its id.
+_OF = {"message": "mid", "lineage": "id", "worker": "worker", "incident": "incident", "lane": "name_of_lane"}
+
+
 class Caller:
     """Runs scripts with the namespace's keys; unknown names of keys or arguments are programming errors.
 
@@ -179,26 +186,31 @@ class Caller:
     def __init__(self, client: redis.Redis, keys: Keys, journal_maxlen: int = 1_000_000) -> None:
         self.client = client
         self.keys = keys
-        self._maxlen = journal_maxlen
         self._scripts: dict[str, Any] = {}
         self._fixed = {name: value for name, value in vars(keys).items() if name != "prefix"}
+        prefixes = {"lanes": keys.lane(""), "workers": keys.worker(""), "messages": keys.message("")}
+        self._common = {**prefixes, "alive": keys.alive, "children": keys.children, "maxlen": journal_maxlen}
 
     def _call(
-        self, name: str, own_keys: Mapping[str, str], /, *, rest: Any = (), **arguments: Any
+        self, name: str, own_keys: Mapping[str, str] = _NONE, /, *, rest: Any = None, **arguments: Any
     ) -> list[Any]:
         """Run ``name`` and return its reply, the code first; codes may be anything but errors.
 
         Args:
-            own_keys: beside those that the whole namespace has in common.
-            rest: values for the last declared argument, which stands for a list.
+            own_keys: beside those that the whole namespace has, and those of what ``arguments`` name.
+            rest: what stands for the last declared argument, which is a list: words, tuples of them, or a
+                mapping, whose keys and values are meant.
 
         Raises:
             StaleDelivery, Fenced, MessageNotFound, IllegalTransition, DecisionPending: by return code.
             LedgerUnavailable: Redis is away or refuses.
         """
         wanted = script(name)
-        keys = wanted.keys_of({**self._fixed, **own_keys})
-        values = wanted.values_of({**arguments, "maxlen": self._maxlen}, rest)
+        start = arguments.get("start")
+        named = {"id": start.id, **arguments} if isinstance(start, Start) else arguments
+        made = {key: getattr(self.keys, key)(named[word]) for key, word in _OF.items() if word in named}
+        keys = wanted.keys_of({**self._fixed, **made, **own_keys})
+        values = wanted.values_of({**self._common, **arguments}, None if rest is None else _words(rest))
         with clear_errors(name):
             reply = _settled(self._registered(wanted.text)(keys=keys, args=values))
         if isinstance(reply, PoisonError):
@@ -228,14 +240,14 @@ class Caller:
         calls = [*calls]
         if not calls:
             return []
-        wanted, common = script(name), {**common, "maxlen": self._maxlen}
+        wanted, common = script(name), {**self._common, **common}
         own_keys = tuple(word for word in wanted.keys if word in calls[0][0])
         own = tuple(word for word in wanted.arguments if word in calls[0][1])
         keys = [self._fixed[word] for word in wanted.keys if word not in own_keys]
-        values = [common[word] for word in wanted.arguments if word not in own]
+        values = [_word(common[word]) for word in wanted.arguments if word not in own]
         for keys_of_one, values_of_one in calls:
             keys += [keys_of_one[word] for word in own_keys]
-            values += [values_of_one[word] for word in own]
+            values += [_word(values_of_one[word]) for word in own]
         with clear_errors(name):
             reply = self._registered(batch(name, own_keys, own, as_text))(keys=keys, args=values)
         replies = json.loads(reply.decode("utf-8", "replace")) if as_text else reply
@@ -251,9 +263,16 @@ class Caller:
         return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}
 
 
-def fence_of(number: int | None) -> str:
-    """Return a fencing number as scripts take it; empty for who needs none."""
-    return "" if number is None else str(number)
+def _word(value: Any) -> Any:
+    """Return a value as scripts take it."""
+    if isinstance(value, Start):
+        return value.encode()
+    return "" if value is None else int(value) if isinstance(value, bool) else value
+
+
+def _words(rest: Iterable[Any]) -> list[Any]:
+    rows = rest.items() if isinstance(rest, Mapping) else rest
+    return [_word(word) for row in rows for word in (row if isinstance(row, tuple) else (row,))]
 
 
 def pairs(flat: Sequence[bytes]) -> dict[str, str]:

@@ -52,6 +52,9 @@ _call, _each, _send_command, _pack_commands, _publish, _confirm = (
 )
 
 
+NO_KEYS: dict[str, str] = {}
+
+
 def _run_each(self: Any, name: str, calls: Iterable[Any], **common: Any) -> Any:
     calls = [*calls]
     if name in SCRIPTS and _dies_at(name, len(calls)):
@@ -59,8 +62,8 @@ def _run_each(self: Any, name: str, calls: Iterable[Any], **common: Any) -> Any:
     return _each(self, name, calls, **common)
 
 
-def _run(self: Any, name: str, keys: Any, /, *, rest: Sequence[Any] = (), **arguments: Any) -> Any:
-    if name == "leave_notice" and _dies_at("tell", len(rest) // 2):
+def _run(self: Any, name: str, keys: Any = NO_KEYS, /, *, rest: Any = None, **arguments: Any) -> Any:
+    if name == "leave_notice" and _dies_at("tell", len(rest)):
         _die()
     return _call(self, name, keys, rest=rest, **arguments)
 
