@@ -16,7 +16,7 @@ from celery.local import PromiseProxy, Proxy
 
 from celery_poison.errors import ConfigurationError
 from celery_poison.policy import check_options
-from celery_poison.task import PoisonTask
+from celery_poison.task import PoisonTask, refuse_early_ack
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -51,7 +51,7 @@ def _mark(target: Any, options: Mapping[str, Any]) -> Any:
     for app in list(_state._get_active_apps()):
         watch(app)
     if type(target) is PromiseProxy:
-        _refuse_early_ack(object.__getattribute__(target, "_Proxy__kwargs"), repr(options))
+        refuse_early_ack(object.__getattribute__(target, "_Proxy__kwargs"), repr(options))
         target.__then__(lambda: _mark_task(target._get_current_object(), options))
     elif type(target) is Proxy:
         _mark_shared(target, options)
@@ -130,14 +130,6 @@ def marked(task: Any) -> Mapping[str, Any] | None:
     return options
 
 
-def _refuse_early_ack(options: Mapping[str, Any], name: str) -> None:
-    if options.get("acks_late") is False:
-        raise ConfigurationError(
-            f"{name}: a guarded task acknowledges late, so acks_late=False contradicts it:"
-            " take one of the two away (poison_guard_all observes early-acknowledged tasks)"
-        )
-
-
 # --- apps that make tasks of marked functions ------------------------------------------------------
 
 
@@ -150,7 +142,7 @@ def watch(app: Celery) -> None:
 
     def make_and_guard(fun: Any, name: str | None = None, **options: Any) -> Any:
         if hasattr(fun, _MARK):
-            _refuse_early_ack(options, f"task {name or fun.__name__!r}")
+            refuse_early_ack(options, f"task {name or fun.__name__!r}")
         task = make(fun, name=name, **options)  # type: ignore[misc]
         _adopt_if_marked(app, task)
         return task

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
@@ -71,6 +71,14 @@ attempts: dict[str, Attempt] = {}
 carried: dict[str, str] = {}
 
 
+def refuse_early_ack(options: Mapping[str, Any], name: str) -> None:
+    if options.get("acks_late") is False:
+        raise ConfigurationError(
+            f"{name}: a guarded task acknowledges late, so acks_late=False contradicts it:"
+            " take one of the two away (poison_guard_all observes early-acknowledged tasks)"
+        )
+
+
 class PoisonTask(Task):
     """Base class of guarded tasks: ``@app.task(base=PoisonTask, max_crashes=2)``.
 
@@ -95,11 +103,8 @@ class PoisonTask(Task):
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
-        if cls.acks_late is False and not cls.keeps_acks:
-            raise ConfigurationError(
-                f"task {cls.name!r}: a guarded task acknowledges late, so acks_late=False contradicts it:"
-                " take one of the two away (poison_guard_all observes early-acknowledged tasks)"
-            )
+        if not cls.keeps_acks:
+            refuse_early_ack({"acks_late": cls.acks_late}, f"task {cls.name!r}")
         cls._install(app)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

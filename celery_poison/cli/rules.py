@@ -12,7 +12,7 @@ from celery_poison.blocks import Kind, Rule
 from celery_poison.cli.outbox import block_sending, unblock_sending
 from celery_poison.cli.output import answer, answer_table, print_json, print_table, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, force_option, json_option, seconds, verb, who_options
-from celery_poison.ledger.pauses import Scope
+from celery_poison.ledger.policies import Scope
 from celery_poison.policy import A_QUEUE, OVERRIDABLE
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.rules import BlockList, PolicyChange, TaskPolicy, shown

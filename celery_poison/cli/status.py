@@ -24,7 +24,7 @@ from celery_poison.cli.session import (
     who_options,
 )
 from celery_poison.failover.monitor import StandaloneMonitor
-from celery_poison.ledger.pauses import Pause
+from celery_poison.ledger.policies import Pause
 from celery_poison.metrics import register
 from celery_poison.model import GateRecord, Incident, WorkerRecord
 from celery_poison.plugin import plugin_of

@@ -24,7 +24,7 @@ from celery_poison.errors import OVERTAKEN, DecisionPending, MessageNotFound
 from celery_poison.forking import no_fork
 from celery_poison.headers import PARK, TRIAL, VERDICT
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.pauses import Paused, Scope
+from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, MessageRecord, Parked, ParkingState
 from celery_poison.quarantine.body import BodyBroken, BodyRefused

@@ -29,8 +29,15 @@ from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
 from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.connection import clear_errors
-from celery_poison.ledger.fleet import GONE_PATIENCE_MS, GateLimits, Silence
-from celery_poison.ledger.notices import SUSPECTED, Fact, Notice, leave_notice
+from celery_poison.ledger.fleet import (
+    GONE_PATIENCE_MS,
+    SUSPECTED,
+    Fact,
+    GateLimits,
+    Notice,
+    Silence,
+    leave_notices,
+)
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
@@ -332,7 +339,7 @@ class StandaloneMonitor:
         logger.warning(SUSPECTED, task, id, story, crashes)
         signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
         try:
-            leave_notice(self._ledger, Notice(id, Fact.CANDIDATE, story))
+            leave_notices(self._ledger, [Notice(id, Fact.CANDIDATE, story)])
         except LedgerUnavailable as error:
             logger.debug("celery_poison: nobody will announce this candidate: %s", error)
 

@@ -15,7 +15,7 @@ from celery_poison.flower.access import Guarded
 from celery_poison.flower.choosing import ACTIONS, Action, Choice, scheduled
 from celery_poison.flower.ledger import Job
 from celery_poison.ledger.outbox import LaneRecord
-from celery_poison.ledger.pauses import Pause, Scope
+from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.causes import Cause
 from celery_poison.producer.outbox import OutboxDesk

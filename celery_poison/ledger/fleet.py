@@ -1,15 +1,16 @@
-"""Transitions of workers and of the monitors that watch them."""
+"""Transitions of workers and of the monitors that watch them, and what they leave each other to tell."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.scripts import Caller, Code
+from celery_poison.states import State
 
 #: Bounds of the histogram of recoveries: seconds from a worker's death until all of it was put back.
 RECOVERY_BOUNDS = (0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
@@ -177,3 +178,68 @@ class FleetTransitions(Caller):
         counts: dict[str, Any] = {"flagged": flagged, "put_back": put_back, "returned": json.dumps(returned)}
         bounds = " ".join(map(str, RECOVERY_BOUNDS))
         self._call("close", worker=worker, incident=incident, fence=fence, **counts, bounds=bounds)
+
+
+# --- notices ------------------------------------------------------------------------------------------
+#
+# What became of a task while no worker was at hand to say so; the next one that is heard tells Flower. Only
+# a live worker may send an event: in any other name it would make one appear in Flower that does not exist.
+# Nobody decides by it, and what is not true any more when somebody takes it is dropped.
+
+#: Tasks that are remembered, and for how many seconds, where nobody listens.
+MAX_NOTICES = 10_000
+LIFETIME = 86_400
+
+#: What a log says of a death that is not proven yet: of task and id, how it died, and its deaths so far.
+SUSPECTED = "celery_poison: Task %s[%s] %s; it is a candidate now (death %d)"
+
+
+class Fact(StrEnum):
+    """What happened to a task; the last three are what people decide."""
+
+    CANDIDATE = "candidate"
+    RELEASED = "release"
+    FAILED = "fail"
+    DISCARDED = "discard"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One fact about one task; of several the newest counts."""
+
+    id: str
+    fact: Fact
+    story: str
+    mid: str = ""
+
+
+def leave_notices(ledger: Caller, notices: Iterable[Notice]) -> None:
+    """Leave notices for a worker that sends events, in one step; too many are forgotten."""
+    if rest := [(each.id, json.dumps([each.fact, each.mid, each.story])) for each in notices]:
+        ledger._call("leave_notice", rest=rest, most=MAX_NOTICES, lifetime_ms=LIFETIME * 1000)
+
+
+def take_notices(ledger: Caller) -> list[Notice]:
+    """Take all notices that are still true; nobody else gets them."""
+    flat = ledger._call("take_notices")[1]
+    if not flat:
+        return []
+    found = []
+    for id, line in zip(flat[::2], flat[1::2], strict=True):
+        fact, mid, story = json.loads(line)
+        found.append(Notice(id.decode("utf-8", "replace"), Fact(fact), story, mid))
+    with clear_errors("reading whether notices are true"):
+        pipe = ledger.client.pipeline(transaction=False)
+        for notice in found:
+            pipe.zscore(ledger.keys.candidates, notice.id)
+            pipe.hget(ledger.keys.message(notice.mid), "state")
+        seen = pipe.execute()
+    rows = zip(found, seen[::2], seen[1::2], strict=True)
+    return [notice for notice, flagged, state in rows if _is_true(notice, flagged, state)]
+
+
+def _is_true(notice: Notice, flagged: float | None, state: bytes | None) -> bool:
+    if notice.fact in (Fact.CANDIDATE, Fact.RELEASED):
+        # Once it has run, its worker told how it ended; RETRY would stand over that for ever.
+        return flagged is not None
+    return state is None or state.decode() == State.FAIL

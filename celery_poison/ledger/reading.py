@@ -48,36 +48,21 @@ class Messages(Reader):
 
     def entry(self, mid: str) -> bytes | None:
         """Return the raw start on record of one message."""
-        with clear_errors("reading a start"):
-            found: Any = self._client.hget(self._keys.running, mid)
-        return found if found is None else bytes(found)
+        return next(self._fields(self._keys.running, [mid]))[1]
 
     def starts(self, mids: Iterable[str]) -> Iterator[Start | None]:
         """Yield the start on record of each of these messages, many in one exchange with Redis."""
-        for page in batches(iter(mids)):
-            with clear_errors("reading starts"):
-                raws: Any = self._client.hmget(self._keys.running, page)
-            yield from (Start.decode(raw) if raw else None for raw in raws)
+        return (Start.decode(raw) if raw else None for _, raw in self._fields(self._keys.running, mids))
 
     def under_way(self, mids: Iterable[str]) -> set[str]:
         """Return those of ``mids`` whose newest start is being received, or runs, and has not finished."""
-        found: set[str] = set()
-        for page in batches(iter(mids)):
-            with clear_errors("reading running messages"):
-                raws: Any = self._client.hmget(self._keys.running, page)
-            starts = [(mid, Start.decode(raw)) for mid, raw in zip(page, raws, strict=True) if raw]
-            ends = self.ends([start.token for _, start in starts])
-            for (mid, start), ended in zip(starts, ends, strict=True):
-                if start.phase != Phase.CLAIMED and ended is not Ended.DONE:
-                    found.add(mid)
-        return found
+        starts = [(mid, Start.decode(raw)) for mid, raw in self._fields(self._keys.running, mids) if raw]
+        ends = zip(starts, self.ends(start.token for _, start in starts), strict=True)
+        return {mid for (mid, start), end in ends if start.phase != Phase.CLAIMED and end is not Ended.DONE}
 
     def ends(self, tokens: Iterable[str]) -> Iterator[Ended]:
         """Yield how each start ended, in the order of their tokens, many in one exchange with Redis."""
-        for page in batches(iter(tokens)):
-            with clear_errors("reading ends"):
-                raws: Any = self._client.hmget(self._keys.done, page)
-            yield from (Ended(raw.decode()) if raw else Ended.NOT for raw in raws)
+        return (Ended(raw.decode()) if raw else Ended.NOT for _, raw in self._fields(self._keys.done, tokens))
 
     def ended_tokens(self) -> Iterator[str]:
         """Yield the tokens of all starts whose end is on record."""
@@ -102,21 +87,14 @@ class Messages(Reader):
         """Yield (mid, parking) of everything that waits for an earlier start: it alone has a parcel."""
         with clear_errors("reading the parked messages"):
             mids: Any = self._client.hkeys(self._keys.parcels)
-        for page in batches(iter(mids)):
-            with clear_errors("reading the parked messages"):
-                raws: Any = self._client.hmget(self._keys.parked, page)
-            for mid, raw in zip(page, raws, strict=True):
-                if raw and (parked := Parked.decode(raw)).state is ParkingState.WAITING:
-                    yield mid.decode(), parked
+        for mid, raw in self._fields(self._keys.parked, map(bytes.decode, mids)):
+            if raw and (parked := Parked.decode(raw)).state is ParkingState.WAITING:
+                yield mid, parked
 
     def awaited_by(self, mids: Iterable[str]) -> dict[str, str]:
         """Return for whose idempotency keys parked messages wait, by mid: those that wait for one."""
-        found: dict[str, str] = {}
-        for page in batches(iter(mids)):
-            with clear_errors("reading the parked messages"):
-                effects: Any = self._client.hmget(self._keys.awaited, page)
-            found |= {mid: effect.decode() for mid, effect in zip(page, effects, strict=True) if effect}
-        return found
+        rows = self._fields(self._keys.awaited, mids)
+        return {mid: effect.decode() for mid, effect in rows if effect}
 
     def waiting(self) -> Iterator[MessageRecord]:
         """Yield what is parked until an earlier start ends (TBDL)."""
@@ -127,9 +105,7 @@ class Messages(Reader):
 
     def parcel(self, mid: str) -> bytes | None:
         """Return the packed original of a message that is parked."""
-        with clear_errors("reading a parked message"):
-            found: Any = self._client.hget(self._keys.parcels, mid)
-        return found if found is None else bytes(found)
+        return next(self._fields(self._keys.parcels, [mid]))[1]
 
     # --- the records of messages -------------------------------------------------------------------
 
@@ -283,10 +259,15 @@ class Messages(Reader):
         return {worker.decode() for worker in found if worker}
 
     def _live_states(self, mids: list[str]) -> list[State]:
-        if not mids:
-            return []
-        raws: Any = self._client.hmget(self._keys.running, mids)
-        return [_state_of_start(raw) for raw in raws]
+        running = (start is not None and start.phase == Phase.RUNNING for start in self.starts(mids))
+        return [State.DLNG if runs else State.TBDL for runs in running]
+
+    def _fields(self, key: str, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
+        """Yield each name with what a hash has under it, many in one exchange with Redis."""
+        for page in batches(iter(names)):
+            with clear_errors("reading starts or what is parked"):
+                raws: Any = self._client.hmget(key, page)
+            yield from zip(page, raws, strict=True)
 
 
 def described(mid: str, start: Start, lineage: dict[str, str]) -> dict[str, str]:
@@ -305,7 +286,3 @@ def _original(row: Row, body: bytes | None) -> dict[str, bytes]:
     words = zip(_ORIGINAL_FIELDS, row, strict=True)
     raw = {name: word.encode("utf-8", "surrogateescape") for name, word in words if word is not False}
     return raw if body is None else {**raw, "body": body}
-
-
-def _state_of_start(raw: bytes | None) -> State:
-    return State.DLNG if raw and Start.decode(raw).phase == Phase.RUNNING else State.TBDL

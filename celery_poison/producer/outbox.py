@@ -18,9 +18,9 @@ from redis.retry import Retry
 
 from celery_poison import signals
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, MessageNotFound
-from celery_poison.ledger import Ledger, pauses
+from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.outbox import FAILED, Lane, LaneRecord
-from celery_poison.ledger.pauses import Pause, Scope
+from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.producer import database
 from celery_poison.producer.capture import Outgoing, at_once, capture, reported
 from celery_poison.producer.causes import Cause
@@ -341,5 +341,5 @@ class OutboxDesk:
         return due
 
     def _pause_of(self, queue: str) -> Pause | None:
-        found = pauses.holding(self._ledger)
+        found = policies.holding(self._ledger)
         return next((each for each in found if (each.scope, each.name) == (Scope.QUEUE, queue)), None)

@@ -18,9 +18,9 @@ from celery_poison.errors import (
     PoisonError,
     SecondPersonNeeded,
 )
-from celery_poison.ledger import pauses as stored
-from celery_poison.ledger.notices import Fact, Notice, leave_notices
-from celery_poison.ledger.pauses import Pause, Scope
+from celery_poison.ledger import policies as stored
+from celery_poison.ledger.fleet import Fact, Notice, leave_notices
+from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
 from celery_poison.quarantine.rules import Rules, with_note

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.groups import Alike, Counted, Kind
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.rows import Alike, Counted, Kind
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.search import GROUP, By, Condition, Filter, Group, group_id, grouped, ranked
 from celery_poison.states import State

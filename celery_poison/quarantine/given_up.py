@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from celery_poison import causes
 from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
-from celery_poison.ledger.given_up import WHY_FORCE
+from celery_poison.ledger.quarantine import WHY_FORCE
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.quarantine.acting import Case, Listener, Outcome, Outcomes, heard, whole

@@ -13,10 +13,10 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.blocks import Proposal, read_rules
 from celery_poison.errors import ConfigurationError
-from celery_poison.ledger import Ledger, pauses, policies
+from celery_poison.ledger import Ledger, policies
 from celery_poison.ledger.connection import check_server
 from celery_poison.ledger.outbox import FAILED, LaneRecord
-from celery_poison.ledger.pauses import Pause
+from celery_poison.ledger.policies import Pause
 from celery_poison.ledger.quarantine import Wish, wishes
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
@@ -233,7 +233,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         **totals,
         oldest=queries.oldest(),
         blocked=len(read_rules(raw, now)[0]),
-        paused=pauses.holding(ledger),
+        paused=policies.holding(ledger),
         process_deaths=process_deaths(queries.counts()),
         proposal=Proposal.read(*policies.waiting_proposal(ledger)),
         gate=queries.gate(),

@@ -10,8 +10,8 @@ from itertools import islice
 
 from celery import Celery
 
-from celery_poison.ledger.groups import Alike
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.rows import Alike
 from celery_poison.model import Ended, MessageRecord, Phase
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.finding import Finder, merged

@@ -19,7 +19,7 @@ from kombu.transport import redis
 
 from celery_poison.broker.publish import bounded_options
 from celery_poison.broker.unacked import Unacked, owner_of, text
-from celery_poison.ledger.pauses import Paused, Scope
+from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record, Start
 from celery_poison.plugin import plugin_of

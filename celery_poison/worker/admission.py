@@ -23,7 +23,7 @@ from celery_poison.errors import LedgerUnavailable
 from celery_poison.headers import VERDICT
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import MessageState
-from celery_poison.ledger.pauses import Paused, Scope
+from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack, stored_fields

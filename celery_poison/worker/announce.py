@@ -22,7 +22,7 @@ from celery.utils.log import get_logger
 from celery_poison import causes, signals
 from celery_poison.decide import End, Run
 from celery_poison.errors import ConfigurationError, LedgerUnavailable
-from celery_poison.ledger.notices import SUSPECTED, Fact, Notice
+from celery_poison.ledger.fleet import SUSPECTED, Fact, Notice
 from celery_poison.model import MessageRecord, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy

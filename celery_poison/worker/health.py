@@ -13,7 +13,8 @@ from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.ledger import Ledger, connection, notices
+from celery_poison.ledger import Ledger, connection
+from celery_poison.ledger.fleet import take_notices
 from celery_poison.plugin import Plugin
 from celery_poison.policy import Policy
 from celery_poison.quarantine.owner import identity_of
@@ -151,7 +152,7 @@ class Refresher:
         self.pauses()
         try:
             if self.health.is_up and self.announce.is_heard:  # else nobody is there to tell
-                for news in notices.take(self.ledger):
+                for news in take_notices(self.ledger):
                     self.loop.call_in_loop(partial(self.announce.news, news))
         except Exception as error:
             self.complain(error)

@@ -27,7 +27,7 @@ from celery_poison import signals
 from celery_poison.broker.unacked import number_of
 from celery_poison.decide import End
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.pauses import Paused, Scope
+from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import plugin_of
 from celery_poison.settings import Settings

@@ -18,7 +18,7 @@ from celery.worker.request import Request
 
 from celery_poison.failures import last_trouble
 from celery_poison.headers import FAILURES, mid_of
-from celery_poison.ledger.pauses import Paused
+from celery_poison.ledger.policies import Paused
 from celery_poison.model import ALONE, IN_CELL, NO_HISTORY, Phase, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy

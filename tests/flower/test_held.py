@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_poison.ledger.pauses import Scope
+from celery_poison.ledger.policies import Scope
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.outbox import OutboxDesk
 from celery_poison.testing import wait_until

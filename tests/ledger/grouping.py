@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from celery_poison.ledger import Ledger
-from celery_poison.ledger.groups import Kind
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.rows import Kind
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
 

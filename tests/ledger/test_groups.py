@@ -15,8 +15,8 @@ import pytest
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.groups import Kind
 from celery_poison.ledger.queries import Queries
+from celery_poison.ledger.rows import Kind
 from celery_poison.model import Start
 from celery_poison.quarantine import finding
 from celery_poison.quarantine.finding import Finder

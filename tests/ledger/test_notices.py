@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from celery_poison.ledger import Keys, Ledger, notices
-from celery_poison.ledger.notices import Fact, Notice, leave_notice, take
+from celery_poison.ledger import Keys, Ledger, fleet
+from celery_poison.ledger.fleet import Fact, Notice, leave_notices, take_notices
 from celery_poison.model import Start
 from celery_poison.states import Event
 
@@ -23,10 +23,10 @@ def ledger(redis_url: str) -> Iterator[Ledger]:
 
 def test_a_candidate_is_told_once_and_of_several_facts_the_newest(ledger: Ledger) -> None:
     ledger.crash("mid", START, cause="signal:9", shared=True)
-    leave_notice(ledger, Notice("id", Fact.CANDIDATE, "old"))
-    leave_notice(ledger, Notice("id", Fact.CANDIDATE, "new"))
-    assert take(ledger) == [Notice("id", Fact.CANDIDATE, "new")]
-    assert take(ledger) == []
+    leave_notices(ledger, [Notice("id", Fact.CANDIDATE, "old")])
+    leave_notices(ledger, [Notice("id", Fact.CANDIDATE, "new")])
+    assert take_notices(ledger) == [Notice("id", Fact.CANDIDATE, "new")]
+    assert take_notices(ledger) == []
 
 
 @pytest.mark.parametrize("fact", [Fact.CANDIDATE, Fact.RELEASED])
@@ -34,9 +34,9 @@ def test_what_has_run_meanwhile_is_not_told_since_RETRY_would_stand_over_its_end
     ledger: Ledger, fact: Fact
 ) -> None:
     ledger.crash("mid", START, cause="signal:9", shared=True)
-    leave_notice(ledger, Notice("id", fact, "", "mid"))
+    leave_notices(ledger, [Notice("id", fact, "", "mid")])
     ledger.acquit("mid", START, final=True)
-    assert take(ledger) == []
+    assert take_notices(ledger) == []
 
 
 @pytest.mark.parametrize("fact", [Fact.FAILED, Fact.DISCARDED])
@@ -44,19 +44,19 @@ def test_a_message_that_was_given_up_is_told_of_and_one_in_quarantine_is_not(
     ledger: Ledger, fact: Fact
 ) -> None:
     ledger.quarantine("mid", START, cause="oom", reason="", fields={"body": "x"})
-    leave_notice(ledger, Notice("id", fact, "story", "mid"))
-    assert take(ledger) == []
+    leave_notices(ledger, [Notice("id", fact, "story", "mid")])
+    assert take_notices(ledger) == []
     ledger.give_up("mid", Event.FAILED, "ann", "")
-    leave_notice(ledger, Notice("id", fact, "story", "mid"))
-    assert take(ledger) == [Notice("id", fact, "story", "mid")]
+    leave_notices(ledger, [Notice("id", fact, "story", "mid")])
+    assert take_notices(ledger) == [Notice("id", fact, "story", "mid")]
 
 
 def test_where_nobody_listens_it_is_bounded_and_forgotten_in_the_end(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "MAX_NOTICES", 2)
+    monkeypatch.setattr(fleet, "MAX_NOTICES", 2)
     for number in range(4):
-        leave_notice(ledger, Notice(f"id{number}", Fact.FAILED, ""))
-    assert len(take(ledger)) == 2
-    leave_notice(ledger, Notice("id", Fact.FAILED, ""))
-    assert 0 < ledger.client.ttl(ledger.keys.untold) <= notices.LIFETIME
+        leave_notices(ledger, [Notice(f"id{number}", Fact.FAILED, "")])
+    assert len(take_notices(ledger)) == 2
+    leave_notices(ledger, [Notice("id", Fact.FAILED, "")])
+    assert 0 < ledger.client.ttl(ledger.keys.untold) <= fleet.LIFETIME

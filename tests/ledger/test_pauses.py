@@ -8,9 +8,9 @@ import pytest
 
 from celery_poison.errors import LedgerUnavailable, MessageNotFound
 from celery_poison.failover.leaving import Parking
-from celery_poison.ledger import Keys, Ledger, pauses, policies
+from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.pauses import Pause, Paused, Scope
+from celery_poison.ledger.policies import Pause, Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Start
 from celery_poison.plugin import plugin_of
@@ -36,7 +36,7 @@ def test_a_pause_and_its_end_are_one_step_each_and_journalled_with_who_and_why(l
     first = _pause(ledger, Scope.QUEUE, "a:b")
     second = _pause(ledger, Scope.TASK, "shop.convert")
     assert 0 < first < second == policies.version(ledger, ledger.keys.paused)
-    found = pauses.holding(ledger)
+    found = policies.holding(ledger)
     assert [(pause.scope, pause.name, pause.actor, pause.note) for pause in found] == [
         (Scope.QUEUE, "a:b", "ann", "why"),
         (Scope.TASK, "shop.convert", "ann", "why"),
@@ -123,9 +123,9 @@ def test_WAS_6_no_more_workers_are_suspended_from_a_queue_than_may_be(ledger: Le
 
 def test_WAS_6_a_suspension_whose_time_is_over_counts_for_nothing_and_is_forgotten(ledger: Ledger) -> None:
     assert _suspend(ledger, "w1@h", lasts_ms=-1)
-    assert not pauses.holding(ledger)
+    assert not policies.holding(ledger)
     assert _suspend(ledger, "w2@h", most=1)
-    (pause,) = pauses.holding(ledger)
+    (pause,) = policies.holding(ledger)
     assert (pause.scope, pause.name, pause.worker) == (Scope.ENDPOINT, "a b", "w2@h")
     assert pause.until is not None and round(pause.until - pause.since) == 60
     assert len(policies.read(ledger, ledger.keys.paused)[1]) == 1

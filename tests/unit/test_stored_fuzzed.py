@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from celery_poison.blocks import Proposal, read_rules
 from celery_poison.causes import Evidence
-from celery_poison.ledger.pauses import read_pauses
+from celery_poison.ledger.policies import read_pauses
 from celery_poison.ledger.quarantine import Wish
 from celery_poison.model import Start
 from celery_poison.quarantine.given_up import BadExport

@@ -11,7 +11,7 @@ import pytest
 
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
-from celery_poison.ledger.pauses import Paused
+from celery_poison.ledger.policies import Paused
 from celery_poison.ledger.queries import Queries
 from celery_poison.policy import Policy
 from celery_poison.settings import Settings
