@@ -53,7 +53,9 @@ def history(
     """
     found: list[dict[str, str]] = []
     wanted, read = id.encode(), 0
-    for rows in _pages(client, keys.journal, since, until):
+    first = "-" if since is None else str(int(since * 1000))
+    last = "+" if until is None else str(int(until * 1000) + _LATER_MS)
+    for rows in _pages(client, keys.journal, first, last, newest_first=since is None):
         found += [entry(key, row) for key, row in rows if row.get(b"id", b"").startswith(wanted)]
         read += len(rows)
         if read >= MOST:
@@ -72,12 +74,12 @@ def position(at: str) -> tuple[int, ...]:
     return tuple(int(part) for part in at.split("-"))
 
 
-def _pages(client: redis.Redis, stream: str, since: float | None, until: float | None) -> Iterator[list[Any]]:
-    first = "-" if since is None else str(int(since * 1000))
-    last = "+" if until is None else str(int(until * 1000) + _LATER_MS)
+def _pages(
+    client: redis.Redis, stream: str, first: str, last: str, *, newest_first: bool = False
+) -> Iterator[list[Any]]:
     while True:
         with clear_errors("reading the journal"):
-            if since is None:
+            if newest_first:
                 rows: Any = client.xrevrange(stream, last, first, _PAGE)
             else:
                 rows = client.xrange(stream, first, last, _PAGE)
@@ -85,7 +87,7 @@ def _pages(client: redis.Redis, stream: str, since: float | None, until: float |
         if len(rows) < _PAGE:
             return
         beyond = f"({rows[-1][0].decode()}"
-        first, last = (first, beyond) if since is None else (beyond, last)
+        first, last = (first, beyond) if newest_first else (beyond, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +125,5 @@ def extent(client: redis.Redis, keys: Keys) -> Extent:
 
 def extract(client: redis.Redis, keys: Keys, *, after: str = "", until: str) -> Iterator[dict[str, str]]:
     """Yield the entries after the one with id ``after`` (empty: from the oldest on) up to ``until``."""
-    while True:
-        with clear_errors("reading the journal"):
-            rows: Any = client.xrange(keys.journal, f"({after}" if after else "-", until, count=_PAGE)
+    for rows in _pages(client, keys.journal, f"({after}" if after else "-", until):
         yield from (entry(key, row) for key, row in rows)
-        if len(rows) < _PAGE:
-            return
-        after = rows[-1][0].decode()

@@ -85,19 +85,8 @@ class Script:
 
 #: Parts that scripts share; each may use those before it.
 _PARTS = (
-    *(
-        "journal",
-        "groups",
-        "start",
-        "gate",
-        "presence",
-        "parking",
-        "blocks",
-        "proposals",
-        "counts",
-        "lineage",
-    ),
-    *("effects", "outbox", "tied"),
+    *("journal", "groups", "start", "gate", "presence", "parking", "blocks", "proposals", "counts"),
+    *("lineage", "effects", "outbox", "tied"),
 )
 
 
