@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from celery_poison.states import Event, State
+from celery_poison.states import State
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -91,7 +91,7 @@ def indented(page: str) -> list[list[str]]:
 _EDGE = re.compile(r"^(\w): (\w+(?:, \w+)*) -> (\w+)\s+(\w+)\s+(\w+|-)$")
 
 
-def edges() -> dict[str, tuple[frozenset[State], State, Event | None, str]]:
+def edges() -> dict[str, tuple[frozenset[State], State, str | None, str]]:
     (block,) = blocks(text("states.md"), "edges")
     found = {}
     for line in block.splitlines():
@@ -99,6 +99,6 @@ def edges() -> dict[str, tuple[frozenset[State], State, Event | None, str]]:
         assert match, f"states.md: cannot read the edge {line!r}"
         letter, prior, next_, step, event = match.groups()
         assert letter not in found, f"states.md: two edges {letter}"
-        told = None if event == "-" else Event(event)
+        told = None if event == "-" else event
         found[letter] = (frozenset(map(State, prior.split(", "))), State(next_), told, step)
     return found

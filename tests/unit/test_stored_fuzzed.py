@@ -26,7 +26,6 @@ from celery_poison.quarantine.given_up import fields_of_line as fields_of
 from celery_poison.quarantine.search import BadFilter, Filter
 from celery_poison.quarantine.spool import Spool, Spooled
 from celery_poison.quarantine.story import sentence
-from celery_poison.states import Event
 
 fuzzed = settings(
     max_examples=int(os.environ.get("POISON_FUZZ_EXAMPLES", "100")), suppress_health_check=[*HealthCheck]
@@ -106,13 +105,16 @@ def test_what_is_typed_as_a_filter_is_one_or_is_refused_in_words(text: str) -> N
         Filter.search(text)
 
 
+_EVENTS = [words(row[0])[0] for row in rows(section(text("journal.md"), "Events"))]
+
+
 @fuzzed
-@given(st.sampled_from(Event), st.text(max_size=12), st.text(max_size=12))
-def test_an_entry_of_the_journal_is_told_whatever_stands_in_it(event: Event, one: str, other: str) -> None:
+@given(st.sampled_from(_EVENTS), st.text(max_size=12), st.text(max_size=12))
+def test_an_entry_of_the_journal_is_told_whatever_stands_in_it(event: str, one: str, other: str) -> None:
     fields = ("cause", "evidence", "runtime_ms", "note", "actor", "worker", "incident", "outcome")
     entry = {name: (one, other)[number % 2] for number, name in enumerate(fields)}
     more = dict.fromkeys(("task", "queue", "crashes", "strikes", "failures", "id", "mid"), one)
-    assert sentence({**more, **entry, "event": event.value}).isprintable()
+    assert sentence({**more, **entry, "event": event}).isprintable()
 
 
 def test_a_file_of_the_spool_is_brought_or_set_aside_whatever_stands_in_it(tmp_path: Path) -> None:
