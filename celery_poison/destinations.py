@@ -59,20 +59,14 @@ def route(
         came_from: the queue that it was consumed from.
         was_sent: it has been at a named destination before: it goes there once.
     """
-    chosen = destination_for(destination, cause)
+    by_cause = destination if isinstance(destination, Mapping) else {EVERY_CAUSE: destination}
+    chosen = by_cause.get(cause, by_cause.get(EVERY_CAUSE, SYSTEM))
     if chosen is None:
         stays = cause in STAYS or blocked_retry_timeout < 0
         return SYSTEM_ROUTE if stays else Route(retry_ms=round(blocked_retry_timeout * 1000))
     if chosen in (SYSTEM, came_from) or was_sent:
         return SYSTEM_ROUTE
     return Route(queue=chosen)
-
-
-def destination_for(destination: Destination, cause: str) -> str | None:
-    """Return what the setting says about one cause."""
-    if isinstance(destination, Mapping):
-        return destination.get(cause, destination.get(EVERY_CAUSE, SYSTEM))
-    return destination
 
 
 def verdict_header(record: MessageRecord) -> dict[str, Any]:

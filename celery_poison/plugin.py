@@ -165,12 +165,6 @@ class Plugin:
         ours = (name for name, task in tasks if not isinstance(task, PoisonTask))
         return sorted(name for name in ours if not name.startswith("celery."))
 
-    def guard_everything(self) -> None:
-        """Guard every task of the app that is not guarded yet, without touching how it acknowledges."""
-        for name, task in list(self.app._tasks.items()):
-            if not isinstance(task, PoisonTask) and not name.startswith("celery."):
-                guard_task(task, marked(task) or {}, keep_acks=True)
-
 
 def _poison_settings(conf: Any) -> dict[str, Any]:
     """Return the ``poison_*`` settings, however the app spells them (``CELERY_POISON_...`` in Django)."""
@@ -224,8 +218,11 @@ def _found(app: Celery) -> Plugin | None:
 
 def _finalized(sender: Celery, **_: Any) -> None:
     plugin = _found(sender)
-    if plugin is not None and plugin.wants_everything:
-        plugin.guard_everything()
+    if plugin is None or not plugin.wants_everything:
+        return
+    for name, task in list(sender._tasks.items()):
+        if not isinstance(task, PoisonTask) and not name.startswith("celery."):
+            guard_task(task, marked(task) or {}, keep_acks=True)
 
 
 def _stamp(sender: str | None = None, headers: dict[str, Any] | None = None, **_: Any) -> None:

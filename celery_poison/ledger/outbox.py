@@ -276,12 +276,21 @@ class OutboxTransitions(Caller):
         ends = {name.decode(): at / 1000 - seconds - micros / 1e6 for name, at in due}
         waiting = {name.decode(): count for (name, _), count in zip(due, counts, strict=True)}
         named = {name: json.loads(text) for name, text in states.items()}
-        return [
-            _record(
-                Lane.read(name), waiting.get(name, 0), named.get(name.encode(), {}), ends.get(name), reasons
+        found = []
+        for name in sorted({*ends, *reasons}):
+            lane, state, due_in = Lane.read(name), named.get(name.encode(), {}), ends.get(name)
+            why = reasons.get(lane.queue) or reasons.get(str(Lane(lane.queue, lane.task)))
+            found.append(
+                LaneRecord(
+                    **asdict(lane),
+                    waiting=waiting.get(name, 0),
+                    tries=int(state.get("tries", 0)),
+                    cause=str(state.get("cause", "")),
+                    due_in=None if why or due_in is None else max(0.0, due_in),
+                    blocked=why,
+                )
             )
-            for name in sorted({*ends, *reasons})
-        ]
+        return found
 
     def outbox_messages(self, where: str) -> Iterator[tuple[int, bytes]]:
         """Yield number and message of a lane, or of ``FAILED``, in their order."""
@@ -305,19 +314,3 @@ class OutboxTransitions(Caller):
         """Return when a message was stored that nobody looks at yet, at the latest after ``seconds``."""
         with clear_errors("waiting for the outbox"):
             self.client.blpop([self.keys.outbox_wake], timeout=seconds)
-
-
-def _record(
-    lane: Lane, waiting: int, state: dict[str, Any], due_in: float | None, reasons: dict[str, Any]
-) -> LaneRecord:
-    why = reasons.get(lane.queue) or reasons.get(str(Lane(lane.queue, lane.task)))
-    return LaneRecord(
-        queue=lane.queue,
-        task=lane.task,
-        tied=lane.tied,
-        waiting=waiting,
-        tries=int(state.get("tries", 0)),
-        cause=str(state.get("cause", "")),
-        due_in=None if why or due_in is None else max(0.0, due_in),
-        blocked=why,
-    )
