@@ -26,6 +26,7 @@ from celery_poison.quarantine.given_up import fields_of_line as fields_of
 from celery_poison.quarantine.search import BadFilter, Filter
 from celery_poison.quarantine.spool import Spool, Spooled
 from celery_poison.quarantine.story import sentence
+from tests.docs.pages import rows, section, text, words
 
 fuzzed = settings(
     max_examples=int(os.environ.get("POISON_FUZZ_EXAMPLES", "100")), suppress_health_check=[*HealthCheck]
