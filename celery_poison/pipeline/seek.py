@@ -203,19 +203,19 @@ def _marks(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterato
     """
     since, new = sought.since, pa.repeat(pa.scalar(False), opened.metadata.num_rows)
     yield new
-    is_old = bool(since and date and date < day(since.ms))
-    if since and not is_old:
+    age = first_ms(day(since.ms)) - first_ms(date) if since and date else 0
+    if since and age <= 0:
         new = pc.fill_null(_after(opened.read(["at", "seq"]), since), False)
     before = sought.before if pc.any(new).as_py() else {}
     for name, values in sought.keys.items():
-        if is_old and name == "mid" and date < day(max(0, since.ms - _DAY_MS)):
+        if name == "mid" and age > _DAY_MS:
             continue
         # The whole column at once: for each piece of it the values would be made ready anew.
         column = _plain(opened.read([name]))[name]
         yield pc.is_in(column, value_set=values)
         if name in before:
             yield pc.and_(new, pc.is_in(column, value_set=before[name]))
-    if len(sought.moments) and not is_old:
+    if len(sought.moments) and age <= 0:
         yield _beside(_plain(opened.read(["worker", "at", "runtime_ms"])), sought)
 
 
