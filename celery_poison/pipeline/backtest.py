@@ -6,8 +6,7 @@ rest. The queries are SQL that Spark and DuckDB read alike.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import product
 from typing import Any, NamedTuple
@@ -16,15 +15,13 @@ import numpy as np
 
 from celery_poison.pipeline.blame import ALWAYS, IS_ALIVE, Ask
 from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, Step, replay, timeline
-from celery_poison.pipeline.window import SIZE, Window
+from celery_poison.pipeline.window import Window
 from celery_poison.policy import EVERY_TASK
 
 #: Of a history with more steps than this the newest are replayed: each policy goes through all of them.
 MOST = 100_000
 #: Changes nothing: what every other policy is compared with.
 AS_IT_WAS: Policy = {}
-#: The limits of size that are tried: powers of ten, by which ``tallies`` counts.
-SIZES = (1_000_000, 10_000_000, 100_000_000)
 GRID: tuple[Policy, ...] = (
     *(
         {**crashes, **after, **trial}
@@ -35,13 +32,12 @@ GRID: tuple[Policy, ...] = (
         )
     ),
     *({"max_failures": failures} for failures in (2, 10)),
-    *({"max_payload_bytes": size} for size in SIZES),
 )
 #: How many deaths are as bad as one innocent in quarantine.
 WEIGHT = 10.0
 
 #: The attempts of every task id that ever was in trouble, and those like a guilty one.
-_CONCERNED = f"""
+_STEPS = f"""
 with told as (select * from {{kin}} r where id is not null and {{window}} and {{recent}}
 ), troubled as (
   select distinct id as troubled_id from told r where not ({IS_ALIVE} and r.end <> 'rolled_back')
@@ -53,22 +49,12 @@ with told as (select * from {{kin}} r where id is not null and {{window}} and {{
     else told.end end as ending
   from told left join troubled on told.id = troubled_id left join alike on told.fingerprint = alike
   where troubled_id is not null or alike is not null
-)"""
-_STEPS = f"""{_CONCERNED}
+)
 select id, coalesce(started_at, ended_at) as started, ended_at as ended, ending,
   coalesce(blame, '') as blame, coalesce(proof, '') as proof, coalesce(death, '') as death,
   incident is not null as in_incident, coalesce(cause, '') as cause,
-  coalesce(fingerprint, '') as fingerprint, coalesce(payload_bytes, 0) as payload_bytes,
-  coalesce(runtime_ms, 0) as runtime_ms, coalesce(task, '') as task
+  coalesce(fingerprint, '') as fingerprint, coalesce(runtime_ms, 0) as runtime_ms, coalesce(task, '') as task
 from concerned order by ended_at desc, seq desc
-"""
-#: By day and decade of size, how many messages came to their end alive that are not among the steps.
-_OVERSIZED = f"""{_CONCERNED}, ended as (
-  select date as day, size, n from {{tallies}} r
-  where {IS_ALIVE} and r.end = 'finished' and coalesce(outcome, '') <> 'retry' and {{window}} and {{recent}}
-  union all select date, {SIZE}, -1 from concerned where ending = 'alive' and coalesce(outcome, '') <> 'retry'
-)
-select day, size, cast(sum(n) as bigint) as n from ended where size > 3 group by day, size
 """
 _CHANGES = """
 select n.at as changed, task, note from {noted} n
@@ -83,14 +69,12 @@ class Past(NamedTuple):
         steps: of all messages that a policy can treat differently, by the time of their end.
         days: from the first to the last, UTC.
         now: the policy in force at the end, for every task without an override of its own.
-        oversized: limit of size -> day -> how many messages that are not among the steps are larger.
         says: what of the history is not in it, in a sentence; empty for nothing.
     """
 
     steps: list[Step]
     days: list[date]
     now: InForce
-    oversized: Mapping[int, Mapping[date, int]]
     says: str
 
 
@@ -109,21 +93,21 @@ def backtest(
     """Replay a history under every policy of :data:`GRID`, and say which to take.
 
     Args:
-        ask: runs a query over ``{kin}``, ``{tallies}`` and ``{noted}``.
+        ask: runs a query over ``{kin}`` and ``{noted}``.
         settings: what the code and the settings say, which no journal tells.
         weight: how many deaths are as bad as one innocent in quarantine.
     """
     seen = past(ask, window, settings)
-    outcomes = replay(seen.steps, GRID, seen.oversized)
+    outcomes = replay(seen.steps, GRID)
     best, reasons = recommend(outcomes, seen.days, weight)
     return Replayed(outcomes, best, [*reasons, *filter(None, [seen.says])], seen.now)
 
 
 def past(ask: Ask, window: Window = ALWAYS, settings: InForce = DEFAULTS, most: int = MOST) -> Past:
     """Return what of a history depends on the policy; of one that is too long the newest ``most`` runs."""
-    changes, newest, large = (
+    changes, newest = (
         [*zip(*ask(window.fill(query)).to_pydict().values(), strict=True)]
-        for query in (_CHANGES, f"{_STEPS} limit {most + 1}", _OVERSIZED)
+        for query in (_CHANGES, f"{_STEPS} limit {most + 1}")
     )
     in_force = timeline(changes, settings)
     steps = [Step._make((*row, in_force(row[2], task))) for *row, task in newest[most - 1 :: -1]]
@@ -131,11 +115,7 @@ def past(ask: Ask, window: Window = ALWAYS, settings: InForce = DEFAULTS, most: 
     days, says = [first + timedelta(n) for n in range((last - first).days + 1)], ""
     if len(newest) > most:
         says = f"only the runs since {first}: more than {most:,} are too many to replay"
-    oversized: dict[int, Counter[date]] = {limit: Counter() for limit in SIZES}
-    for limit, (day, size, n) in product(SIZES, large):
-        if n and 10 ** (size + 2) >= limit and (day >= first or not says):
-            oversized[limit][day] += n
-    return Past(steps, days, in_force(datetime.max.replace(tzinfo=UTC), EVERY_TASK), oversized, says)
+    return Past(steps, days, in_force(datetime.max.replace(tzinfo=UTC), EVERY_TASK), says)
 
 
 def recommend(

@@ -200,7 +200,8 @@ def backtest(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
 def replayed(derived: Derived, options: Mapping[str, Any]) -> Replayed:
     """Replay the days that the options say, from the policy that the app's settings say."""
     days = derived.window(options.get("since"), options.get("until"))
-    settings = InForce(**options.get("settings") or {})
+    said = options.get("settings") or {}
+    settings = InForce(**{name: said[name] for name in InForce._fields if name in said})
     return back_test(derived.ask, days, settings, options.get("weight", WEIGHT))
 
 

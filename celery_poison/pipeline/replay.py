@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from celery_poison import causes
 from celery_poison.decide import Action, Facts, convict, judge
 from celery_poison.model import NO_HISTORY, History, Limits
-from celery_poison.policy import EVERY_TASK, OVERRIDABLE
+from celery_poison.policy import EVERY_TASK
 
 #: What is changed of the policy that was in force, by the names of :class:`InForce`; empty: as it was.
 Policy = Mapping[str, Any]
@@ -30,13 +30,14 @@ class InForce(NamedTuple):
 
     max_crashes: int = 2
     max_failures: int = 5
-    max_payload_bytes: int | None = None
     block_fingerprint_after: int | None = None
     trial: bool = True
 
 
 #: What the settings are where nobody changed them.
 DEFAULTS = InForce()
+#: What :func:`timeline` follows. How large a message may be is not replayed: no larger one ever ran.
+_REPLAYED = InForce._fields
 
 
 class Step(NamedTuple):
@@ -52,7 +53,6 @@ class Step(NamedTuple):
     in_incident: bool = False
     cause: str = ""
     fingerprint: str = ""
-    payload_bytes: int = 0
     runtime_ms: int = 0
     in_force: InForce = DEFAULTS
 
@@ -90,10 +90,10 @@ def _after(options: Policy, note: str) -> Policy:
     """Return a task's overrides after a change; what a newer release may have written is left out."""
     verb, _, rest = note.partition(": ")[0].partition(" ")
     if verb == "unset":
-        gone = OVERRIDABLE if rest == "everything" else rest.split()
+        gone = _REPLAYED if rest == "everything" else rest.split()
         return {name: value for name, value in options.items() if name not in gone}
     found = re.findall(r"(\w+)=(none|\d+)", rest)
-    changed = {name: None if value == "none" else int(value) for name, value in found if name in OVERRIDABLE}
+    changed = {name: None if value == "none" else int(value) for name, value in found if name in _REPLAYED}
     return {**options, **changed}
 
 
@@ -129,16 +129,8 @@ class Outcome:
         return self.innocents_on.total()
 
 
-def replay(
-    steps: Sequence[Step],
-    policies: Iterable[Policy],
-    oversized: Mapping[int, Mapping[date, int]] | None = None,
-) -> list[Outcome]:
-    """Replay ``steps``, by time, under each of ``policies``.
-
-    Args:
-        oversized: limit of size -> day -> messages that are not among the steps, larger, and ended alive.
-    """
+def replay(steps: Sequence[Step], policies: Iterable[Policy]) -> list[Outcome]:
+    """Replay ``steps``, by time, under each of ``policies``."""
     history, outcomes = _Replay(steps), []
     in_force = {step.in_force for step in steps}
     found: dict[tuple[InForce, ...], Outcome] = {}
@@ -146,15 +138,13 @@ def replay(
         # Where nobody changed anything, max_crashes=2 is what was in force.
         changed = tuple(was._replace(**policy) for was in in_force)
         told = found[changed] = found.get(changed) or history.under(policy)
-        larger = Counter((oversized or {}).get(policy.get("max_payload_bytes", 0)))
-        waiting, innocents = told.waiting + larger.total(), told.innocents_on + larger
-        outcomes.append(replace(told, policy=policy, waiting=waiting, innocents_on=innocents))
+        outcomes.append(replace(told, policy=policy))
     return outcomes
 
 
 @cache
 def _limits(force: InForce) -> Limits:
-    return Limits(force.max_crashes, force.max_failures, force.max_payload_bytes, force.trial)
+    return Limits(force.max_crashes, force.max_failures, None, force.trial)
 
 
 @cache  # a million ends of runs have few different histories
@@ -221,12 +211,9 @@ class _Replay:
         since = self._blocked_since.get(step.fingerprint)
         blocked = "blocked" if since and since <= step.started else ""
         history, judged = self._histories.get(step.id, (NO_HISTORY, self._limits))
-        largest = self._limits.max_payload_bytes
-        small = largest is None or step.payload_bytes <= largest
-        if judged is self._limits and small and not blocked:
+        if judged is self._limits and not blocked:
             return True  # as nearly all are: nothing is known against it that did not convict it before
-        facts = Facts(history=history, payload_bytes=step.payload_bytes, blocked=blocked)
-        verdict = judge(facts, self._limits)
+        verdict = judge(Facts(history=history, blocked=blocked), self._limits)
         if verdict.action is not Action.QUARANTINE:
             return True
         if verdict.cause == causes.BLOCKED:

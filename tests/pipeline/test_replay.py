@@ -11,7 +11,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("scipy")
 
 from celery_poison.pipeline.backtest import AS_IT_WAS, GRID, gained, past, recommend, say
-from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, Step, replay, timeline
+from celery_poison.pipeline.replay import InForce, Outcome, Policy, Step, replay, timeline
 from tests.pipeline import tallied
 from tests.pipeline.entries import START, cleared, died, ran
 
@@ -84,13 +84,9 @@ def test_a_blocked_fingerprint_spares_later_deaths_and_wrongs_later_innocents() 
     assert (blocked.innocents, blocked.wrong_blocks) == (1, {"f"})
 
 
-def test_failures_and_sizes_are_judged_as_workers_judge_them() -> None:
+def test_failures_are_judged_as_workers_judge_them() -> None:
     back = [Step("a", _at(n), _at(n + 1), "rolled_back") for n in range(4)]
     assert [told.waiting for told in replay(back, [{"max_failures": 3}, {"max_failures": 5}])] == [1, 0]
-    large = [_alive("big", 10, payload_bytes=2_000)]
-    told, calm = replay(large, [{"max_payload_bytes": 1_000}, {}], {1_000: {DAY: 5}})
-    assert (told.waiting, told.innocents, told.deaths) == (6, 6, 0)
-    assert (calm.waiting, calm.innocents) == (0, 0)
 
 
 def _recommended(steps: list[Step], *grid: Policy, days: range = range(0)) -> tuple[Outcome, list[str]]:
@@ -131,13 +127,15 @@ def test_each_moment_is_judged_by_the_policy_that_was_in_force_for_its_task() ->
         return told(_at(ms), task)
 
     assert at(9, "t") == InForce(max_failures=9)
-    assert at(10, "t") == InForce(5, 9, 1000)
+    assert at(10, "t") == InForce(5, 9)
     assert (at(25, "t").max_crashes, at(25, "t.pay").max_crashes) == (5, 1)
     assert (at(35, "t").max_crashes, at(35, "t.pay").max_crashes) == (2, 1)
-    assert at(45, "t") == InForce(2, 9, 1000, 1)
-    assert at(55, "t") == InForce(2, 9, 1000)
+    assert at(45, "t") == InForce(2, 9, 1)
+    assert at(55, "t") == InForce(2, 9)
     assert at(65, "t") == InForce(max_failures=9)
-    assert timeline([_changed(1, "set max_payload_bytes=none")])(_at(2), "t") == DEFAULTS
+    assert timeline([_changed(1, "set max_crashes=3 block_fingerprint_after=none")])(_at(2), "t") == InForce(
+        3
+    )
 
 
 def test_as_it_was_follows_the_changes_and_every_other_policy_changes_only_what_it_names() -> None:
@@ -209,11 +207,6 @@ def test_the_past_is_what_a_policy_can_treat_differently_with_the_changes_of_it(
     assert (seen.steps[2].started, seen.steps[2].ended) == (_at(19_500), _at(20_000))
     assert [step.in_force.max_crashes for step in seen.steps] == [2, 2, 3, 3, 3]
     assert seen.now == InForce(max_crashes=3)
-    assert seen.oversized == {
-        1_000_000: {DAY: 1},
-        10_000_000: {DAY: 1},
-        100_000_000: {},
-    }
     assert (seen.days, seen.says) == ([DAY], "")
 
 
