@@ -18,17 +18,14 @@ from celery_poison.pipeline.replay import DEFAULTS, InForce, Outcome, Policy, St
 from celery_poison.pipeline.window import Window
 from celery_poison.policy import EVERY_TASK
 
-#: Of a history with more steps than this the newest are replayed: each policy goes through all of them.
-MOST = 100_000
 #: Changes nothing: what every other policy is compared with.
 AS_IT_WAS: Policy = {}
 GRID: tuple[Policy, ...] = (
     *(
-        {**crashes, **after, **trial}
-        for crashes, after, trial in product(
+        {**crashes, **after}
+        for crashes, after in product(
             ({}, *({"max_crashes": many} for many in (1, 2, 3, 5))),
             ({}, *({"block_fingerprint_after": many} for many in (1, 3))),
-            ({}, {"trial": False}),
         )
     ),
     *({"max_failures": failures} for failures in (2, 10)),
@@ -54,28 +51,12 @@ select id, coalesce(started_at, ended_at) as started, ended_at as ended, ending,
   coalesce(blame, '') as blame, coalesce(proof, '') as proof, coalesce(death, '') as death,
   incident is not null as in_incident, coalesce(cause, '') as cause,
   coalesce(fingerprint, '') as fingerprint, coalesce(runtime_ms, 0) as runtime_ms, coalesce(task, '') as task
-from concerned order by ended_at desc, seq desc
+from concerned order by ended_at, seq
 """
 _CHANGES = """
 select n.at as changed, task, note from {noted} n
 where event = 'policy_changed' and task is not null and note is not null order by n.at, seq
 """
-
-
-class Past(NamedTuple):
-    """What a back-test replays.
-
-    Attributes:
-        steps: of all messages that a policy can treat differently, by the time of their end.
-        days: from the first to the last, UTC.
-        now: the policy in force at the end, for every task without an override of its own.
-        says: what of the history is not in it, in a sentence; empty for nothing.
-    """
-
-    steps: list[Step]
-    days: list[date]
-    now: InForce
-    says: str
 
 
 class Replayed(NamedTuple):
@@ -97,25 +78,28 @@ def backtest(
         settings: what the code and the settings say, which no journal tells.
         weight: how many deaths are as bad as one innocent in quarantine.
     """
-    seen = past(ask, window, settings)
-    outcomes = replay(seen.steps, GRID)
-    best, reasons = recommend(outcomes, seen.days, weight)
-    return Replayed(outcomes, best, [*reasons, *filter(None, [seen.says])], seen.now)
+    steps, days, now = past(ask, window, settings)
+    outcomes = replay(steps, GRID)
+    return Replayed(outcomes, *recommend(outcomes, days, weight), now)
 
 
-def past(ask: Ask, window: Window = ALWAYS, settings: InForce = DEFAULTS, most: int = MOST) -> Past:
-    """Return what of a history depends on the policy; of one that is too long the newest ``most`` runs."""
-    changes, newest = (
-        [*zip(*ask(window.fill(query)).to_pydict().values(), strict=True)]
-        for query in (_CHANGES, f"{_STEPS} limit {most + 1}")
+def past(
+    ask: Ask, window: Window = ALWAYS, settings: InForce = DEFAULTS
+) -> tuple[list[Step], list[date], InForce]:
+    """Return what a back-test replays: what a policy can treat differently, by the time of its end.
+
+    Returns:
+        these steps; all days from the first to the last, UTC; the policy in force at the end, for every task
+        without an override of its own.
+    """
+    changes, told = (
+        [*zip(*ask(window.fill(query)).to_pydict().values(), strict=True)] for query in (_CHANGES, _STEPS)
     )
     in_force = timeline(changes, settings)
-    steps = [Step._make((*row, in_force(row[2], task))) for *row, task in newest[most - 1 :: -1]]
+    steps = [Step._make((*row, in_force(row[2], task))) for *row, task in told]
     first, last = (steps[n].ended.date() for n in (0, -1)) if steps else (date.max, date.min)
-    days, says = [first + timedelta(n) for n in range((last - first).days + 1)], ""
-    if len(newest) > most:
-        says = f"only the runs since {first}: more than {most:,} are too many to replay"
-    return Past(steps, days, in_force(datetime.max.replace(tzinfo=UTC), EVERY_TASK), says)
+    days = [first + timedelta(n) for n in range((last - first).days + 1)]
+    return steps, days, in_force(datetime.max.replace(tzinfo=UTC), EVERY_TASK)
 
 
 def recommend(
@@ -175,8 +159,7 @@ def _costs(told: Outcome, days: Sequence[date], weight: float) -> np.ndarray:
 
 def say(policy: Policy) -> str:
     """Return the policy in words, as the settings would say it; only what it changes."""
-    differs = {**policy, "trial": "cell" if policy["trial"] else "off"} if "trial" in policy else policy
-    return " ".join(f"{name}={value}" for name, value in differs.items()) or "as it is"
+    return " ".join(f"{name}={value}" for name, value in policy.items()) or "as it is"
 
 
 def as_dict(replayed: Replayed) -> dict[str, Any]:

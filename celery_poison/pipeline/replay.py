@@ -227,8 +227,6 @@ class _Replay:
         if not self._happens(step):
             # Whoever killed its worker is in quarantine by now: it would have run to its end.
             self._histories.pop(step.id, None)
-        elif step.blame == "shared" and not self._force.trial:
-            self._fall_together(step)
         else:
             self._strike(step)
             # History ends with its conviction; a more patient policy would have seen the same again.
@@ -253,23 +251,6 @@ class _Replay:
     def _strike(self, step: Step) -> None:
         self.outcome.lost_ms += step.runtime_ms
         self._judge(step)
-
-    def _fall_together(self, step: Step) -> None:
-        """Without trials, those who fell together run together again, until the guilty one is convicted.
-
-        It is the worst case: they are put back to the front of their queue together. All of an incident is
-        done at its first member's step; its other members find themselves judged already.
-        """
-        members = self._members[step.death]
-        culprits = {each.id for each in members if each.proof == "proven"}
-        for round_ in range((_ENOUGH if culprits else 1) if step is members[0] else 0):
-            if culprits and culprits <= self._gone:
-                return
-            self.outcome.deaths_on[self._day] += round_ > 0
-            self.outcome.worker_deaths += round_ > 0
-            for each in members:
-                if each.id not in self._gone:
-                    self._strike(each)
 
     def _judge(self, step: Step) -> None:
         known, _ = self._histories.get(step.id, (NO_HISTORY, None))

@@ -57,9 +57,8 @@ def _incident() -> list[Step]:
 
 
 def test_trials_spare_the_bystander_and_the_second_worker() -> None:
-    tried, untried = replay(_incident(), [{"trial": True}, {"trial": False}])
-    assert (tried.deaths, tried.worker_deaths, tried.waiting, tried.innocents) == (2, 1, 1, 0)
-    assert (untried.deaths, untried.worker_deaths, untried.waiting, untried.innocents) == (2, 2, 2, 1)
+    [told] = replay(_incident(), [{}])
+    assert (told.deaths, told.worker_deaths, told.waiting, told.innocents) == (2, 1, 1, 0)
 
 
 def test_an_incident_does_not_happen_when_its_culprit_is_in_quarantine_already() -> None:
@@ -103,7 +102,7 @@ def test_the_recommended_policy_is_the_cheapest_and_its_costs_are_said() -> None
     assert reasons == [
         "11 deaths, 0 innocents in quarantine, 3 messages waiting; an innocent weighs as much as 10 deaths"
     ]
-    assert say({"max_crashes": 3, "trial": False}) == "max_crashes=3 trial=off"
+    assert say({"max_crashes": 3, "block_fingerprint_after": 1}) == "max_crashes=3 block_fingerprint_after=1"
 
 
 def _changed(at: int, note: str, task: str = "*") -> tuple[datetime, str, str]:
@@ -196,22 +195,15 @@ def test_the_past_is_what_a_policy_can_treat_differently_with_the_changes_of_it(
         ran("like", "k1", 40, fingerprint="f" * 16),
         {"event": "policy_changed", "task": "*", "note": "set max_crashes=3", "s": 15},
     ]
-    seen = past(tallied.entries(told))
-    assert [(step.id, step.end, step.proof) for step in seen.steps] == [
+    steps, days, now = past(tallied.entries(told))
+    assert [(step.id, step.end, step.proof) for step in steps] == [
         ("a", "crashed", "proven"),
         ("b", "crashed", "cleared"),
         ("b", "alive", ""),
         ("a", "crashed", "proven"),
         ("like", "alive", ""),
     ]
-    assert (seen.steps[2].started, seen.steps[2].ended) == (_at(19_500), _at(20_000))
-    assert [step.in_force.max_crashes for step in seen.steps] == [2, 2, 3, 3, 3]
-    assert seen.now == InForce(max_crashes=3)
-    assert (seen.days, seen.says) == ([DAY], "")
-
-
-def test_of_a_history_that_is_too_long_the_newest_runs_are_replayed_and_that_is_said() -> None:
-    told = [died(f"m{n}", f"t{n}", n * 86_400) for n in range(6)]
-    seen = past(tallied.entries(told), most=3)
-    assert [step.id for step in seen.steps] == ["m3", "m4", "m5"]
-    assert seen.says == "only the runs since 2026-03-05: more than 3 are too many to replay"
+    assert (steps[2].started, steps[2].ended) == (_at(19_500), _at(20_000))
+    assert [step.in_force.max_crashes for step in steps] == [2, 2, 3, 3, 3]
+    assert now == InForce(max_crashes=3)
+    assert days == [DAY]
