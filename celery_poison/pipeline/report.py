@@ -30,10 +30,6 @@ select date, count(case when kind = 'worker' then 1 end) as workers,
   median(recovery_ms) as recovery_ms, max(recovery_ms) as longest_ms
 from {incidents} where {recent} and {window} group by date order by date
 """
-_HOURS = """
-select task, hour(ended_at) as hour, count(*) as n from {deaths}
-where proof <> 'cleared' and {recent} and {window} group by task, hour(ended_at)
-"""
 
 
 def gather(
@@ -49,19 +45,18 @@ def gather(
     """Return everything that the page shows, as plain data that JSON can hold.
 
     Args:
-        ask: runs a query over ``{tallies}``, ``{incidents}`` and ``{deaths}``.
+        ask: runs a query over ``{tallies}`` and ``{incidents}``.
         blamed, changed: what blame and anomalies say of the same window.
         as_of: of which history all of it is, in words.
         left_out: sentences on what the lake could not read.
     """
-    totals, days, hours = (ask(window.fill(query)).to_pylist() for query in (_TOTALS, _DAYS, _HOURS))
+    totals, days = (ask(window.fill(query)).to_pylist() for query in (_TOTALS, _DAYS))
     replay = as_dict(replayed) if replayed else {"outcomes": [], "recommended": None}
     return {
         "window": {name: day and str(day) for name, day in asdict(window).items()},
         "as_of": as_of,
         "totals": as_json(totals[0]),
         "days": [as_json(row) for row in days],
-        "hours": hours,
         "blame": [as_json(row) for row in top(blamed, 12)],
         "anomalies": [as_json(row) for row in changed[:50]],
         "backtest": replay["outcomes"],
@@ -102,12 +97,8 @@ h2{margin:32px 0 0}p{margin:4px 0 10px;opacity:.75}section{overflow-x:auto;margi
 table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
 td,th{padding:4px 8px;text-align:right;border-bottom:1px solid #8884;white-space:nowrap}
 .w{text-align:left;white-space:normal;min-width:9em}
-td[style]{background:linear-gradient(90deg,color-mix(in srgb,var(--bad) 40%,#0000) var(--part),#0000 0)}
 .guilty{color:var(--bad)}.suspicious{color:var(--warn)}.best{color:var(--good);font-weight:600}
 """
-_HOURS_OF_DAY = [f"{hour:02}" for hour in range(24)]
-#: Behind numbers of these columns a bar shows how large they are.
-_BARS = ("workers", "processes", *_HOURS_OF_DAY)
 #: Which figures, what they are, and the columns.
 _SECTIONS = (
     (
@@ -133,15 +124,9 @@ _SECTIONS = (
         " before_deaths before_expected change_p",
     ),
     (
-        "hours",
-        "When",
-        "Deaths by task and hour of the day (UTC), without those who were cleared.",
-        " ".join(["task", *_HOURS_OF_DAY]),
-    ),
-    (
         "anomalies",
         "What has changed",
-        "Drifts and waves, the largest first.",
+        "More deaths, and slower recoveries, than before; the largest first.",
         "kind key date value usual times says",
     ),
     (
@@ -161,13 +146,9 @@ def render(told: Mapping[str, Any]) -> str:
     body = [f"<p>{_safe('; '.join(filter(None, (span, told['as_of']))))}</p>"]
     if told["left_out"]:
         body += ["<h2>What is missing here</h2>", _items(told["left_out"])]
-    tasks: dict[str, dict[str, Any]] = {}
-    for row in sorted(told["hours"], key=lambda row: row["task"] or "?"):
-        task = row["task"] or "?"
-        tasks.setdefault(task, {"task": task})[_HOURS_OF_DAY[row["hour"]]] = row["n"]
     replayed = sorted(told["backtest"], key=lambda row: (row["innocents"], row["deaths"]))
     replayed = [{**row, "standing": "best" if row["says"] == best["says"] else ""} for row in replayed]
-    figures = {**told, "totals": [totals], "hours": [*tasks.values()], "backtest": replayed}
+    figures = {**told, "totals": [totals], "backtest": replayed}
     for name, title, words, columns in _SECTIONS:
         body += [f"<h2>{title}</h2><p>{_safe(words)}</p>", _table(figures[name], columns.split())]
     return _PAGE.format(style=_STYLE, body="".join([*body, _items(best["reasons"])]))
@@ -183,15 +164,8 @@ def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     kinds = {
         name: ' class="w"' if any(isinstance(row.get(name), str) for row in rows) else "" for name in names
     }
-    most = max((row.get(name) or 0 for row in rows for name in _BARS), default=0)
-
-    def cell(row: Mapping[str, Any], name: str) -> str:
-        value = row.get(name)
-        part = f' style="--part:{100 * value / most:.0f}%"' if name in _BARS and value else ""
-        return f"<td{kinds[name]}{part}>{_number(value)}</td>"
-
     lines = ["".join(f"<th{kinds[name]}>{_safe(name.replace('_', ' '))}</th>" for name in names)]
-    lines += ["".join(cell(row, name) for name in names) for row in rows]
+    lines += ["".join(f"<td{kinds[name]}>{_number(row.get(name))}</td>" for name in names) for row in rows]
     marks = ["", *(row.get("standing", "") for row in rows)]
     drawn = (f'<tr class="{mark}">{line}</tr>' for mark, line in zip(marks, lines, strict=True))
     return f"<section><table>{''.join(drawn)}</table></section>" if rows else "none"
