@@ -1,4 +1,4 @@
-"""What changed before or with the deaths: drifts, new deaths, slower recoveries (NEW-7).
+"""What changed with the deaths: new deaths, slower recoveries (NEW-7).
 
 As in :mod:`celery_poison.pipeline.blame`, the queries are SQL that Spark and DuckDB read alike.
 """
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from celery_poison.pipeline.blame import ALWAYS, Ask
 from celery_poison.pipeline.model import FALSE_SHARE, q_values
@@ -20,33 +19,6 @@ LEAST = 8
 #: How many times the usual counts as changed.
 TIMES = 2.0
 
-#: Of the table ``anomalies``.
-SCHEMA = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("key", pa.string()),
-        ("date", pa.date32()),
-        *((name, pa.float64()) for name in ("value", "usual", "times")),
-        ("says", pa.string()),
-    ]
-)
-
-_DIED = " union all ".join(
-    f"select task, '{measure}' as kind, cast({column} as double) as value, date from {{deaths}}"
-    f" where proof = 'proven' and {column} is not null and {{recent}} and {{window}}"
-    for measure, column in (("payload", "payload_bytes"), ("duration", "runtime_ms"), ("memory", "memory_kb"))
-)
-DRIFTS = f"""
-with died as (
-  select task, kind, median(value) as value, count(*) as n, max(date) as date from ({_DIED}) d
-  where task is not null group by task, kind
-), alive as (
-  select task, measure, median(cast(value as double)) as usual from {{usual}} u
-  where {{recent}} and {{window}} group by task, measure
-)
-select kind, died.task as key, date, value, usual, n from died join alive
-on died.task = alive.task and kind = measure
-"""
 #: In the window, and before it: without one there is nothing to compare.
 RECOVERIES = """
 with recovered as (
@@ -71,20 +43,15 @@ def anomalies(
         blamed: what :func:`celery_poison.pipeline.blame.blame` said of the same window.
 
     Returns:
-        ``kind, key, date, value, usual, times, says``. ``payload``, ``duration`` and ``memory`` compare the
-        median of what died of a task with the days' medians of what ended alive; ``deaths`` those of an
-        element with those that it would have had at its rate before the window; ``recovery`` the median of a
-        queue's incidents with that before the window.
+        ``kind, key, date, value, usual, times, says``. ``deaths`` compares those of an element with those
+        that it would have had at its rate before the window; ``recovery`` the median of a queue's incidents
+        with that before the window. Without one nothing is compared.
     """
-    found = []
-    for query, says in (
-        (DRIFTS, "{kind} of the {n} that died, against those that ended alive"),
-        (RECOVERIES, f"milliseconds, since {window.since} against before"),
-    ):
-        for row in ask(window.fill(query)).to_pylist():
-            n = row.pop("n")
-            if n >= LEAST and row["usual"]:
-                found.append({**row, "says": says.format(n=n, **row)})
+    found = [
+        {**row, "says": f"milliseconds, since {window.since} against before"}
+        for row in ask(window.fill(RECOVERIES)).to_pylist()
+        if row.pop("n") >= LEAST and row["usual"]
+    ]
     found += _more_deaths(blamed)
     for row in found:
         row["times"] = row["value"] / row["usual"]

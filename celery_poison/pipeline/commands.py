@@ -21,7 +21,7 @@ from celery_poison.pipeline import sink
 from celery_poison.pipeline.backtest import WEIGHT, Replayed, as_dict, say
 from celery_poison.pipeline.backtest import backtest as back_test
 from celery_poison.pipeline.blame import DIMENSIONS
-from celery_poison.pipeline.derived import JUDGED, STORED, Derived, sentences, told_gap
+from celery_poison.pipeline.derived import STORED, Derived, sentences, told_gap
 from celery_poison.pipeline.ingest.ingest import Batch, Ingest, Ingested, Wanted
 from celery_poison.pipeline.lake import Lake, LakeError, LeftOut, Table
 from celery_poison.pipeline.replay import InForce
@@ -151,7 +151,7 @@ def _tables(lake: Lake) -> list[Table]:
     found = [lake.journal]
     for app in lake.apps():
         one = Lake(None, lake.root, app)
-        found += [one.table(name) for name in (*STORED, *JUDGED)]
+        found += [one.table(name) for name in (*STORED, "blame")]
     return [table for table in found if table.exists]
 
 

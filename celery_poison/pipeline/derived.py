@@ -14,8 +14,8 @@ sketches       the same days: counts and sketches of these runs
 =============  ===================================================================================
 
 Each says in its commit up to where in the journal it reaches. ``attempts`` and ``messages`` are views: the
-journal's healthy runs as they stand there, united with the exceptions; ``tallies``, ``task_daily`` and
-``usual`` add up days.
+journal's healthy runs as they stand there, united with the exceptions; ``tallies`` and ``task_daily``
+add up days.
 """
 
 from __future__ import annotations
@@ -57,10 +57,9 @@ STORED: dict[str, tuple[str, ...]] = {
     "sketches": ("date",),
 }
 _OF_TROUBLES = ("exceptions", "messages_told", "incidents", "kin", "fingerprints")
-VIEWS = ("attempts", "messages", "tallies", "task_daily", "usual", "noted")
-JUDGED = ("blame", "anomalies")
+VIEWS = ("attempts", "messages", "tallies", "task_daily", "noted")
 #: What :meth:`Derived.register` makes views of.
-SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame", "anomalies")
+SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame")
 #: What makes one entry change what another one means.
 _LINKS = ("id", "mid", "incident")
 
@@ -90,7 +89,7 @@ class AsOf:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is said of the days of ``window``: rows of the tables ``blame`` and ``anomalies``."""
+    """What is said of the days of ``window``: rows of the table ``blame``, and anomalies."""
 
     window: Window
     blame: list[dict[str, Any]]
@@ -273,18 +272,16 @@ class Derived:
         return tables.plain(runs), replacing
 
     def judge(self, window: Window = ALWAYS, cause: str | None = None) -> Judgement:
-        """Say who is to blame, and what has changed; stored as tables where that is of the whole history."""
+        """Say who is to blame, and what has changed; the first is stored where it is of the whole history."""
         self._ready()
         with self._timed("blame"):
             blamed = blame.blame(self.ask, window, cause)
         with self._timed("anomalies"):
             changed = anomalies.anomalies(self.ask, blamed, window)
         if window == ALWAYS and cause is None:
-            for name, rows, schema in (
-                ("blame", blamed, blame.SCHEMA),
-                ("anomalies", changed, anomalies.SCHEMA),
-            ):
-                self.store(name, self._session.createDataFrame(pa.Table.from_pylist(rows, schema)))
+            rows = self._session.createDataFrame(pa.Table.from_pylist(blamed, blame.SCHEMA))
+            with self._timed("blame, stored"):
+                self._table("blame").write(rows, self._lake.app, self._goal, [])
         return Judgement(window, blamed, changed)
 
     def ask(self, query: str) -> Any:
@@ -310,16 +307,6 @@ class Derived:
         at = self.as_of.at
         return Window.of(since, until, at.date() if at else None)
 
-    def store(self, name: str, rows: Any) -> None:
-        """Write a small table of the same version as the others, in place of what it was.
-
-        Args:
-            rows: a DataFrame.
-        """
-        self._ready()
-        with self._timed(name):
-            self._table(name).write(rows, self._lake.app, self._goal, [])
-
     @property
     def as_of(self) -> AsOf:
         """Of which journal the tables are."""
@@ -340,7 +327,7 @@ class Derived:
         self._ready()
         if name in VIEWS:
             return getattr(self, f"_view_{name}")()
-        if name in JUDGED and not self._is_current(name):
+        if name == "blame" and not self._is_current(name):
             self.judge()
         return self._table(name).frame()
 
@@ -368,14 +355,8 @@ class Derived:
         sums = (F.sum(name).alias(name) for name in ("n", "fingerprints", "runtime_ms"))
         return every.groupBy(*KEYS).agg(*sums, F.min("since").alias("since"), F.max("until").alias("until"))
 
-    def _counted(self) -> Any:
-        return self["sketches"].unionByName(tables.daily(self["exceptions"]))
-
     def _view_task_daily(self) -> Any:
-        return tables.task_daily(self._counted())
-
-    def _view_usual(self) -> Any:
-        return tables.usual(self._counted())
+        return tables.task_daily(self["sketches"].unionByName(tables.daily(self["exceptions"])))
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

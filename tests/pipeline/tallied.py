@@ -46,10 +46,6 @@ _TABLES = {
       count(distinct id) filter (where blame = 'exact' and crashes > 1) as guilty_messages from ended
       where fingerprint in (select fingerprint from deaths) group by fingerprint""",
     "noted": "select * from journal where event not in ('finished')",
-    "usual": f"""select date, task, unnest([{{'measure': 'payload', 'value': median(payload_bytes)}},
-      {{'measure': 'duration', 'value': median(runtime_ms)}},
-      {{'measure': 'memory', 'value': median(memory_kb)}}],
-      recursive := true), count(*) as n from ended where {_ALIVE} group by date, task""",
     "incidents": """select incident as death, 'worker' as kind, min("at") as "at",
       cast(min("at") as date) as date,
       epoch_ms(max("at") filter (where event = 'failover_finished')) - epoch_ms(min("at")) as recovery_ms

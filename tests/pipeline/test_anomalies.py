@@ -24,18 +24,15 @@ def _found(rows: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["kind"], row["key"]): row for row in rows}
 
 
-def test_planted_drifts_and_slow_recoveries_stand_out(history: Path) -> None:
-    from examples.histories.world import BAD_PAYLOAD
-
+def test_planted_slow_recoveries_stand_out(history: Path) -> None:
     ask = tallied.history(history)
     found = _found(anomalies(ask))
-    assert found["payload", BAD_PAYLOAD[0]]["times"] > 5
-    assert all(row["times"] >= TIMES for row in found.values())
-    assert not {key for kind, key in found if kind == "recovery"}, "they are compared with those before"
+    assert not found, "everything is compared with what was before"
     # Recoveries take six times as long at the end as at the start.
     days = ask("select min(date) as first from {incidents}")["first"][0].as_py()
     window = Window(days + timedelta(4))
     (row, *_) = (row for row in anomalies(ask, (), window) if row["kind"] == "recovery")
+    assert row["times"] >= TIMES
     assert row["says"] == f"milliseconds, since {window.since} against before"
 
 
@@ -63,6 +60,5 @@ def test_a_window_is_compared_with_what_came_before_it() -> None:
     ask = tallied.entries(told)
     found = _found(anomalies(ask, blame(ask, start), start))
     assert found["deaths", "task t.calm"]["says"].startswith("12 deaths, 1.1 at its rate before")
-    assert found["payload", "t.calm"]["times"] == 9
     assert not [key for kind, key in found if kind == "deaths" and "t.calm" not in key]
     assert [row["kind"] for row in anomalies(ask, (), Window.of(None, "2026-03-04", None))] == []

@@ -128,7 +128,7 @@ def test_spark_reads_the_queries_of_blame_and_of_the_back_test_as_duckdb_does(
 def test_an_empty_lake_gives_empty_tables(spark: Any, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path), "x")
     derived = Derived(spark, lake)
-    assert [derived[name].count() for name in ("attempts", "messages", "tallies", "usual")] == [0] * 4
+    assert [derived[name].count() for name in ("attempts", "messages", "tallies")] == [0] * 3
     assert derived.as_of.upto == ""
 
 

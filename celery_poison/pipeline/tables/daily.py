@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from celery_poison.pipeline.tables.attempts import ended_alive, ran_ms
 from celery_poison.pipeline.window import SIZE
 
-MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms", "memory": "memory_kb"}
+MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms"}
 #: What attempts of one row have in common. ``size`` is the number of its decade of bytes.
 KEYS = ("date", "end", "outcome", "proof", "cause", "task", "queue", "shape", "size", "host", "release")
 _COUNTS = ("attempts", "failures", "retries", "deaths", "proven", "interrupted", "rolled_back")
@@ -81,24 +81,6 @@ def task_daily(counted: DataFrame) -> DataFrame:
         "memory_max_kb",
         _quantile("payload", 0.95).alias("payload_p95_bytes"),
     )
-
-
-def usual(counted: DataFrame) -> DataFrame:
-    """Return what runs that ended alive took, of each task and day: ``date, task, measure, value, n``.
-
-    ``value`` is the median of ``n`` runs.
-
-    Args:
-        counted: what :func:`daily` returns.
-    """
-    merged = (F.kll_merge_agg_bigint(name).alias(name) for name in MEASURES)
-    whole = counted.where("alive").groupBy("date", "task").agg(*merged)
-    each = (
-        F.struct(F.lit(name).alias("measure"), _quantile(name, 0.5).alias("value"), _n(name).alias("n"))
-        for name in MEASURES
-    )
-    told = whole.select("date", "task", F.explode(F.array(*each)).alias("m"))
-    return told.select("date", "task", "m.*").where("value is not null")
 
 
 def _count(condition: Column) -> Column:
