@@ -10,23 +10,23 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql.types import StructType
 
-#: A row group is written out when it has so many rows or bytes; a file is closed when it has so many.
-_ROWS, _BYTES, _MOST_ROWS = 131_072, 64 << 20, 4_000_000
+#: A row group is written out when it has so many rows; a file is closed when it has so many.
+_ROWS, _MOST_ROWS = 131_072, 4_000_000
 #: Nearly every row has another value here, so that a dictionary of them would only cost.
 _UNIQUE = frozenset({"entry", "seq", "id", "mid", "token", "started_at", "ended_at", "first_at", "last_at"})
-_NOTHING = "__HIVE_DEFAULT_PARTITION__"
 _TOLD = "path string, size long, rows long, parts string"
 _KINDS: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -103,7 +103,7 @@ def gathered(told: Any) -> list[Written]:
     ]
 
 
-def told(files: Iterator[Written]) -> Iterator[pa.RecordBatch]:
+def told(files: Iterable[Written]) -> Iterator[pa.RecordBatch]:
     """Yield files in the form in which they go from a task to the driver."""
     for file in files:
         row = {"path": file.path, "size": file.size, "rows": file.rows, "parts": json.dumps(dict(file.parts))}
@@ -115,82 +115,43 @@ def tell(rows: Any, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     return gathered(rows.mapInArrow(task, _TOLD))
 
 
-def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]) -> Iterator[Written]:
+def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]) -> list[Written]:
     """Write rows into files, one or more for each combination of the partition columns' values."""
-    place = filesystem(uri)
-    open_files: dict[tuple[Any, ...], _File] = {}
-    for batch in batches:
-        for values, rows in _apart(batch, partitions):
-            file = open_files.get(values)
-            if file is None:
-                file = open_files[values] = _File(place, partitions, values, rows.schema)
-            file.add(rows)
-            if file.rows >= _MOST_ROWS:
-                yield open_files.pop(values).close()
-    for file in open_files.values():
-        yield file.close()
-
-
-def _apart(
-    batch: pa.RecordBatch, partitions: Sequence[str]
-) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """Yield the rows of each combination of values, without these columns."""
-    if not batch.num_rows:
-        return
-    inner = batch.select([name for name in batch.schema.names if name not in partitions])
-    keys = pa.table({name: batch.column(name) for name in partitions})
-    # No threads: there are a few thousand rows, and another task has the other processor.
-    kinds = (
-        keys.group_by(list(partitions), use_threads=False).aggregate([]).to_pylist() if partitions else [{}]
-    )
-    for kind in kinds:
-        rows = inner
-        if len(kinds) > 1:
-            same = [pc.equal(batch.column(name), v) for name, v in kind.items() if v is not None]
-            same += [pc.is_null(batch.column(name)) for name, v in kind.items() if v is None]
-            rows = inner.filter(reduce(pc.and_, same))
-        yield tuple(kind[name] for name in partitions), rows
-
-
-class _File:
-    def __init__(
-        self, place: Any, partitions: Sequence[str], values: tuple[Any, ...], schema: pa.Schema
-    ) -> None:
-        self._place, self.rows = place, 0
-        self._parts = {name: _text(value) for name, value in zip(partitions, values, strict=True)}
-        directory = "".join(f"{name}={value or _NOTHING}/" for name, value in self._parts.items())
-        self._path = f"{directory}part-{uuid.uuid4()}.zstd.parquet"
-        place.create_dir(directory or ".", recursive=True)
-        self._out = place.open_output_stream(self._path)
-        self._writer = pq.ParquetWriter(
-            self._out,
-            schema,
+    first = next(batches, None)
+    if first is None:
+        return []
+    schema, written = first.schema, list[Any]()
+    kind = ds.ParquetFileFormat()
+    apart = ds.partitioning(pa.schema([schema.field(name) for name in partitions]), flavor="hive")
+    ds.write_dataset(
+        chain([first], batches),
+        "",
+        schema=schema,
+        filesystem=filesystem(uri),
+        format=kind,
+        file_options=kind.make_write_options(
             compression="zstd",
             use_dictionary=[name for name in schema.names if name not in _UNIQUE],
             write_page_checksum=True,
+        ),
+        partitioning=apart,
+        basename_template=f"part-{uuid.uuid4()}-{{i}}.zstd.parquet",
+        existing_data_behavior="overwrite_or_ignore",
+        min_rows_per_group=_ROWS,
+        max_rows_per_group=_ROWS,
+        max_rows_per_file=_MOST_ROWS,
+        use_threads=False,  # another task has the other processor
+        file_visitor=written.append,
+    )
+    return [
+        Written(
+            each.path,
+            each.size,
+            each.metadata.num_rows,
+            {n: _text(v) for n, v in ds.get_partition_keys(apart.parse(each.path)).items()},
         )
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = self._waiting_bytes = 0
-
-    def add(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(rows)
-        self._waiting_rows += rows.num_rows
-        self._waiting_bytes += rows.nbytes
-        self.rows += rows.num_rows
-        if self._waiting_rows >= _ROWS or self._waiting_bytes >= _BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=self._waiting_rows)
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
-
-    def close(self) -> Written:
-        self._flush()
-        self._writer.close()
-        size = self._out.tell()
-        self._out.close()
-        return Written(self._path, size, self.rows, self._parts)
+        for each in written
+    ]
 
 
 def _text(value: Any) -> str | None:
@@ -222,14 +183,15 @@ def _read(files: Iterator[pa.RecordBatch], uri: str, schema: pa.Schema) -> Itera
 
 def listed(delta: Any, uris: Sequence[str]) -> list[tuple[str, str]]:
     """Return of files of a table the path below it and, as JSON, the values of their partition columns."""
-    names, start = {uri.rpartition("/")[2] for uri in uris}, "partition."
+    depth, start = len(delta.metadata().partition_columns) + 1, "partition."
+    paths = {"/".join(uri.rsplit("/", depth)[-depth:]) for uri in uris}
     return [
         (
             each["path"],
             json.dumps({k.removeprefix(start): _text(v) for k, v in each.items() if k.startswith(start)}),
         )
         for each in pa.table(delta.get_add_actions(flatten=True)).to_pylist()
-        if each["path"].rpartition("/")[2] in names
+        if each["path"] in paths
     ]
 
 
