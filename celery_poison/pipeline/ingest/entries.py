@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,8 +37,6 @@ ARROW = pa.schema(
 )
 
 _LONGEST = 2**63
-#: How an entry begins.
-_LAST = re.compile(rb"\r\n\*2\r\n\$\d{1,2}\r\n(\d+-\d+)\r\n\*\d+\r\n")
 
 
 @dataclass(frozen=True)
@@ -67,24 +64,6 @@ def chunk_of(answer: bytes | memoryview) -> Chunk:
     if rows is None:
         rows = _by_words(bytes(body), count)
     return Chunk(rows, rows.column(0)[count - 1].as_py())
-
-
-def is_full(answer: memoryview, fetch: int) -> bool:
-    """Return whether an answer holds as many entries as were asked for."""
-    head = b"*%d\r\n" % fetch
-    return answer[: len(head)] == head
-
-
-def last_seen(answer: memoryview) -> str:
-    """Return what seems to be the id of the last entry, long before ``chunk_of`` knows it; or nothing.
-
-    A hostile value can make it wrong.
-    """
-    for size in (4_000, 64_000):
-        seen = _LAST.findall(answer[-size:])
-        if seen:
-            return str(seen[-1].decode())
-    return ""
 
 
 # ---- as columns ------------------------------------------------------------------------------------

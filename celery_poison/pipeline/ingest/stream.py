@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from celery_poison.ledger.connection import clear_errors, open_redis
-from celery_poison.pipeline.ingest.entries import Chunk, chunk_of, is_full, last_seen
+from celery_poison.pipeline.ingest.entries import Chunk, chunk_of
 from celery_poison.pipeline.schema import UNKNOWN
 
 #: Entries asked for at a time: Redis serves nobody else for about 5 ms.
@@ -131,28 +131,13 @@ class Stream:
         with clear_errors("reading the journal"):
             connection = pool.get_connection()
         line = _Line(connection)
-
-        def ask(after: str) -> str:
-            line.ask("XRANGE", self._key, f"({after}", upto, "COUNT", fetch)
-            return after
-
         try:
-            with clear_errors("reading the journal"):
-                asked = ask(after)
-            while asked:
+            while after:
                 with clear_errors("reading the journal"):
-                    answer = line.answer()
-                    # While this answer is being parsed, Redis makes ready what follows it.
-                    guess = last_seen(answer) if is_full(answer, fetch) else ""
-                    asked = ask(guess) if guess else ""
-                    chunk = chunk_of(answer)
-                    last = chunk.last if chunk.rows.num_rows == fetch else ""
-                    if asked != last:
-                        if asked:
-                            line.answer()  # to a wrong guess
-                        asked = ask(last) if last else ""
+                    chunk = chunk_of(line.ask("XRANGE", self._key, f"({after}", upto, "COUNT", fetch))
                 if chunk.last:
                     yield chunk
+                after = chunk.last if chunk.rows.num_rows == fetch else ""
         finally:
             connection.disconnect()  # an answer may be half read
             pool.release(connection)
@@ -166,19 +151,15 @@ class _Line:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._end = b""
         self._buffer = bytearray(1 << 21)
 
-    def ask(self, *command: object) -> None:
+    def ask(self, *command: object) -> memoryview:
+        """Return the answer to a command; it is overwritten by the next."""
         sign = os.urandom(16).hex()
-        packed = self._connection.pack_commands([command, ("ECHO", sign)])
-        self._connection.send_packed_command(packed)
-        self._end = b"$%d\r\n%s\r\n" % (len(sign), sign.encode())
-
-    def answer(self) -> memoryview:
-        """Return the answer to the one command that was asked; it is overwritten by the next."""
-        filled, size = 0, len(self._end)
-        while filled < size or not self._buffer.endswith(self._end, filled - size, filled):
+        self._connection.send_packed_command(self._connection.pack_commands([command, ("ECHO", sign)]))
+        end = b"$%d\r\n%s\r\n" % (len(sign), sign.encode())
+        filled, size = 0, len(end)
+        while filled < size or not self._buffer.endswith(end, filled - size, filled):
             if filled == len(self._buffer):
                 self._buffer = self._buffer + bytes(filled)
             more = self._connection._sock.recv_into(memoryview(self._buffer)[filled:])
