@@ -19,38 +19,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from celery_poison.ledger import journal
+
 #: The schema versions that this pipeline understands; entries of others are stored, and left out on reading.
 VERSIONS = (1, 2)
 
-#: The journal's fields after ``v``, in their order. Names here only so that a newer or older ledger beside
-#: this pipeline changes nothing; a test holds them against ``celery_poison.ledger.journal``.
-FIELDS: tuple[tuple[str, DataType], ...] = (
-    ("event", StringType()),
-    ("id", StringType()),
-    ("mid", StringType()),
-    ("token", StringType()),
-    ("task", StringType()),
-    ("queue", StringType()),
-    ("worker", StringType()),
-    ("pid", LongType()),
-    ("state", StringType()),
-    ("cause", StringType()),
-    ("outcome", StringType()),
-    ("deliveries", LongType()),
-    ("crashes", LongType()),
-    ("strikes", LongType()),
-    ("failures", LongType()),
-    ("runtime_ms", LongType()),
-    ("incident", StringType()),
-    ("actor", StringType()),
-    ("note", StringType()),
-    # since v2
-    ("payload_bytes", LongType()),
-    ("memory_kb", LongType()),
-    ("fingerprint", StringType()),
-    ("shape", StringType()),
-    ("release", StringType()),
-    ("evidence", StringType()),
+_NUMBERS = ("pid", "deliveries", "crashes", "strikes", "failures", "runtime_ms", "payload_bytes", "memory_kb")
+#: The journal's fields after ``v``, in their order.
+FIELDS: tuple[tuple[str, DataType], ...] = tuple(
+    (name, LongType() if name in _NUMBERS else StringType()) for name in journal.FIELDS[1:]
 )
 
 #: How many entries were ever added to the journal, where that is not known.
