@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import special, stats
 
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
@@ -92,11 +92,10 @@ def q_values(p: Floats, seen: int) -> Floats:
     Args:
         seen: how many were looked at; those that are not in ``p`` had no death, and so a p of 1.
     """
-    order = np.argsort(p)
-    ranked = p[order] * max(seen, len(p)) / np.arange(1, len(p) + 1)
-    found = np.empty_like(p)
-    found[order] = np.minimum(1.0, np.minimum.accumulate(ranked[::-1])[::-1])
-    return found
+    if not len(p):
+        return p
+    told: Floats = np.minimum(1.0, stats.false_discovery_control(p) * max(seen, len(p)) / len(p))
+    return told
 
 
 def chance(deaths: Floats, expected: Floats) -> Floats:
