@@ -32,7 +32,7 @@ def stages(
 
 
 def _chunks(url: str, after: str, upto: str) -> Iterator[Any]:
-    return (chunk.rows for chunk in Stream(url, Keys().journal).chunks(after, upto))
+    return Stream(url, Keys().journal).chunks(after, upto)
 
 
 def _parse(url: str, after: str, upto: str, _place: str) -> tuple[int, float]:

@@ -14,7 +14,6 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from celery_poison.ledger import journal
-from celery_poison.pipeline.ingest import entries
 from celery_poison.pipeline.ingest.ingest import Ingest, Wanted
 from celery_poison.pipeline.ingest.stream import LAST_SEQUENCE, Stream, Tip, halfway, ranges
 from celery_poison.pipeline.lake import Lake, Position
@@ -34,7 +33,7 @@ HOSTILE = [
 
 def _rows(url: str, **asked: Any) -> list[dict[str, Any]]:
     chunks = Stream(url, KEY).chunks("0-0", "+", **asked)
-    return [row for chunk in chunks for row in chunk.rows.to_pylist()]
+    return [row for chunk in chunks for row in chunk.to_pylist()]
 
 
 def _plain(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -57,7 +56,7 @@ def test_the_quick_way_is_the_one_that_is_taken(redis_url: str, monkeypatch: pyt
         raise AssertionError("word for word")
 
     add(redis.Redis.from_url(redis_url), 5)
-    monkeypatch.setattr(entries, "_by_words", never)
+    monkeypatch.setattr("celery_poison.pipeline.ingest.stream.by_words", never)
     assert len(_rows(redis_url)) == 5
 
 

@@ -3,7 +3,7 @@
 Parsed as columns: the answer is split into lines, and column k of an entry is every n-th line from k on.
 That is ten times faster than an object for each word, and right whenever the entries have the same form
 and no value holds a line break of its own, which the number of lines and the names at their places show.
-Everything else is parsed word for word.
+Everything else is asked for once more, and parsed word for word by redis-py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import functools
 import json
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -39,33 +38,6 @@ ARROW = pa.schema(
 _LONGEST = 2**63
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """One answer: its rows, and the id to go on after (empty where there was nothing)."""
-
-    rows: pa.RecordBatch
-    last: str
-
-
-def chunk_of(answer: bytes | memoryview) -> Chunk:
-    """Return the entries of an answer to XRANGE.
-
-    Raises:
-        RuntimeError: Redis answered with an error.
-    """
-    head, _, _ = bytes(answer[:200]).partition(b"\r\n")
-    if head[:1] != b"*":
-        raise RuntimeError(f"Redis refuses to tell its journal: {head[1:].decode(errors='replace')}")
-    count = int(head[1:])
-    if count <= 0:
-        return Chunk(_by_words(b"", 0), "")
-    body = memoryview(answer)[len(head) + 2 :]
-    rows = _by_columns(body, count)
-    if rows is None:
-        rows = _by_words(bytes(body), count)
-    return Chunk(rows, rows.column(0)[count - 1].as_py())
-
-
 # ---- as columns ------------------------------------------------------------------------------------
 
 
@@ -90,11 +62,13 @@ def _fixed_lines(version: int, count: int) -> tuple[pa.Array, pa.Array]:
     return pa.array(spots, pa.int32()), pa.array([*fixed.values()] * count, pa.large_binary())
 
 
-def _by_columns(body: memoryview, count: int) -> pa.RecordBatch | None:
-    words = bytes(body[:64]).split(b"\r\n", 4)
+def by_columns(answer: bytes | memoryview) -> pa.RecordBatch | None:
+    """Return the entries of an answer to XRANGE; None where they are not all of the same, known form."""
+    head, *words = bytes(answer[:64]).split(b"\r\n", 5)
     version = next((v for v, width in WIDTHS.items() if words[3:4] == [b"*%d" % (2 * width)]), None)
     if version is None:
         return None
+    count, body = int(head[1:]), memoryview(answer)[len(head) + 2 :]
     _, places, height = _form(version)
     lines = pc.split_pattern(_one_value(body), pattern=b"\r\n").values
     if len(lines) != count * height + 1:
@@ -149,13 +123,18 @@ def _times(ids: pa.Array) -> dict[str, pa.Array]:
 # ---- word for word ---------------------------------------------------------------------------------
 
 
-def _by_words(body: bytes, count: int) -> pa.RecordBatch:
-    rows = [_row(entry, values) for entry, values in _entries(body, count)]
+def by_words(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> pa.RecordBatch:
+    """Return entries as redis-py has them."""
+    rows = [_row(_word(entry), {_word(k): _word(v) for k, v in told.items()}) for entry, told in entries]
     columns = zip(*rows, strict=True) if rows else [()] * len(ARROW)
     arrays = [pa.array(column, kind.type) for column, kind in zip(columns, ARROW, strict=True)]
     by_name = dict(zip(ARROW.names, arrays, strict=True))
     by_name["healthy"] = healthy(by_name["v"], by_name["event"], by_name["outcome"])
     return pa.RecordBatch.from_arrays([*by_name.values()], schema=ARROW)
+
+
+def _word(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")
 
 
 def healthy(v: pa.Array, event: pa.Array, outcome: pa.Array) -> pa.Array:
@@ -165,35 +144,11 @@ def healthy(v: pa.Array, event: pa.Array, outcome: pa.Array) -> pa.Array:
     return pc.and_(pc.and_(known, finished), pc.fill_null(pc.not_equal(outcome, "lost"), True))
 
 
-def _entries(body: bytes, count: int) -> Iterator[tuple[str, list[str]]]:
-    at = 0
-
-    def number() -> int:
-        nonlocal at
-        end = body.index(b"\r\n", at)
-        value = int(body[at + 1 : end])
-        at = end + 2
-        return value
-
-    def word() -> str:
-        nonlocal at
-        size = number()
-        value = body[at : at + size]
-        at += size + 2
-        return value.decode(errors="backslashreplace")
-
-    for _ in range(count):
-        number()
-        entry = word()
-        yield entry, [word() for _ in range(max(0, number()))]
-
-
-def _row(entry: str, words: Sequence[str]) -> tuple[object, ...]:
-    told = dict(zip(words[::2], words[1::2], strict=True))
-    rest = dict(told) if 2 * len(told) != len(words) else {}  # a name told twice: keep what there is
-    v = _number(told.pop("v", ""), 2**31)
+def _row(entry: str, told: dict[str, str]) -> tuple[object, ...]:
+    version = told.pop("v", "")
+    v, rest = _number(version, 2**31), {}
     if v is None:
-        rest["v"] = dict(zip(words[::2], words[1::2], strict=True)).get("v", "")
+        rest["v"] = version
     cells: list[object] = []
     for name in _NAMES:
         text = told.pop(name, "")

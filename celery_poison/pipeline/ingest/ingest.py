@@ -224,8 +224,7 @@ def bring(
             for number in batch.column(0).to_pylist():
                 after, upto = spans[number]
                 for chunk in wanted.stream().chunks(after, upto, wanted.fetch):
-                    name = pa.repeat(pa.scalar(app), chunk.rows.num_rows)
-                    yield chunk.rows.append_column("app", name)
+                    yield chunk.append_column("app", pa.repeat(pa.scalar(app), chunk.num_rows))
 
     return sink.told(sink.write(rows(), *table))
 

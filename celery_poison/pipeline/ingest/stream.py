@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import redis
 
 from celery_poison.ledger.connection import clear_errors, open_redis
-from celery_poison.pipeline.ingest.entries import Chunk, chunk_of
+from celery_poison.pipeline.ingest.entries import by_columns, by_words
 from celery_poison.pipeline.schema import UNKNOWN
 
 #: Entries asked for at a time: Redis serves nobody else for about 5 ms.
@@ -125,7 +126,7 @@ class Stream:
         with clear_errors("trimming the journal"):
             return int(self._client.xtrim(self._key, minid=keep_from, approximate=False))
 
-    def chunks(self, after: str, upto: str, fetch: int = FETCH) -> Iterator[Chunk]:
+    def chunks(self, after: str, upto: str, fetch: int = FETCH) -> Iterator[pa.RecordBatch]:
         """Yield the entries of ``(after, upto]``, oldest first."""
         pool = self._client.connection_pool
         with clear_errors("reading the journal"):
@@ -134,10 +135,12 @@ class Stream:
         try:
             while after:
                 with clear_errors("reading the journal"):
-                    chunk = chunk_of(line.ask("XRANGE", self._key, f"({after}", upto, "COUNT", fetch))
-                if chunk.last:
-                    yield chunk
-                after = chunk.last if chunk.rows.num_rows == fetch else ""
+                    rows = by_columns(line.ask("XRANGE", self._key, f"({after}", upto, "COUNT", fetch))
+                    if rows is None:
+                        rows = by_words(self._client.xrange(self._key, f"({after}", upto, count=fetch))
+                if rows.num_rows:
+                    yield rows
+                after = rows["entry"][-1].as_py() if rows.num_rows == fetch else ""
         finally:
             connection.disconnect()  # an answer may be half read
             pool.release(connection)
