@@ -10,7 +10,7 @@ In reading order::
     tables      pure functions from DataFrame to DataFrame
     derived     the tables of a lake, kept up to date by what is new
     maintain    compaction, vacuum, forgetting, going back
-    blame       who is guilty, who is suspected; anomalies: what changed
+    blame       who is guilty, who is suspected
     model       one regression of deaths over all dimensions
     backtest    what other policies would have cost; replay: one history under one of them
     report      a page of it all

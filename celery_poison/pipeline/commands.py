@@ -174,7 +174,7 @@ def blame(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:
     """Judge every fingerprint, task, form, size, release, queue and host that was in a death; print it."""
     derived = Derived(session, lake, _warn)
     days = derived.window(options.get("since"), options.get("until"))
-    told = top(derived.judge(days, options.get("cause")).blame, options["top"])
+    told = top(derived.judge(days, options.get("cause")), options["top"])
     lines = [*filter(None, [days.says(), derived.as_of.says()])]
     for dimension in DIMENSIONS:
         rows = [row for row in told if row["dimension"] == dimension]
@@ -223,11 +223,10 @@ def learn(derived: Derived, options: Mapping[str, Any]) -> Path:
     for sentence in derived.left_out:
         _warn(sentence)
     days = derived.window(options.get("since"), options.get("until"))
-    judged, replay = together(lambda: derived.judge(days), lambda: replayed(derived, options))
+    blamed, replay = together(lambda: derived.judge(days), lambda: replayed(derived, options))
     told = gather(
         derived.ask,
-        judged.blame,
-        judged.anomalies,
+        blamed,
         window=days,
         replayed=replay,
         as_of=derived.as_of.says(),

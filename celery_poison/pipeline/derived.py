@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline import anomalies, blame, tables
+from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
 from celery_poison.pipeline.schema import LAST_MS, VERSIONS
@@ -85,15 +85,6 @@ class AsOf:
         """Return in words of which history the tables are."""
         end = f"{self.at:%Y-%m-%d %H:%M} UTC" if self.at else "an empty journal"
         return f"as of version {self.version} of the lake, up to {end}"
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What is said of the days of ``window``: rows of the table ``blame``, and anomalies."""
-
-    window: Window
-    blame: list[dict[str, Any]]
-    anomalies: list[dict[str, Any]]
 
 
 class Derived:
@@ -271,18 +262,15 @@ class Derived:
             runs = runs.join(F.broadcast(self._session.createDataFrame(again)), "entry", "left_anti")
         return tables.plain(runs), replacing
 
-    def judge(self, window: Window = ALWAYS, cause: str | None = None) -> Judgement:
-        """Say who is to blame, and what has changed; the first is stored where it is of the whole history."""
+    def judge(self, window: Window = ALWAYS, cause: str | None = None) -> list[dict[str, Any]]:
+        """Return rows of the table ``blame``; they are stored where they are of the whole history."""
         self._ready()
         with self._timed("blame"):
-            blamed = blame.blame(self.ask, window, cause)
-        with self._timed("anomalies"):
-            changed = anomalies.anomalies(self.ask, blamed, window)
-        if window == ALWAYS and cause is None:
-            rows = self._session.createDataFrame(pa.Table.from_pylist(blamed, blame.SCHEMA))
-            with self._timed("blame, stored"):
+            told = blame.blame(self.ask, window, cause)
+            if window == ALWAYS and cause is None:
+                rows = self._session.createDataFrame(pa.Table.from_pylist(told, blame.SCHEMA))
                 self._table("blame").write(rows, self._lake.app, self._goal, [])
-        return Judgement(window, blamed, changed)
+        return told
 
     def ask(self, query: str) -> Any:
         """Return what a query finds, as an Arrow table; ``{incidents}`` in it is the table of that name.

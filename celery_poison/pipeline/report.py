@@ -35,7 +35,6 @@ from {incidents} where {recent} and {window} group by date order by date
 def gather(
     ask: Ask,
     blamed: Sequence[Mapping[str, Any]],
-    changed: Sequence[Mapping[str, Any]],
     *,
     window: Window = ALWAYS,
     replayed: Replayed | None = None,
@@ -46,7 +45,7 @@ def gather(
 
     Args:
         ask: runs a query over ``{tallies}`` and ``{incidents}``.
-        blamed, changed: what blame and anomalies say of the same window.
+        blamed: what blame says of the same window.
         as_of: of which history all of it is, in words.
         left_out: sentences on what the lake could not read.
     """
@@ -58,7 +57,6 @@ def gather(
         "totals": as_json(totals[0]),
         "days": [as_json(row) for row in days],
         "blame": [as_json(row) for row in top(blamed, 12)],
-        "anomalies": [as_json(row) for row in changed[:50]],
         "backtest": replay["outcomes"],
         "recommended": replay["recommended"],
         "left_out": [*left_out],
@@ -122,12 +120,6 @@ _SECTIONS = (
         " of times, to 95 %. Whom a trial cleared is not held against it.",
         "dimension key standing deaths expected times low high q alive causes"
         " before_deaths before_expected change_p",
-    ),
-    (
-        "anomalies",
-        "What has changed",
-        "More deaths, and slower recoveries, than before; the largest first.",
-        "kind key date value usual times says",
     ),
     (
         "backtest",
