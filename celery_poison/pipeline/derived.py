@@ -5,7 +5,6 @@ stored         made of
 =============  ===================================================================================
 company        new runs that ended alive, and those of the last days, beside new troubles
 exceptions     the journal's troubles and their company, of the days that anything new concerns
-messages_told  the same
 incidents      the troubles, exceptions, of the same days
 kin            exceptions, company, of the same days and the seven before
 fingerprints   kin, of the fingerprints that the days of anything new have or had
@@ -13,8 +12,8 @@ runs_daily     the days of new entries: tallies of the runs that ended alive
 sketches       the same days: counts and sketches of these runs
 =============  ===================================================================================
 
-Each says in its commit up to where in the journal it reaches. ``attempts`` and ``messages`` are views: the
-journal's healthy runs as they stand there, united with the exceptions; ``tallies`` and ``task_daily``
+Each says in its commit up to where in the journal it reaches. ``attempts`` is a view: the
+journal's healthy runs as they stand there, united with the exceptions; so is ``messages``, of the journal; ``tallies`` and ``task_daily``
 add up days.
 """
 
@@ -49,14 +48,13 @@ from celery_poison.text import clean
 STORED: dict[str, tuple[str, ...]] = {
     "company": ("date",),
     "exceptions": ("date",),
-    "messages_told": ("date",),
     "incidents": ("date",),
     "kin": ("date",),
     "fingerprints": (),
     "runs_daily": ("date",),
     "sketches": ("date",),
 }
-_OF_TROUBLES = ("exceptions", "messages_told", "incidents", "kin", "fingerprints")
+_OF_TROUBLES = ("exceptions", "incidents", "kin", "fingerprints")
 VIEWS = ("attempts", "messages", "tallies", "task_daily", "noted")
 #: What :meth:`Derived.register` makes views of.
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame")
@@ -122,9 +120,6 @@ class Derived:
         try:
             self._update_days("exceptions", days, lambda: tables.troubled(other, rest, company))
             together(
-                lambda: self._update_days(
-                    "messages_told", days, lambda: tables.grouped(rest.unionByName(company))
-                ),
                 lambda: self._update_days(
                     "incidents",
                     days,
@@ -336,7 +331,7 @@ class Derived:
         return tables.united(self._lake.entries(healthy=True), again, self["exceptions"])
 
     def _view_messages(self) -> Any:
-        return tables.every_message(self._lake.entries(healthy=True), self["messages_told"])
+        return tables.messages(self._lake.entries())
 
     def _view_tallies(self) -> Any:
         every = self["runs_daily"].unionByName(tables.tallies(self["exceptions"]))

@@ -8,7 +8,7 @@ from celery_poison.pipeline.tables.attempts import attempts, ends, noted, plain,
 from celery_poison.pipeline.tables.daily import daily, tallies, task_daily
 from celery_poison.pipeline.tables.incidents import incidents
 from celery_poison.pipeline.tables.kin import fingerprints, kin
-from celery_poison.pipeline.tables.messages import every_message, grouped, messages
+from celery_poison.pipeline.tables.messages import messages
 
 __all__ = [
     "attempts",
@@ -19,8 +19,6 @@ __all__ = [
     "united",
     "noted",
     "messages",
-    "grouped",
-    "every_message",
     "incidents",
     "fingerprints",
     "kin",

@@ -131,6 +131,10 @@ def ended_alive(end: Column, outcome: Column) -> Column:
     return finished | (end == "rolled_back")
 
 
+def count(condition: Column) -> Column:
+    return F.count(F.when(condition, True))
+
+
 def _is_death() -> Column:
     return F.col("event") == "crashed"
 

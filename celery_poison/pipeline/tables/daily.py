@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline.tables.attempts import ended_alive, ran_ms
+from celery_poison.pipeline.tables.attempts import count, ended_alive, ran_ms
 from celery_poison.pipeline.window import SIZE
 
 MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms"}
@@ -47,12 +47,12 @@ def daily(attempts: DataFrame) -> DataFrame:
     alive = ended_alive(F.col("end"), F.col("outcome")).alias("alive")
     return attempts.groupBy("date", "task", alive).agg(
         F.count(F.lit(1)).alias("attempts"),
-        _count(F.col("outcome") == "failure").alias("failures"),
-        _count(F.col("outcome") == "retry").alias("retries"),
-        _count(F.col("end") == "crashed").alias("deaths"),
-        _count(F.col("proof") == "proven").alias("proven"),
-        _count(F.col("end") == "interrupted").alias("interrupted"),
-        _count(F.col("end") == "rolled_back").alias("rolled_back"),
+        count(F.col("outcome") == "failure").alias("failures"),
+        count(F.col("outcome") == "retry").alias("retries"),
+        count(F.col("end") == "crashed").alias("deaths"),
+        count(F.col("proof") == "proven").alias("proven"),
+        count(F.col("end") == "interrupted").alias("interrupted"),
+        count(F.col("end") == "rolled_back").alias("rolled_back"),
         F.max("memory_kb").alias("memory_max_kb"),
         *(F.kll_sketch_agg_bigint(column).alias(name) for name, column in MEASURES.items()),
     )
@@ -81,10 +81,6 @@ def task_daily(counted: DataFrame) -> DataFrame:
         "memory_max_kb",
         _quantile("payload", 0.95).alias("payload_p95_bytes"),
     )
-
-
-def _count(condition: Column) -> Column:
-    return F.count(F.when(condition, True))
 
 
 def _n(sketch: str) -> Column:

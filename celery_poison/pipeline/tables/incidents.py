@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline.tables.attempts import host_of
+from celery_poison.pipeline.tables.attempts import count, host_of
 
 _PUT_BACK = r"^flagged (\d+), put back (\d+)"
 _COUNTS = ("suspects", "interrupted", "proven", "cleared", "open")
@@ -48,19 +48,15 @@ def _of_members(attempts: DataFrame) -> DataFrame:
         members.where(ended.isin("crashed", "interrupted") & F.col("death").isNotNull())
         .groupBy("death")
         .agg(
-            _count(ended == "crashed").alias("suspects"),
-            _count(ended == "interrupted").alias("interrupted"),
-            *(_count(proof == name).alias(name) for name in ("proven", "cleared", "open")),
+            count(ended == "crashed").alias("suspects"),
+            count(ended == "interrupted").alias("interrupted"),
+            *(count(proof == name).alias(name) for name in ("proven", "cleared", "open")),
             _names(F.when(ended == "crashed", F.col("task"))).alias("tasks"),
             _names(F.when(proof == "proven", F.col("task"))).alias("culprit_tasks"),
             _names(F.when(proof == "proven", F.col("fingerprint"))).alias("culprit_fingerprints"),
             F.max("runtime_ms").alias("longest_ms"),
         )
     )
-
-
-def _count(condition: Column) -> Column:
-    return F.count(F.when(condition, True))
 
 
 def _names(column: Column) -> Column:

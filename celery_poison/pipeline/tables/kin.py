@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline.tables.attempts import ended_alive
+from celery_poison.pipeline.tables.attempts import count, ended_alive
 
 KIN = (
     "token",
@@ -73,12 +73,12 @@ def fingerprints(attempts: DataFrame) -> DataFrame:
         F.min("started_at").alias("first_at"),
         F.max("ended_at").alias("last_at"),
         F.count(F.lit(1)).alias("attempts"),
-        _count(death).alias("deaths"),
-        _count(F.col("proof") == "proven").alias("proven"),
+        count(death).alias("deaths"),
+        count(F.col("proof") == "proven").alias("proven"),
         # Alone, and a candidate already: that was its trial.
-        _count((F.col("blame") == "exact") & (F.col("crashes") > 1)).alias("tried"),
-        _count(F.col("proof") == "cleared").alias("cleared"),
-        _count(alive).alias("alive"),
+        count((F.col("blame") == "exact") & (F.col("crashes") > 1)).alias("tried"),
+        count(F.col("proof") == "cleared").alias("cleared"),
+        count(alive).alias("alive"),
     )
     counts = messages.groupBy("fingerprint").agg(
         F.min("first_at").alias("first_at"),
@@ -92,7 +92,3 @@ def fingerprints(attempts: DataFrame) -> DataFrame:
         F.sum("alive").alias("alive"),
     )
     return names.agg(F.max("task").alias("task"), F.max("shape").alias("shape")).join(counts, "fingerprint")
-
-
-def _count(condition: Column) -> Column:
-    return F.count(F.when(condition, True))

@@ -7,8 +7,6 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline.tables.attempts import ran_ms, started
 
-_KNOWN = "mid is not null and at is not null"
-
 
 def messages(journal: DataFrame) -> DataFrame:
     """Return one row per message (``mid``): how often it ran and died, what that cost, and its last state.
@@ -16,45 +14,11 @@ def messages(journal: DataFrame) -> DataFrame:
     Args:
         journal: as ``celery_poison.pipeline.schema.JOURNAL``, every entry once.
     """
-    return grouped(journal).drop("date")
-
-
-def every_message(runs: DataFrame, exceptions: DataFrame) -> DataFrame:
-    """Return all messages: those that are a single run that ended alive, and the exceptions.
-
-    Args:
-        runs: that ended alive.
-        exceptions: what :func:`grouped` made of the rest of the journal and its company.
-    """
-    calm = runs.where(_KNOWN).join(exceptions.select("mid"), "mid", "left_anti")
-    none = F.lit(0).cast("long")
-    one = calm.select(
-        "mid",
-        "id",
-        "task",
-        "queue",
-        started().alias("first_at"),
-        F.col("at").alias("last_at"),
-        F.lit(1).cast("long").alias("starts"),
-        *(none.alias(name) for name in ("deaths", "put_back", "releases")),
-        ran_ms().alias("runtime_ms"),
-        none.alias("lost_ms"),
-        "payload_bytes",
-        "fingerprint",
-        "state",
-        F.lit(None).cast("string").alias("cause"),
-        F.lit(None).cast("string").alias("reason"),
-    )
-    return one.unionByName(exceptions.drop("date"))
-
-
-def grouped(told: DataFrame) -> DataFrame:
-    """Return the messages told in several entries, or in one of a trouble; ``date`` is that of the last."""
     end = F.col("event").isin("finished", "crashed", "interrupted", "rolled_back")
     died, kept = F.col("event") == "crashed", F.col("event") == "quarantined"
     ran = F.when(end, ran_ms())
     return (
-        told.where(_KNOWN)
+        journal.where("mid is not null and at is not null")
         .groupBy("mid")
         .agg(
             _last("id"),
@@ -62,7 +26,6 @@ def grouped(told: DataFrame) -> DataFrame:
             _last("queue"),
             F.min(started()).alias("first_at"),
             F.max("at").alias("last_at"),
-            F.max("date").alias("date"),
             F.count_distinct(F.when(end, F.col("token"))).alias("starts"),
             F.count_distinct(F.when(died, F.col("token"))).alias("deaths"),
             F.count(F.when(F.col("event").isin("interrupted", "rolled_back"), True)).alias("put_back"),
