@@ -12,9 +12,9 @@ runs_daily     the days of new entries: tallies of the runs that ended alive
 sketches       the same days: counts and sketches of these runs
 =============  ===================================================================================
 
-Each says in its commit up to where in the journal it reaches. ``attempts`` is a view: the
-journal's healthy runs as they stand there, united with the exceptions; so is ``messages``, of the journal; ``tallies`` and ``task_daily``
-add up days.
+Each says in its commit up to where in the journal it reaches. ``attempts`` is a view: the journal's healthy
+runs as they stand there, united with the exceptions; ``messages`` is one of the whole journal; ``tallies``
+and ``task_daily`` add up days.
 """
 
 from __future__ import annotations
