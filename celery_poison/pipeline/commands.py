@@ -21,8 +21,8 @@ from celery_poison.pipeline import sink
 from celery_poison.pipeline.backtest import WEIGHT, Replayed, as_dict, say
 from celery_poison.pipeline.backtest import backtest as back_test
 from celery_poison.pipeline.blame import DIMENSIONS
-from celery_poison.pipeline.derived import STORED, Derived, sentences, told_gap
-from celery_poison.pipeline.ingest.ingest import Batch, Ingest, Ingested, Wanted
+from celery_poison.pipeline.derived import STORED, Derived, sentences
+from celery_poison.pipeline.ingest.ingest import Ingest, Ingested, Wanted
 from celery_poison.pipeline.lake import Lake, LakeError, LeftOut, Table
 from celery_poison.pipeline.replay import InForce
 from celery_poison.pipeline.report import as_json, gather, render, top
@@ -55,13 +55,24 @@ def _ingested(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
     if what := lake.of_no_journal():
         _warn(f"{lake.root} holds {what}, no journal belongs to it: nothing is ingested")
         return Ingested()
+    if not options.get("url"):
+        raise ConfigurationError("which Redis? --redis redis://…, or celery -A proj poison pipeline …")
+    context = getattr(session, "sparkContext", None) if hasattr(session, "_jvm") else None
+    wanted = Wanted(
+        options["url"],
+        options.get("namespace") or "poison",
+        options.get("master_name") or "",
+        options.get("app_name") or "",
+        4 if context is None else max(2, int(context.defaultParallelism)),
+        options.get("max_rows") or 1_000_000,
+    )
     work = Ingest(
         lake,
-        _wanted(session, options),
+        wanted,
         keep_hours=options.get("trim_after"),
         compacting=options.get("compact", True),
         moved=bool(options.get("moved")),
-        progress=_progress,
+        progress=_warn,
     )
     if options.get("once", True):
         return work.once()
@@ -71,12 +82,6 @@ def _ingested(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
     return work.follow(stop.is_set, options.get("every", 5.0))
 
 
-def _progress(batch: Batch) -> None:
-    _warn(f"version {batch.version}: {batch.rows} entries up to {batch.upto}")
-    for gap in batch.gaps:
-        _warn(told_gap(gap))
-
-
 def _summary(done: Ingested) -> str:
     told = f"{done.rows} entries in {done.batches} new batches"
     if done.upto:
@@ -84,20 +89,6 @@ def _summary(done: Ingested) -> str:
     if done.trimmed:
         told += f"; {done.trimmed} trimmed from Redis"
     return told
-
-
-def _wanted(session: Any, options: Mapping[str, Any]) -> Wanted:
-    if not options.get("url"):
-        raise ConfigurationError("which Redis? --redis redis://…, or celery -A proj poison pipeline …")
-    context = getattr(session, "sparkContext", None) if hasattr(session, "_jvm") else None
-    return Wanted(
-        options["url"],
-        options.get("namespace") or "poison",
-        options.get("master_name") or "",
-        options.get("app_name") or "",
-        4 if context is None else max(2, int(context.defaultParallelism)),
-        options.get("max_rows") or 1_000_000,
-    )
 
 
 def check(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:

@@ -354,16 +354,10 @@ def _earliest(*known: Position | None) -> Position | None:
     return min(there, key=lambda each: (each.ms, each.seq)) if len(there) == len(known) else None
 
 
-def told_gap(gap: Gap) -> str:
-    """Return a gap in words."""
-    many = "an unknown number of" if gap.missing is None else str(gap.missing)
-    return f"GAP: {many} entries between {gap.after} and {gap.upto}: {gap.why}"
-
-
 def sentences(left_out: Sequence[LeftOut], gaps: Sequence[Gap]) -> list[str]:
     """Return what is in the lake and was not read, what never came into it, and why."""
     told = []
     for left in left_out:
         rows = f" ({left.rows} entries)" if left.rows is not None else ""
         told.append(f"left out: {clean(left.where)}{rows}: {clean(left.why)}")
-    return told + [told_gap(gap) for gap in gaps]
+    return [*told, *map(str, gaps)]

@@ -61,6 +61,10 @@ class Gap:
     missing: int | None
     why: str
 
+    def __str__(self) -> str:
+        many = "an unknown number of" if self.missing is None else str(self.missing)
+        return f"GAP: {many} entries between {self.after} and {self.upto}: {self.why}"
+
 
 @dataclass(frozen=True)
 class LeftOut:

@@ -29,8 +29,6 @@ from celery_poison.pipeline.schema import LAKE, UNKNOWN
 _TRIMMED = "trimmed or deleted before they were ingested"
 #: Every so many commits small files are put together.
 _COMPACT_EVERY = 16
-
-
 #: So few entries are not worth a task more.
 _SHARE = 20_000
 
@@ -64,16 +62,6 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What one commit brought into the lake."""
-
-    version: int
-    rows: int
-    upto: str
-    gaps: tuple[Gap, ...]
-
-
-@dataclass(frozen=True)
 class Ingested:
     """What one run did.
 
@@ -101,7 +89,7 @@ class Ingest:
         keep_hours: trim what is safely in the lake and older than so many hours; None: never trim.
         compacting: put small files together now and then.
         moved: the lake's rows of this app come from another journal from now on.
-        progress: is told each commit.
+        progress: is told each commit, in words.
     """
 
     lake: Lake
@@ -109,7 +97,7 @@ class Ingest:
     keep_hours: float | None = None
     compacting: bool = True
     moved: bool = False
-    progress: Callable[[Batch], None] = lambda batch: None
+    progress: Callable[[str], None] = lambda words: None
     _stream: Stream = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,7 +112,7 @@ class Ingest:
             LedgerUnavailable: Redis is away; what was ingested before stays.
         """
         goal = self._open()
-        while self._round(goal):
+        while self._round(goal) is not None:
             pass
         return self._told()
 
@@ -132,10 +120,10 @@ class Ingest:
         """Ingest until ``stopping()``, looking every so many seconds; raises as ``once`` does."""
         self._open()
         while not stopping():
-            batch = self._round(self._stream.tip())
-            if batch:
+            rows = self._round(self._stream.tip())
+            if rows is not None:
                 self._trim()
-            due = time.monotonic() + (0 if batch and batch.rows >= self.wanted.max_rows else seconds)
+            due = time.monotonic() + (0 if (rows or 0) >= self.wanted.max_rows else seconds)
             while time.monotonic() < due and not stopping():
                 time.sleep(min(0.2, seconds))
         return self._told()
@@ -157,8 +145,8 @@ class Ingest:
             )
         return goal
 
-    def _round(self, goal: Tip) -> Batch | None:
-        """Bring one batch into the lake; None where there is nothing to bring."""
+    def _round(self, goal: Tip) -> int | None:
+        """Bring one batch into the lake, and return of how many entries; None where there is nothing new."""
         table = self.lake.journal
         before = table.position(self.lake.app) or Position()
         upto, added = goal.id, goal.added
@@ -175,15 +163,15 @@ class Ingest:
             self.lake.add_gap(gap)
         told = {"after": str(before), "upto": upto, "rows": rows, "gaps": [gap.why] if gap else []}
         table.commit(files, self.lake.app, position, told, identity=self._identity)
-        batch = Batch(table.version, rows, upto, (gap,) if gap else ())
+        self.progress(f"version {table.version}: {rows} entries up to {upto}")
         done = self._done
-        self._done = replace(
-            done, rows=done.rows + rows, batches=done.batches + 1, gaps=(*done.gaps, *batch.gaps)
-        )
-        self.progress(batch)
-        if self.compacting and batch.version % _COMPACT_EVERY == 0:
+        self._done = replace(done, rows=done.rows + rows, batches=done.batches + 1)
+        if gap:
+            self.progress(str(gap))
+            self._done = replace(self._done, gaps=(*done.gaps, gap))
+        if self.compacting and table.version % _COMPACT_EVERY == 0:
             maintain.compact(table, quietly=True)
-        return batch
+        return rows
 
     def _tasks(self, before: Position, goal: Tip, upto: str) -> int:
         many = expected(str(before), goal) - (expected(upto, goal) if upto != goal.id else 0)
