@@ -129,7 +129,7 @@ def maintain(options: Mapping[str, Any]) -> None:
             told["forgotten"] = keeping.forget(lake, tables, list(options["forget"]))
         if options.get("keep_days"):
             told["dropped"] = sum(keeping.keep_days(table, options["keep_days"]) for table in tables)
-        told["fewer_files"] = sum(keeping.compact(table, quietly=True) for table in tables)
+        told["fewer_files"] = sum(keeping.compact(table) for table in tables)
         told["deleted_files"] = sum(keeping.vacuum(table, options["keep_hours"]) for table in tables)
     rows = told.get("history") or [told]
     words = "\n".join("  ".join(f"{key}: {value}" for key, value in row.items()) for row in rows)

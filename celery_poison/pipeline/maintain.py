@@ -15,32 +15,22 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from celery_poison.pipeline.lake import Lake, LakeError, Position, Table, taken
 
-#: Hours for which replaced files stay: the longest reader, and the longest batch of an ingest.
-KEEP_HOURS = 24.0
 
-
-def compact(table: Table, quietly: bool = False) -> int:
+def compact(table: Table) -> int:
     """Put small files together, in one commit; return how many files became fewer.
 
-    Args:
-        quietly: where somebody else changes the same files, leave it for the next time.
-
-    Raises:
-        LakeTaken: somebody else changed the same files.
+    Where somebody else changes the same files, it is left for the next time.
     """
     try:
-        with taken(table.uri):
-            told = table.delta.optimize.compact()
-    except LakeError:
-        if not quietly:
-            raise
+        told = table.delta.optimize.compact()
+    except CommitFailedError:
         return 0
     finally:
         table.refresh()
     return int(told["numFilesRemoved"]) - int(told["numFilesAdded"])
 
 
-def vacuum(table: Table, keep_hours: float = KEEP_HOURS) -> int:
+def vacuum(table: Table, keep_hours: float = 24.0) -> int:
     """Delete files that no version since so many hours needs, and what killed tasks left; return how many.
 
     A reader that takes longer than ``keep_hours`` fails, and says which file it misses. Older versions cannot

@@ -93,14 +93,7 @@ def written(frame: Any, uri: str, partitions: Sequence[str]) -> list[Written]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return told(write((batch.cast(schema) for batch in batches), uri, partitions))
 
-    return gathered(frame.mapInArrow(task, _TOLD))
-
-
-def gathered(told: Any) -> list[Written]:
-    """Collect what tasks yielded of :func:`told`."""
-    return [
-        Written(row["path"], row["size"], row["rows"], json.loads(row["parts"])) for row in told.collect()
-    ]
+    return tell(frame, task)
 
 
 def told(files: Iterable[Written]) -> Iterator[pa.RecordBatch]:
@@ -112,7 +105,8 @@ def told(files: Iterable[Written]) -> Iterator[pa.RecordBatch]:
 
 def tell(rows: Any, task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]) -> list[Written]:
     """Run a task that yields :func:`told` over a DataFrame."""
-    return gathered(rows.mapInArrow(task, _TOLD))
+    found = rows.mapInArrow(task, _TOLD).collect()
+    return [Written(row["path"], row["size"], row["rows"], json.loads(row["parts"])) for row in found]
 
 
 def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]) -> list[Written]:

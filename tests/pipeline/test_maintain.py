@@ -89,7 +89,7 @@ from celery_poison.pipeline import maintain
 from celery_poison.pipeline.lake import Lake
 print("begins", flush=True)
 while True:
-    maintain.compact(Lake(None, sys.argv[1], "shop").journal, quietly=True)
+    maintain.compact(Lake(None, sys.argv[1], "shop").journal)
     maintain.vacuum(Lake(None, sys.argv[1], "shop").journal, keep_hours=1)
 """
 

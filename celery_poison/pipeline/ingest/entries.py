@@ -17,23 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import LongType
 
-from celery_poison.pipeline.schema import FIELDS, LAST_MS, VERSIONS, WIDTHS
+from celery_poison.pipeline.schema import FIELDS, LAST_MS, STORED, VERSIONS, WIDTHS
+from celery_poison.pipeline.sink import arrow_schema
 
 _NAMES = tuple(name for name, _ in FIELDS)
 _NUMBERS = frozenset(name for name, kind in FIELDS if isinstance(kind, LongType))
 
-ARROW = pa.schema(
-    [
-        pa.field("entry", pa.string(), nullable=False),
-        ("at", pa.timestamp("us", tz="UTC")),
-        ("seq", pa.int64()),
-        ("date", pa.date32()),
-        ("v", pa.int32()),
-        *((name, pa.int64() if name in _NUMBERS else pa.string()) for name in _NAMES),
-        ("healthy", pa.bool_()),
-        ("rest", pa.string()),
-    ]
-)
+ARROW = arrow_schema(STORED)
 
 _LONGEST = 2**63
 

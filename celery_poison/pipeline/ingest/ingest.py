@@ -170,7 +170,7 @@ class Ingest:
             self.progress(str(gap))
             self._done = replace(self._done, gaps=(*done.gaps, gap))
         if self.compacting and table.version % _COMPACT_EVERY == 0:
-            maintain.compact(table, quietly=True)
+            maintain.compact(table)
         return rows
 
     def _tasks(self, before: Position, goal: Tip, upto: str) -> int:

@@ -7,34 +7,21 @@ from pyspark.sql import functions as F
 
 from celery_poison.pipeline.tables.attempts import count, ended_alive
 
-KIN = (
-    "token",
-    "id",
-    "fingerprint",
-    "task",
-    "queue",
-    "host",
-    "release",
-    "shape",
-    "started_at",
-    "ended_at",
-    "seq",
-    "date",
-    "end",
-    "outcome",
-    "blame",
-    "proof",
-    "death",
-    "incident",
-    "cause",
-    "crashes",
-    "payload_bytes",
-    "runtime_ms",
+_NOT_KIN = (
+    "mid",
+    "worker",
+    "pid",
+    "neighbours",
+    "deliveries",
+    "strikes",
+    "failures",
+    "memory_kb",
+    "evidence",
 )
 
 
 def kin(attempts: DataFrame, exceptions: DataFrame | None = None) -> DataFrame:
-    """Return the attempts that have to do with a trouble; of their columns :data:`KIN`.
+    """Return the attempts that have to do with a trouble; without some columns.
 
     All attempts of every task id of which one did not end alive or was rolled back, and all that bear a
     fingerprint which was in a death.
@@ -49,11 +36,11 @@ def kin(attempts: DataFrame, exceptions: DataFrame | None = None) -> DataFrame:
     died = told.where("end = 'crashed' and fingerprint is not null").select("fingerprint").distinct()
     yes = F.lit(True)
     return (
-        attempts.select(*KIN)
+        attempts.drop(*_NOT_KIN)
         .join(troubled.withColumn("_troubled", yes), "id", "left")
         .join(died.withColumn("_died", yes), "fingerprint", "left")
         .where(F.col("_troubled") | F.col("_died"))
-        .select(*KIN)
+        .drop("_troubled", "_died")
     )
 
 
