@@ -23,7 +23,7 @@ from celery_poison.pipeline.backtest import backtest as back_test
 from celery_poison.pipeline.blame import DIMENSIONS
 from celery_poison.pipeline.derived import STORED, Derived, sentences
 from celery_poison.pipeline.ingest.ingest import Ingest, Ingested, Wanted
-from celery_poison.pipeline.lake import Lake, LakeError, LeftOut, Table
+from celery_poison.pipeline.lake import Lake, LakeError, LeftOut
 from celery_poison.pipeline.replay import InForce
 from celery_poison.pipeline.report import as_json, gather, render, top
 from celery_poison.pipeline.session import suit, together
@@ -124,7 +124,10 @@ def maintain(options: Mapping[str, Any]) -> None:
         keeping.restore(lake, options["restore"])
         told |= {"restored": options["restore"], "version": lake.journal.version}
     else:
-        tables = _tables(lake)
+        lake.journal.delta  # noqa: B018 - says what is wrong where there is none
+        lakes = [Lake(None, lake.root, app) for app in lake.apps()]
+        made = [one.table(name) for one in lakes for name in (*STORED, "blame")]
+        tables = [lake.journal, *(table for table in made if table.exists)]
         if options.get("forget"):
             told["forgotten"] = keeping.forget(lake, tables, list(options["forget"]))
         if options.get("keep_days"):
@@ -134,16 +137,6 @@ def maintain(options: Mapping[str, Any]) -> None:
     rows = told.get("history") or [told]
     words = "\n".join("  ".join(f"{key}: {value}" for key, value in row.items()) for row in rows)
     _tell(options, told, words)
-
-
-def _tables(lake: Lake) -> list[Table]:
-    """Return all tables of the lake that are there, the journal first."""
-    lake.journal.delta  # noqa: B018 - says what is wrong where there is none
-    found = [lake.journal]
-    for app in lake.apps():
-        one = Lake(None, lake.root, app)
-        found += [one.table(name) for name in (*STORED, "blame")]
-    return [table for table in found if table.exists]
 
 
 # --- out of it ----------------------------------------------------------------------------------------

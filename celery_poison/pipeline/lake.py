@@ -277,7 +277,11 @@ class Lake:
     def __init__(self, session: Any, root: str, app: str = "") -> None:
         self.session, self.root = session, absolute(root)
         self._app = sink.safe_name(app)
-        _refuse_old(self.root)
+        if sink.is_local(self.root) and any(Path(self.root, "journal").glob("batch=*")):
+            raise LakeError(
+                f"{self.root} was written by celery-poison before it used Delta, and cannot be read any more:"
+                " ingest into a new lake, which takes all that the journal in Redis still holds"
+            )
         self.journal = Table(session, f"{self.root}/journal", _PARTITIONS)
         self.gaps_table = Table(session, f"{self.root}/gaps")
 
@@ -378,12 +382,3 @@ def day(ms: int) -> str:
 def after(position: Position) -> str:
     """Return the condition of an entry that comes after a position; its negation needs a time."""
     return f"unix_millis(at) > {position.ms} or (unix_millis(at) = {position.ms} and seq > {position.seq})"
-
-
-def _refuse_old(root: str) -> None:
-    journal = Path(root, "journal")
-    if sink.is_local(root) and any(journal.glob("batch=*")):
-        raise LakeError(
-            f"{root} was written by celery-poison before it used Delta, and cannot be read any more: ingest"
-            " into a new lake, which takes all that the journal in Redis still holds"
-        )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -23,7 +22,7 @@ from celery_poison.ledger.connection import clear_errors, open_redis
 from celery_poison.ledger.keys import Keys
 from celery_poison.pipeline import maintain, sink
 from celery_poison.pipeline.ingest.stream import FETCH, Stream, Tip, expected, halfway, parts, ranges
-from celery_poison.pipeline.lake import LARGEST, Gap, Lake, LakeError, LakeTaken, Position
+from celery_poison.pipeline.lake import LARGEST, Gap, Lake, LakeError, Position
 from celery_poison.pipeline.schema import LAKE, UNKNOWN
 
 _TRIMMED = "trimmed or deleted before they were ingested"
@@ -183,8 +182,14 @@ class Ingest:
         task = partial(
             bring, wanted=self.wanted, spans=spans, app=self.lake.app, table=(place.uri, place.partitions)
         )
-        with plain_errors():
+        try:
             return sink.tell(rows, task)
+        except Exception as error:
+            # What a task raised of ours, in place of what Spark makes of it.
+            _, ours, reason = str(error).partition("LedgerUnavailable: ")
+            if ours and not isinstance(error, LedgerUnavailable):
+                raise LedgerUnavailable(reason.splitlines()[0]) from error
+            raise
 
     def _told(self) -> Ingested:
         self._trim()
@@ -192,9 +197,17 @@ class Ingest:
         return replace(self._done, upto=str(position) if position and position.ms else "")
 
     def _trim(self) -> None:
+        """Drop from Redis what is in the lake and old enough; the newest entry of the lake stays.
+
+        By that entry the next batch recognises, beside a Redis that counts nothing, that nothing is missing.
+        """
         position = self.lake.journal.position(self.lake.app)
-        if position and self.keep_hours is not None:
-            gone = trim(self._stream, str(position), self.keep_hours)
+        if position is None or self.keep_hours is None:
+            return
+        oldest = self._stream.now_ms() - int(self.keep_hours * 3_600_000)
+        upto = min(str(position), f"{oldest}-0", key=parts) if self.keep_hours else str(position)
+        if last := self._stream.last_upto(upto):
+            gone = self._stream.trim(last)
             self._done = replace(self._done, trimmed=self._done.trimmed + gone)
 
 
@@ -273,31 +286,3 @@ def whose(wanted: Wanted) -> tuple[str, str]:
     app, *rest = ((value or b"").decode() for value in row)
     name = wanted.app_name or app or wanted.namespace
     return name, hashlib.sha256("\n".join((app, *rest, wanted.key)).encode()).hexdigest()[:16]
-
-
-def trim(stream: Stream, upto: str, keep_hours: float) -> int:
-    """Drop from Redis what is in the lake and old enough; the newest entry of the lake stays.
-
-    By that entry the next batch recognises, beside a Redis that counts nothing, that nothing is missing.
-
-    Returns:
-        how many entries were dropped.
-    """
-    oldest = stream.now_ms() - int(keep_hours * 3_600_000)
-    upto = min(upto, f"{oldest}-0", key=parts) if keep_hours else upto
-    last = stream.last_upto(upto)
-    return stream.trim(last) if last else 0
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Raise what a task raised of ours, in place of what Spark makes of it."""
-    try:
-        yield
-    except (LakeTaken, LedgerUnavailable):
-        raise
-    except Exception as error:
-        _, ours, reason = str(error).partition("LedgerUnavailable: ")
-        if ours:
-            raise LedgerUnavailable(reason.splitlines()[0]) from error
-        raise

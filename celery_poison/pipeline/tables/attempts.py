@@ -59,7 +59,9 @@ def ends(rest: DataFrame, runs: DataFrame) -> DataFrame:
         rest: what :func:`noted` found.
         runs: the runs that ended alive; those that :func:`company` picked are enough.
     """
-    other = _last_told(rest.where(F.col("event").isin(*ENDS)).where(_KNOWN))
+    newest = Window.partitionBy("token").orderBy(F.desc("at"), F.desc("seq"))
+    told = rest.where(F.col("event").isin(*ENDS)).where(_KNOWN)
+    other = told.withColumn("_n", F.row_number().over(newest)).where("_n = 1").drop("_n")
     return other.join(runs.where(_KNOWN).select("token"), "token", "left_anti")
 
 
@@ -155,11 +157,6 @@ def started() -> Column:
     return F.timestamp_millis(F.unix_millis("at") - ran_ms())
 
 
-def _last_told(ends: DataFrame) -> DataFrame:
-    newest = Window.partitionBy("token").orderBy(F.desc("at"), F.desc("seq"))
-    return ends.withColumn("_n", F.row_number().over(newest)).where("_n = 1").drop("_n")
-
-
 def _with_proof(other: DataFrame, rest: DataFrame) -> DataFrame:
     """Add what is known of a suspect: ``proven`` by dying alone, ``cleared`` by its trial, or ``open``."""
     died = F.col("event") == "crashed"
@@ -185,7 +182,9 @@ def _with_neighbours(other: DataFrame, alive: DataFrame) -> DataFrame:
     worker ran at that moment. Only what shares a minute is compared, or each death would meet each run of its
     worker.
     """
-    beside = _in_its_death(other).union(_at_that_moment(other, alive))
+    columns = ["token", "worker", "at", "runtime_ms"]
+    runs = alive.select(*columns).unionAll(other.select(*columns))
+    beside = _in_its_death(other).union(_beside(other.where(is_lone_death()), runs))
     found = beside.groupBy("token").agg(F.sort_array(F.collect_set("neighbour")).alias("found"))
     some = F.coalesce("found", F.array().cast("array<string>"))
     return (
@@ -201,19 +200,13 @@ def _in_its_death(other: DataFrame) -> DataFrame:
     return left.join(right, same).select(F.col("l.token"), F.col("r.token").alias("neighbour"))
 
 
-def _at_that_moment(other: DataFrame, alive: DataFrame) -> DataFrame:
-    columns = ["token", "worker", "at", "runtime_ms"]
-    runs = alive.select(*columns).unionAll(other.select(*columns))
-    return _beside(other.where(is_lone_death()), runs).select("token", F.col("run").alias("neighbour"))
-
-
 def is_lone_death() -> Column:
     """Whether a process died alone."""
     return _is_death() & common_death().isNull()
 
 
 def _beside(deaths: DataFrame, runs: DataFrame) -> DataFrame:
-    """Return ``token, run``: of each death, and of each run that its worker ran at that moment."""
+    """Return ``token, neighbour``: of each death, and of each run that its worker ran at that moment."""
     until = F.unix_millis("at")
     since = until - F.least(ran_ms(), F.lit(LONGEST_MS))
     ran = runs.select(F.col("token").alias("run"), "worker", until.alias("until"), since.alias("since"))
@@ -229,4 +222,4 @@ def _beside(deaths: DataFrame, runs: DataFrame) -> DataFrame:
         & (F.col("r.since") <= F.col("d.died"))
         & (F.col("d.died") < F.col("r.until"))
     )
-    return ran.join(died, together).select("d.token", "r.run")
+    return ran.join(died, together).select("d.token", F.col("r.run").alias("neighbour"))
