@@ -85,12 +85,7 @@ def repeated(runs: DataFrame) -> DataFrame:
 
 def _as_attempts(ends: DataFrame) -> DataFrame:
     return ends.select(
-        "token",
-        "id",
-        "mid",
-        "task",
-        "queue",
-        "worker",
+        *("token", "id", "mid", "task", "queue", "worker"),
         host_of(F.col("worker")).alias("host"),
         "pid",
         started().alias("started_at"),
@@ -105,17 +100,8 @@ def _as_attempts(ends: DataFrame) -> DataFrame:
         F.when(_is_death(), F.coalesce(common_death(), F.col("token"))).alias("death"),
         "incident",
         "neighbours",
-        "deliveries",
-        "crashes",
-        "strikes",
-        "failures",
-        "runtime_ms",
-        "memory_kb",
-        "payload_bytes",
-        "fingerprint",
-        "shape",
-        "release",
-        "evidence",
+        *("deliveries", "crashes", "strikes", "failures", "runtime_ms", "memory_kb", "payload_bytes"),
+        *("fingerprint", "shape", "release", "evidence"),
     )
 
 

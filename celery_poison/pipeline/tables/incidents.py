@@ -20,7 +20,7 @@ def incidents(journal: DataFrame, attempts: DataFrame) -> DataFrame:
         attempts: what :func:`attempts` made of the same journal.
     """
     none, nobody = F.lit(0).cast("long"), F.array().cast("array<string>")
-    found = _of_workers(journal).unionByName(_of_processes(attempts))
+    found = _of_workers(journal).unionByName(_of_processes(attempts), allowMissingColumns=True)
     return found.join(_of_members(attempts), "death", "left").select(
         "death",
         "kind",
@@ -87,15 +87,10 @@ def _number(group: int) -> Column:
 
 def _of_processes(attempts: DataFrame) -> DataFrame:
     died = attempts.where((F.col("end") == "crashed") & F.col("incident").isNull())
-    text, number = F.lit(None).cast("string"), F.lit(None).cast("long")
     return died.groupBy("death").agg(
         F.lit("process").alias("kind"),
         F.max("worker").alias("worker"),
         F.max("cause").alias("cause"),
-        text.alias("noticed_by"),
         F.min("ended_at").alias("at"),
         F.min("date").alias("date"),
-        F.lit(None).cast("timestamp").alias("recovered_at"),
-        number.alias("flagged"),
-        number.alias("put_back"),
     )
