@@ -38,9 +38,6 @@ def _warn(words: str) -> None:
     click.echo(words, err=True)
 
 
-# --- into the lake ------------------------------------------------------------------------------------
-
-
 def ingest(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
     """Ingest, batch by batch told on stderr, and say what was done; raises what ``Ingest.once`` raises.
 
@@ -57,7 +54,7 @@ def _ingested(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:
         return Ingested()
     if not options.get("url"):
         raise ConfigurationError("which Redis? --redis redis://…, or celery -A proj poison pipeline …")
-    context = getattr(session, "sparkContext", None) if hasattr(session, "_jvm") else None
+    context = session.sparkContext if hasattr(session, "_jvm") else None
     wanted = Wanted(
         options["url"],
         options.get("namespace") or "poison",
@@ -137,9 +134,6 @@ def maintain(options: Mapping[str, Any]) -> None:
     rows = told.get("history") or [told]
     words = "\n".join("  ".join(f"{key}: {value}" for key, value in row.items()) for row in rows)
     _tell(options, told, words)
-
-
-# --- out of it ----------------------------------------------------------------------------------------
 
 
 def tables(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:

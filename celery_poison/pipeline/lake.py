@@ -1,12 +1,5 @@
 """A lake: Delta tables in a directory or below a URL of an object store, written without a jar.
 
-::
-
-    lake = Lake(session, "/data/poison")
-    lake.journal.frame()            # DataFrame: every entry that was ingested
-    lake.table("attempts").version  # a derived table, of this lake's only app
-    lake.journal.arrow()            # the same without Spark
-
 Every table is plain Delta, by ``deltalake``: DuckDB, pandas, polars and a Spark with Delta read it, too.
 Progress stands in the table itself, as Delta's application transactions: see :class:`Position`.
 """

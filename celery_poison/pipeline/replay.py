@@ -26,7 +26,10 @@ _ENOUGH = 100
 
 
 class InForce(NamedTuple):
-    """What decided about a message; the names are those of the settings, without their prefix."""
+    """What decided about a message; the names are those of the settings, without their prefix.
+
+    How large a message may be is not among it: no larger one ever ran.
+    """
 
     max_crashes: int = 2
     max_failures: int = 5
@@ -36,8 +39,6 @@ class InForce(NamedTuple):
 
 #: What the settings are where nobody changed them.
 DEFAULTS = InForce()
-#: What :func:`timeline` follows. How large a message may be is not replayed: no larger one ever ran.
-_REPLAYED = InForce._fields
 
 
 class Step(NamedTuple):
@@ -90,10 +91,12 @@ def _after(options: Policy, note: str) -> Policy:
     """Return a task's overrides after a change; what a newer release may have written is left out."""
     verb, _, rest = note.partition(": ")[0].partition(" ")
     if verb == "unset":
-        gone = _REPLAYED if rest == "everything" else rest.split()
+        gone = InForce._fields if rest == "everything" else rest.split()
         return {name: value for name, value in options.items() if name not in gone}
     found = re.findall(r"(\w+)=(none|\d+)", rest)
-    changed = {name: None if value == "none" else int(value) for name, value in found if name in _REPLAYED}
+    changed = {
+        name: None if value == "none" else int(value) for name, value in found if name in InForce._fields
+    }
     return {**options, **changed}
 
 

@@ -153,9 +153,8 @@ def _items(sentences: Iterable[str]) -> str:
 def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     """Return rows as a table, without the columns in which there is nothing."""
     names = [name for name in names if any(row.get(name) is not None for row in rows)]
-    kinds = {
-        name: ' class="w"' if any(isinstance(row.get(name), str) for row in rows) else "" for name in names
-    }
+    texts = {name for name in names if any(isinstance(row.get(name), str) for row in rows)}
+    kinds = {name: ' class="w"' if name in texts else "" for name in names}
     lines = ["".join(f"<th{kinds[name]}>{_safe(name.replace('_', ' '))}</th>" for name in names)]
     lines += ["".join(f"<td{kinds[name]}>{_number(row.get(name))}</td>" for name in names) for row in rows]
     marks = ["", *(row.get("standing", "") for row in rows)]

@@ -28,9 +28,6 @@ ARROW = arrow_schema(STORED)
 _LONGEST = 2**63
 
 
-# ---- as columns ------------------------------------------------------------------------------------
-
-
 @functools.cache
 def _form(version: int) -> tuple[dict[int, bytes], dict[str, int], int]:
     """Return, for one entry of a version: the fixed lines, each column's line, and the number of lines."""
@@ -110,21 +107,15 @@ def _times(ids: pa.Array) -> dict[str, pa.Array]:
     }
 
 
-# ---- word for word ---------------------------------------------------------------------------------
-
-
 def by_words(entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> pa.RecordBatch:
     """Return entries as redis-py has them."""
-    rows = [_row(_word(entry), {_word(k): _word(v) for k, v in told.items()}) for entry, told in entries]
+    word = functools.partial(bytes.decode, errors="backslashreplace")
+    rows = [_row(word(entry), {word(k): word(v) for k, v in told.items()}) for entry, told in entries]
     columns = zip(*rows, strict=True) if rows else [()] * len(ARROW)
     arrays = [pa.array(column, kind.type) for column, kind in zip(columns, ARROW, strict=True)]
     by_name = dict(zip(ARROW.names, arrays, strict=True))
     by_name["healthy"] = healthy(by_name["v"], by_name["event"], by_name["outcome"])
     return pa.RecordBatch.from_arrays([*by_name.values()], schema=ARROW)
-
-
-def _word(text: bytes) -> str:
-    return text.decode(errors="backslashreplace")
 
 
 def healthy(v: pa.Array, event: pa.Array, outcome: pa.Array) -> pa.Array:

@@ -26,8 +26,6 @@ from celery_poison.pipeline.lake import LARGEST, Gap, Lake, LakeError, Position
 from celery_poison.pipeline.schema import LAKE, UNKNOWN
 
 _TRIMMED = "trimmed or deleted before they were ingested"
-#: Every so many commits small files are put together.
-_COMPACT_EVERY = 16
 #: So few entries are not worth a task more.
 _SHARE = 20_000
 
@@ -168,7 +166,7 @@ class Ingest:
         if gap:
             self.progress(str(gap))
             self._done = replace(self._done, gaps=(*done.gaps, gap))
-        if self.compacting and table.version % _COMPACT_EVERY == 0:
+        if self.compacting and table.version % 16 == 0:
             maintain.compact(table)
         return rows
 

@@ -6,9 +6,8 @@ column means. None of them reads or writes anything, counts rows or needs a sess
 
 from celery_poison.pipeline.tables.attempts import attempts, ends, noted, plain, repeated, troubled, united
 from celery_poison.pipeline.tables.daily import daily, tallies, task_daily
-from celery_poison.pipeline.tables.incidents import incidents
+from celery_poison.pipeline.tables.incidents import incidents, messages
 from celery_poison.pipeline.tables.kin import fingerprints, kin
-from celery_poison.pipeline.tables.messages import messages
 
 __all__ = [
     "attempts",
