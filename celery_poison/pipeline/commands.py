@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,11 @@ from celery_poison.pipeline.report import as_json, gather, render, top
 from celery_poison.pipeline.session import suit, together
 from celery_poison.text import clean
 
+_warn = partial(click.echo, err=True)
+
 
 def _tell(options: Mapping[str, Any], told: Any, words: str) -> None:
     click.echo(json.dumps(told, indent=2) if options.get("as_json") else words)
-
-
-def _warn(words: str) -> None:
-    click.echo(words, err=True)
 
 
 def ingest(session: Any, lake: Lake, options: Mapping[str, Any]) -> Ingested:

@@ -192,11 +192,8 @@ def publish(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:
         decided = _in_force(ledger) | (set() if options.get("again") else policies.refused_items(ledger))
         rules = [rule for rule in found if rule.item not in decided]
         # What nobody is asked about cannot be more than rules: a policy is for a person.
-        policy = {
-            name: value
-            for name, value in ({} if at_once else policy_of(best, now)).items()
-            if policy_item(name, value) not in decided
-        }
+        wanted = {} if at_once else policy_of(best, now)
+        policy = {name: value for name, value in wanted.items() if policy_item(name, value) not in decided}
         as_of, who = tables.as_of.says(), _who(options)
         text, effect = sheet(rules, policy, [as_of, *reasons])
         said = f"{len(rules)} rules, {len(policy)} options, {as_of}"

@@ -17,8 +17,8 @@ from celery_poison.pipeline.schema import UNKNOWN
 
 #: Entries asked for at a time: Redis serves nobody else for about 5 ms.
 FETCH = 2000
-#: Before and after every entry.
-BEGINNING, LAST_SEQUENCE = "0-0", 2**64 - 1
+#: After every entry of a millisecond.
+LAST_SEQUENCE = 2**64 - 1
 
 
 def parts(entry: str) -> tuple[int, int]:
@@ -38,7 +38,7 @@ class Tip:
         first: id of the oldest that is there; empty where there is none.
     """
 
-    id: str = BEGINNING
+    id: str = "0-0"
     added: int = UNKNOWN
     length: int = 0
     first: str = ""
