@@ -11,14 +11,14 @@ every word.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from celery_poison.pipeline.model import Cells, Codes, Judged, chance_of_change, judge
+from celery_poison.pipeline.model import FALSE_SHARE, Cells, Codes, Judged, chance_of_change, judge, q_values
 from celery_poison.pipeline.window import SIZE, Window
 
 ALWAYS = Window()
@@ -202,6 +202,23 @@ def _row(
         row["before_expected"] = deaths * row["hours"] / hours if hours > 0 else None
         row["change_p"] = chance_of_change(row["deaths"], row["hours"], deaths, hours)
     return {**row, "says": says(row)}
+
+
+def anomalies(blamed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return those rows of blame that kill more often than before the window, or did not run before.
+
+    Only of what is guilty or suspicious, since the rate of a host rises with that of a bad task; with eight
+    deaths at least, twice what they would have been at the rate before, and ``q`` below 5 %.
+    """
+    bad = [row for row in blamed if row["standing"] != "unremarkable" and row["deaths"] >= 8]
+    compared = [row for row in bad if row["change_p"] is not None]
+    chances = q_values(np.array([row["change_p"] for row in compared]), len(compared))
+    more = [
+        row
+        for row, chance in zip(compared, chances, strict=True)
+        if chance < FALSE_SHARE and row["deaths"] >= 2 * row["before_expected"]
+    ]
+    return [row for row in bad if row["before_deaths"] is not None and row["change_p"] is None] + more
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from html import escape
 from typing import Any
 
 from celery_poison.pipeline.backtest import Replayed, as_dict
-from celery_poison.pipeline.blame import ALWAYS, Ask
+from celery_poison.pipeline.blame import ALWAYS, Ask, anomalies
 from celery_poison.pipeline.window import Window
 from celery_poison.text import clean
 
@@ -57,6 +57,7 @@ def gather(
         "totals": as_json(totals[0]),
         "days": [as_json(row) for row in days],
         "blame": [as_json(row) for row in top(blamed, 12)],
+        "anomalies": [as_json(row) for row in anomalies(blamed)[:50]],
         "backtest": replay["outcomes"],
         "recommended": replay["recommended"],
         "left_out": [*left_out],
@@ -120,6 +121,12 @@ _SECTIONS = (
         " of times, to 95 %. Whom a trial cleared is not held against it.",
         "dimension key standing deaths expected times low high q alive causes"
         " before_deaths before_expected change_p",
+    ),
+    (
+        "anomalies",
+        "What has changed",
+        "Of these, what kills more often than before the window, or did not run before.",
+        "dimension key standing deaths before_deaths before_expected change_p",
     ),
     (
         "backtest",

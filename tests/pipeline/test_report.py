@@ -28,6 +28,7 @@ def figures(name: str = "shop.pay", **more: Any) -> dict[str, Any]:
             {"date": None, "workers": 0, "processes": 1, "recovery_ms": None, "longest_ms": None},
         ],
         "blame": [row],
+        "anomalies": [row],
         "backtest": [{**outcome, "policy": policy, "says": "as it is"}],
         "recommended": {"policy": policy, "says": "as it is", "reasons": [name]},
         "left_out": [name],
@@ -72,7 +73,7 @@ def _tree(page: str) -> tree.Element:
 def test_the_page_is_well_formed_whatever_things_are_called() -> None:
     from celery_poison.pipeline.report import render
 
-    for told, tables in ((figures(HOSTILE), 4), (figures("\u202e\x00" + "x" * 300), 4), (_empty(), 1)):
+    for told, tables in ((figures(HOSTILE), 5), (figures("\u202e\x00" + "x" * 300), 5), (_empty(), 1)):
         assert len([*_tree(render(told)).iter("table")]) == tables
 
 
