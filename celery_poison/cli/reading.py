@@ -193,7 +193,9 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
     _section(console, "stack", [("at", frame) for frame in record.evidence.stack])
     _section(console, "history", [(story.at(entry), story.sentence(entry)) for entry in detail.history])
     if stored is None:
-        if record.state != State.DLVD:
+        if record.state == State.FAIL:
+            console.echo("\nThe message itself is gone for good: it was purged.")
+        elif record.state != State.DLVD:
             console.echo("\nThe message itself is with the broker: only quarantine keeps headers and body.")
         return
     # These repeat the arguments, with what is hidden of them.

@@ -90,9 +90,10 @@ def redacted(app: Celery, redact: Redact, task: str, body: Any) -> Any:
         args, kwargs, rest = _call(body)
     except BodyBroken:
         return _hide(body, patterns, "?")
+    is_known = task in app.tasks  # else nobody knows what its positional arguments are
     positional = zip(args, _parameters(app, task), strict=False)
     shown = (
-        [_hide(value, patterns, name) for value, name in positional],
+        [_hide(value, patterns, name) if is_known else HIDDEN for value, name in positional],
         {name: _hide(value, patterns, name) for name, value in kwargs.items()},
     )
     if isinstance(body, Mapping):

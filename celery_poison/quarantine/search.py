@@ -74,7 +74,9 @@ class Condition:
     def parse(cls, text: str) -> Self:
         match = _CONDITION.match(text)
         if match is None:
-            raise BadFilter(f"{text!r} is no condition: write field=value, for example task=shop.render")
+            raise BadFilter(
+                f"{text!r} is no condition: write field=value, for example task=shop.render, or arguments=*word*"
+            )
         field, compared, value = match.groups()
         fields = (*TEXT_FIELDS, *NUMBER_FIELDS, AGE, GROUP)
         if field not in fields:

@@ -174,7 +174,8 @@ class QuarantineWriter:
             LedgerUnavailable: it must not be acknowledged.
         """
         mid, release = identity.mid, message.headers.get(RELEASE)
-        fields = stored_fields(message, fingerprint_of(message, start.task, self.recorder.secret))
+        shown = arguments(self.app, self.settings.redact, start.task, original(message))
+        fields = stored_fields(message, fingerprint_of(message, start.task, self.recorder.secret), shown)
         fields |= {name: clean(fields[name]) for name in ("content_type", "content_encoding")}
         store = partial(
             self.ledger.quarantine,

@@ -69,7 +69,9 @@ def test_purge_wants_a_copy_or_the_word_that_there_is_to_be_none(
         assert "--export FILE" in console.run("purge", *arguments, status=2).stderr
     assert "3 messages match: add --yes" in console.run("purge", "--all", "--no-copy", status=2).stderr
     assert _states(fleet, "FAIL") == {*given_up.values()}
+    id = fleet.quarantine.get(given_up["failed"]).id
     assert "3 messages purged" in console.run("purge", "--all", "--no-copy", "--yes").stderr
+    assert "gone for good: it was purged" in console.out("show", id)
     assert not _states(fleet, "FAIL")
 
 

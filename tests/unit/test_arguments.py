@@ -75,6 +75,14 @@ def test_true_hides_all_and_nothing_hides_none(app: Celery) -> None:
     assert redacted(app, True, "shop.charge", {"secret": 1}) == HIDDEN
 
 
+def test_NEW_5_of_a_task_that_nobody_knows_here_positional_arguments_are_hidden_where_anything_is(
+    app: Celery,
+) -> None:
+    body = _stored([[42, "4711"], {"card": "4711", "size": 1}, {}])
+    assert arguments(app, ["card"], "shop.gone", body) == f'"{HIDDEN}", "{HIDDEN}", card="{HIDDEN}", size=1'
+    assert arguments(app, [], "shop.gone", body) == '42, "4711", card="4711", size=1'
+
+
 def test_what_a_producer_says_instead_of_the_arguments_is_shown_instead(app: Celery) -> None:
     body = [[[1, 2], "4111 1111"], {"note": "x"}, {}]
     honest = {"argsrepr": "((1, 2), '4111 1111')", "kwargsrepr": "{'note': 'x'}"}
