@@ -151,7 +151,6 @@ def gained(by_day: np.ndarray) -> tuple[float, float, float]:
 
 
 def _costs(told: Outcome, days: Sequence[date], weight: float) -> np.ndarray:
-    """Return what each day cost; without days, one sum of all."""
     if not days:
         return np.array([told.deaths + weight * told.innocents])
     return np.array([told.deaths_on[day] + weight * told.innocents_on[day] for day in days])

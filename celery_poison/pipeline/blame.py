@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from celery_poison.pipeline.model import FALSE_SHARE, Cells, Codes, Judged, chance_of_change, judge, q_values
+from celery_poison.pipeline.model import FALSE_SHARE, Cells, Codes, Judged, chance_of_change, judge
 from celery_poison.pipeline.window import SIZE, Window
 
 ALWAYS = Window()
@@ -96,7 +96,6 @@ SEEN = "select sum(fingerprints) as n from {tallies} where {recent} and {window}
 
 
 _WORDS = ("dimension", "key", "standing", "says", "causes")
-
 _NUMBERS = ("deaths", "elsewhere", "expected", "times", "low", "high", "p", "q", "hours")
 #: Of the table ``blame``.
 SCHEMA = pa.schema(
@@ -208,17 +207,17 @@ def anomalies(blamed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return those rows of blame that kill more often than before the window, or did not run before.
 
     Only of what is guilty or suspicious, since the rate of a host rises with that of a bad task; with eight
-    deaths at least, twice what they would have been at the rate before, and ``q`` below 5 %.
+    deaths at least, twice what they would have been at the rate before, and not by a chance of 5 % in all.
     """
     bad = [row for row in blamed if row["standing"] != "unremarkable" and row["deaths"] >= 8]
-    compared = [row for row in bad if row["change_p"] is not None]
-    chances = q_values(np.array([row["change_p"] for row in compared]), len(compared))
-    more = [
+    chance = FALSE_SHARE / max(1, len(bad))  # so many are compared
+    return [
         row
-        for row, chance in zip(compared, chances, strict=True)
-        if chance < FALSE_SHARE and row["deaths"] >= 2 * row["before_expected"]
+        for row in bad
+        if row["before_deaths"] is not None
+        and (row["change_p"] is None or row["change_p"] < chance)
+        and row["deaths"] >= 2 * (row["before_expected"] or 0)
     ]
-    return [row for row in bad if row["before_deaths"] is not None and row["change_p"] is None] + more
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -192,7 +192,6 @@ class Derived:
         return self._table(name).frame([] if days is None else [("date", "in", days)])
 
     def _update_days(self, name: str, days: list[str] | None, make: Callable[[], Any]) -> None:
-        """Bring a table up to date of which only some days change."""
         if days is None:
             self._update(name, lambda _: make())
         else:
@@ -272,11 +271,10 @@ class Derived:
 
         ``{deaths}`` are the attempts that died.
         """
-        tables = {name: self._asked(name) for name in set(re.findall(r"{(\w+)}", query))}
+        tables = {name: self[name] for name in set(re.findall(r"{(\w+)}", query)) - {"deaths"}}
+        if "{deaths}" in query:
+            tables["deaths"] = self["exceptions"].where("end = 'crashed'")
         return self._session.sql(query, **tables).toArrow()
-
-    def _asked(self, name: str) -> Any:
-        return self["exceptions"].where("end = 'crashed'") if name == "deaths" else self[name]
 
     def register(self, prefix: str = "lake_") -> list[str]:
         """Make views that ``spark.sql`` knows by name, as ``lake_attempts``; return their names."""
@@ -302,7 +300,6 @@ class Derived:
 
     @property
     def left_out(self) -> list[str]:
-        """What is missing in the tables, as sentences."""
         return sentences(self.as_of.left_out, self.as_of.gaps)
 
     def __getitem__(self, name: str) -> Any:
@@ -349,7 +346,6 @@ class Derived:
 
 
 def _earliest(*known: Position | None) -> Position | None:
-    """Return the first of some positions; None if one of them is not there."""
     there = [each for each in known if each]
     return min(there, key=lambda each: (each.ms, each.seq)) if len(there) == len(known) else None
 

@@ -230,7 +230,6 @@ def _apply(ledger: Ledger, version: int, **how: Any) -> dict[str, int]:
 
 
 def _in_force(ledger: Ledger) -> set[str]:
-    """Return the items that need no proposal: blocked fingerprints, and options that every task has."""
     _, raw, now = policies.read(ledger, ledger.keys.blocks)
     every = entry_of(policies.read(ledger, ledger.keys.policy)[1].get(EVERY_TASK))
     return {*read_rules(raw, now)[0], *(policy_item(name, value) for name, value in every.items())}

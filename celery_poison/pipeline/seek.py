@@ -164,7 +164,6 @@ def _sought(session: Any, table: Table, filters: Filters, sought: _Sought) -> An
 
 
 def _search(files: Iterator[pa.RecordBatch], uri: str, sought: _Sought) -> Iterator[pa.RecordBatch]:
-    """A task: yield the rows of some files that are sought."""
     place, schema = sink.filesystem(uri), sink.arrow_schema(JOURNAL)
     for batch in files:
         for file in batch.to_pylist():
@@ -198,8 +197,8 @@ def _plain(rows: pa.Table) -> pa.Table:
 def _marks(opened: pq.ParquetFile, sought: _Sought, date: str | None) -> Iterator[Any]:
     """Yield of each reason which rows of a file are sought for it.
 
-    Of days before the last look few columns are read: what a process had when it died ended after that, and a
-    message has the task id of its troubles; one told twice was told on this day or the one before.
+    Of days before the last look few columns are read: what ran beside a death ended after that, and a message
+    has the task id of its troubles; one told twice was told on this day or the one before.
     """
     since, new = sought.since, pa.repeat(pa.scalar(False), opened.metadata.num_rows)
     yield new

@@ -32,19 +32,10 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
 appender.stderr.filter.threshold.type = ThresholdFilter
 appender.stderr.filter.threshold.level = error
-logger.progress.name = org.apache.spark.sql.execution.streaming
-logger.progress.level = off
-logger.writing.name = org.apache.spark.sql.execution.datasources
-logger.writing.level = off
-logger.tasks.name = org.apache.spark.scheduler
-logger.tasks.level = off
-logger.executor.name = org.apache.spark.executor
-logger.executor.level = off
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = error
-logger.util.name = org.apache.spark.util
-logger.util.level = off
 """
+#: What these complain of reaches Python as an exception, too.
+for _name in ("sql.execution.streaming", "sql.execution.datasources", "scheduler", "executor", "util"):
+    _LOGGING += f"logger.{_name}.name = org.apache.spark.{_name}\nlogger.{_name}.level = off\n"
 
 #: For every session, Connect too.
 _SQL = {
@@ -111,23 +102,14 @@ def open_session(master: str = "local[*]", memory: str = "1g", conf: Mapping[str
 
 
 def suit(session: Any, rows: int, said: Collection[str] = ()) -> None:
-    """Set a session of our own up for the journal that it is to read, if that is small.
-
-    Args:
-        rows: of the journal.
-        said: names of settings that somebody chose, which stay.
-    """
+    """Set a session of our own up for a journal of so many rows; settings that somebody ``said`` stay."""
     for name, value in _FEW.items() if rows <= FEW_ROWS else ():
         if name not in said:
             session.conf.set(name, value)
 
 
 def together(*works: Callable[[], Any]) -> list[Any]:
-    """Do all in threads, so that one computes while another is planned; return what they returned, in order.
-
-    Raises:
-        Exception: that of the first of ``works`` that failed, after all have ended.
-    """
+    """Do all in threads, so that one computes while another is planned; return what they return."""
     with ThreadPoolExecutor(len(works), thread_name_prefix="pipeline") as pool:
         begun = [pool.submit(work) for work in works]
     return [each.result() for each in begun]
@@ -203,7 +185,6 @@ def _candidates() -> Iterator[Path]:
 
 
 def _version(java: Path) -> int:
-    """Return the major version of a Java; 0 where it does not run."""
     try:
         ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
         numbers = ran.stderr.split('"')[1].split(".")

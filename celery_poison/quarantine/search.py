@@ -75,7 +75,7 @@ class Condition:
         match = _CONDITION.match(text)
         if match is None:
             raise BadFilter(
-                f"{text!r} is no condition: write field=value, for example task=shop.render, or arguments=*word*"
+                f"{text!r} is no condition: write field=value, as task=shop.render or arguments=*word*"
             )
         field, compared, value = match.groups()
         fields = (*TEXT_FIELDS, *NUMBER_FIELDS, AGE, GROUP)

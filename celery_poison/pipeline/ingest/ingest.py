@@ -50,12 +50,8 @@ class Wanted:
     max_rows: int = 1_000_000
     fetch: int = FETCH
 
-    @property
-    def key(self) -> str:
-        return Keys(self.namespace).journal
-
     def stream(self) -> Stream:
-        return Stream(self.url, self.key, self.master_name)
+        return Stream(self.url, Keys(self.namespace).journal, self.master_name)
 
 
 @dataclass(frozen=True)
@@ -266,9 +262,7 @@ def _counted(before: Position, after: Position, found: int) -> Gap | None:
     if expected < 0:
         why = "the stream was replaced: fewer entries were ever added to it than had been before"
         return Gap(str(before), str(after), None, why)
-    if expected <= found:
-        return None
-    return Gap(str(before), str(after), expected - found, _TRIMMED)
+    return Gap(str(before), str(after), expected - found, _TRIMMED) if expected > found else None
 
 
 def whose(wanted: Wanted) -> tuple[str, str]:
@@ -276,11 +270,9 @@ def whose(wanted: Wanted) -> tuple[str, str]:
 
     Both are written into the ledger by the app's workers; the namespace stands for a name where none has yet.
     """
-    with (
-        open_redis(wanted.url, {"master_name": wanted.master_name}) as client,
-        clear_errors("reading the ledger"),
-    ):
-        row: Any = client.hmget(Keys(wanted.namespace).meta, ("app", "broker", "secret"))
+    keys, sentinel = Keys(wanted.namespace), {"master_name": wanted.master_name}
+    with open_redis(wanted.url, sentinel) as client, clear_errors("reading the ledger"):
+        row: Any = client.hmget(keys.meta, ("app", "broker", "secret"))
     app, *rest = ((value or b"").decode() for value in row)
     name = wanted.app_name or app or wanted.namespace
-    return name, hashlib.sha256("\n".join((app, *rest, wanted.key)).encode()).hexdigest()[:16]
+    return name, hashlib.sha256("\n".join((app, *rest, keys.journal)).encode()).hexdigest()[:16]

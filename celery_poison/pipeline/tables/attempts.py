@@ -164,9 +164,8 @@ def _with_proof(other: DataFrame, rest: DataFrame) -> DataFrame:
 def _with_neighbours(other: DataFrame, alive: DataFrame) -> DataFrame:
     """Add the tokens of what ran beside each death, sorted; null for what did not die.
 
-    With a whole worker, or on trial with others: what ended by the same death. With its own process: what its
-    worker ran at that moment. Only what shares a minute is compared, or each death would meet each run of its
-    worker.
+    With a whole worker: what ended by the same death. With its own process: what its worker ran at that
+    moment; only what shares a minute is compared, or each death would meet each run of its worker.
     """
     columns = ["token", "worker", "at", "runtime_ms"]
     runs = alive.select(*columns).unionAll(other.select(*columns))
@@ -192,7 +191,6 @@ def is_lone_death() -> Column:
 
 
 def _beside(deaths: DataFrame, runs: DataFrame) -> DataFrame:
-    """Return ``token, neighbour``: of each death, and of each run that its worker ran at that moment."""
     until = F.unix_millis("at")
     since = until - F.least(ran_ms(), F.lit(LONGEST_MS))
     ran = runs.select(F.col("token").alias("run"), "worker", until.alias("until"), since.alias("since"))

@@ -41,7 +41,6 @@ def incidents(journal: DataFrame, attempts: DataFrame) -> DataFrame:
 
 
 def _of_members(attempts: DataFrame) -> DataFrame:
-    """What the attempts tell that ended in a death."""
     ended, proof = F.col("end"), F.col("proof")
     members = attempts.withColumn("death", F.coalesce("death", "incident"))
     return (

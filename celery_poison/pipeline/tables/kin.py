@@ -8,15 +8,7 @@ from pyspark.sql import functions as F
 from celery_poison.pipeline.tables.attempts import count, ended_alive
 
 _NOT_KIN = (
-    "mid",
-    "worker",
-    "pid",
-    "neighbours",
-    "deliveries",
-    "strikes",
-    "failures",
-    "memory_kb",
-    "evidence",
+    *("mid", "worker", "pid", "neighbours", "deliveries", "strikes", "failures", "memory_kb", "evidence"),
 )
 
 
