@@ -152,7 +152,6 @@ def _limits(force: InForce) -> Limits:
 
 @cache  # a million ends of runs have few different histories
 def _judged(known: History, end: str, blame: str, cause: str, limits: Limits) -> tuple[History, bool]:
-    """Return the history after a run that did not end alive, and whether it convicts."""
     if end == "crashed":
         alone = blame == "exact"
         history = replace(

@@ -32,10 +32,12 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
 appender.stderr.filter.threshold.type = ThresholdFilter
 appender.stderr.filter.threshold.level = error
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
 """
 #: What these complain of reaches Python as an exception, too.
 for _name in ("sql.execution.streaming", "sql.execution.datasources", "scheduler", "executor", "util"):
-    _LOGGING += f"logger.{_name}.name = org.apache.spark.{_name}\nlogger.{_name}.level = off\n"
+    _LOGGING += f"logger.{_name[-4:]}.name = org.apache.spark.{_name}\nlogger.{_name[-4:]}.level = off\n"
 
 #: For every session, Connect too.
 _SQL = {

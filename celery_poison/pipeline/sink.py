@@ -149,7 +149,6 @@ def write(batches: Iterator[pa.RecordBatch], uri: str, partitions: Sequence[str]
 
 
 def _text(value: Any) -> str | None:
-    """Return a partition's value as Delta writes it."""
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else str(value)
