@@ -6,7 +6,7 @@ stored         made of
 company        new runs that ended alive, and those of the last days, beside new troubles
 exceptions     the journal's troubles and their company, of the days that anything new concerns
 incidents      the troubles, exceptions, of the same days
-kin            exceptions, company, of the same days and the seven before
+kin            exceptions, company, of the same days and the two before
 fingerprints   kin, of the fingerprints that the days of anything new have or had
 runs_daily     the days of new entries: tallies of the runs that ended alive
 sketches       the same days: counts and sketches of these runs

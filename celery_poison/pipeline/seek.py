@@ -26,7 +26,7 @@ from celery_poison.pipeline.tables.attempts import LONGEST_MS, is_lone_death
 from celery_poison.pipeline.window import first_ms
 
 #: A run that ended alive longer ago than this is not looked at again for a trouble that came only now.
-LOOK_BACK_MS = 7 * 24 * 3_600_000
+LOOK_BACK_MS = 2 * 24 * 3_600_000
 _DAY_MS = 24 * 3_600_000
 #: Nearly all runs share their words with many others.
 _WORDS = ("event", "task", "queue", "worker", "state", "cause", "outcome", "shape", "release")
