@@ -188,11 +188,8 @@ class QuarantineWriter:
         if type(release) is int:  # its operator may not have said yet that it was published
             with suppress(StaleDelivery, IllegalTransition):
                 self.ledger.released(mid, identity.id, release)
-        new = False
-        with (
-            suppress(IllegalTransition),
-            self.errors.owing(self._report(message, mid, start, cause, reason)),
-        ):
+        new, report = False, self._report(message, mid, start, cause, reason)
+        with suppress(IllegalTransition), self.errors.owing(report):
             new = store(mid, start)  # refused where somebody gave it up
         kept_by = b"" if new else Queries(self.ledger).message(mid).get("unprocessable")
         # Else it is kept already: of this delivery, say, whose answer was lost.
