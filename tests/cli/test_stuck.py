@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from celery_poison.failover.monitor import StandaloneMonitor
 from celery_poison.metrics import register
 from celery_poison.model import Start
 from celery_poison.testing import RedisServer
 from tests.apps.harness import Fleet
 from tests.broker.kit import Site, new_boot_id
 from tests.cli.conftest import Console
+from tests.failover.standalone import MonitorProcess
 from tests.metrics.conftest import scraped
 from tests.quarantine.keeping import Keeper
 
@@ -34,18 +33,6 @@ def _stuck(console: Console, **wanted: object) -> list[dict[str, Any]]:
     return [stuck for stuck in found if wanted.items() <= stuck.items()]
 
 
-@contextmanager
-def _watched(fleet: Fleet) -> Iterator[None]:
-    monitor = StandaloneMonitor(fleet.app)
-    thread = threading.Thread(target=monitor.run)
-    thread.start()
-    try:
-        yield
-    finally:
-        monitor.stop()
-        thread.join()
-
-
 def _kill_a_worker_that_holds(fleet: Fleet, count: int) -> set[str]:
     """Kill a worker and its monitor; return the task ids of what it held."""
     sent = {fleet.send("slow", 600).id for _ in range(count)}
@@ -59,7 +46,7 @@ def _kill_a_worker_that_holds(fleet: Fleet, count: int) -> set[str]:
 
 
 def test_NEW_9_what_a_killed_worker_held_is_told_until_somebody_puts_it_back(
-    fleet: Fleet, console: Console
+    fleet: Fleet, console: Console, entry_points: Path
 ) -> None:
     sent = _kill_a_worker_that_holds(fleet, 3)
     fleet.await_that(lambda: {stuck["id"] for stuck in _stuck(console)} == sent, "all are told")
@@ -73,7 +60,7 @@ def test_NEW_9_what_a_killed_worker_held_is_told_until_somebody_puts_it_back(
     assert f"cure: {first['cure']}" in said and all(id in said for id in sent)
     (finding,) = [f for f in console.json("doctor") if f["check"] == "stuck"]
     assert (finding["level"], finding["cure"]) == ("warn", first["cure"])
-    with _watched(fleet):
+    with MonitorProcess(fleet, entry_points):
         fleet.await_that(lambda: not _stuck(console, kind="unacked"), "put back")
 
 
@@ -87,10 +74,10 @@ def test_NEW_9_the_metrics_count_what_a_killed_worker_held(fleet: Fleet) -> None
 
 
 def test_NEW_9_a_candidate_that_nobody_runs_is_told_with_the_worker_that_lacks(
-    fleet: Fleet, console: Console
+    fleet: Fleet, console: Console, entry_points: Path
 ) -> None:
     result = fleet.send("kill_group")
-    with fleet.worker(concurrency=1) as worker, _watched(fleet):
+    with fleet.worker(concurrency=1) as worker, MonitorProcess(fleet, entry_points):
         worker.wait()
         fleet.await_that(lambda: _stuck(console, id=result.id, kind="candidate"), "told")
         (stuck,) = _stuck(console)

@@ -15,25 +15,23 @@ from typing import Any
 
 from celery_poison.testing import wait_until
 from tests import PATIENCE
-from tests.apps.harness import ROOT
-from tests.failover.crew import Watched
+from tests.apps.harness import ROOT, Fleet
 
 
 class MonitorProcess:
-    """A standalone monitor of a crew, in a session of its own.
+    """A standalone monitor of a fleet, in a session of its own.
 
     Args:
         entry_points: a directory that declares the `celery poison` command.
         args: further options.
     """
 
-    def __init__(self, crew: Watched, entry_points: Path, name: str = "monitor", *args: str) -> None:
-        self._path = crew.directory / f"{name}.jsonl"
-        self._log = crew.directory / f"{name}.log"
-        environ = os.environ | crew.environ()
+    def __init__(self, fleet: Fleet, entry_points: Path, name: str = "monitor", *args: str) -> None:
+        self._path = fleet.directory / f"{name}.jsonl"
+        self._log = fleet.directory / f"{name}.log"
+        environ = os.environ | fleet.environ()
         environ |= {"PYTHONPATH": os.pathsep.join([str(entry_points), str(ROOT)]), "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "celery", "-A", "tests.failover.app", "poison", "monitor", "--json"]
-        command += args
+        command = [sys.executable, "-m", "celery", "-A", fleet.module, "poison", "monitor", "--json", *args]
         with self._path.open("wb") as out, self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
