@@ -1,20 +1,19 @@
 """The tables that are made of one app's journal: kept up to date by what is new in it.
 
-=============  ===================================================================================
-stored         made of
-=============  ===================================================================================
-company        new runs that ended alive, and those of the last days, beside new troubles
-exceptions     the journal's troubles and their company, of the days that anything new concerns
-incidents      the troubles, exceptions, of the same days
-kin            exceptions, company, of the same days and the two before
-fingerprints   kin, of the fingerprints that the days of anything new have or had
-runs_daily     the days of new entries: tallies of the runs that ended alive
-sketches       the same days: counts and sketches of these runs
-=============  ===================================================================================
+==================  ==============================================================================
+stored              made of
+==================  ==============================================================================
+company             new runs that ended alive, and those of the last days, beside new troubles
+exceptions          the journal's troubles and their company, of the days that anything new concerns
+incidents           the troubles, exceptions, of the same days
+fingerprints_daily  exceptions, company, of the same days and the two before
+runs_daily          the days of new entries: tallies of the runs that ended alive
+sketches            the same days: counts and sketches of these runs
+==================  ==============================================================================
 
 Each says in its commit up to where in the journal it reaches. ``attempts`` is a view: the journal's healthy
-runs as they stand there, united with the exceptions; ``messages`` is one of the whole journal; ``tallies``
-and ``task_daily`` add up days.
+runs as they stand there, united with the exceptions; ``kin`` is the company, united with them; ``messages``
+is a view of the whole journal; ``fingerprints``, ``tallies`` and ``task_daily`` add up days.
 """
 
 from __future__ import annotations
@@ -25,19 +24,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
 from celery_poison.pipeline.schema import LAST_MS, VERSIONS
-from celery_poison.pipeline.seek import LOOK_BACK_MS, Keys, company, having, keys
+from celery_poison.pipeline.seek import LOOK_BACK_MS, company, having
 from celery_poison.pipeline.session import together
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
@@ -49,13 +46,12 @@ STORED: dict[str, tuple[str, ...]] = {
     "company": ("date",),
     "exceptions": ("date",),
     "incidents": ("date",),
-    "kin": ("date",),
-    "fingerprints": (),
+    "fingerprints_daily": ("date",),
     "runs_daily": ("date",),
     "sketches": ("date",),
 }
-_OF_TROUBLES = ("exceptions", "incidents", "kin", "fingerprints")
-VIEWS = ("attempts", "messages", "tallies", "task_daily", "noted")
+_OF_TROUBLES = ("exceptions", "incidents", "fingerprints_daily")
+VIEWS = ("attempts", "fingerprints", "kin", "messages", "tallies", "task_daily", "noted")
 #: What :meth:`Derived.register` makes views of.
 SHOWN = ("attempts", "messages", "incidents", "fingerprints", "task_daily", "tallies", "blame")
 #: What makes one entry change what another one means.
@@ -115,7 +111,9 @@ class Derived:
         if all(self._is_current(name) for name in _OF_TROUBLES):
             return
         days = self._touched()
-        rest, company = (each.persist() for each in self._context(days))
+        rest, company = self._context(days)
+        # No more of the company is asked for, and what is kept is kept whole.
+        rest, company = rest.persist(), company.select("token", "at", "worker", "runtime_ms").persist()
         other = tables.ends(rest, company).persist()
         try:
             self._update_days("exceptions", days, lambda: tables.troubled(other, rest, company))
@@ -125,34 +123,18 @@ class Derived:
                     days,
                     lambda: tables.incidents(rest, self._of("exceptions", days and and_the_next(days))),
                 ),
-                lambda: self._make_kin(days),
+                lambda: self._make_fingerprints(days),
             )
         finally:
             for each in (other, rest, company):
                 each.unpersist()
 
-    def _make_kin(self, days: list[str] | None) -> None:
+    def _make_fingerprints(self, days: list[str] | None) -> None:
         """Also of the days before, whose runs may bear a fingerprint that died only now."""
-        wide, since = days, self._since("kin")
-        before = self._of("kin", days) if days and since == self._since("fingerprints") else None
-        if days is not None and since:
-            wide = sorted({*days, *days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
-        company = self._of("company", wide)
-        few = tables.united(company, tables.repeated(company), self._of("exceptions", wide))
-        self._update_days("kin", wide, lambda: tables.kin(few, self["exceptions"]))
-        self._update("fingerprints", lambda _: self._fingerprints(days, before))
-
-    def _fingerprints(self, days: list[str] | None, before: Any) -> Any:
-        """Make anew those that some days have or had ``before``, and those of which days were dropped."""
-        kin, known = self._table("kin"), self._table("fingerprints")
-        if before is None:
-            return tables.fingerprints(kin.frame())
-        oldest = min((str(each["date"]) for each in kin.delta.partitions()), default="9999-12-31")
-        dropped = known.frame().where(F.col("first_at") < F.lit(oldest).cast("timestamp"))
-        rows = (each.select("fingerprint") for each in (before, self._of("kin", days), dropped))
-        new = reduce(DataFrame.union, rows).distinct()
-        again = tables.fingerprints(kin.frame().join(new, "fingerprint", "left_semi"))
-        return known.frame().join(new, "fingerprint", "left_anti").unionByName(again)
+        name = "fingerprints_daily"
+        if days is not None and (since := self._since(name)):
+            days = sorted({*days, *days_between(max(0, since.ms - LOOK_BACK_MS), self._goal.ms)})
+        self._update_days(name, days, lambda: tables.fingerprints_daily(self._kin(days)))
 
     def _touched(self) -> list[str] | None:
         """Return the days that something new about troubles concerns; None: all must be made anew."""
@@ -161,15 +143,13 @@ class Derived:
         company = self._table("company").frame([("date", ">=", day(since.ms))]).where(after(since))
         new = self._lake.entries(since, healthy=False).unionByName(company)
         began = F.greatest(started().cast("date"), F.date_sub("date", 7)).cast("string")
-        told = new.select(*_LINKS, began.alias("began"), F.col("date").cast("string").alias("date")).toArrow()
+        date = F.col("date").cast("string").alias("date")
+        told = new.select(*_LINKS, began.alias("began"), date).toArrow()
         days = {day(since.ms)}
         for row in told.group_by(["began", "date"]).aggregate([]).to_pylist():
             days.update(days_between(first_ms(row["began"]), first_ms(row["date"])))
-        links = {name: told[name].drop_null().unique() for name in _LINKS}
-        found = self._linked(sorted(days), links)
-        return sorted(
-            days | {str(row["date"]) for each in found for row in each.select("date").distinct().collect()}
-        )
+        found = self._linked(sorted(days), told).select("date").distinct().collect()
+        return sorted(days | {str(row["date"]) for row in found})
 
     def _context(self, days: list[str] | None) -> tuple[Any, Any]:
         """Return the troubles, and their company, that the tables of some days are made of."""
@@ -178,15 +158,18 @@ class Derived:
         wide = and_the_next(days)
         rest, company = self._lake.entries(healthy=False, days=wide), self._of("company", wide)
         mine = rest.unionByName(company).where(F.col("date").cast("string").isin(days))
-        others = self._linked(wide, keys(mine, *_LINKS))
-        return rest.unionByName(others[0]), company.unionByName(others[1])
+        told = mine.select(*_LINKS, "healthy").toArrow()
+        # A start may have ended alive on any day, too.
+        ids = told["id"].filter(pc.invert(told["healthy"])).drop_null().unique()
+        alive = having(self._session, self._table("company"), [("date", "not in", wide)], {"id": ids})
+        return rest.unionByName(self._linked(wide, told)), company.unionByName(alive)
 
-    def _linked(self, days: list[str], links: Keys) -> tuple[Any, Any]:
-        """Return of all other days the troubles, and their company, with one of some ids or incidents."""
-        lake, rest = self._lake, [("date", "not in", days)]
-        troubles = [("app", "=", lake.app), ("healthy", "=", "false"), *rest]
-        found = having(self._session, lake.journal, troubles, links).where(F.col("v").isin(*VERSIONS))
-        return found, having(self._session, self._table("company"), rest, links)
+    def _linked(self, days: list[str], told: pa.Table) -> Any:
+        """Return the troubles of all other days that have an id or an incident of some entries."""
+        links = {name: told[name].drop_null().unique() for name in _LINKS}
+        troubles = [("app", "=", self._lake.app), ("healthy", "=", "false"), ("date", "not in", days)]
+        found = having(self._session, self._lake.journal, troubles, links)
+        return found.where(F.col("v").isin(*VERSIONS))
 
     def _of(self, name: str, days: list[str] | None) -> Any:
         return self._table(name).frame([] if days is None else [("date", "in", days)])
@@ -326,6 +309,17 @@ class Derived:
     def _view_attempts(self) -> Any:
         again = tables.repeated(self["company"])
         return tables.united(self._lake.entries(healthy=True), again, self["exceptions"])
+
+    def _view_fingerprints(self) -> Any:
+        return tables.fingerprints(self["fingerprints_daily"])
+
+    def _view_kin(self) -> Any:
+        return self._kin(None)
+
+    def _kin(self, days: list[str] | None) -> Any:
+        """Return the attempts of some days that have to do with a trouble."""
+        company = self._of("company", days)
+        return tables.united(company, tables.repeated(company), self._of("exceptions", days))
 
     def _view_messages(self) -> Any:
         return tables.messages(self._lake.entries())

@@ -25,8 +25,9 @@ from celery_poison.pipeline.schema import JOURNAL, LAST_MS
 from celery_poison.pipeline.tables.attempts import LONGEST_MS, is_lone_death
 from celery_poison.pipeline.window import first_ms
 
-#: A run that ended alive longer ago than this is not looked at again for a trouble that came only now.
-LOOK_BACK_MS = 2 * 24 * 3_600_000
+#: From the day of the newest known entry, less this, runs that ended alive are looked at again: what is new
+#: may concern them.
+LOOK_BACK_MS = 24 * 3_600_000
 _DAY_MS = 24 * 3_600_000
 #: Nearly all runs share their words with many others.
 _WORDS = ("event", "task", "queue", "worker", "state", "cause", "outcome", "shape", "release")
@@ -54,12 +55,6 @@ class _Sought:
     moments: Any = ()
     deaths: tuple[Any, int, int] = (None, 0, 0)
     had: Any = None
-
-
-def keys(rows: Any, *names: str) -> Keys:
-    """Return the values of some columns of a DataFrame, which are few."""
-    told = rows.select(*names).distinct().toArrow()
-    return {name: _values(told[name]) for name in names}
 
 
 def _values(column: Any) -> Any:

@@ -13,14 +13,16 @@ pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from celery_poison.pipeline import sink, tables
 from celery_poison.pipeline.backtest import past
 from celery_poison.pipeline.blame import blame
-from celery_poison.pipeline.derived import Derived
+from celery_poison.pipeline.derived import STORED, Derived
 from celery_poison.pipeline.lake import Lake, Position
 from celery_poison.pipeline.schema import JOURNAL, LAKE
+from celery_poison.pipeline.seek import LOOK_BACK_MS
 from celery_poison.pipeline.window import Window
 from examples.histories import World, write_lake
 from tests.pipeline import tallied
@@ -66,9 +68,12 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
 def test_tables_that_were_kept_up_to_date_are_what_the_whole_journal_gives(
     spark: Any, entries: pa.Table, tmp_path: Path
 ) -> None:
-    lake, third = Lake(spark, str(tmp_path), "x"), (len(entries) - 2) // 3
+    lake, middle = Lake(spark, str(tmp_path), "x"), (len(entries) - 2) // 3 * 2
+    # No more than is looked back at: of older runs `fingerprints` say nothing.
+    first = entries["at"][middle].as_py() - timedelta(milliseconds=LOOK_BACK_MS)
+    older = pc.sum(pc.less(entries["at"], first)).as_py()
     # In the middle of a day: what died before is tried after it, and a day is counted twice.
-    for rows in (entries[: 2 * third], entries[2 * third :]):
+    for rows in (entries[older:middle], entries[middle:]):
         _add(lake, rows)
         Derived(spark, lake).make()
     derived = Derived(spark, lake)
@@ -80,9 +85,8 @@ def test_tables_that_were_kept_up_to_date_are_what_the_whole_journal_gives(
         "attempts": attempts,
         "messages": tables.messages(journal),
         "tallies": tables.tallies(attempts),
-        "kin": tables.kin(attempts),
         "incidents": tables.incidents(tables.noted(journal), attempts),
-        "fingerprints": tables.fingerprints(attempts),
+        "fingerprints": tables.fingerprints(tables.fingerprints_daily(attempts)),
     }
     for name, frame in expected.items():
         rows = _rows(frame)
@@ -157,10 +161,13 @@ def test_fingerprints_count_what_there_is_of_their_kin_when_days_were_dropped(
     _add(lake, entries[:half])
     Derived(spark, lake).make()
     kept = datetime.now(UTC).date() - entries["date"][half].as_py() + timedelta(days=1)
-    assert maintain.keep_days(lake.table("kin"), kept.days) > 0
+    dropped = [maintain.keep_days(lake.table(name), kept.days) for name in STORED]
+    assert sum(map(bool, dropped)) >= 4
     _add(lake, entries[half:])
     derived = Derived(spark, lake)
-    assert _rows(derived["fingerprints"]) == _rows(tables.fingerprints(derived["kin"]))
+    assert _rows(derived["fingerprints"]) == _rows(
+        tables.fingerprints(tables.fingerprints_daily(derived["kin"]))
+    )
 
 
 ENDS = ("finished", "crashed", "interrupted", "rolled_back")

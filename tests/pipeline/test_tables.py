@@ -163,9 +163,9 @@ def test_a_message_has_its_whole_life_in_one_row(journal: Any) -> None:
 
 
 def test_fingerprints_and_days_count_what_attempts_tell(made: Any) -> None:
-    from celery_poison.pipeline.tables import daily, fingerprints, task_daily
+    from celery_poison.pipeline.tables import daily, fingerprints, fingerprints_daily, task_daily
 
-    (only,) = fingerprints(made).collect()
+    (only,) = fingerprints(fingerprints_daily(made)).collect()
     assert (only.fingerprint, only.messages, only.deaths, only.proven, only.alive) == ("fg", 1, 2, 2, 0)
     days = {row.task: row for row in task_daily(daily(made)).collect()}
     assert days["t.poison"].deaths == sum(

@@ -6,8 +6,8 @@ column means. None of them reads or writes anything, counts rows or needs a sess
 
 from celery_poison.pipeline.tables.attempts import attempts, ends, noted, plain, repeated, troubled, united
 from celery_poison.pipeline.tables.daily import daily, tallies, task_daily
+from celery_poison.pipeline.tables.fingerprints import fingerprints, fingerprints_daily
 from celery_poison.pipeline.tables.incidents import incidents, messages
-from celery_poison.pipeline.tables.kin import fingerprints, kin
 
 __all__ = [
     "attempts",
@@ -20,7 +20,7 @@ __all__ = [
     "messages",
     "incidents",
     "fingerprints",
-    "kin",
+    "fingerprints_daily",
     "tallies",
     "daily",
     "task_daily",
