@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def by_flower(model: ReadModel, finder: Finder) -> Iterator[tuple[str, dict[str,
 
 def released_per_second(quarantine: Quarantine, count: int) -> float:
     """Release some, and return how many of them a second."""
-    mids = [mid for mid, _ in quarantine.queries.kept_index(State.NDLV, count)]
+    mids = [mid for mid, _ in islice(quarantine.queries.kept_ids(State.NDLV), count)]
     begun = time.perf_counter()
     outcomes = quarantine.release(mids, actor="desk")
     seconds = time.perf_counter() - begun

@@ -36,7 +36,7 @@ def throughput(messages: Sequence[bytes], args: argparse.Namespace) -> float:
     """Return messages per second, from the moment the queue is there to the last acknowledgement."""
     with RedisServer() as server, TcpProxy("127.0.0.1", server.port) as proxy:
         raw = server.client(decode_responses=False)
-        proxy.slow_down(args.delay_ms / 2000)  # each way
+        proxy.delay = args.delay_ms / 2000  # each way
         direct = workers.environment(server, guarded=True)
         env = {name: proxy.url(value) if "://" in value else value for name, value in direct.items()}
         with workers.worker(env, pool=args.pool, concurrency=args.concurrency) as worker:
