@@ -202,7 +202,7 @@ class Fleet:
         for worker in self._supervisor.workers:
             worker.terminate()
             with suppress(AssertionError):
-                wait_until(lambda worker=worker: not worker.is_alive(), 60)
+                wait_until(lambda: not worker.is_alive(), 60)  # noqa: B023
             time.sleep(2)
 
     # --- what is known so far ----------------------------------------------------------------------

@@ -23,7 +23,9 @@ class Past:
 
 
 class Rule(Protocol):
-    name: str
+    @property
+    def name(self) -> str:
+        """What the tables call it."""
 
     def admit(self, past: Past) -> Action:
         """Return RUN, RUN_ALONE or QUARANTINE for a message that a worker has received."""

@@ -109,13 +109,13 @@ def recovery(setup: str, args: argparse.Namespace) -> Figures:
         for number in range(args.kills):
             names = [f"{number}.{one}" for one in range(2 * BESIDE)]
             fleet.send([["healthy", [name, args.task_seconds]] for name in names])
-            wait_until(lambda names=names: set(fleet.names("start")) >= set(names), what="all run")
+            wait_until(lambda: set(fleet.names("start")) >= set(names), what="all run")  # noqa: B023
             victim = supervisor.workers[number % 2]
             at = time.time()
             victim.kill_group()
             held = {m.name for m in fleet.marks() if m.event == "start" and m.worker == victim.main_pid}
             held &= set(names)
-            _watch(lambda names=names: set(fleet.names("end")) >= set(names), args.patience)
+            _watch(lambda: set(fleet.names("end")) >= set(names), args.patience)  # noqa: B023
             later = [m for m in fleet.marks() if m.name in held and m.at > at]
             for event, found in (("start", starts), ("end", ends)):
                 first = {m.name: m.at - at for m in reversed(later) if m.event == event}

@@ -99,8 +99,9 @@ def keep(ledger: Ledger, number: int) -> None:
 
 
 def _stored(id: str, task: str, body: bytes) -> dict[str, str | bytes | int]:
-    headers = {"lang": "py", "task": task, "id": id, "root_id": id, "parent_id": None, "retries": 0}
-    headers |= {"eta": None, "expires": None, "group": None, "timelimit": [None, None], "poison_mid": id}
+    headers: dict[str, Any] = {"lang": "py", "task": task, "id": id, "root_id": id, "parent_id": None}
+    headers |= {"retries": 0, "eta": None, "expires": None, "group": None, "timelimit": [None, None]}
+    headers["poison_mid"] = id
     address = {"exchange": "", "routing_key": "celery"}
     properties = {"correlation_id": id, "reply_to": str(uuid.uuid4()), "delivery_mode": 2, "priority": 0}
     properties |= {"delivery_info": address, "body_encoding": "base64", "delivery_tag": str(uuid.uuid4())}

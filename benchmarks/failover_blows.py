@@ -85,9 +85,10 @@ class Torment:
             return self._chronicle.next_start(victim, life, struck)
 
         try:
-            return self._wait(started, "the victim starts again") - struck
+            again = self._wait(started, "the victim starts again")
         except AssertionError:
             return None
+        return again - struck if again else None
 
     def _await_ends(self, names: list[str]) -> None:
         """Wait until nobody asks for them any more; what is lost is counted in the end."""
