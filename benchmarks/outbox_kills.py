@@ -231,8 +231,7 @@ def _none_in(orders: str) -> bool:
 
 def _stage(stack: ExitStack, name: str) -> tuple[Place, dict[str, Any]]:
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="poison-kills-"))
-    ledger = stack.enter_context(RedisServer(options=SAFE))
-    broker: RedisServer | RabbitServer = ledger
+    ledger = broker = stack.enter_context(RedisServer(options=SAFE))
     if "rabbitmq" in name:
         broker = stack.enter_context(RabbitServer())
     elif name != "one redis":
@@ -268,7 +267,7 @@ def _arrived(place: Place) -> dict[str, list[int]]:
 
 def _body(channel: Any, queue: str) -> bytes | None:
     message = channel.basic_get(queue)
-    return bytes(message.body) if message else None
+    return message and message.body
 
 
 def _judge(place: Place, arrived: dict[str, list[int]]) -> dict[str, Any]:

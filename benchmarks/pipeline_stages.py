@@ -119,9 +119,10 @@ def by_days(session: Any, root: Path, place: Path, cpu: Callable[[], float]) -> 
 
 def show(attempts: int, whole: Whole, duckdb: dict[str, float], peak_mb: float, target: float) -> None:
     for name, seconds in whole.stages.items():
-        beside = f"   DuckDB {duckdb[name]:.1f} s" if name in duckdb else ""
-        print(f"{name:20} {seconds:6.1f} s{beside}")
+        print(f"{name:20} {seconds:6.1f} s")
     print(f"{'all':20} {whole.seconds:6.1f} s {whole.cpu:6.1f} s of processors")
+    for name, seconds in duckdb.items():
+        print(f"{f'DuckDB: {name}':20} {seconds:6.1f} s")
     print(f"{attempts} attempts; target {target:.0f} s; peak memory {peak_mb:,.0f} MB")
 
 
