@@ -195,11 +195,17 @@ class Background:
                 self._changed.notify_all()
 
     def _next(self) -> list[_Due]:
-        """Take the next job that is due, and with it its neighbours that can be done together with it."""
-        entries = [heapq.heappop(self._due)]
+        """Take the next job that is due, and with it what can be done together with it.
+
+        Look-ups and acquittals alternate: each overtakes the other to join its own kind, but nothing else.
+        """
+        entries, passed = [heapq.heappop(self._due)], list[_Due]()
         if entries[0].item is not None:
-            while len(entries) < TOGETHER and self._is_due() and self._due[0].job == entries[0].job:
-                entries.append(heapq.heappop(self._due))
+            while len(entries) < TOGETHER > len(passed) and self._is_due() and self._due[0].item is not None:
+                entry = heapq.heappop(self._due)
+                (entries if entry.job == entries[0].job else passed).append(entry)
+        for entry in passed:
+            heapq.heappush(self._due, entry)
         return entries
 
     def _attempt(self, entries: list[_Due]) -> None:

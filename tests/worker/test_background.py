@@ -120,6 +120,29 @@ def test_items_of_one_job_that_wait_side_by_side_are_done_together_and_each_has_
     assert sorted(item for items in rounds[1:] for item in items) == ["after another job", "again"]
 
 
+def test_items_of_two_jobs_that_alternate_are_done_in_one_round_of_each_and_in_their_order(
+    office: Office,
+) -> None:
+    rounds: list[list[str]] = []
+    free = threading.Event()
+
+    def look_up(items: list[str]) -> list[Exception | None]:
+        rounds.append(items)
+        return [None for _ in items]
+
+    def acquit(items: list[str]) -> list[Exception | None]:
+        rounds.append(items)
+        return [None for _ in items]
+
+    office.background.do(free.wait)
+    for n in range(3):
+        office.background.do_together(look_up, f"look up {n}")
+        office.background.do_together(acquit, f"acquit {n}")
+    free.set()
+    office.is_idle()
+    assert rounds == [[f"look up {n}" for n in range(3)], [f"acquit {n}" for n in range(3)]]
+
+
 def test_a_round_is_limited_and_an_error_of_nobody_knows_whom_is_found_one_by_one(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
