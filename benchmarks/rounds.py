@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import cputime
 import redis
 import workers
 from cputime import Cpu
+from queues import RabbitQueue, RedisQueue
 
+from celery_poison.chaos.surroundings import TcpProxy
 from celery_poison.testing import RedisServer, Worker, wait_until
 
 WARM_UP = 200
@@ -25,6 +27,8 @@ class Setup(NamedTuple):
 
     Attributes:
         defaults: with mingle and gossip, as Celery starts a worker.
+        broker: ``redis`` (which holds the ledger, too) or ``rabbitmq``.
+        delay: seconds that a proxy adds to a round trip to Redis.
     """
 
     guarded: bool
@@ -34,6 +38,8 @@ class Setup(NamedTuple):
     pool: str = "prefork"
     concurrency: int = 2
     defaults: bool = False
+    broker: str = "redis"
+    delay: float = 0.0
 
 
 class Round(NamedTuple):
@@ -54,20 +60,33 @@ class Round(NamedTuple):
 
 def run(setup: Setup) -> Round:
     """Run one round."""
-    guarded, results = setup.guarded, setup.results
-    messages = workers.published(setup.task, setup.tasks + WARM_UP, guarded=guarded, results=results)
-    with RedisServer() as server, server.client(decode_responses=False) as client:
-        env = workers.environment(server, guarded=guarded, results=results)
+    with ExitStack() as stack:
+        server = stack.enter_context(RedisServer())
+        client = stack.enter_context(server.client(decode_responses=False))
+        env = workers.environment(server, guarded=setup.guarded, results=setup.results)
+        queue = _queue(setup, server, env)
+        stack.enter_context(queue)
+        env["BENCH_BROKER"] = queue.url
+        if setup.delay:
+            proxy = stack.enter_context(TcpProxy("127.0.0.1", server.port))
+            proxy.delay = setup.delay / 2  # each way
+            env = {name: proxy.url(url) if url.startswith("redis") else url for name, url in env.items()}
         started = workers.worker(env, pool=setup.pool, concurrency=setup.concurrency, defaults=setup.defaults)
-        with started as worker:
-            workers.stage(client, messages[:WARM_UP])
-            workers.release(client)
-            workers.drain(client, worker)
-            time.sleep(SETTLE)
-            return _measure(setup, client, worker, messages[WARM_UP:])
+        worker = stack.enter_context(started)
+        queue.stage(WARM_UP)
+        queue.release()
+        queue.drain(worker)
+        time.sleep(SETTLE)
+        return _measure(setup, client, worker, queue)
 
 
-def _measure(setup: Setup, client: redis.Redis, worker: Worker, messages: Sequence[bytes]) -> Round:
+def _queue(setup: Setup, server: RedisServer, env: dict[str, str]) -> RedisQueue | RabbitQueue:
+    if setup.broker == "redis":
+        return RedisQueue(server, setup.task, guarded=setup.guarded, results=setup.results)
+    return RabbitQueue(setup.task, env)
+
+
+def _measure(setup: Setup, client: redis.Redis, worker: Worker, queue: RedisQueue | RabbitQueue) -> Round:
     pids = worker.child_pids()
     expected = setup.concurrency if setup.pool == "prefork" else 0
     if len(pids) != expected:
@@ -76,13 +95,13 @@ def _measure(setup: Setup, client: redis.Redis, worker: Worker, messages: Sequen
     def cpu() -> Cpu:
         return cputime.read(worker.main_pid, pids, client)
 
-    workers.stage(client, messages)
+    queue.stage(setup.tasks)
     before, began = cpu(), time.monotonic()
     time.sleep(REST)
     idle = cpu().minus(before).times(1 / (time.monotonic() - began))
     before, everybody, began = cpu(), _strangers(), time.monotonic()
-    workers.release(client)
-    workers.drain(client, worker)
+    queue.release()
+    queue.drain(worker)
     seconds = time.monotonic() - began
     others = _strangers() - everybody - cpu().minus(before).total
     time.sleep(SETTLE)

@@ -38,7 +38,8 @@ def measure(kind: str, args: argparse.Namespace) -> list[Pair]:
             _say(args, "  the machine does not become quiet")
         order = (False, True) if number % 2 == 0 else (True, False)
         with_results = args.results == "redis"
-        rest = (kind, args.tasks, with_results, args.pool, args.concurrency, args.celery_defaults)
+        worker = args.pool, args.concurrency, args.celery_defaults
+        rest = kind, args.tasks, with_results, *worker, args.broker, args.delay_ms / 1000
         done = {guarded: rounds.run(Setup(guarded, *rest)) for guarded in order}
         pairs.append((done[False], done[True]))
         _say(args, f"  {kind} {number + 1}/{args.pairs}: {_line(*pairs[-1], args.tasks)}")
@@ -134,6 +135,8 @@ def environment(args: argparse.Namespace) -> dict[str, Any]:
         "load_before": os.getloadavg()[0],
         "worker": f"{args.pool} -c {args.concurrency}"
         + ("" if args.celery_defaults else " --without-gossip --without-mingle"),
+        "broker": args.broker,
+        "redis_delay_ms": args.delay_ms,
         "results": args.results,
         "journal": "attempts",
         "receive": "kombu" if args.kombu_receive else "in one step",
@@ -157,6 +160,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--pool", default="prefork", help="of the worker (prefork)")
     parser.add_argument("--concurrency", type=int, default=2, help="of the worker (2)")
+    parser.add_argument(
+        "--broker", choices=("redis", "rabbitmq"), default="redis", help="beside the ledger's Redis (redis)"
+    )
+    parser.add_argument(
+        "--delay-ms", type=float, default=0.0, help="added to each round trip to Redis, by a proxy (0)"
+    )
     parser.add_argument("--celery-defaults", action="store_true", help="with mingle and gossip")
     parser.add_argument(
         "--kombu-receive", action="store_true", help="without the gain of receiving in one step"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -51,17 +51,21 @@ def worker(
     )
 
 
-@cache
-def published(task: str, count: int, *, guarded: bool, results: bool = False) -> list[bytes]:
-    """Return the raw messages that a real producer of the app sends, in the order of the queue's list.
+def publish(task: str, count: int, env: dict[str, str]) -> None:
+    """Send messages by a real producer of the app.
 
     Args:
         task: name of a task, with its arguments behind it.
     """
+    command = [sys.executable, str(HERE / "load_app.py"), str(count), *task.split()]
+    subprocess.run(command, cwd=HERE, env=os.environ | env, check=True)
+
+
+@cache
+def published(task: str, count: int, *, guarded: bool, results: bool = False) -> list[bytes]:
+    """Return the raw messages that :func:`publish` sends, in the order of the queue's list."""
     with RedisServer() as server:
-        env = {**os.environ, **environment(server, guarded=guarded, results=results)}
-        command = [sys.executable, str(HERE / "load_app.py"), str(count), *task.split()]
-        subprocess.run(command, cwd=HERE, env=env, check=True)
+        publish(task, count, environment(server, guarded=guarded, results=results))
         with server.client(decode_responses=False) as client:
             messages: list[bytes] = client.lrange(QUEUE, 0, -1)
     if len(messages) != count:
@@ -81,8 +85,13 @@ def release(client: redis.Redis) -> None:
 
 def drain(client: redis.Redis, running: Worker) -> None:
     """Wait until every message is acknowledged."""
+    await_empty(running, lambda: not client.llen(QUEUE) and not client.hlen("unacked"))
+
+
+def await_empty(running: Worker, is_empty: Callable[[], bool]) -> None:
+    """Wait until a worker has emptied its queue."""
     deadline = time.monotonic() + STUCK
-    while client.llen(QUEUE) or client.hlen("unacked"):
+    while not is_empty():
         if not running.is_alive() or time.monotonic() > deadline:
             raise RuntimeError(f"the worker does not finish\n{running.log_text()}")
         time.sleep(LOOK)

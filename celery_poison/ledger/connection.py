@@ -94,14 +94,15 @@ def clear_errors(doing: str) -> Iterator[None]:
     """Turn every error of Redis into a :class:`LedgerUnavailable` that says what was being done."""
     try:
         yield
-    except redis.exceptions.OutOfMemoryError as error:
-        raise LedgerUnavailable(f"{doing}: Redis is out of memory and refuses writes: {error}") from error
     except redis.exceptions.ReadOnlyError as error:
         raise LedgerUnavailable(f"{doing}: Redis is a read-only replica: {error}") from error
     except redis.exceptions.AuthenticationError:
         raise LedgerUnavailable(f"{doing}: Redis refuses the user name or password") from None
     except redis.exceptions.ResponseError as error:
-        raise LedgerUnavailable(f"{doing}: Redis refuses the command: {error}") from error
+        # Redis 6 wraps it into an error of the script, which redis-py takes for any.
+        is_full = "used memory > 'maxmemory'" in str(error)
+        refuses = "is out of memory and refuses writes" if is_full else "refuses the command"
+        raise LedgerUnavailable(f"{doing}: Redis {refuses}: {error}") from error
     except REDIS_ERRORS as error:
         # The text of connection errors names host and port, never credentials.
         raise LedgerUnavailable(f"{doing}: Redis is not reachable: {error}") from error

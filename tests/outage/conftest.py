@@ -143,13 +143,14 @@ class Rewind:
     def __init__(self, server: RedisServer) -> None:
         self._server = server
         self._saved = server.directory / "saved"
-        self._live = server.directory / "appendonlydir"
-        shutil.copytree(self._live, self._saved)
+        folder, file = server.directory / "appendonlydir", server.directory / "appendonly.aof"
+        self._live, copy = (folder, shutil.copytree) if folder.exists() else (file, shutil.copy)  # Redis 6
+        copy(self._live, self._saved)
 
     def restart(self, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Kill the server, do something, and start it again with what it had then."""
         self._server.kill()
         meanwhile()
-        shutil.rmtree(self._live)
+        self._live.rename(self._live.with_name("lost"))
         self._saved.rename(self._live)
         self._server.start()
