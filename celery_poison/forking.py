@@ -32,6 +32,15 @@ def real_thread_starter() -> Any:
     return None
 
 
+def unpatched(module: str, name: str) -> Any:
+    """Return what the standard library had by this name before gevent or eventlet replaced it."""
+    if "gevent.monkey" in sys.modules:
+        return sys.modules["gevent.monkey"].get_original(module, name)
+    if "eventlet.patcher" in sys.modules:
+        return getattr(sys.modules["eventlet.patcher"].original(module), name)
+    return getattr(sys.modules[module], name)
+
+
 @contextmanager
 def no_fork() -> Iterator[None]:
     """While any thread is in here, this process does not fork (but see ``PATIENCE``)."""

@@ -23,6 +23,7 @@ from typing import Any
 import redis
 import redis.sentinel
 
+from celery_poison.forking import unpatched
 from celery_poison.ledger.connection import REDIS_ERRORS
 
 #: Seconds a write may block on a stalled Redis before the task goes on unguarded.
@@ -170,7 +171,8 @@ class Writer:
         connection._sock.settimeout(SEND_TIMEOUT)
         connection._sock.sendall(self._on_connect())
         self._connection = connection
-        self._is_readable = waiter(connection._sock)
+        # Greenlets would wait for a turn of their loop, and for no time at all nobody needs to.
+        self._is_readable = _polling(connection._sock, unpatched("select", "poll"))
         self.connects += 1
 
     def _connected(self) -> Any:
@@ -209,7 +211,11 @@ def waiter(sock: Any) -> Callable[[float], object]:
     """Return what waits some seconds until ``sock`` is readable or broken, and tells whether it is."""
     if not hasattr(select, "poll"):  # eventlet takes it away
         return lambda seconds: select.select([sock], [], [], seconds)[0]
-    poll = select.poll()
+    return _polling(sock, select.poll)
+
+
+def _polling(sock: Any, kind: Callable[[], Any]) -> Callable[[float], object]:
+    poll = kind()
     poll.register(sock, select.POLLIN | select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0))
     return lambda seconds: poll.poll(int(seconds * 1000))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import redis
@@ -58,6 +60,31 @@ def test_a_connection_that_the_server_closed_is_noticed_before_the_next_write(re
         admin.client_kill_filter(_id=number)
     assert writer.send(_push("two"))
     _arrived(redis_url, 2)
+
+
+@pytest.mark.parametrize(
+    "replace",
+    ["import gevent.monkey as g; g.patch_all()", "import eventlet as e; e.monkey_patch()"],
+    ids=["gevent", "eventlet"],
+)
+def test_WAS_9_a_write_gives_no_greenlet_a_turn_between_two_writes(redis_url: str, replace: str) -> None:
+    script = f"""if True:
+        {replace}
+        import greenlet, sys
+        from celery_poison.ledger.connection import open_redis
+        from celery_poison.ledger.writer import Writer, command
+        writer, turns = Writer(open_redis(sys.argv[1])), []
+        assert writer.send(command(b"RPUSH", b"words", b"first"))
+        greenlet.settrace(lambda event, who: turns.append(event))
+        assert all(writer.send(command(b"RPUSH", b"words", b"more")) for _ in range(20))
+        greenlet.settrace(None)
+        assert not turns, turns
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, redis_url], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    _arrived(redis_url, 21)
 
 
 def test_a_ledger_that_is_away_costs_one_attempt_a_second_and_is_found_again() -> None:
