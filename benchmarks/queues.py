@@ -10,7 +10,7 @@ import workers
 from celery import Celery
 
 from celery_poison.chaos.servers import RabbitServer
-from celery_poison.testing import RedisServer, Worker
+from celery_poison.testing import RedisServer, Worker, wait_until
 
 
 class RedisQueue:
@@ -58,8 +58,9 @@ class RabbitQueue:
         self._stack.close()
 
     def stage(self, count: int) -> None:
-        if not self._control.cancel_consumer(workers.QUEUE, reply=True):
-            raise RuntimeError("the worker does not answer")
+        wait_until(
+            lambda: self._control.cancel_consumer(workers.QUEUE, reply=True), what="the worker answers"
+        )
         workers.publish(self._task, count, self._env | {"BENCH_BROKER": self.url})
 
     def release(self) -> None:
