@@ -89,20 +89,23 @@ def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]
     return client
 
 
+#: By what Redis says, since the errors of scripts have no class of their own before Redis 7.
+_REFUSALS = {
+    "used memory > 'maxmemory'": "is out of memory and refuses writes",
+    "read only replica": "is a read-only replica",
+}
+
+
 @contextmanager
 def clear_errors(doing: str) -> Iterator[None]:
     """Turn every error of Redis into a :class:`LedgerUnavailable` that says what was being done."""
     try:
         yield
-    except redis.exceptions.ReadOnlyError as error:
-        raise LedgerUnavailable(f"{doing}: Redis is a read-only replica: {error}") from error
     except redis.exceptions.AuthenticationError:
         raise LedgerUnavailable(f"{doing}: Redis refuses the user name or password") from None
     except redis.exceptions.ResponseError as error:
-        # Redis 6 wraps it into an error of the script, which redis-py takes for any.
-        is_full = "used memory > 'maxmemory'" in str(error)
-        refuses = "is out of memory and refuses writes" if is_full else "refuses the command"
-        raise LedgerUnavailable(f"{doing}: Redis {refuses}: {error}") from error
+        told = [why for text, why in _REFUSALS.items() if text in str(error)] or ["refuses the command"]
+        raise LedgerUnavailable(f"{doing}: Redis {told[0]}: {error}") from error
     except REDIS_ERRORS as error:
         # The text of connection errors names host and port, never credentials.
         raise LedgerUnavailable(f"{doing}: Redis is not reachable: {error}") from error
