@@ -107,7 +107,7 @@ class Publisher:
         """
         known = self._app.amqp.queues
         # Not known[queue]: every worker without -Q would consume what it adds.
-        wanted = known.get(queue) or known.new_missing(queue)
+        wanted = known.get(queue) or self._app.amqp.Queues(None, create_missing=True)[queue]
         with self._clear_errors(queue), self._connection.channel() as channel:
             wanted(channel).declare()
 

@@ -259,25 +259,30 @@ def test_every_signal_is_told_with_its_arguments_and_whether_it_is_sent() -> Non
 # --- journal.md, the words ---------------------------------------------------------------------------
 
 
+CAUSES = {v for k, v in vars(causes).items() if k.isupper() and not k.startswith("_") and isinstance(v, str)}
+
+
 def test_every_cause_is_explained() -> None:
-    known = {
-        v for k, v in vars(causes).items() if k.isupper() and not k.startswith("_") and isinstance(v, str)
-    }
     shown = {words(row[0])[0] for row in rows(section(text("journal.md"), "Causes"))}
-    assert shown == known | {"signal:N", "exit:N"}
+    assert shown == CAUSES | {"signal:N", "exit:N"}
+
+
+def test_every_cause_has_a_sentence_of_its_own_and_a_place() -> None:
+    assert {cause for cause in CAUSES if causes.is_known(cause)} == CAUSES
+    assert len({causes.describe(cause) for cause in CAUSES}) == len(CAUSES)
+    # What kills, why nobody is to blame, why a message is kept that killed nobody; or a bound that was met.
+    of_runs = causes.NOBODYS_FAULT | causes.NO_CONVICTIONS | {*causes.DEATHS}
+    assert CAUSES - of_runs == {causes.FAILURES, causes.QUEUE_FULL}
 
 
 def test_the_playbook_has_every_cause_with_which_a_message_may_be_in_quarantine() -> None:
-    known = {
-        v for k, v in vars(causes).items() if k.isupper() and not k.startswith("_") and isinstance(v, str)
-    }
     told = {
         re.sub(r"\d+", "N", word)
         for row in rows(section(text("howto.md"), "3 a.m.: the playbook"))
         if len(row) == 3
         for word in words(row[0])
     }
-    assert told == known - {causes.SHUTDOWN, causes.EVICTION} | {"signal:N", "exit:N"}
+    assert told == CAUSES - {causes.SHUTDOWN, causes.EVICTION} | {"signal:N", "exit:N"}
 
 
 def _read(path: Path) -> str:
