@@ -12,11 +12,12 @@ import inspect
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from typing import Any, NamedTuple
 
 from celery.utils.imports import symbol_by_name
+
+from celery_poison.text import version
 
 #: From which version of each to which this was read and tried (docs/versions.md).
 READ: Mapping[str, tuple[str, str]] = {
@@ -167,25 +168,18 @@ def fits(part: Part) -> bool:
 
 
 def installed() -> dict[str, str]:
-    """Return the installed version of each package in ``READ``; empty where it is not known."""
-    return {package: _version(package) for package in READ}
+    """Return the installed version of each package in ``READ``."""
+    return {package: version(package) for package in READ}
 
 
 def unread() -> list[str]:
     """Return the packages whose installed version is outside of what the hooks were read against."""
     found = []
     for package, (first, last) in READ.items():
-        number = _numbers(_version(package))
+        number = _numbers(version(package))
         if number and not _numbers(first) <= number <= _numbers(last):
-            found.append(f"{package} {_version(package)}")
+            found.append(f"{package} {version(package)}")
     return found
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -195,7 +189,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _misfits_of(part: Part, table: _Table) -> Iterator[Misfit]:
     for owner, names in table.items():
         package = owner.partition(".")[0].partition(":")[0]
-        where = f"{package} {_version(package)}"
+        where = f"{package} {version(package)}"
         try:
             found = symbol_by_name(owner)
         except (ImportError, AttributeError):

@@ -91,10 +91,6 @@ class Policy:
             convict_at_once={*map(name_of, self.convict_at_once)},
         )
 
-    @property
-    def looks_at_failures(self) -> bool:
-        return bool(self.keep_failures or self.convict_at_once)
-
     @classmethod
     def option_names(cls) -> list[str]:
         return [f.name for f in fields(cls) if f.name != "by_queue"]
@@ -219,20 +215,6 @@ class Overrides:
         """Return the overridden options of ``task`` in ``queue``: its own go before, every task's after."""
         of_queue = self.by_queue.get(queue, {})
         return {**self.by_task.get(EVERY_TASK, {}), **of_queue, **self.by_task.get(task, {})}
-
-    def origin(self, task: str, option: str) -> str | None:
-        """Return whose override of ``option`` holds for ``task``: the task, ``*``, or None."""
-        holders = (name for name in (task, EVERY_TASK) if option in self.by_task.get(name, {}))
-        return next(holders, None)
-
-
-def check_override(task: str, options: Mapping[str, Any]) -> None:
-    """Check options by which somebody wants to override the policy of ``task``.
-
-    Raises:
-        ConfigurationError: unknown option or impossible value.
-    """
-    check_options(options, where=f"policy of {task}", names=OVERRIDABLE)
 
 
 def entry_of(text: str | bytes | None) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from importlib import metadata
 _SHORT, _OWN = 8, 20
 
 
-def version() -> str:
-    """Return the installed version of this package."""
+def version(package: str = "celery-poison") -> str:
+    """Return the installed version of a package."""
     try:
-        return metadata.version("celery-poison")
-    except metadata.PackageNotFoundError:  # run from a source tree
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # ours may be run from a source tree
         return "(not installed)"
 
 

@@ -90,13 +90,9 @@ def _waiting(overview: Overview) -> Rows:
     return [((queue,), number) for queue, number in sorted(waiting.items())]
 
 
-def _in_database(overview: Overview) -> float | None:
-    return overview.outbox_database and overview.outbox_database.rows  # None: it cannot be read
-
-
 def _age_in_database(overview: Overview) -> float | None:
     rows = overview.outbox_database
-    known = rows is not None and rows.rows is not None
+    known = rows and rows.rows is not None  # else it cannot be read
     return max(0.0, overview.at - (rows.oldest or overview.at)) if rows and known else None
 
 
@@ -153,7 +149,7 @@ FAMILIES = (
     Family(
         "outbox_database_messages",
         "Messages that wait in your own database, where it can be read from here",
-        lambda s, o: _in_database(o),
+        lambda s, o: o.outbox_database and o.outbox_database.rows,
     ),
     Family(
         "outbox_database_oldest_seconds",

@@ -265,9 +265,6 @@ class Mover:
 
     Args:
         ledger: one on which nobody waits for long: a command takes a few seconds, and waiting for rows less.
-
-    Attributes:
-        is_idle: set while nothing is being moved.
     """
 
     def __init__(self, ledger: Ledger, database: str) -> None:
@@ -278,8 +275,6 @@ class Mover:
         self._gone: list[str] = []
         self._is_mine = False
         self._is_away = False
-        self.is_idle = threading.Event()
-        self.is_idle.set()
 
     def once(self) -> float:
         """Move the first rows; return for how many seconds there is nothing to do.

@@ -36,11 +36,7 @@ CONSUMING_TOO = "sending to it is blocked"
 
 
 class Outbox:
-    """The outbox of one app, as its callers see it.
-
-    Attributes:
-        sent_directly: messages that were not stored, since the ledger was away (``poison_fail_open``).
-    """
+    """The outbox of one app, as its callers see it."""
 
     def __init__(self, plugin: Host) -> None:
         self._plugin = plugin
@@ -48,7 +44,6 @@ class Outbox:
         self._rows: database.DjangoRows | None = None
         self._away_until = self._untold_until = 0.0
         self._is_away = False
-        self.sent_directly = 0
 
     def install(self) -> None:
         """Take what this app publishes, from now on."""
@@ -78,7 +73,6 @@ class Outbox:
         if self._stored_in_transaction(outgoing):
             return True
         if time.monotonic() < self._away_until:
-            self.sent_directly += 1
             return False
         try:
             self.ledger.outbox_add(str(outgoing.lane), [outgoing.pack()])
@@ -94,7 +88,6 @@ class Outbox:
                 logger.error(story, error)
             self._is_away = True
             self._away_until = time.monotonic() + settings.outbox_timeout  # not every caller waits for it
-            self.sent_directly += 1
             return False
         if self._is_away:
             self._is_away = False

@@ -57,7 +57,8 @@ class Relay:
         self._complain = complain
         self._stop = threading.Event()
         #: Name of its thread -> what that does.
-        self._rounds: dict[str, Rounds | Mover] = {}
+        #: With an event each: nothing of it is being sent.
+        self._rounds: dict[str, tuple[Rounds | Mover, threading.Event]] = {}
 
     def start(self) -> None:
         """Send from now on, in the background. Safe to call again."""
@@ -68,7 +69,7 @@ class Relay:
     def run(self) -> None:
         """Send until :meth:`stop` is called from a signal handler or another thread."""
         self._begin_moving()
-        self._work(self._make(trouble=False))
+        self._work(self._make(trouble=False), threading.Event())
         self.finish(PAUSE)
 
     def stop(self) -> None:
@@ -79,8 +80,8 @@ class Relay:
         """Stop, and wait at most so many seconds for what is being sent at this moment."""
         self._stop.set()
         until = time.monotonic() + patience
-        for rounds in self._rounds.values():
-            rounds.is_idle.wait(max(0.0, until - time.monotonic()))
+        for rounds, is_idle in self._rounds.values():
+            is_idle.wait(max(0.0, until - time.monotonic()))
             if isinstance(rounds, Mover):
                 rounds.leave()
 
@@ -98,16 +99,16 @@ class Relay:
     def _begin(self, name: str, make: Callable[[], Rounds | Mover]) -> None:
         if name in self._rounds:
             return
-        rounds = self._rounds[name] = make()
-        threading.Thread(target=self._work, args=[rounds], name=name, daemon=True).start()
+        self._rounds[name] = make(), threading.Event()
+        threading.Thread(target=self._work, args=self._rounds[name], name=name, daemon=True).start()
 
-    def _work(self, rounds: Rounds | Mover) -> None:
+    def _work(self, rounds: Rounds | Mover, is_idle: threading.Event) -> None:
         while not self._stop.is_set():
-            rounds.is_idle.clear()
+            is_idle.clear()
             try:
                 with no_fork():
                     pause = rounds.once()
-                rounds.is_idle.set()
+                is_idle.set()
                 if pause > 0:
                     rounds.wait(pause, self._stop)
             except LedgerUnavailable as error:
@@ -116,16 +117,12 @@ class Relay:
             except Exception:
                 logger.exception("celery_poison: the relay failed; it goes on with its next round")
                 self._stop.wait(PAUSE)
-        rounds.is_idle.set()
+        is_idle.set()
         rounds.close()
 
 
 class Rounds:
-    """What one thread of a relay does.
-
-    Attributes:
-        is_idle: set while nothing is being sent.
-    """
+    """What one thread of a relay does."""
 
     def __init__(self, plugin: Host, *, trouble: bool, in_trouble: Callable[[], object]) -> None:
         self._plugin = plugin
@@ -138,8 +135,6 @@ class Rounds:
         self._blocks = -1
         self._sent_at = 0.0
         self._quiet = PAUSE
-        self.is_idle = threading.Event()
-        self.is_idle.set()
 
     def once(self) -> float:
         """Send what is due in one lane; return for how many seconds there is nothing to do.

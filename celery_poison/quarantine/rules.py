@@ -25,7 +25,7 @@ from celery_poison.policy import (
     OVERRIDABLE,
     Overrides,
     Policy,
-    check_override,
+    check_options,
     entry_of,
     own_options,
 )
@@ -220,7 +220,7 @@ class Rules:
             MessageNotFound: this app guards no such task.
             PolicyConflict: somebody else changed a policy since ``if_version``.
         """
-        check_override(task, options)
+        check_options(options, f"policy of {task}", OVERRIDABLE)
         if not options:
             raise ConfigurationError(f"policy of {task}: no option given; there are {', '.join(OVERRIDABLE)}")
         if task == stored.VERSION:
@@ -371,8 +371,9 @@ def _task_policy(name: str, task: PoisonTask | None, overrides: Overrides, setti
     values = {option: getattr(policy, option) for option in OVERRIDABLE}
 
     def origin(option: str) -> str:
-        if (holder := overrides.origin(name, option)) is not None:
-            return "override" if holder == name else f"override {holder}"
+        for holder, said in ((name, "override"), (EVERY_TASK, f"override {EVERY_TASK}")):
+            if option in overrides.by_task.get(holder, {}):
+                return said
         return "code" if option in own_options(task) else "setting"
 
     origins = {option: origin(option) for option in OVERRIDABLE}

@@ -160,7 +160,7 @@ def tying(task: Task) -> AbstractContextManager[None]:
 def _failing(run: Run, task: str, error: Exception) -> Failing:
     """Decide about what a task of this process raised, or wants to retry for."""
     policy = run.recorder.policy(task, run.ticket.queue)
-    if not (run.recorder.diverts(task) and policy.looks_at_failures and read_end(error)[0] is End.RAISED):
+    if not (run.recorder.diverts(task) and read_end(error)[0] is End.RAISED):
         return Failing.NOTHING
     return policy.failing(error)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from celery_poison import guarded
 from celery_poison.errors import ConfigurationError
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.policy import OVERRIDABLE, Overrides, Policy, check_override, own_options
+from celery_poison.policy import OVERRIDABLE, Overrides, Policy, check_options, own_options
 from celery_poison.reports import Kind
 from celery_poison.settings import Settings
 
@@ -109,8 +109,8 @@ entries = (
 @given(raw=st.dictionaries(task_names | st.text(), entries))
 def test_EMS_9_whatever_is_in_redis_the_policies_stay_possible(raw: dict[str, str | bytes]) -> None:
     overrides, complaints = Overrides.read(7, raw)
-    for task, usable in overrides.by_task.items():
-        check_override(task, usable)
+    for usable in overrides.by_task.values():
+        check_options(usable, "here", OVERRIDABLE)
     policy = Policy.of(object(), Settings(), overrides.of("shop.convert"))
     assert policy.max_crashes >= 1 and policy.max_failures >= 1
     assert policy.max_payload_bytes is None or policy.max_payload_bytes >= 1
@@ -164,13 +164,13 @@ def test_a_wrong_override_is_refused_with_name_value_and_cure() -> None:
     with pytest.raises(
         ConfigurationError, match=r"policy of t: unknown option max_crash: did you mean max_cr"
     ):
-        check_override("t", {"max_crash": 3})
+        check_options({"max_crash": 3}, "policy of t", OVERRIDABLE)
     with pytest.raises(
         ConfigurationError, match=r"policy of t: max_failures=0 is impossible: use a whole num"
     ):
-        check_override("t", {"max_failures": 0})
+        check_options({"max_failures": 0}, "policy of t", OVERRIDABLE)
     with pytest.raises(ConfigurationError, match="unknown option fingerprint"):
-        check_override("t", {"fingerprint": len})
+        check_options({"fingerprint": len}, "policy of t", OVERRIDABLE)
 
 
 def test_what_can_be_overridden_is_every_option_that_a_pool_process_need_not_hear_of() -> None:
