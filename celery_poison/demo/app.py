@@ -67,20 +67,11 @@ SIGKILL, SEGFAULT, HANG, BOMB = POISONS[0], POISONS[1], POISONS[5], POISONS[-1]
 class Tally:
     """What the tasks count themselves, in a Redis database of their own, without asking the plugin.
 
-    Every write waits for its answer: the caller's next line may kill the process. A process has a
-    connection of its own, since one that crossed a fork would be shared with the parent.
+    Every write waits for its answer: the caller's next line may kill the process.
     """
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._clients: dict[int, redis.Redis] = {}
-
-    @property
-    def _client(self) -> Any:
-        pid = os.getpid()
-        if pid not in self._clients:
-            self._clients = {pid: redis.Redis.from_url(self._url, decode_responses=True)}
-        return self._clients[pid]
+        self._client: Any = redis.Redis.from_url(url, decode_responses=True)
 
     def count(self, what: str, name: object) -> None:
         """Count one more; ``what``: finished, killed, or born in a worker."""
