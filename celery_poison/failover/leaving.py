@@ -35,7 +35,6 @@ from celery_poison.quarantine.stored import (
     as_released,
     publish_release,
     sent_to,
-    stored_message,
     unpack,
 )
 from celery_poison.settings import Settings
@@ -134,7 +133,7 @@ class Parking:
                 packed = self._queries.parcel(mid)
                 if packed is None:
                     continue  # it is over, since a moment ago
-                original, queue = stored_message(unpack(packed)), parked.start.queue
+                original, queue = unpack(packed), parked.start.queue
                 headers = {name: value for name, value in original.headers.items() if name != TRIAL}
                 if parked.start.alone and self._trial_queue:
                     headers[TRIAL], queue = queue, self._trial_queue

@@ -27,6 +27,8 @@ CANVAS = ("chord", "chain", "errbacks")
 _WORD = 255
 #: Headers that a copy may have and its original had not.
 _NOT_OF_THE_ORIGINAL = (*OURS, "redelivered", "x-delivery-count")
+#: What is packed of a message beside its body.
+_PACKED = ("content_type", "content_encoding", "headers", "properties")
 #: RabbitMQ's transport repeats these among the properties.
 _REPEATED = ("application_headers", "content_type", "content_encoding")
 
@@ -119,18 +121,17 @@ def _canvas_fields(message: Any) -> dict[str, str]:
     return {}
 
 
-def pack(fields: Mapping[str, str | bytes | int]) -> bytes:
-    """Return the fields of :func:`stored_fields` as one value."""
-    body = fields["body"]
-    assert isinstance(body, bytes)
-    rest = {name: value for name, value in fields.items() if name != "body"}
-    return json.dumps(rest).encode() + b"\n" + body
+def pack(stored: StoredMessage) -> bytes:
+    """Return a message as one value."""
+    rest = {name: value for name, value in fields_of(stored, "", "").items() if name in _PACKED}
+    return json.dumps(rest).encode() + b"\n" + stored.body
 
 
-def unpack(packed: bytes) -> dict[str, bytes]:
+def unpack(packed: bytes) -> StoredMessage:
     """Undo :func:`pack`."""
     rest, _, body = packed.partition(b"\n")
-    return {**{name: str(value).encode() for name, value in json.loads(rest).items()}, "body": body}
+    known = json.loads(rest)
+    return stored_message({**{name: known[name].encode() for name in _PACKED}, "body": body})
 
 
 def stored_message(raw: Mapping[str, bytes]) -> StoredMessage:

@@ -26,7 +26,7 @@ from celery_poison.ledger.messages import MessageState
 from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.model import ALONE, Ended, ParkingState, Phase, Start
 from celery_poison.policy import Policy
-from celery_poison.quarantine.stored import pack, stored_fields
+from celery_poison.quarantine.stored import original, pack
 from celery_poison.settings import Settings
 from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker
@@ -271,7 +271,7 @@ class Admission:
 
     def _park(self, delivery: Delivery, seen: bytes, start: Start) -> None:
         """On record first, acknowledged afterwards: a copy that comes in between is recognised."""
-        stored = pack(stored_fields(delivery.message))
+        stored = pack(original(delivery.message))
         try:
             if not self.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=stored):
                 raise Retry(0.0)

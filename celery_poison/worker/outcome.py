@@ -26,7 +26,7 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import NO_HISTORY, Limits, Start
-from celery_poison.quarantine.stored import pack, stored_fields
+from celery_poison.quarantine.stored import original, pack
 from celery_poison.requests import success_was_stored
 from celery_poison.settings import Settings
 from celery_poison.worker.announce import Announcer
@@ -182,7 +182,7 @@ class Outcomes:
     def _park(self, case: Case) -> None:
         """Keep the original until the first message with its key has ended, and acknowledge it."""
         request, effect = case.request, getattr(case.error, "effect", "")
-        parcel = pack(stored_fields(request.message))
+        parcel = pack(original(request.message))
         try:
             self.ledger.await_effect(request.mid, case.start, effect, parcel)
         except StaleDelivery:

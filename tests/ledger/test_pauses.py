@@ -12,7 +12,7 @@ from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.policies import Pause, Paused, Scope
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Start
+from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.stored import pack
 from tests.apps.harness import Fleet
@@ -90,10 +90,10 @@ def test_a_pause_says_in_a_sentence_who_and_why() -> None:
 def test_what_is_parked_of_a_paused_task_stays_until_it_is_resumed(fleet: Fleet) -> None:
     plugin = plugin_of(fleet.app)
     ledger, parking = plugin.open_ledger(), Parking(fleet.app, plugin.open_ledger(), plugin.settings)
-    empty = dict.fromkeys(("content_type", "content_encoding"), "") | {"headers": "{}", "properties": "{}"}
+    parcel = pack(StoredMessage(b"x", "", "", {}, {}))
     for mid, task in (("m1", "t"), ("m2", "another")):
         start = Start("C", f"b.{mid}", "w/b", 7, 1, 1, 0, f"id-{mid}", task, "celery", 2, 5, 10, 1)
-        assert ledger.park(mid, b"", start, number=0, parcel=pack({**empty, "body": b"x"}))
+        assert ledger.park(mid, b"", start, number=0, parcel=parcel)
     _pause(ledger, Scope.TASK, "t")
     assert parking.round() == 1 and parking.round() == 0
     assert [parked.start.task for _, parked in Queries(ledger).parked_now()] == ["t"]

@@ -12,10 +12,10 @@ from celery.signals import before_task_publish
 from celery_poison.broker.publish import Publisher
 from celery_poison.failover.leaving import Parking
 from celery_poison.headers import MARK, MID, PARK
-from celery_poison.model import Start
+from celery_poison.model import Start, StoredMessage
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
-from celery_poison.quarantine.stored import pack, stored_fields
+from celery_poison.quarantine.stored import original, pack
 from celery_poison.worker.receive import needs_care, note_delivery
 from tests import PATIENCE, sampled
 from tests.quarantine.keeping import Keeper
@@ -175,7 +175,7 @@ def test_TP1_8_a_monitor_that_dies_between_publishing_and_noting_it_makes_nothin
     mid, id = message.headers[MID], message.headers["id"]
     start = Start("R", "b.1", "gone/b", 1, 1, 1, 0, id, "fleet.healthy", "celery", 2, 5, 10, 1)
     ledger.claim(mid, b"", start)
-    parcel = pack(stored_fields(message))
+    parcel = pack(original(message))
     assert ledger.park(mid, start.encode(), start, number=0, parcel=parcel)
     message.ack()
     keeper.close()
@@ -220,11 +220,11 @@ def test_TP1_8_a_message_whose_queue_is_gone_stays_parked_and_holds_up_nobody(
     ledger = plugin_of(crew.app).open_ledger()
     with Publisher(crew.app) as publisher:
         publisher._connection.default_channel.queue_declare("there", auto_delete=False)
-    empty = dict.fromkeys(("content_type", "content_encoding"), "") | {"headers": "{}", "properties": "{}"}
+    parcel = pack(StoredMessage(b"x", "", "", {}, {}))
     for mid, queue in (("a", "nowhere"), ("b", "there"), ("c", "nowhere")):
         start = Start("R", f"t{mid}", "gone/b", 1, 1, 1, 0, mid, "t", queue, 2, 5, 10, 1)
         ledger.claim(mid, b"", start)
-        assert ledger.park(mid, start.encode(), start, number=0, parcel=pack({**empty, "body": b"x"}))
+        assert ledger.park(mid, start.encode(), start, number=0, parcel=parcel)
         ledger.claim(mid, start.encode(), None)
     assert Parking(crew.app, ledger, plugin_of(crew.app).settings).round() == 1
     assert _parked(crew) == 2

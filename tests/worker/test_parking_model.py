@@ -6,7 +6,6 @@ The ledger, the verdict and the monitor's round are real; the broker is a list, 
 from __future__ import annotations
 
 import itertools
-import json
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,7 @@ from celery_poison.headers import MID, PARK, TRIAL
 from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import Ended, Parked, Start
+from celery_poison.model import Ended, Parked, Start, StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import pack
 from celery_poison.worker.admission import facts_of
@@ -156,9 +155,7 @@ class ParkingMachine(RuleBasedStateMachine):
 
     def _park(self, delivery: Delivery, seen: bytes, start: Start) -> bool:
         assert start.queue == HOME
-        headers = json.dumps(delivery.message.headers)
-        parcel = pack({"body": b"x", **dict.fromkeys(("content_type", "content_encoding"), "")}
-                      | {"headers": headers, "properties": "{}"})  # fmt: skip
+        parcel = pack(StoredMessage(b"x", "", "", dict(delivery.message.headers), {}))
         return self.ledger.park(M, seen, start, number=delivery.park, parcel=parcel)
 
     def _run(self, worker: Worker, copy: Copy, delivery: Delivery) -> None:

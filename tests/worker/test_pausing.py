@@ -63,6 +63,24 @@ def test_a_paused_queue_is_not_consumed_and_what_was_prefetched_goes_back(
 
 
 @BOTH
+def test_NEW_6_the_edited_copy_of_a_message_waits_like_any_other_while_its_task_is_paused(
+    new_crew: Callable[..., Crew], broker_url: str
+) -> None:
+    crew = new_crew(broker_url)
+    with crew.worker(concurrency=1):
+        sent = crew.send("asks", "quarantine")
+        crew.await_that(crew.quarantine.list, "in quarantine")
+        crew.quarantine.pause_task("fleet.asks")
+        _log_has(crew, "task fleet.asks is paused by ")
+        assert crew.quarantine.edit(sent.id, args=["nothing"]).done
+        crew.await_that(lambda: crew.quarantine.queries.totals()["parked"] == 1, "parked")
+        crew.quarantine.resume_task("fleet.asks")
+        assert sent.get(timeout=PATIENCE)
+        crew.await_that(crew.nothing_runs, "forgotten")
+    assert crew.starts("asks") == 2
+
+
+@BOTH
 def test_messages_of_a_paused_task_are_parked_and_take_no_slot_from_those_behind_them(
     new_crew: Callable[..., Crew], broker_url: str
 ) -> None:

@@ -16,7 +16,7 @@ from celery_poison.ledger import Keys, Ledger
 from celery_poison.ledger.connection import open_redis
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, Phase, Start
-from celery_poison.quarantine.stored import pack, stored_fields
+from celery_poison.quarantine.stored import original, pack
 from celery_poison.worker import inflight as settling
 from celery_poison.worker.inflight import DeferredCleanup, InFlight
 from celery_poison.worker.lease import Incarnation
@@ -257,7 +257,7 @@ def test_NEW_9_a_copy_that_was_parked_behind_a_dropped_claim_of_a_living_worker_
             body=b"[]",
             received=b"[]",
         )
-        parcel = pack(stored_fields(message))
+        parcel = pack(original(message))
         assert here.ledger.park("m", raw, copy, number=0, parcel=parcel)
         broker.app.conf.task_create_missing_queues = True
         settings: Any = SimpleNamespace(activation_interval=3600.0, trial="cell", trial_queue="")
