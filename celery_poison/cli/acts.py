@@ -33,15 +33,10 @@ from celery_poison.quarantine.search import UNITS, Filter, Lookup
 from celery_poison.states import State
 from celery_poison.text import count_of
 
-PAST = {
-    "release": "released",
-    "schedule": "scheduled",
-    "unschedule": "unscheduled",
-    "fail": "failed",
-    "discard": "discarded",
-    "restore": "restored",
-    "purge": "purged",
-}
+
+def past(verb: str) -> str:
+    """Return what was done: released, failed."""
+    return verb + ("d" if verb.endswith("e") else "ed")
 
 
 def choosing(those: str, where: str) -> tuple[Option, ...]:
@@ -319,7 +314,7 @@ def _rehearse(quarantine: Quarantine, verb: str, order: Order) -> int:
             refusals.append(str(error))
     answer_records(found, quarantine.queries.now_ms() / 1000, "nothing matches")
     if not wants_json():
-        click.echo(f"{count_of(len(found), 'message')} would be {PAST[verb]}", err=True)
+        click.echo(f"{count_of(len(found), 'message')} would be {past(verb)}", err=True)
     for refusal in refusals:
         say(refusal, err=True)
     return REFUSED if refusals or not found else 0
@@ -331,12 +326,12 @@ def _report(verb: str, outcomes: Sequence[Outcome]) -> None:
         return
     for outcome in outcomes:
         if outcome.done:
-            say(f"{PAST[verb]}  {outcome.id}  {outcome.task}")
+            say(f"{past(verb)}  {outcome.id}  {outcome.task}")
     say_refusals(outcomes)
     if not outcomes:
         return
     refused = sum(not outcome.done for outcome in outcomes)
-    summary = f"{count_of(len(outcomes) - refused, 'message')} {PAST[verb]}"
+    summary = f"{count_of(len(outcomes) - refused, 'message')} {past(verb)}"
     click.echo(summary + (f", {refused} refused" if refused else ""), err=True)
 
 

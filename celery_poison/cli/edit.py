@@ -11,11 +11,11 @@ import click
 from celery_poison.cli.acts import say_refusals
 from celery_poison.cli.output import answer, print_json, say, wants_json
 from celery_poison.cli.session import REFUSED, app_of, json_option, open_quarantine, verb, who_options
+from celery_poison.model import MessageRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.arguments import arguments
-from celery_poison.quarantine.editing import Change
+from celery_poison.quarantine.editing import Change, call_of
 from celery_poison.quarantine.given_up import Draft, Quarantine
-from celery_poison.quarantine.search import Lookup
 
 
 @verb(
@@ -60,9 +60,10 @@ def edit(ctx: click.Context, **options: Any) -> None:
         queue=options["queue"],
     )
     quarantine = open_quarantine(ctx)
-    mid = Lookup(quarantine.queries).find(options["id"]).mid
+    record = quarantine.get(options["id"])
+    mid = record.mid
     if change == Change():
-        change = _ask(quarantine, mid, options)
+        change = _ask(quarantine, record)
     if options["dry_run"]:
         _show(ctx, quarantine.draft(mid, change, force=options["force"]))
         return
@@ -102,11 +103,11 @@ def _pair(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _ask(quarantine: Quarantine, mid: str, options: dict[str, Any]) -> Change:
+def _ask(quarantine: Quarantine, record: MessageRecord) -> Change:
     """Let a person change the call in an editor, as often as it takes until it can be read."""
     if wants_json() or not _has_terminal():
         raise click.UsageError("say what to change: --args, --kwargs, --set or --queue")
-    record, call = quarantine.call(mid)
+    call = call_of(quarantine.message(record.mid))
     shown = {"args": call.args, "kwargs": call.kwargs, "queue": record.queue}
     text: str | None = json.dumps(shown, indent=2, ensure_ascii=False) + "\n"
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import IO, Any
 
 import click
@@ -112,15 +112,10 @@ def purge(
         raise click.UsageError("--older-than does not go with ids")
     everything = everything or bool(older_than and not chosen)
     order = Order(**options, everything=everything, older_than=older_than or 0.0, state=State.FAIL)
-    if order.dry_run:
-        carry_out(ctx, "purge", order)
-        return
-    if bool(path) == no_copy:
+    if not order.dry_run and bool(path) == no_copy:
         raise click.UsageError("say where a copy goes, --export FILE, or that there is to be none, --no-copy")
-    if no_copy:
-        carry_out(ctx, "purge", order)
-        return
-    with _copies(path) as keep:
+    copies: AbstractContextManager[Any] = _copies(path) if path and not order.dry_run else nullcontext()
+    with copies as keep:
         carry_out(ctx, "purge", order, before=keep)
 
 

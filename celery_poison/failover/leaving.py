@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -214,15 +215,16 @@ class Outgoing:
             _, actor, note = _decision(record)
             self._ledger.released(record.mid, record.id, number, actor, note)
             return
-        copy, told = sent_to(stored, record.destination), {VERDICT: verdict_header(record)}
+        copy = sent_to(stored, record.destination)
+        copy = replace(copy, headers={**copy.headers, VERDICT: verdict_header(record)})
         try:
-            publish_release(publisher, copy, record.destination, number, told)
+            publish_release(publisher, copy, record.destination, number)
         except PublishRefused as error:
             if not isinstance(error.__cause__, NoSuchQueue):
                 raise
             with suppress(NotPublished):
                 publisher.declare(record.destination)
-            publish_release(publisher, copy, record.destination, number, told)
+            publish_release(publisher, copy, record.destination, number)
         canvas = ""
         if "canvas" not in raw:
             with suppress(BodyBroken, BodyRefused, ValueError, TypeError, AttributeError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ from celery_poison.errors import (
 from celery_poison.ledger import policies as stored
 from celery_poison.ledger.fleet import Fact, Notice, leave_notices
 from celery_poison.ledger.policies import Pause, Scope
-from celery_poison.model import MessageRecord
+from celery_poison.model import MessageRecord, Record
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
 from celery_poison.quarantine.rules import Rules, with_note
 from celery_poison.quarantine.search import Lookup
@@ -31,7 +31,7 @@ logger = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Record):
     """What became of one message: done, or refused for a reason.
 
     ``mid`` is empty if it was not found. Of what a release held back, both ids are the one that was given.
@@ -42,9 +42,6 @@ class Outcome:
     task: str
     done: bool
     error: str = ""
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,32 +147,21 @@ class Watch:
 
     Attributes:
         death: which of them died again or came back first, and how; empty as long as none has.
+        under_way: those that have not ended; who releases one adds it.
+        ends: how the others ended, in the journal's word; empty: alive, no more is known.
     """
 
     def __init__(self) -> None:
         self.death = ""
-        self._under_way: set[str] = set()
-        self._ends: dict[str, str] = {}
+        self.under_way: set[str] = set()
+        self.ends: dict[str, str] = {}
         self._retried: set[str] = set()
-
-    def released(self, id: str) -> None:
-        """Watch this message and its retries from now on."""
-        self._under_way.add(id)
-
-    @property
-    def under_way(self) -> int:
-        """How many of them have not ended."""
-        return len(self._under_way)
-
-    def outcome(self, id: str) -> str | None:
-        """Return how it ended, in the journal's word; empty: alive, no more is known; None: it has not."""
-        return self._ends.get(id)
 
     def hear(self, entries: Iterable[Entry]) -> None:
         """Take in what the journal tells."""
         for entry in entries:
             id = entry["id"]
-            if id not in self._under_way and id not in self._ends:
+            if id not in self.under_way and id not in self.ends:
                 continue
             match entry["event"]:
                 case Event.CRASHED | Event.QUARANTINED | Event.WOULD_QUARANTINE as event:
@@ -186,16 +175,16 @@ class Watch:
                     self._has_ended(id, entry["outcome"])
                 case Event.ROLLED_BACK:
                     self._goes_on(id)
-                case Event.CLEARED if id in self._under_way and id not in self._retried:
+                case Event.CLEARED if id in self.under_way and id not in self._retried:
                     self._has_ended(id, "")  # its `finished` comes yet, or never: poison_journal="incidents"
 
     def _has_ended(self, id: str, outcome: str) -> None:
-        self._ends[id] = outcome
-        self._under_way.discard(id)
+        self.ends[id] = outcome
+        self.under_way.discard(id)
 
     def _goes_on(self, id: str) -> None:
-        self._ends.pop(id, None)
-        self._under_way.add(id)
+        self.ends.pop(id, None)
+        self.under_way.add(id)
 
 
 class Pace:
@@ -254,7 +243,7 @@ class Pace:
 
     def released(self, id: str) -> None:
         """Hear that a message in hand, of this task id, was released."""
-        self._watch.released(id)
+        self._watch.under_way.add(id)
         self._released += 1
         if self._queue:
             self._room[self._queue] -= 1
@@ -273,13 +262,13 @@ class Pace:
         self._say(f"{name} is released: it has {soak} to end well, {others} wait for that")
         over = self._clock() + self.care.soak
         while (left := over - self._clock()) > 0:
-            if self._watch.death or self._watch.outcome(id) not in (None, *_WELL):
+            if self._watch.death or self._watch.ends.get(id) not in (None, *_WELL):
                 break
             self._sleep(min(LOOK, left))
             self._look()
         if self._watch.death:
             self.stopped_by = f"the canary died again or came back: {self._watch.death}"
-        elif (outcome := self._watch.outcome(id)) is None:
+        elif (outcome := self._watch.ends.get(id)) is None:
             self.stopped_by = f"{name} has not ended within {soak}; a longer soak gives it more time"
         elif outcome in _WELL:
             self._say(f"{name} ended well")
@@ -310,7 +299,7 @@ class Pace:
             return True  # it will be refused
         if self._room.get(self._queue, 0) <= 0:
             self._room[self._queue] = most - self._depth(self._queue)
-        return self._watch.under_way < most and self._room[self._queue] > 0
+        return len(self._watch.under_way) < most and self._room[self._queue] > 0
 
     def _look_if_due(self) -> None:
         now = self._clock()
@@ -321,7 +310,9 @@ class Pace:
             self.stopped_by = self._watch.death
         if now >= self._next_line:
             self._next_line = now + SAY
-            self._say(f"{self._released} of {self._total} released, {self._watch.under_way} not ended yet")
+            self._say(
+                f"{self._released} of {self._total} released, {len(self._watch.under_way)} not ended yet"
+            )
 
     def _look(self) -> None:
         self._next_look = self._clock() + LOOK

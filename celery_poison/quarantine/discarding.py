@@ -15,13 +15,7 @@ from celery.utils.log import get_logger
 from kombu.transport import redis as kombu_redis
 
 from celery_poison import causes
-from celery_poison.errors import (
-    DecisionPending,
-    IllegalTransition,
-    LedgerUnavailable,
-    MessageNotFound,
-    StaleDelivery,
-)
+from celery_poison.errors import OVERTAKEN, LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.scripts import Code
@@ -100,7 +94,7 @@ class Discarder:
         if client.lrem(key, -1, raw):
             return True
         if mid:
-            with suppress(StaleDelivery, MessageNotFound, IllegalTransition):  # another publisher removed it
+            with suppress(*OVERTAKEN):  # another publisher removed it
                 ledger.purge(mid, ACTOR, "a worker had received it already", number=0)
         return False
 
@@ -183,7 +177,7 @@ class Room:
             record = self._queries.record(mid)
             if record is None or record.destination or record.retry_at:
                 continue
-            with suppress(MessageNotFound, IllegalTransition, DecisionPending, StaleDelivery):
+            with suppress(*OVERTAKEN):
                 number = self._ledger.decide(mid, "discard", ACTOR, note)
                 with self._errors.discarding(record, self._queries.message, note):
                     self._ledger.give_up(mid, Event.DISCARDED, ACTOR, note, number)

@@ -117,24 +117,21 @@ class Finder:
         counted = self._queries.alike(Kind.QUEUE)
         if not counted.is_whole:
             with suppress(LedgerUnavailable):
-                for _ in self.regroup():
-                    pass
+                self.regroup()
                 counted = self._queries.alike(Kind.QUEUE)
         return counted
 
-    def regroup(self) -> Iterator[int]:
-        """Put into its group what is in none, and take out of it what has left, a step at a time."""
+    def regroup(self) -> None:
+        """Put into its group what is in none, and take out of it what has left."""
         self._ledger.note_repair()
         for page in self._queries.pages(State.NDLV):
             self._ledger.regroup([mid for mid, _ in page])
-            yield len(page)
         for kind in Kind:
             counted = self._queries.alike(kind)
             for group in [] if counted.adds_up else counted.groups:
                 labels = group.task, group.cause, group.queue or group.fingerprint
                 for page in self._queries.members([group.sha]):
                     self._ledger.ungroup(kind, labels, [mid for mid, _ in page])
-                    yield len(page)
         self._ledger.note_repair(ends=True)
 
     def groups(
@@ -169,7 +166,8 @@ class Finder:
         if not counted.is_whole:
             return Chosen(None, counted.quarantined, not where.conditions)
         coarse = [c for c in where.conditions if _tells_queues(c, counted.groups)]
-        fine = [c for c in where.conditions if c not in coarse and _chooses_fingerprints(c)]
+        exact = (c for c in where.conditions if c.operator == "=" and c not in coarse)
+        fine = [c for c in exact if c.field in ("fingerprint", GROUP)]
         if fine:
             fine += [c for c in coarse if c.field != "queue"]
             groups = [*Filter((*fine,)).choose(self._queries.by_fingerprint(_pattern(fine)))]
@@ -317,10 +315,6 @@ def _tells_queues(condition: Condition, groups: Iterable[Alike]) -> bool:
         coarse = (group_id(group.task, group.cause) for group in groups)
         return condition.operator == "=" and condition.value in coarse
     return condition.field in ("task", "cause", "queue")
-
-
-def _chooses_fingerprints(condition: Condition) -> bool:
-    return condition.operator == "=" and condition.field in ("fingerprint", GROUP)
 
 
 def _pattern(conditions: Iterable[Condition]) -> str:

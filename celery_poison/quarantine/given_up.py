@@ -181,11 +181,6 @@ class Quarantine(Service):
         error = f"edited, and not released: {released.error}" if not released.done else ""
         return Edited(**outcome, done=released.done, error=error, copy=copy_mid)
 
-    def call(self, id: str) -> tuple[MessageRecord, Call]:
-        """Return a message in quarantine and what it calls its task with; raises as :meth:`draft`."""
-        record = Lookup(self.queries).find(id, whole=True)
-        return record, call_of(stored_message(self._kept(record.mid)))
-
     def draft(self, id: str, change: Change, *, force: bool = False) -> Draft:
         """Return what :meth:`edit` would make of a message in quarantine; changes nothing.
 

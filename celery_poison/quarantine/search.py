@@ -13,7 +13,7 @@ import shlex
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
@@ -24,7 +24,7 @@ from typing import Any, Self, TypeVar
 from celery_poison import causes
 from celery_poison.errors import MessageNotFound, PoisonError
 from celery_poison.ledger.queries import Queries
-from celery_poison.model import MessageRecord
+from celery_poison.model import MessageRecord, Record
 from celery_poison.states import State
 from celery_poison.text import did_you_mean, some_of
 
@@ -125,7 +125,8 @@ class Condition:
     def _holds(self, value: Any) -> bool:
         if self.field in NUMBER_FIELDS:
             return bool(_COMPARE[self.operator](value, self._number()))
-        same = self.value in group_ids(*value) if self.field == GROUP else fnmatchcase(value, self.value)
+        ids = (group_id(*value), group_id(*value[:2])) if self.field == GROUP else ()  # of both its groups
+        same = self.value in ids if ids else fnmatchcase(value, self.value)
         return same is (self.operator == "=")
 
 
@@ -160,9 +161,9 @@ class Filter:
             words = _words(text)
         except ValueError:
             words = text.split()
-        found = (_CONDITION.match(word) is not None for word in words)
-        pairs = zip(words, found, strict=True)
-        return cls(tuple(Condition.parse(w) if is_one else Condition(TEXT, "=", w) for w, is_one in pairs))
+        return cls(
+            tuple(Condition.parse(w) if _CONDITION.match(w) else Condition(TEXT, "=", w) for w in words)
+        )
 
     @classmethod
     def of_group(cls, group: str) -> Self:
@@ -211,7 +212,7 @@ class By(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Record):
     """One group, counted.
 
     Attributes:
@@ -234,10 +235,6 @@ class Group:
     last_seen: float
     newest: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return what ``groups --json`` prints."""
-        return asdict(self)
-
 
 def group_id(task: str, cause: str, fingerprint: str | None = None) -> str:
     """Return the id of a group; without a fingerprint that of all messages of this task and cause."""
@@ -245,11 +242,6 @@ def group_id(task: str, cause: str, fingerprint: str | None = None) -> str:
     # Tagged by their number, so that no fingerprint, not even an empty one, makes two groups one.
     tagged = "\0".join((str(len(words)), *words))
     return hashlib.sha256(tagged.encode("utf-8", "replace")).hexdigest()[:12]
-
-
-def group_ids(task: str, cause: str, fingerprint: str) -> tuple[str, str]:
-    """Return the ids of both groups that a message belongs to."""
-    return group_id(task, cause, fingerprint), group_id(task, cause)
 
 
 def grouped(messages: Iterable[MessageRecord], by: By = By.FINGERPRINT) -> list[Group]:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kombu.utils import json as kombu_json
@@ -171,10 +170,8 @@ def as_released(raw: Mapping[str, bytes], record: MessageRecord) -> StoredMessag
     return replace(stored, headers=headers)
 
 
-def parcel_of(
-    stored: StoredMessage, queue: str, release: int, told: Mapping[str, Any] = MappingProxyType({})
-) -> Parcel:
-    """Return the original with the headers of others as they were, ``told``, and the number of its release.
+def parcel_of(stored: StoredMessage, queue: str, release: int) -> Parcel:
+    """Return the original with the headers of others as they were, and the number of its release.
 
     Raises:
         PublishRefused: it is no message at all.
@@ -182,7 +179,7 @@ def parcel_of(
     if stored.content_type == ITEM:
         raise PublishRefused("no worker can read this: look at it with `show --raw`, and discard it")
     foreign = {name: value for name, value in stored.headers.items() if name not in (MARK, PARK, TRIAL)}
-    return Parcel(stored, queue, {**foreign, **told, RELEASE: release})
+    return Parcel(stored, queue, {**foreign, RELEASE: release})
 
 
 def refusal_of(error: Exception) -> Exception:
@@ -195,19 +192,13 @@ def refusal_of(error: Exception) -> Exception:
     return refused
 
 
-def publish_release(
-    publisher: Publisher,
-    stored: StoredMessage,
-    queue: str,
-    release: int,
-    told: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
+def publish_release(publisher: Publisher, stored: StoredMessage, queue: str, release: int) -> None:
     """Publish one message as :func:`parcel_of` makes it.
 
     Raises:
         PublishRefused: the queue does not exist, the broker is away or refuses, or it is no message at all.
     """
     try:
-        publisher.publish(*parcel_of(stored, queue, release, told))
+        publisher.publish(*parcel_of(stored, queue, release))
     except NotPublished as error:
         raise refusal_of(error) from error

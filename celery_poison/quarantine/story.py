@@ -185,7 +185,7 @@ def _decided(what: str) -> Callable[[Entry], str]:
 
 
 def _after(entry: Entry) -> str:
-    if not entry["runtime_ms"].isdigit():
+    if not entry["runtime_ms"].isdecimal():
         return ""
     if entry["incident"] and entry["runtime_ms"] == "0":
         return ""  # its whole worker died before it gave another sign of life

@@ -90,7 +90,7 @@ def test_a_pause_says_in_a_sentence_who_and_why() -> None:
 def test_what_is_parked_of_a_paused_task_stays_until_it_is_resumed(fleet: Fleet) -> None:
     plugin = plugin_of(fleet.app)
     ledger, parking = plugin.open_ledger(), Parking(fleet.app, plugin.open_ledger(), plugin.settings)
-    parcel = pack(StoredMessage(b"x", "", "", {}, {}))
+    parcel = pack(StoredMessage(body=b"x", content_type="", content_encoding=""))
     for mid, task in (("m1", "t"), ("m2", "another")):
         start = Start("C", f"b.{mid}", "w/b", 7, 1, 1, 0, f"id-{mid}", task, "celery", 2, 5, 10, 1)
         assert ledger.park(mid, b"", start, number=0, parcel=parcel)

@@ -220,7 +220,7 @@ def test_TP1_8_a_message_whose_queue_is_gone_stays_parked_and_holds_up_nobody(
     ledger = plugin_of(crew.app).open_ledger()
     with Publisher(crew.app) as publisher:
         publisher._connection.default_channel.queue_declare("there", auto_delete=False)
-    parcel = pack(StoredMessage(b"x", "", "", {}, {}))
+    parcel = pack(StoredMessage(body=b"x", content_type="", content_encoding=""))
     for mid, queue in (("a", "nowhere"), ("b", "there"), ("c", "nowhere")):
         start = Start("R", f"t{mid}", "gone/b", 1, 1, 1, 0, mid, "t", queue, 2, 5, 10, 1)
         ledger.claim(mid, b"", start)

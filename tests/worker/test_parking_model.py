@@ -155,7 +155,9 @@ class ParkingMachine(RuleBasedStateMachine):
 
     def _park(self, delivery: Delivery, seen: bytes, start: Start) -> bool:
         assert start.queue == HOME
-        parcel = pack(StoredMessage(b"x", "", "", dict(delivery.message.headers), {}))
+        parcel = pack(
+            StoredMessage(body=b"x", content_type="", content_encoding="", headers=delivery.message.headers)
+        )
         return self.ledger.park(M, seen, start, number=delivery.park, parcel=parcel)
 
     def _run(self, worker: Worker, copy: Copy, delivery: Delivery) -> None:
