@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 from types import TracebackType
@@ -16,6 +17,7 @@ from celery import Celery
 from kombu.exceptions import KombuError
 from kombu.transport import redis as redis_transport
 from kombu.transport import virtual
+from kombu.utils import json as kombu_json
 
 from celery_poison.errors import PoisonError
 from celery_poison.model import StoredMessage
@@ -139,20 +141,21 @@ class Publisher:
 
     def _pushed(self, channel: Any, parcels: Sequence[Parcel]) -> list[Exception | None]:
         refused: list[Exception | None] = []
+        #: Key -> number of a parcel -> what is pushed there: one command for each key is enough.
+        pushes = defaultdict[str, dict[int, str]](dict)
+
+        def push(parcel: Parcel) -> None:
+            message = _message(channel, parcel)
+            priority = channel._get_message_priority(message, reverse=False)
+            pushes[channel._q_for_pri(parcel.queue, priority)][len(refused)] = kombu_json.dumps(message)
+
+        for parcel in parcels:
+            refused.append(_attempted(partial(push, parcel)))
         with channel.conn_or_acquire() as client, client.pipeline(transaction=False) as pipe:
-            pushes = _Pushes()
-            # What kombu does for one message, kept back until it is said of all.
-            channel.conn_or_acquire = lambda client=None: nullcontext(client or pushes)
-            try:
-                for parcel in parcels:
-                    pushes.number = len(refused)
-                    refused.append(_attempted(partial(self._put, channel, parcel)))
-            finally:
-                del channel.conn_or_acquire
-            for key, those in pushes.texts.items():
+            for key, those in pushes.items():
                 pipe.lpush(key, *those.values())
             replies = pipe.execute(raise_on_error=False)
-        for those, reply in zip(pushes.texts.values(), replies, strict=True):
+        for those, reply in zip(pushes.values(), replies, strict=True):
             if isinstance(reply, Exception):
                 for number in those:
                     refused[number] = NotPublished(f"the broker did not take the message: {reply}")
@@ -195,22 +198,7 @@ class Publisher:
             raise NotPublished(f"the broker did not take the message: {error}") from error
 
     def _put(self, channel: Any, parcel: Parcel) -> None:
-        stored, queue, headers = parcel
-        properties = dict(stored.properties)
-        properties["delivery_tag"] = channel._next_delivery_tag()
-        info = {**properties.get("delivery_info", {})}
-        info.pop("redelivered", None)
-        properties["delivery_info"] = info
-        packed = str(properties.get("body_encoding") or "").lower() == "base64"
-        body = base64.b64encode(stored.body).decode() if packed else to_text(stored.body)
-        message = {
-            "body": body,
-            "content-encoding": stored.content_encoding or None,
-            "content-type": stored.content_type or None,
-            "headers": _without_notes(headers),
-            "properties": properties,
-        }
-        channel._put(queue, message)
+        channel._put(parcel.queue, _message(channel, parcel))
 
     def _send(self, channel: Any, parcel: Parcel) -> None:
         stored, queue, headers = parcel
@@ -227,20 +215,23 @@ class Publisher:
         channel.basic_publish(message, exchange="", routing_key=queue, confirm_timeout=ANSWER_TIMEOUT)
 
 
-class _Pushes:
-    """Stands for kombu's client, and keeps what is to be pushed: one command for each key is enough.
-
-    Attributes:
-        number: of the parcel in hand.
-        texts: key -> number -> what is pushed there.
-    """
-
-    def __init__(self) -> None:
-        self.number = 0
-        self.texts: dict[str, dict[int, str]] = {}
-
-    def lpush(self, key: str, text: str) -> None:
-        self.texts.setdefault(key, {})[self.number] = text
+def _message(channel: Any, parcel: Parcel) -> dict[str, Any]:
+    """Return what kombu's virtual transports keep in a queue."""
+    stored, _, headers = parcel
+    properties = dict(stored.properties)
+    properties["delivery_tag"] = channel._next_delivery_tag()
+    info = {**properties.get("delivery_info", {})}
+    info.pop("redelivered", None)
+    properties["delivery_info"] = info
+    packed = str(properties.get("body_encoding") or "").lower() == "base64"
+    body = base64.b64encode(stored.body).decode() if packed else to_text(stored.body)
+    return {
+        "body": body,
+        "content-encoding": stored.content_encoding or None,
+        "content-type": stored.content_type or None,
+        "headers": _without_notes(headers),
+        "properties": properties,
+    }
 
 
 def _attempted(deed: Callable[[], None]) -> Exception | None:

@@ -384,15 +384,3 @@ class OwnedChannel(_Base):
 
     def next_tag(self) -> str:
         return f"{self.boot_id}-{next(_numbers)}"
-
-
-def owned_channel(
-    base: type[redis.Channel], boot_id: Callable[[], str], holdings: Holdings, owner_is_alive: OwnerIsAlive
-) -> type[redis.Channel]:
-    """Return the channel class of one worker process."""
-    own = {
-        "new_boot_id": staticmethod(boot_id),
-        "holdings": holdings,
-        "owner_is_alive": staticmethod(owner_is_alive),
-    }
-    return type("OwnedChannel", (OwnedChannel, base), own)

@@ -14,7 +14,7 @@ from kombu.transport import pyamqp, redis
 
 from celery_poison import hooks
 from celery_poison.broker.held import Holdings
-from celery_poison.broker.receive import OwnerIsAlive, owned_channel
+from celery_poison.broker.receive import OwnedChannel, OwnerIsAlive
 from celery_poison.broker.sealed import Sealed
 
 
@@ -123,7 +123,8 @@ def guarded_connection(
         if issubclass(transport, redis.Transport):
             if not hooks.fits(hooks.Part.REDIS):
                 return transport
-            channel = owned_channel(transport.Channel, boot_id, holdings, owner_is_alive)
+            asked = {"new_boot_id": staticmethod(boot_id), "owner_is_alive": staticmethod(owner_is_alive)}
+            channel = type("OwnedChannel", (OwnedChannel, transport.Channel), {"holdings": holdings, **asked})
             return type("Transport", (transport,), {"Channel": channel})
         if issubclass(transport, pyamqp.Transport) and hooks.fits(hooks.Part.RABBITMQ):
             return type("Transport", (transport,), {"Connection": AmqpConnection})

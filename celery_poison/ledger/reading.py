@@ -211,7 +211,8 @@ class Messages(Reader):
 
     def candidates(self) -> Iterator[MessageRecord]:
         """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
-        for ids in self._pages(self._keys.candidates, newest_first=False):
+        flagged = self._index(self._keys.candidates, oldest_first=True)
+        for ids in batches(id for page in flagged for id, _ in page):
             with clear_errors("reading candidates"):
                 pipe = self._client.pipeline(transaction=False)
                 for id in ids:

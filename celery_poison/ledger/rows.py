@@ -103,16 +103,6 @@ class Reader:
                 return
             size = min(4 * size, INDEX_PAGE)
 
-    def _pages(self, index: str, newest_first: bool) -> Iterator[list[str]]:
-        position = 0
-        while True:
-            with clear_errors("reading an index"):
-                page: Any = self._client.zrange(index, position, position + PAGE - 1, desc=newest_first)
-            if not page:
-                return
-            yield [word.decode() for word in page]
-            position += len(page)
-
 
 def _text(name: str) -> str:
     return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.exceptions import TaskRevokedError
 from celery.worker import state
@@ -20,6 +20,7 @@ from celery_poison.failures import Failure
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
 from celery_poison.requests import NeverBegan, TrialSpoilt, read_end
+from celery_poison.sandbox.trial import info_of
 from celery_poison.worker.child import KEPT
 from celery_poison.worker.outcome import Case
 from celery_poison.worker.sending import SentRequest, Stage
@@ -128,7 +129,7 @@ class GuardedRequest(SentRequest):
                 self._carry_out(what, "", evidence, error)
         if not what.holds and run.end is End.DIED and not self.diverts and not run.observed:
             # Celery would end the whole worker for some of these errors.
-            super().on_failure(_info_of(_as_worker_lost(error)))
+            super().on_failure(info_of(_as_worker_lost(error)))
             return True
         return what.holds
 
@@ -232,7 +233,7 @@ class GuardedRequest(SentRequest):
         if error is not None and send is not None and is_wanted and (limit is None or tries < limit):
             lost = _as_worker_lost(error)
             with marking(self.id):  # the retry is looked up before it runs
-                if send(lost, _info_of(lost)):
+                if send(lost, info_of(lost)):
                     return
         self.put_back_now()
 
@@ -284,10 +285,3 @@ def acks_end(task: Any, *, timed_out: bool) -> bool:
 
 def _as_worker_lost(error: BaseException) -> WorkerLostError:
     return error if isinstance(error, WorkerLostError) else WorkerLostError(repr(error))
-
-
-def _info_of(error: Exception) -> ExceptionInfo:
-    try:
-        raise error
-    except Exception:
-        return ExceptionInfo()
