@@ -211,8 +211,9 @@ class Messages(Reader):
 
     def candidates(self) -> Iterator[MessageRecord]:
         """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
-        flagged = self._index(self._keys.candidates, oldest_first=True)
-        for ids in batches(id for page in flagged for id, _ in page):
+        with clear_errors("reading candidates"):
+            flagged: Any = self._client.zrange(self._keys.candidates, 0, -1)
+        for ids in batches(id.decode() for id in flagged):
             with clear_errors("reading candidates"):
                 pipe = self._client.pipeline(transaction=False)
                 for id in ids:
