@@ -175,6 +175,20 @@ def test_NEW_1_what_a_worker_saw_die_is_proof_all_the_same(dying: DyingFleet, al
     assert (history.proven, history.tried, history.doubted) == (1, int(alone > 0), False)
 
 
+@pytest.mark.parametrize("alone", [0, 1])
+def test_EMS_8_a_death_that_was_none_leaves_no_proof_and_no_trial_behind(
+    dying: DyingFleet, alone: int
+) -> None:
+    before = dying.crash("a.1", shared=True).history
+    dying.crash("a.2", shared=False, alone=alone)
+    token, worker = "a.2", "w1/br1"
+    start = Start("R", token, worker, 7, 1, 1, alone, "t1", "shop.convert", "celery", 2, 5, 10, 1)
+    dying.ledger.reclaim("m1", start)
+    history = dying.queries.history("t1")
+    assert (history.crashes, history.strikes, history.proven, history.tried) == (1, 1, 0, 0)
+    assert (before.proven, before.tried) == (0, 0)
+
+
 def test_NEW_1_a_look_tells_how_the_gate_stands(dying: DyingFleet) -> None:
     assert not dying.ledger.look("m1", "t1", 1000).gate_closed
     _close(dying)

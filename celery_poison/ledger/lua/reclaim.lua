@@ -21,7 +21,10 @@ if current then return {'OK'} end
 if line.charged == 'strike' then
   line.crashes = redis.call('HINCRBY', KEYS[2], 'crashes', -1)
   line.strikes = redis.call('HINCRBY', KEYS[2], 'strikes', -1)
-  if line.blame == 'exact' then redis.call('HINCRBY', KEYS[2], 'proven', -1) end
+  if line.blame == 'exact' then
+    redis.call('HINCRBY', KEYS[2], 'proven', -1)
+    redis.call('HINCRBY', KEYS[2], 'tried', e.alone > 0 and -1 or 0)
+  end
 elseif line.charged == 'failure' then
   line.failures = redis.call('HINCRBY', KEYS[2], 'failures', -1)
 end
