@@ -56,8 +56,7 @@ class Relay:
         self._plugin = plugin
         self._complain = complain
         self._stop = threading.Event()
-        #: Name of its thread -> what that does.
-        #: With an event each: nothing of it is being sent.
+        #: Name of its thread -> what that does, and whether nothing is being sent by it.
         self._rounds: dict[str, tuple[Rounds | Mover, threading.Event]] = {}
 
     def start(self) -> None:

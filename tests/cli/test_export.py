@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from celery_poison.plugin import plugin_of
 from tests.apps.harness import Fleet
 from tests.cli.conftest import Console
+from tests.services import need
 
 
 def _write(fleet: Fleet, count: int) -> list[str]:
@@ -49,6 +51,9 @@ def test_the_next_export_goes_on_where_the_last_one_ended(fleet: Fleet, console:
 
 def test_what_was_trimmed_before_is_counted_and_told(fleet: Fleet, console: Console) -> None:
     ids = _write(fleet, 10)
+    ledger = plugin_of(fleet.app).open_ledger()
+    counted: Any = ledger.client.xinfo_stream(ledger.keys.journal)
+    need("entries-added" in counted, "a Redis that counts the entries ever added")
     _trim(fleet, 4)
     first, warning = console.run("journal", "export").stderr.splitlines()
     assert first.startswith("4 entries written")

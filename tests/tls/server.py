@@ -17,11 +17,11 @@ def speaks_tls() -> bool:
     binary = find_redis_binary()
     if binary is None:
         return False
-    # It tells when it is given an option that it does not know.
+    # It tells of the value, or that it does not know such an option.
     told = subprocess.run(
         [binary, "--tls-port", "x", "--port", "0"], capture_output=True, text=True, check=False
     )
-    return "argument" in told.stdout + told.stderr
+    return "Bad directive" not in told.stdout + told.stderr
 
 
 class Authority:
