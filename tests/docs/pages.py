@@ -14,7 +14,7 @@ PACKAGE = ROOT / "celery_poison"
 PAGES = sorted(
     [
         *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md")),
-        *DOCS.glob("*.md"),
+        *DOCS.rglob("*.md"),
         *(ROOT / "examples").glob("*.md"),
     ]
 )

@@ -18,7 +18,7 @@ from tests.docs.pages import PACKAGE, rows, section, text, words
 from tests.docs.tracing import TRACE, recorder
 
 PAGE = "life-of-a-message.md"
-PLACES = (PAGE, "index.md")
+PLACES = (PAGE, "where-is-it.md")
 MOST = 18
 #: Of the worker's main thread, but for no message in particular: they may fall into any moment.
 ALL_THE_TIME = {

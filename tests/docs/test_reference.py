@@ -18,7 +18,7 @@ from celery_poison.settings import PREFIX, Settings
 from celery_poison.states import State
 from celery_poison.worker.sending import WAYS, Stage
 from tests.docs import settings_table
-from tests.docs.pages import DOCS, PACKAGE, blocks, edges, rows, section, text, words
+from tests.docs.pages import PACKAGE, PAGES, blocks, edges, rows, section, text, words
 
 # --- states.md ---------------------------------------------------------------------------------------
 
@@ -83,7 +83,7 @@ def test_every_setting_is_in_the_table_and_no_other() -> None:
 def test_no_page_speaks_of_a_setting_that_does_not_exist() -> None:
     ours = {PREFIX + field.name for field in fields(Settings)}
     theirs = {*headers.OURS, *(name for name in vars(inspecting) if name.startswith(PREFIX))}
-    for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
+    for page in PAGES:
         spoken = set(re.findall(r"\bpoison_[a-z_]+\b", page.read_text(encoding="utf-8")))
         assert spoken <= ours | theirs, page.name
 
@@ -278,7 +278,7 @@ def test_every_cause_has_a_sentence_of_its_own_and_a_place() -> None:
 def test_the_playbook_has_every_cause_with_which_a_message_may_be_in_quarantine() -> None:
     told = {
         re.sub(r"\d+", "N", word)
-        for row in rows(section(text("howto.md"), "3 a.m.: the playbook"))
+        for row in rows(section(text("howto/playbook.md"), "3 a.m.: the playbook"))
         if len(row) == 3
         for word in words(row[0])
     }

@@ -146,7 +146,7 @@ def test_a_function_is_called_with_the_payload_in_a_process_of_its_own(
 def test_the_examples_of_the_how_to_send_what_they_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    (example,) = (block for block in blocks(text("howto.md"), "python") if "def slack(" in block)
+    (example,) = (block for block in blocks(text("howto/notify.md"), "python") if "def slack(" in block)
     told = Wording("shop", "poison").test().as_dict()
     with Inbox() as inbox:
         monkeypatch.setenv("SLACK_WEBHOOK", inbox.url)
