@@ -150,7 +150,8 @@ def _generate(work: str) -> None:
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict", "-f", "zensical.toml"]
     done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Problem(done.stdout + done.stderr)
+        said = re.sub(r"\x1b\[[\d;]*m", "", done.stdout + done.stderr)
+        raise Problem(said.partition("Traceback")[0])
 
 
 def llms() -> str:

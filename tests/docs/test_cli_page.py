@@ -14,19 +14,22 @@ from celery_poison.cli.celery_command import HELP, VERBS, poison
 from celery_poison.model import MessageRecord
 from celery_poison.quarantine.acting import Outcome
 from celery_poison.quarantine.search import AGE, GROUP, NUMBER_FIELDS, TEXT_FIELDS, Group
+from tests.docs import cli_page
 from tests.docs.pages import rows, section, text, words
 
-#: Verbs that share a section of the page.
-SECTIONS = {
-    "fail": "fail, discard",
-    "discard": "fail, discard",
-    "restore": "restore, purge",
-    "purge": "restore, purge",
-}
+
+def test_what_the_page_takes_from_the_help_is_what_the_commands_say() -> None:
+    page = text("cli.md")
+    assert page == cli_page.anew(page), "run `python -m tests.docs.cli_page`"
 
 
 def test_every_verb_is_listed_in_the_order_of_the_help() -> None:
-    assert [words(row[0])[0] for row in rows(section(text("cli.md"), "Verbs"))] == list(VERBS)
+    assert re.findall(r"^- \[`(\w+)`\]\(#", section(text("cli.md"), "Verbs"), re.MULTILINE) == list(VERBS)
+
+
+def test_every_command_has_its_help_on_the_page() -> None:
+    there = re.findall(r"^<!-- help: ([\w -]+) -->$", text("cli.md"), re.MULTILINE)
+    assert there == [*cli_page.commands(), "celery-poison demo", "celery-poison chaos"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -38,17 +41,19 @@ def test_the_help_of_every_verb_has_an_example(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "pipeline"])
-def test_a_verb_is_told_with_exactly_its_options(verb: str) -> None:
-    shown = {words(row[0])[0] for row in rows(section(text("cli.md"), SECTIONS.get(verb, verb)))}
-    real = _options(verb)
-    if verb == "discard":
-        assert "`discard` has no `--force`" in text("cli.md")
-        shown -= {"--force"}
-    if verb == "restore":
-        shown -= {"--older-than", "--export", "--no-copy"}
-    if verb == "purge":
-        shown -= {"--force"}
-    assert shown == real
+def test_a_verb_stands_with_exactly_its_options(verb: str) -> None:
+    part = section(text("cli.md"), verb)
+    listed = re.findall(r"^- `[^`]*?(--[\w-]+)", part, re.MULTILINE)
+    also = [name for line in re.findall(r"^- also (.*)$", part, re.MULTILINE) for name in words(line)]
+    assert {*listed, *also} == _options(verb)
+
+
+def test_the_options_that_many_verbs_share_are_explained_once() -> None:
+    explained = re.findall(r"^- `(--[\w-]+)", section(text("cli.md"), "Shared options"), re.MULTILINE)
+    also = {
+        name for line in re.findall(r"^- also (.*)$", text("cli.md"), re.MULTILINE) for name in words(line)
+    }
+    assert len(explained) == len(set(explained)) and set(explained) == also
 
 
 def test_the_pages_of_the_pipeline_tell_its_options() -> None:
@@ -73,7 +78,7 @@ def test_the_message_object_is_told_field_by_field() -> None:
 
 def test_an_outcome_is_told() -> None:
     page = section(text("cli.md"), "JSON")
-    _, _, told = page.partition("an array of outcomes:")
+    _, _, told = page.partition("prints an array of outcomes:")
     assert words(told)[: len(fields(Outcome))] == [field.name for field in fields(Outcome)]
 
 

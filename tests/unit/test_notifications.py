@@ -146,7 +146,7 @@ def test_whatever_a_receiver_raises_it_is_left_alone_for_a_while_and_no_secret_i
 
 
 def test_the_how_to_tells_every_field_and_every_kind() -> None:
-    table = {words(row[0])[0]: row for row in rows(section(text("howto/notify.md"), "Be told"))}
+    table = {words(row[0])[0]: row for row in rows(section(text("howto/notify.md"), "The payload"))}
     assert list(table) == [field.name for field in fields(Notification)]
     wording = Wording("shop", "poison")
     made = [
