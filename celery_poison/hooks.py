@@ -4,12 +4,16 @@ Such a name may go with any release of theirs. So a worker looks the table throu
 ``celery poison doctor`` whenever it is asked: each says what is missing, from which version, what does not
 work without it, and the cure. A test holds the table against the code: a private name that is not in here
 cannot be used.
+
+A worker looks only at modules that are imported already (:func:`misfits_so_far`): a pool may patch Celery's
+tracer before the modules that use it are imported, and an import of ours would come too early for that.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from itertools import chain
@@ -156,15 +160,19 @@ class Misfit(NamedTuple):
         return f"{self.what}: {self.part.value}; {self.cure}"
 
 
-@cache
 def misfits() -> tuple[Misfit, ...]:
-    """Return every hook that does not fit what is installed; looked up once a process."""
-    return tuple(chain.from_iterable(_misfits_of(part, table) for part, table in HOOKS.items()))
+    """Return every hook that does not fit what is installed; imports what it looks at."""
+    return _misfits_of(_rows())
+
+
+def misfits_so_far() -> tuple[Misfit, ...]:
+    """Return the hooks that do not fit, of modules that this process has imported."""
+    return _misfits_of(row for row in _rows() if row.owner.partition(":")[0] in sys.modules)
 
 
 def fits(part: Part) -> bool:
-    """Whether everything is there on which ``part`` rests."""
-    return all(misfit.part is not part for misfit in misfits())
+    """Whether all that is imported of what ``part`` rests on is as it was read."""
+    return all(misfit.part is not part for misfit in misfits_so_far())
 
 
 def installed() -> dict[str, str]:
@@ -186,18 +194,30 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
-def _misfits_of(part: Part, table: _Table) -> Iterator[Misfit]:
-    for owner, names in table.items():
-        package = owner.partition(".")[0].partition(":")[0]
-        where = f"{package} {version(package)}"
-        try:
-            found = symbol_by_name(owner)
-        except (ImportError, AttributeError):
-            yield Misfit(part, f"{where} has no {owner}")
-            continue
-        for name in names.split():
-            if wrong := _wrong(found, name):
-                yield Misfit(part, f"{where}: {owner} {wrong}")
+class _Row(NamedTuple):
+    part: Part
+    owner: str
+    names: str
+
+
+def _rows() -> Iterator[_Row]:
+    return (_Row(part, *entry) for part, table in HOOKS.items() for entry in table.items())
+
+
+def _misfits_of(rows: Iterable[_Row]) -> tuple[Misfit, ...]:
+    return tuple(chain.from_iterable(map(_look, rows)))
+
+
+@cache
+def _look(row: _Row) -> tuple[Misfit, ...]:
+    package = row.owner.partition(".")[0].partition(":")[0]
+    where = f"{package} {version(package)}"
+    try:
+        found = symbol_by_name(row.owner)
+    except (ImportError, AttributeError):
+        return (Misfit(row.part, f"{where} has no {row.owner}"),)
+    wrong = filter(None, (_wrong(found, name) for name in row.names.split()))
+    return tuple(Misfit(row.part, f"{where}: {row.owner} {what}") for what in wrong)
 
 
 def _wrong(owner: Any, hook: str) -> str:

@@ -77,6 +77,8 @@ class Cells:
         """Whether suspects can be tried in cells at all, as far as it is known."""
         if self._settings.trial != "cell" or time.monotonic() < self._doubts_until:
             return False
+        if self.host.pool.is_custom:
+            return False
         if not self._looked_for_origin:
             self._looked_for_origin = True
             if sys.platform == "linux" and sys.executable:

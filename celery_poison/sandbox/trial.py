@@ -122,11 +122,12 @@ class PoolFacts:
     """What a worker's pool is like.
 
     Attributes:
-        name: of its module.
+        name: of Celery's module that has it, or the pool that it is derived from.
         slots: tasks that it runs at once.
         contained: whether tasks share the main process.
         soft, hard: time limits of the worker itself, in seconds.
         enforces_soft, enforces_hard: what a pool ignores is ignored in a cell too: the task may rely on it.
+        is_custom: it is not one of Celery's own, so that no cell knows how to run its tasks.
     """
 
     name: str
@@ -136,6 +137,7 @@ class PoolFacts:
     hard: float | None
     enforces_soft: bool
     enforces_hard: bool
+    is_custom: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

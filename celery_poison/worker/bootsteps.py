@@ -8,7 +8,6 @@ import time
 from typing import Any
 
 from celery import bootsteps, signals
-from celery.concurrency.prefork import TaskPool as PreforkPool
 from celery.utils.log import get_logger
 from celery.worker import state
 
@@ -17,6 +16,8 @@ from celery_poison import inspecting as inspecting  # registers what `celery ins
 from celery_poison.errors import ConfigurationError, PoisonError
 from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import PoolFacts
+from celery_poison.worker.body import surround
+from celery_poison.worker.combining import combine
 from celery_poison.worker.processes import hear_of_begun, keep_what_runs, watch_again
 from celery_poison.worker.worker import FAREWELL, Worker
 
@@ -34,6 +35,7 @@ class LifeStep(bootsteps.StartStopStep):
         try:
             _check_hooks()
             _check_start_method(worker, pool)
+            surround(worker.app)
             ours = worker.poison = self._worker = Worker(worker.app, worker.hostname, pool)
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
@@ -74,16 +76,22 @@ class LifeStep(bootsteps.StartStopStep):
         self._worker.farewell()
 
 
+#: What the log was told of already.
+_warned: set[hooks.Misfit] = set()
+
+
 def _check_hooks() -> None:
     """Say what is not as it was read in this Celery, and what follows from that.
 
     Raises:
         ConfigurationError: no task can be guarded with it.
     """
-    for misfit in hooks.misfits():
+    for misfit in hooks.misfits_so_far():
         if misfit.part is hooks.Part.GUARD:
             raise ConfigurationError(str(misfit))
-        logger.warning("celery_poison: %s", misfit)
+        if misfit not in _warned:
+            _warned.add(misfit)
+            logger.warning("celery_poison: %s", misfit)
 
 
 def _check_start_method(worker: Any, pool: PoolFacts) -> None:
@@ -104,15 +112,18 @@ def _check_start_method(worker: Any, pool: PoolFacts) -> None:
 
 def _facts_of(worker: Any) -> PoolFacts:
     pool = worker.pool_cls
-    name = pool.__module__.rpartition(".")[2]
+    # By name, since the modules of other pools are not imported here: see hooks.py.
+    theirs = [kind.__module__ for kind in pool.mro() if kind.__module__.startswith("celery.concurrency.")]
+    name = theirs[0].rpartition(".")[2] if theirs else ""
     return PoolFacts(
         name,
         slots=worker.concurrency,
-        contained=not issubclass(pool, PreforkPool),
+        contained=name != "prefork",
         soft=worker.soft_time_limit,
         hard=worker.time_limit,
         enforces_soft=name == "prefork",
         enforces_hard=name in ("prefork", "gevent"),
+        is_custom=pool.__module__ not in theirs,
     )
 
 
@@ -121,6 +132,11 @@ class GuardStep(bootsteps.ConsumerStep):
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
+        try:
+            _check_hooks()
+            combine(consumer.app)
+        except PoisonError as error:
+            sys.exit(f"celery_poison: {error}")
         ours: Worker = consumer.controller.poison
         self._worker = ours
         self._dispatcher = consumer.on_task_request = ours.dispatcher(consumer)

@@ -84,7 +84,7 @@ def test_a_hook_that_does_not_fit_is_told_by_its_name(
 ) -> None:
     table = {Part.REDIS: {f"{__name__}:Changed": hook, "kombu.nowhere:Channel": "_any"}}
     monkeypatch.setattr(hooks, "HOOKS", table)
-    *found, gone = hooks.misfits.__wrapped__()
+    *found, gone = hooks.misfits()
     assert [misfit.what.rpartition("Changed ")[2] for misfit in found] == ([said] if said else [])
     assert gone.what == f"kombu {hooks.installed()['kombu']} has no kombu.nowhere:Channel"
     assert "visibility timeout" in str(gone) and "install versions" in str(gone)
@@ -92,7 +92,7 @@ def test_a_hook_that_does_not_fit_is_told_by_its_name(
 
 def _missing(monkeypatch: pytest.MonkeyPatch, part: Part) -> Misfit:
     misfit = Misfit(part, "kombu 9.9 has no Thing")
-    monkeypatch.setattr(hooks, "misfits", lambda: (misfit,))
+    monkeypatch.setattr(hooks, "misfits_so_far", lambda: (misfit,))
     return misfit
 
 

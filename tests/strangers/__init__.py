@@ -1,0 +1,1 @@
+"""Apps as other people write them: what works there without the plugin works with it, and is guarded."""
