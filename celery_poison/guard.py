@@ -156,7 +156,10 @@ def watch(app: Celery) -> None:
 
 def _scan(sender: Celery, **_: Any) -> None:
     for task in list(sender._tasks.values()):
-        _adopt_if_marked(sender, task)
+        if isinstance(task, PoisonTask):
+            task._belongs_to(sender)
+        else:
+            _adopt_if_marked(sender, task)
 
 
 def _adopt_if_marked(app: Celery, task: Any) -> None:
@@ -164,3 +167,6 @@ def _adopt_if_marked(app: Celery, task: Any) -> None:
     if options is not None and not isinstance(task, PoisonTask):
         guard_task(task, options)
         PoisonTask._install(app)
+
+
+PoisonTask._watch = staticmethod(watch)

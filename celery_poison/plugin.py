@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakSet
 
-from celery import Celery
+from celery import Celery, Task
 from celery.signals import before_task_publish
 from celery.utils.log import get_logger
 
@@ -221,8 +221,12 @@ def _finalized(sender: Celery, **_: Any) -> None:
     if plugin is None or not plugin.wants_everything:
         return
     for name, task in list(sender._tasks.items()):
-        if not isinstance(task, PoisonTask) and not name.startswith("celery."):
+        if isinstance(task, PoisonTask) or name.startswith("celery."):
+            continue
+        if type(task).Strategy == Task.Strategy:
             guard_task(task, marked(task) or {}, keep_acks=True)
+        else:
+            logger.warning("celery_poison: task %s has a Strategy of its own, and is not guarded", name)
 
 
 def _stamp(sender: str | None = None, headers: dict[str, Any] | None = None, **_: Any) -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, NamedTuple, NoReturn
 
-from celery import Celery
+from celery import Celery, _state
 from celery.app.task import Context, Task
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.errors import ConfigurationError
-from celery_poison.producer.capture import in_body, sent_at_once
+from celery_poison.producer.capture import sent_at_once
 from celery_poison.requests import (
     DiscardRequested,
-    MemoryExhausted,
     QuarantineRequested,
     RollbackRequested,
 )
@@ -79,6 +78,26 @@ def refuse_early_ack(options: Mapping[str, Any], name: str) -> None:
         )
 
 
+@contextmanager
+def retrying(task: Task, exc: Any = None) -> Iterator[None]:
+    """Retry in here: ``convict_at_once`` is raised instead, and the retry carries earlier failures."""
+    error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
+    told, is_last = "", False
+    if isinstance(error, Exception) and PoisonTask._runner is not None:
+        told, is_last = PoisonTask._runner.before_retry(task, error)
+    if is_last and error is not None:
+        raise error
+    id = task.request.id or ""
+    if told:
+        carried[id] = told
+    try:
+        with sent_at_once():
+            yield
+    finally:
+        if carried.get(id) is told:  # among threads the retry may have begun, and retry itself
+            carried.pop(id, None)
+
+
 class PoisonTask(Task):
     """Base class of guarded tasks: ``@app.task(base=PoisonTask, max_crashes=2)``.
 
@@ -95,55 +114,34 @@ class PoisonTask(Task):
     own_acks: ClassVar[tuple[bool | None, bool | None]] = (None, None)
     #: True for tasks guarded by ``poison_guard_all``, which keep their acknowledgement mode.
     keeps_acks: ClassVar[bool] = False
-    #: ``worker.child`` in processes that run tasks; it is asked before and after the body of each.
+    #: ``worker.child`` in processes that run tasks; ``worker.body`` asks it before and after each body.
     _runner: ClassVar[Any] = None
     #: Installs the plugin on an app; set by the plugin, which knows this class.
     _install: ClassVar[Callable[[Celery], object]]
+    #: Looks for tasks of this class when an app is finalized; set by ``guard``, which knows this class.
+    _watch: ClassVar[Callable[[Celery], object]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _state.connect_on_app_finalize(PoisonTask._watch)  # a subclass may keep on_bound to itself
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         super().on_bound(app)
+        cls._belongs_to(app)
+
+    @classmethod
+    def _belongs_to(cls, app: Celery) -> None:
         if not cls.keeps_acks:
             refuse_early_ack({"acks_late": cls.acks_late}, f"task {cls.name!r}")
         cls._install(app)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if (runner := PoisonTask._runner) is None:
-            with in_body():
-                return super().__call__(*args, **kwargs)
-        try:
-            with in_body():
-                return runner.once(self, super().__call__, args, kwargs)
-        except MemoryError as error:
-            if runner.observing or self.request.id not in attempts:
-                raise  # called directly or eagerly: the caller's own business
-            raise MemoryExhausted(repr(error)) from None
-        except Exception as error:
-            runner.note_failure(self, error)
-            raise
-        finally:
-            # Before Celery stores a result: another start may own the message by now.
-            runner.check_ownership(self)
 
     def retry(
         self, args: Any = None, kwargs: Any = None, exc: Any = None, throw: bool = True, **options: Any
     ) -> Any:
         """Retry as in Celery; what is in ``convict_at_once`` is raised, as if retries were used up."""
-        error = exc if isinstance(exc, BaseException) else sys.exc_info()[1]
-        told, is_last = "", False
-        if isinstance(error, Exception) and PoisonTask._runner is not None:
-            told, is_last = PoisonTask._runner.before_retry(self, error)
-        if is_last and error is not None:
-            raise error
-        id = self.request.id or ""
-        if told:
-            carried[id] = told
-        try:
-            with sent_at_once():
-                return super().retry(args, kwargs, exc, throw, **options)
-        finally:
-            if carried.get(id) is told:  # among threads the retry may have begun, and retry itself
-                carried.pop(id, None)
+        with retrying(self, exc):
+            return super().retry(args, kwargs, exc, throw, **options)
 
     def replace(self, sig: Any) -> Any:
         """Replace this task as in Celery: what stands in its place leaves at once."""
@@ -195,8 +193,8 @@ class PoisonTask(Task):
 
     def _get_request(self) -> Context:
         request = super()._get_request()
-        if "poison" not in vars(request):
-            request.poison = attempts.get(request.id or "", FIRST)
+        # Each time: a pool that runs bodies in threads of its own has one request for all its tasks.
+        request.poison = attempts.get(request.id or "", FIRST)
         return request
 
     request = property(_get_request)

@@ -19,7 +19,6 @@ from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery import Celery, signals
 from celery.app.task import Task
 from celery.app.trace import fast_trace_task, setup_worker_optimizations, trace_task_ret
-from celery.concurrency.prefork import process_initializer
 from celery.exceptions import WorkerShutdown, WorkerTerminate
 
 from celery_poison.causes import Evidence
@@ -36,6 +35,7 @@ from celery_poison.requests import NeverBegan, StaleCompletion, TaskDied, read_e
 from celery_poison.sandbox.trial import Prepared
 from celery_poison.task import PoisonTask, attempts
 from celery_poison.worker import crash_reports
+from celery_poison.worker.body import surround
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.effects import Tied, once_per_key
 from celery_poison.worker.lease import Lease, keep_child_alive
@@ -66,6 +66,7 @@ class Run:
         failure: what it has raised, if that is to be kept; once ``has_raised``, it need not be asked again.
         tied: what it has published that leaves with its success.
         remark: what the journal is told of it when it has returned.
+        is_in_body: its body has begun.
     """
 
     recorder: Recorder
@@ -75,6 +76,7 @@ class Run:
     failure: Failure | None = None
     tied: Tied | None = None
     remark: str = ""
+    is_in_body: bool = False
 
 
 #: What runs in this process, by mid. Not by task id: in a pool of threads a retry begins before the attempt
@@ -106,6 +108,15 @@ def _run_of(task: Task) -> Run | None:
     if observing or not _running or request.called_directly or request.is_eager:
         return None
     return _running.get(mid_of(vars(request)))
+
+
+def enters(task: Task) -> bool:
+    """Whether the body of a run begins now; not where it is merely observed, or calls itself."""
+    run = _run_of(task)
+    if run is None or run.is_in_body:
+        return False
+    run.is_in_body = True
+    return True
 
 
 def check_ownership(task: Task) -> None:
@@ -351,18 +362,21 @@ def prepare(
     Raises:
         ConfigurationError: the app, loaded here, has another ledger than in its worker.
     """
+    from celery.concurrency.prefork import process_initializer  # not in other pools' workers: hooks.py
+
     plugin = plugin_of(app)
     if (plugin.ledger_url, plugin.settings.namespace) != ledger:
         raise ConfigurationError(
-            "the app has another ledger when it is loaded anew than in its worker: is it configured"
-            " in a part of the script that only the worker runs?"
+            "the app has another ledger when it is loaded anew than in its worker: is it configured where"
+            " only the worker runs?"
         )
-    node, _, _ = worker.rpartition("/")
-    # What a pool process inherits from its worker: users and the Django fixup set things up then.
+    node = worker.rpartition("/")[0]
+    # What a pool process inherits: users and the Django fixup set things up then.
     stand_in: Any = type("Worker", (), {"app": app, "hostname": node})()
     app.loader.init_worker()
     signals.celeryd_init.send(sender=node, instance=stand_in, conf=app.conf, options={})
     signals.worker_init.send(sender=stand_in)
+    surround(app)
     process_initializer(app, node)
     setup_worker_optimizations(app, node)
     if reports:

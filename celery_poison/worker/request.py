@@ -34,6 +34,8 @@ class GuardedRequest(SentRequest):
     _failure: Failure | None = None
     _case: Case | None = None
     _is_counted = False
+    #: Our own method was reached, where a user's class stands before it (:mod:`.combining`).
+    has_heard = False
 
     def _stop_if_blocked(self) -> None:
         """Divert what was blocked while it waited here (NEW-3).
@@ -74,11 +76,13 @@ class GuardedRequest(SentRequest):
             self._left_pool(End.RETURNED)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
+        self.has_heard = True
         if not soft:
             self._settle_run(TimeLimitExceeded(timeout))  # reported here before on_failure, or after it
         super().on_timeout(soft, timeout)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        self.has_heard = True
         if self._ticket is None:
             return super().on_failure(exc_info, send_failed_event, return_ok)
         error = exc_info.exception
@@ -240,7 +244,7 @@ class GuardedRequest(SentRequest):
     # --- acknowledgement -----------------------------------------------------------------------
 
     def acknowledge(self) -> None:
-        if self._is_kept or self.acknowledged:
+        if self.is_kept or self.acknowledged:
             return
         if isinstance(self._message, Sealed):
             self._message.is_done()
@@ -249,13 +253,14 @@ class GuardedRequest(SentRequest):
             self._settle()
 
     def reject(self, requeue: bool = False) -> None:
-        if self._is_kept or self.acknowledged:
+        if self.is_kept or self.acknowledged:
             return
         super().reject(requeue=requeue)
         self._settle(put_back=requeue)
 
     @property
-    def _is_kept(self) -> bool:
+    def is_kept(self) -> bool:
+        """Whether nobody may acknowledge the message or put it back now."""
         return self.stage in (Stage.HELD, Stage.OVERTAKEN)
 
     def _settle(self, *, put_back: bool = False) -> None:

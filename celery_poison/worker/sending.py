@@ -134,7 +134,11 @@ class SentRequest(Request):
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        self.poison: Delivery | None = getattr(message, "poison", None)
+        self.equip()
+
+    def equip(self) -> None:
+        """Take what it works with from its message and the plugin of its app."""
+        self.poison: Delivery | None = getattr(self._message, "poison", None)
         self.needs: RequestNeeds = plugin_of(self._app).request_needs
 
     def _enter(self, stage: Stage) -> bool:
