@@ -18,7 +18,7 @@ from typing import Any
 
 from blame_figures import Fortune, figures
 from blame_fleet import Fleet, Told
-from blame_report import check, lines, page, plot
+from blame_report import check, lines, page, plot, worlds
 from blame_rules import RULES, CountTo, DeliveryLimit, Ours, Rule
 from blame_script import WORLDS, World, script
 from blame_sim import Pace, Simulation
@@ -144,7 +144,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         command.add_argument("--seed", type=int, default=1)
         command.add_argument("--json", type=Path, metavar="FILE", help="write every figure there")
         command.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    report = commands.add_parser("report", help="write docs/blame.md and docs/blame.svg from JSON files")
+    report = commands.add_parser("report", help="write the pages and the picture from JSON files")
     report.add_argument("files", type=Path, nargs="+")
     return parser.parse_args(argv)
 
@@ -174,6 +174,7 @@ def main() -> int:
     if args.mode == "report":
         found = [json.loads(file.read_text()) for file in args.files]
         (DOCS / "blame.md").write_text(page(found))
+        (DOCS / "blame-worlds.md").write_text(worlds(found))
         (DOCS / "blame.svg").write_text(plot(found))
         return 0
     # A cancelled job gets SIGTERM: as an interrupt it stops the fleet first.

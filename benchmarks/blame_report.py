@@ -66,56 +66,60 @@ def page(found: list[dict[str, Any]]) -> str:
         " since their poisons kill more often. Every rule saw the same messages, poisons, outside kills and"
         f" deploys (seed {simulated['seed']}).\n\n### All worlds together\n\n{_together(simulated)}"
     )
-    for name, world in simulated["worlds"].items():
-        parts.append(
-            f"### {name[0].upper()}{name[1:]}\n\n{_told(world['world'])}, for"
-            f" {world['seconds'] / 3600:.1f} hours.\n\n{_table(world['rules'])}"
-        )
+    parts.append("[Each world by itself](blame-worlds.md).")
     return "\n\n".join([*parts, _REJECTED, _LIMITS]) + "\n"
 
 
-_INTRODUCTION = """# Who is blamed
+def worlds(found: list[dict[str, Any]]) -> str:
+    """Return docs/blame-worlds.md."""
+    simulated = next(one for one in found if one["mode"] == "simulate")
+    parts = ["# The simulated fleets, one by one", "Tables of [the experiment](blame.md), by world."]
+    for name, world in simulated["worlds"].items():
+        parts.append(
+            f"## {name[0].upper()}{name[1:]}\n\n{_told(world['world'])}, for"
+            f" {world['seconds'] / 3600:.1f} hours.\n\n{_table(world['rules'])}"
+        )
+    return "\n\n".join(parts) + "\n"
 
-What `benchmarks/blame.py` found: how many innocent messages each rule convicts when whole workers die, and
-how many workers a poison kills until it is caught. *Ours* is the plugin with its default settings; `count to
-N` convicts whoever was running in N deaths (the plugin with `poison_trial="off"`); `delivery limit N` is a
-RabbitMQ quorum queue, which dead-letters what came back more often than N times (RabbitMQ 4's default is 20).
+
+_INTRODUCTION = """# What is proven
+
+How many innocent messages each rule convicts when whole workers die, and how many workers a poison kills
+until it is caught: what `benchmarks/blame.py` found. *Ours* is the plugin with its default settings.
+`count to N` convicts every message that ran in N deaths (the plugin with `poison_trial="off"`).
+`delivery limit N` is a RabbitMQ quorum queue, which dead-letters a message that came back more often than
+N times (RabbitMQ 4's default is 20).
+
+In short: ours convicted no innocent, in real deaths and in simulated ones, and caught nearly every poison
+by its second death. In the simulated worlds counting to two convicts one innocent in five.
 
 ![Innocents convicted and workers lost under each rule](blame.svg)"""
 
-_REJECTED = """## Rules for trials that were rejected
+_REJECTED = """## Rejected rules for trials
 
-A worker may end while a suspect is in its cell, and nobody can tell whether the suspect did that. Today's
+A worker may end while a suspect is in its cell, and the suspect may or may not be the reason. Today's
 rule takes the first three such ends for chance and the fourth for proof, if nothing else ran in that
-worker. Each rule in the simulated worlds, seed 1:
+worker. The bar was set beforehand: at most one innocent in 20,000. In the simulated worlds, seed 1:
 
 | a suspect is struck by | innocents convicted | of those that ran in a death |
 |---|---:|---:|
 | today's rule | 0 | 6,206 |
 | the second such end, in any worker | 115 | 13,963 |
-| the fourth such end, in any worker | 2 | 13,999 |
-
-The bar was set beforehand: at most one innocent in 20,000. The second rule would save a poison that
-reaches out of its cell two workers, and misses the bar by a factor of 160; the third misses it too. The
-runs differ in length."""
+| the fourth such end, in any worker | 2 | 13,999 |"""
 
 _LIMITS = """## What it does not show
 
-- A real fleet loses a worker in hours, not in seconds. The worlds are so harsh in order to reach thousands of
-  deaths; in a calmer one fewer innocents are hit twice, under every rule.
-- Simulated are slots, prefetching, cells, restarts and the time until messages are back; not Redis, not the
-  operating system. Who is hit together with whom is what matters here, and that is held against real workers.
-- Somebody who kills a *cell* from outside, and not its worker, is not in these worlds. Nobody can tell that
-  from a suspect that kills itself, see [known limits](known-limits.md).
-- The worlds were not fixed beforehand. In harsher ones an earlier rule, which took the first end of an idle
-  worker beside one suspect for proof, convicted nine innocents; the rule was changed for that, and in these
-  worlds it would have convicted 54 of 29,132, with workers served at random. In those harsher ones the
-  present rule was not played: none in these is not never.
-- The measures by which the simulation is held against the real run were chosen after a first comparison, in
-  which the time to clear an innocent was outside its range. Later the deaths of a poison were, until the
-  simulated workers were served in turn, as a broker does.
-- A worker that dies within a fiftieth of a second of a cell that was killed convicts nobody: an outsider may
-  have killed both. That costs one death more, and is simulated; who kills the watcher too is not."""
+- A real fleet loses a worker in hours, not in seconds. The worlds are harsh in order to reach thousands
+  of deaths.
+- The simulation has slots, prefetching, cells, restarts and the time until messages are back; no Redis
+  and no operating system. Its neighbourhoods are held against real workers.
+- A *cell* that is killed from outside, without its worker, is not in these worlds: see [known
+  limits](known-limits.md).
+- The worlds were not fixed beforehand. In harsher ones an earlier rule convicted nine innocents, and was
+  changed for that; the present rule was not played there.
+- The measures that compare simulation and real run were chosen after a first comparison.
+- A worker that dies within a fiftieth of a second of its cell convicts no message; killing the watcher
+  too is not simulated."""
 
 
 def _of_real(found: dict[str, Any]) -> str:

@@ -53,7 +53,7 @@ def test_every_state_is_explained() -> None:
 
 
 def test_the_ways_of_a_request_are_drawn() -> None:
-    (block,) = blocks(text("states.md"), "ways")
+    (block,) = blocks(text("life-of-a-message.md"), "ways")
     drawn = {}
     for line in block.splitlines():
         start, _, ends = line.partition("->")
@@ -63,7 +63,7 @@ def test_the_ways_of_a_request_are_drawn() -> None:
 
 
 def test_every_stage_of_a_request_is_told() -> None:
-    table = rows(section(text("states.md"), "A request in its worker"))
+    table = rows(section(text("life-of-a-message.md"), "A request in its worker"))
     assert [words(row[0])[0] for row in table] == [stage.value for stage in Stage]
 
 
