@@ -7,13 +7,14 @@ is left on the function instead, and read when an app makes a task of it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, overload
 
 from celery import Celery, _state
 from celery.app.task import Task
 from celery.local import PromiseProxy, Proxy
 
+from celery_poison.destinations import Destination
 from celery_poison.errors import ConfigurationError
 from celery_poison.policy import check_options
 from celery_poison.task import PoisonTask, refuse_early_ack
@@ -26,16 +27,61 @@ _MARK = "__poison__"
 @overload
 def guarded(task: T, /) -> T: ...
 @overload
-def guarded(**options: Any) -> Callable[[T], T]: ...
+def guarded(
+    *,
+    max_crashes: int = ...,
+    max_failures: int = ...,
+    max_payload_bytes: int | None = ...,
+    fingerprint: Callable[..., Any] | None = ...,
+    block_fingerprint_after: int | None = ...,
+    keep_failures: bool = ...,
+    ignore: Collection[type[Exception] | str] = ...,
+    convict_at_once: Collection[type[Exception] | str] = ...,
+    idempotency_key: Callable[..., Any] | None = ...,
+    idempotency_window: float = ...,
+    exception_destination: Destination = ...,
+    blocked_retry_timeout: float = ...,
+    transactional_publish: bool = ...,
+    on_send_failed: Any = ...,
+    on_rollback: Any = ...,
+    on_quarantine: Any = ...,
+    on_discard: Any = ...,
+    outbox: bool = ...,
+) -> Callable[[T], T]: ...
 def guarded(task: Any = None, /, **options: Any) -> Any:
     """Guard a task: ``@guarded`` or ``@guarded(max_crashes=2)``, above or below ``@app.task``.
 
     A guarded task acknowledges late and is put back when its worker is lost; a message of it that
     keeps killing is quarantined. The plugin is installed on the task's app by itself.
 
+    An option that is left out is as the setting of its name says, ``poison_max_crashes`` for example; the
+    defaults given here are those of the settings.
+
     Args:
-        options: the fields of :class:`celery_poison.Policy`, where it is said what each means; what is left
-            out is as the setting of that name says, ``poison_max_crashes`` for example.
+        max_crashes: deaths before quarantine; default 2 (SAP-3).
+        max_failures: times a message may be put back before quarantine; default 5 (WAS-3).
+        max_payload_bytes: largest body accepted, in bytes as received; default None: no limit (SAP-6).
+        fingerprint: function of the task's arguments that returns the key by which messages count as equal;
+            default: all arguments (NEW-3).
+        block_fingerprint_after: convictions of one fingerprint after which new messages with it are
+            quarantined on arrival; default None: never (NEW-3).
+        keep_failures: keep in quarantine what failed with an exception; default False (NEW-10).
+        ignore: exceptions that ``keep_failures`` leaves alone: classes, or their dotted names; default none.
+        convict_at_once: exceptions that quarantine a message without a retry, also without
+            ``keep_failures``: classes, or their dotted names; default none.
+        idempotency_key: function of the task's arguments: a second message with the same key has no second
+            effect; default None: none has a key (NEW-12).
+        idempotency_window: seconds for which a key counts after its task has returned; default 86400.
+        exception_destination: where poison goes: ``"system"`` (default), the name of a queue, None (it stays
+            in its queue), or a mapping of causes to these (WAS-4).
+        blocked_retry_timeout: where that is None: seconds before the next delivery, 0 at once, -1 not before
+            a person releases it; default 5 (WAS-5).
+        transactional_publish: what the body publishes leaves only if the task succeeds; default False
+            (TP1-9).
+        on_send_failed, on_rollback, on_quarantine, on_discard: what is started with a report when a message
+            could not be sent, an attempt ended without success, a message was quarantined, or discarded: a
+            signature, a task's name, or a mapping of queue names to these; default None: nothing (TP1-3).
+        outbox: what is published is stored first, and sent by a relay; default False (TP1-1).
 
     Raises:
         ConfigurationError: unknown option, impossible value, or ``acks_late=False`` beside it.
@@ -51,7 +97,8 @@ def _mark(target: Any, options: Mapping[str, Any]) -> Any:
     for app in list(_state._get_active_apps()):
         watch(app)
     if type(target) is PromiseProxy:
-        refuse_early_ack(object.__getattribute__(target, "_Proxy__kwargs"), repr(options))
+        given = object.__getattribute__(target, "_Proxy__kwargs")
+        refuse_early_ack(given, f"task {given.get('name') or _name_of(target)!r}")
         target.__then__(lambda: _mark_task(target._get_current_object(), options))
     elif type(target) is Proxy:
         _mark_shared(target, options)
@@ -65,6 +112,11 @@ def _mark(target: Any, options: Mapping[str, Any]) -> Any:
     else:
         setattr(target, _MARK, dict(options))
     return target
+
+
+def _name_of(proxy: Any) -> str:
+    """Return the name of the function of a lazy task, which is not evaluated for this."""
+    return str(getattr(object.__getattribute__(proxy, "_Proxy__args")[0], "__name__", "?"))
 
 
 def _mark_task(task: Any, options: Mapping[str, Any]) -> None:

@@ -73,8 +73,8 @@ carried: dict[str, str] = {}
 def refuse_early_ack(options: Mapping[str, Any], name: str) -> None:
     if options.get("acks_late") is False:
         raise ConfigurationError(
-            f"{name}: a guarded task acknowledges late, so acks_late=False contradicts it:"
-            " take one of the two away (poison_guard_all observes early-acknowledged tasks)"
+            f"{name}: a guarded task acknowledges late, so acks_late=False contradicts it: take that or the"
+            " guard away (poison_guard_all observes tasks that acknowledge early)"
         )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+import re
+from pathlib import Path
+from typing import Any, get_overloads
 
 import pytest
 from celery import Celery, shared_task
@@ -12,6 +15,7 @@ from celery_poison import PoisonTask, guarded, install
 from celery_poison.errors import ConfigurationError
 from celery_poison.guard import give_back_acks
 from celery_poison.plugin import plugin_of
+from celery_poison.policy import Policy
 
 
 @pytest.fixture
@@ -114,7 +118,7 @@ def test_guarding_installs_the_plugin_on_the_tasks_app_and_on_no_other(app: Cele
 
 
 def test_acks_late_false_beside_guarded_is_refused_in_either_order(app: Celery) -> None:
-    with pytest.raises(ConfigurationError, match="acks_late=False contradicts"):
+    with pytest.raises(ConfigurationError, match=r"task '\w+': .*acks_late=False contradicts"):
 
         @guarded
         @app.task(acks_late=False, shared=False)
@@ -232,3 +236,21 @@ def test_NEW_8_observed_tasks_acknowledge_as_they_would_without_us(configured: b
     for task, is_late in expected.items():
         bound = app.tasks[task.name]
         assert (bool(bound.acks_late), bool(bound.reject_on_worker_lost)) == (is_late, configured), task.name
+
+
+def test_the_options_of_guarded_are_written_out_with_types_and_docs() -> None:
+    _, with_options = get_overloads(guarded)
+    options = [*inspect.signature(with_options).parameters]
+    assert options == Policy.option_names()
+    documented = inspect.getdoc(guarded) or ""
+    assert [name for name in options if not re.search(rf"\b{name}\b.*:", documented)] == []
+
+
+def test_a_type_checker_refuses_the_options_that_a_worker_refuses(tmp_path: Path) -> None:
+    api = pytest.importorskip("mypy.api")
+    shop = tmp_path / "shop.py"
+    calls = ['guarded(max_crashes="two")', "guarded(max_crashs=2)", "guarded(max_crashes=2)"]
+    shop.write_text("\n".join(["from celery_poison import guarded", *calls]))
+    said, trouble, _ = api.run([str(shop), "--follow-imports=silent"])
+    assert not trouble
+    assert {int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line} == {2, 3}, said
