@@ -11,6 +11,10 @@ class ConfigurationError(PoisonError):
     """A setting is unknown, impossible or contradicts another; the worker does not start."""
 
 
+class NoLedger(ConfigurationError):
+    """Nothing says where the ledger is: no setting, and neither broker nor result backend is Redis."""
+
+
 class LedgerUnavailable(PoisonError):
     """The ledger's Redis could not be reached, is too old, or refused a write."""
 

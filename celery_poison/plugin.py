@@ -15,7 +15,7 @@ from celery.signals import before_task_publish
 from celery.utils.log import get_logger
 
 from celery_poison import headers as names
-from celery_poison.errors import ConfigurationError
+from celery_poison.errors import ConfigurationError, NoLedger
 from celery_poison.guard import guard_task, marked, watch
 from celery_poison.ledger import Keys, Ledger, policies
 from celery_poison.ledger.connection import open_redis, with_tls
@@ -29,6 +29,15 @@ from celery_poison.task import FIRST, PoisonTask, attempts, carried
 from celery_poison.values import REDIS_SCHEMES
 
 logger = get_logger("celery_poison")
+
+
+def _warn(error: Exception) -> None:
+    logger.warning("celery_poison: %s", error)
+
+
+def _tell_nobody(report: Report) -> tuple[Outgoing, ...]:
+    return ()
+
 
 #: Every plugin of this process; the plugin itself lives and dies with its app.
 _plugins: WeakSet[Plugin] = WeakSet()
@@ -46,16 +55,31 @@ class Plugin:
         self.policy_overrides = Overrides()
         self._ignored_version = -1
         self._overriding = Lock()
-        #: What the requests of this app's worker work with, if it runs in this process.
-        self.request_needs: Any = None
+        #: What the requests of this app's workers in this process work with, by host name.
+        self.request_needs: dict[str, Any] = {}
         #: Takes what is wrong at run time; the worker counts it.
-        self.complain: Callable[[Exception], object] = lambda error: logger.warning(
-            "celery_poison: %s", error
-        )
+        self.complain: Callable[[Exception], object] = _warn
         self.limits = Limits(self)
         self.outbox = Outbox(self)
         #: Hears of what could not be sent; what it returns is stored in the same step (TP1-3).
-        self.on_send_failed: Callable[[Report], Sequence[Outgoing]] = lambda report: ()
+        self.on_send_failed: Callable[[Report], Sequence[Outgoing]] = _tell_nobody
+
+    def serve(self, hostname: str, needs: Any, complain: Callable[[Exception], object]) -> None:
+        """Work with a worker of this process from now on; see ``request_needs`` and ``complain``."""
+        self.request_needs[hostname], self.complain = needs, complain
+
+    def needs_of(self, hostname: str) -> Any:
+        """Return what requests of that worker work with; None where no worker of this process guards."""
+        needs = self.request_needs
+        if hostname not in needs and len(needs) == 1:  # made by a strategy that names no worker
+            return next(iter(needs.values()))
+        return needs.get(hostname)
+
+    def release(self, hostname: str) -> None:
+        """Let go of a worker that has left; the process goes on."""
+        self.request_needs.pop(hostname, None)
+        if not self.request_needs:
+            self.complain, self.on_send_failed = _warn, _tell_nobody
 
     @property
     def settings(self) -> Settings:
@@ -81,7 +105,7 @@ class Plugin:
         """Where the ledger lives, and how to speak TLS to it if that is Celery's Redis; found out once.
 
         Raises:
-            ConfigurationError: nothing was set and neither broker nor result backend is Redis.
+            NoLedger: nothing was set and neither broker nor result backend is Redis.
         """
         conf = self.app.conf
         candidates: tuple[tuple[Any, Callable[[], object]], ...] = (
@@ -95,7 +119,7 @@ class Plugin:
                 self._ledger_url = with_tls(re.sub("^valkey", "redis", first), tls())
                 break
         if self._ledger_url is None:
-            raise ConfigurationError(
+            raise NoLedger(
                 "poison_redis_url is not set, and neither the broker nor the result backend is Redis:"
                 " set poison_redis_url='redis://...'"
             )
@@ -107,13 +131,11 @@ class Plugin:
         return Ledger(client, self.keys, self.settings.journal_maxlen)
 
     @property
-    def policies(self) -> dict[str, tuple[Policy, bool]]:
+    def policies(self) -> Policies:
         """Task name -> (policy, whether its messages can be diverted), of every guarded task."""
-        found = {}
-        for name, task in list(self.app.tasks.items()):
-            if isinstance(task, PoisonTask):
-                policy = policy_of(task, name, self.settings, self.policy_overrides)
-                found[name] = (policy, bool(task.acks_late))
+        found = Policies(self)
+        for name in list(self.app.tasks):
+            found.get(name)
         return found
 
     def refresh_policies(self, ledger: Ledger) -> bool:
@@ -164,6 +186,33 @@ class Plugin:
         tasks = list(self.app.tasks.items())
         ours = (name for name, task in tasks if not isinstance(task, PoisonTask))
         return sorted(name for name in ours if not name.startswith("celery."))
+
+
+class Policies(dict[str, tuple[Policy, bool]]):
+    """Task name -> (policy, whether it diverts). Finds tasks, too, that are made while their worker runs.
+
+    Raises:
+        KeyError: no guarded task has this name.
+    """
+
+    def __init__(self, plugin: Plugin) -> None:
+        super().__init__()
+        self._plugin = plugin
+
+    def __missing__(self, name: str) -> tuple[Policy, bool]:
+        plugin = self._plugin
+        task = plugin.app._tasks.get(name)
+        if not isinstance(task, PoisonTask):
+            raise KeyError(name)
+        policy = policy_of(task, name, plugin.settings, plugin.policy_overrides)
+        found = self[name] = (policy, bool(task.acks_late))
+        return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
 
 
 def _poison_settings(conf: Any) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from celery_poison.broker.unacked import Unacked, number_of, put_back_arriving
-from celery_poison.forking import no_fork
 
 logger = get_logger("celery_poison")
 
@@ -181,6 +180,9 @@ class Held:
             logger.warning("celery_poison: what this worker holds cannot be put back now: %s", error)
         return self.is_empty
 
+    def close(self) -> None:
+        self._client.connection_pool.disconnect()
+
     # --- in a round of its own -----------------------------------------------------------------
 
     def flush(self) -> None:
@@ -335,55 +337,11 @@ class Holdings:
         heard = [held.leave_for_good() for held in self.all()]
         return all(heard)
 
+    def close(self) -> None:
+        """Close every connection; what Redis was not told so far it is not told from here.
 
-class Renewal:
-    """Keeps the visibility timeout away from what is held; flushes what Redis has not heard (NEW-9, TP1-8).
-
-    In a thread of its own: the event loop is blocked by a task under solo, and a broker that does not answer
-    must not keep the heartbeat waiting.
-
-    Args:
-        holdings: of this process.
-        interval: seconds between two rounds at most. A quarter of the visibility timeout, if less.
-        complain: is told what went wrong; the next round tries again.
-    """
-
-    def __init__(self, holdings: Holdings, interval: float, complain: Callable[[Exception], None]) -> None:
-        self._holdings = holdings
-        self._interval = interval
-        self._complain = complain
-        self._due = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def begin(self) -> None:
-        """Begin a round at once, since there is a new connection, and go on for ever.
-
-        Running tasks outlast the consumer's shutdown.
+        Connections that publish, in a pool of the app's, may outlive their worker, and know it by this.
         """
-        self._due.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="poison-renewal", daemon=True)
-            self._thread.start()
-
-    def _work(self) -> None:
-        while True:
-            self._due.wait(self.interval)
-            self._due.clear()
-            with no_fork():
-                self.round()
-
-    @property
-    def interval(self) -> float:
-        """Seconds until the next round."""
-        return max(0.05, min(self._interval, self._holdings.visibility_timeout / 4))
-
-    def round(self) -> None:
-        """Renew everything that is held at this moment, and tell Redis what it has not heard."""
-        for held in self._holdings.all():
-            for step in (held.flush, held.renew):
-                try:
-                    step()
-                except AWAY:
-                    continue  # a log line of its own tells of it; the next round tries again
-                except Exception as error:
-                    self._complain(error)
+        for held in self.all():
+            held.close()
+        self._books, self._in_use, self.before_return = {}, set, lambda _: None

@@ -121,6 +121,13 @@ class Monitor:
     def stop(self) -> None:
         self._stop.set()
 
+    def join(self, patience: float) -> None:
+        """Wait at most so many seconds until its threads have ended."""
+        until = time.monotonic() + patience
+        for thread in (self._thread, self._sending, self._deleting, self._notifying):
+            if thread is not None:
+                thread.join(max(0.0, until - time.monotonic()))
+
     @property
     def is_active(self) -> bool:
         return self._fence is not None

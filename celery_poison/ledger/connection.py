@@ -89,6 +89,16 @@ def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]
     return client
 
 
+def disconnect(client: redis.Redis) -> None:
+    """Close every connection of a client, and those to its Sentinels; a later command opens new ones."""
+    pool: Any = client.connection_pool
+    sentinels = (
+        pool.sentinel_manager.sentinels if isinstance(pool, redis.sentinel.SentinelConnectionPool) else ()
+    )
+    for each in (pool, *(sentinel.connection_pool for sentinel in sentinels)):
+        each.disconnect()
+
+
 #: By what Redis says, since the errors of scripts have no class of their own before Redis 7.
 _REFUSALS = {
     "used memory > 'maxmemory'": "is out of memory and refuses writes",

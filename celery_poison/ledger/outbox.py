@@ -310,7 +310,7 @@ class OutboxTransitions(Caller):
         with clear_errors("reading the outbox"):
             return bool(self.client.exists(self.keys.outbox_lanes))
 
-    def outbox_wait(self, seconds: float) -> None:
-        """Return when a message was stored that nobody looks at yet, at the latest after ``seconds``."""
+    def outbox_wait(self, seconds: float) -> bool:
+        """Return whether a message is stored, within ``seconds``, that nobody looks at yet."""
         with clear_errors("waiting for the outbox"):
-            self.client.blpop([self.keys.outbox_wake], timeout=seconds)
+            return bool(self.client.blpop([self.keys.outbox_wake], timeout=seconds))

@@ -21,7 +21,7 @@ from celery_poison.errors import (
     QuarantineFull,
     StaleDelivery,
 )
-from celery_poison.ledger.connection import clear_errors
+from celery_poison.ledger.connection import clear_errors, disconnect
 from celery_poison.ledger.keys import Keys
 from celery_poison.model import Start
 
@@ -247,6 +247,10 @@ class Caller:
         if found is None:
             found = self._scripts[text] = self.client.register_script(text)
         return found
+
+    def disconnect(self) -> None:
+        """Close every connection; those who still wait for an answer meet a ``LedgerUnavailable``."""
+        disconnect(self.client)
 
     def _of(self, mid: str, id: str) -> dict[str, str]:
         return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}

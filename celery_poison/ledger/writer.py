@@ -15,9 +15,11 @@ import logging
 import os
 import re
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -125,6 +127,17 @@ class Writer:
             if self._connection is connection:
                 self._drop(pause=0.0)
         return connection.host, connection.port
+
+    def hang_up(self) -> None:
+        """Let who waits here find the connection broken; from any thread, and for the last time."""
+        connection: Any = self._connection if self._pid == os.getpid() else None
+        with suppress(AttributeError, OSError):  # it is closed at this very moment
+            connection._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._drop()
 
     def wait(self, seconds: float) -> bool:
         """Wait until the connection breaks, at most ``seconds``; whether it still stands."""

@@ -31,6 +31,8 @@ MOST = 100
 #: Seconds between two looks at a store that seems empty, and of who serves the lanes in trouble.
 PAUSE = 1.0
 TROUBLED_PAUSE = 0.1
+#: Seconds after which one that waits notices at the latest that it is to stop.
+TICK = 0.5
 #: While nothing waits at all, each pause is twice as long as the last, up to this. A message that comes ends
 #: it at once, unless the relay dies that was woken.
 QUIET = 4.0
@@ -58,6 +60,7 @@ class Relay:
         self._stop = threading.Event()
         #: Name of its thread -> what that does, and whether nothing is being sent by it.
         self._rounds: dict[str, tuple[Rounds | Mover, threading.Event]] = {}
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Send from now on, in the background. Safe to call again."""
@@ -84,6 +87,12 @@ class Relay:
             if isinstance(rounds, Mover):
                 rounds.leave()
 
+    def join(self, patience: float) -> None:
+        """Wait at most so many seconds until its threads have ended and closed their connections."""
+        until = time.monotonic() + patience
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
     def _make(self, *, trouble: bool) -> Rounds:
         return Rounds(self._plugin, trouble=trouble, in_trouble=self._begin_trouble)
 
@@ -99,7 +108,9 @@ class Relay:
         if name in self._rounds:
             return
         self._rounds[name] = make(), threading.Event()
-        threading.Thread(target=self._work, args=self._rounds[name], name=name, daemon=True).start()
+        thread = threading.Thread(target=self._work, args=self._rounds[name], name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _work(self, rounds: Rounds | Mover, is_idle: threading.Event) -> None:
         while not self._stop.is_set():
@@ -181,10 +192,14 @@ class Rounds:
             return
         if self._ledger.outbox_has_trouble():
             self._in_trouble()
-        self._ledger.outbox_wait(seconds)
+        until = time.monotonic() + seconds
+        while not stop.is_set() and (left := until - time.monotonic()) > 0:
+            if self._ledger.outbox_wait(min(TICK, left)):
+                return
 
     def close(self) -> None:
         self._handover.close()
+        self._ledger.disconnect()
 
     def _send(self, lease: Lease) -> None:
         over = [Copy(taken.seq, "") for taken in lease.messages if taken.note < 0]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from celery import bootsteps, signals
@@ -18,6 +19,7 @@ from celery_poison.plugin import plugin_of
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.body import surround
 from celery_poison.worker.combining import combine
+from celery_poison.worker.ends import Ends, goes_without
 from celery_poison.worker.processes import hear_of_begun, keep_what_runs, watch_again
 from celery_poison.worker.worker import FAREWELL, Worker
 
@@ -31,25 +33,24 @@ class LifeStep(bootsteps.StartStopStep):
 
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
-        pool = _facts_of(worker)
+        pool, worker.poison = _facts_of(worker), None
         try:
             _check_hooks()
             _check_start_method(worker, pool)
             surround(worker.app)
             ours = worker.poison = self._worker = Worker(worker.app, worker.hostname, pool)
         except PoisonError as error:
-            sys.exit(f"celery_poison: {error}")
-        plugin = plugin_of(worker.app)
-        plugin.request_needs, plugin.complain = ours.request_needs(), ours.complain
+            if not goes_without(worker, error):
+                sys.exit(f"celery_poison: {error}")
+            self.enabled = False
+            return
+        plugin_of(worker.app).serve(worker.hostname, ours.request_needs(), ours.complain)
         ours.refresher.policies()
         ours.refresher.blocks()
         ours.refresher.pauses()
         if not pool.contained:
             signals.worker_process_init.connect(ours.child_begins)
-        signals.worker_shutting_down.connect(self._stopping)
-        signals.worker_shutdown.connect(self._farewell)
-        # Celery sends no signal at the end of a cold shutdown.
-        atexit.register(self._farewell)
+        self._ends = Ends(worker, ours)
 
     def stop(self, worker: Any) -> None:
         """Wait for the trial that goes on, as the pool is waited for."""
@@ -65,15 +66,8 @@ class LifeStep(bootsteps.StartStopStep):
         ours.cells.end()
 
     def terminate(self, worker: Any) -> None:
+        self._worker.shutdown.ask()
         self._worker.cells.end()
-
-    def _stopping(self, sig: str = "", **_: Any) -> None:
-        # Called from a signal handler: nothing but this may be done here.
-        self._worker.shutdown.ask(sig)
-
-    def _farewell(self, **_: Any) -> None:
-        atexit.unregister(self._farewell)
-        self._worker.farewell()
 
 
 #: What the log was told of already.
@@ -127,20 +121,40 @@ def _facts_of(worker: Any) -> PoolFacts:
     )
 
 
+def _stand_around(app: Any) -> None:
+    """Make the classes of tasks and requests ours as well, also of what was made since the worker began.
+
+    Raises:
+        ConfigurationError: a task cannot be guarded.
+    """
+    surround(app)
+    combine(app)
+
+
+def _update_strategies(app: Any, update: Callable[[], object]) -> None:
+    _stand_around(app)
+    update()
+
+
 class GuardStep(bootsteps.ConsumerStep):
     """Puts admission and dispatcher into a consumer, and starts the threads once the pool has forked."""
 
     def __init__(self, consumer: Any, **kwargs: Any) -> None:
         super().__init__(consumer, **kwargs)
+        ours: Worker | None = consumer.controller.poison
+        if ours is None:
+            self.enabled = False
+            return
         try:
             _check_hooks()
-            combine(consumer.app)
+            _stand_around(consumer.app)
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
-        ours: Worker = consumer.controller.poison
         self._worker = ours
         self._dispatcher = consumer.on_task_request = ours.dispatcher(consumer)
         ours.unprocessable.hook_into(consumer)
+        update = consumer.update_strategies
+        consumer.update_strategies = partial(_update_strategies, consumer.app, update)
         create = consumer.create_task_handler
         consumer.create_task_handler = lambda *args, **kw: ours.admission(create(*args, **kw))
 

@@ -27,19 +27,19 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable, StaleDel
 from celery_poison.failures import Failure, carried_after, failure_of
 from celery_poison.forking import real_thread_starter
 from celery_poison.headers import FAILURES, mid_of
-from celery_poison.ledger import Ledger
 from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Start
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.requests import NeverBegan, StaleCompletion, TaskDied, read_end
 from celery_poison.sandbox.trial import Prepared
-from celery_poison.task import PoisonTask, attempts
+from celery_poison.task import attempts
 from celery_poison.worker import crash_reports
 from celery_poison.worker.body import surround
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.effects import Tied, once_per_key
-from celery_poison.worker.lease import Lease, keep_child_alive
+from celery_poison.worker.lease import Lease, born_as, keep_child_alive
 from celery_poison.worker.recorder import Given, Recorder, Ticket, Told, peak_memory_kb
+from celery_poison.worker.serving import Serving, serve, serving_as
 
 #: Characters of a task's own words that the journal keeps.
 NOTE_LENGTH = 500
@@ -47,21 +47,13 @@ NOTE_LENGTH = 500
 #: After these nobody hears of a rollback.
 LEAVE_NOTHING = (End.RETURNED, End.RETRIED, End.IGNORED, End.WAITS)
 
-#: Set once in the worker's main process, before its pool forks.
-_recorder: Recorder | None = None
-_ledger: Ledger
-_lease: Lease
-#: True where tasks share the main process, which SystemExit and MemoryError must not reach.
-_contained = False
-#: True where nothing may become of a task but what Celery makes of it (``poison_observe_only``).
-observing = False
-
 
 @dataclass(slots=True, eq=False)
 class Run:
     """What is known of a run in this process.
 
     Attributes:
+        serving: for whom it runs.
         entry: its start in the ledger.
         failure: what it has raised, if that is to be kept; once ``has_raised``, it need not be asked again.
         tied: what it has published that leaves with its success.
@@ -69,7 +61,7 @@ class Run:
         is_in_body: its body has begun.
     """
 
-    recorder: Recorder
+    serving: Serving
     ticket: Ticket
     entry: bytes
     has_raised: bool = False
@@ -77,6 +69,10 @@ class Run:
     tied: Tied | None = None
     remark: str = ""
     is_in_body: bool = False
+
+    @property
+    def recorder(self) -> Recorder:
+        return self.serving.recorder
 
 
 #: What runs in this process, by mid. Not by task id: in a pool of threads a retry begins before the attempt
@@ -86,28 +82,21 @@ _running: dict[str, Run] = {}
 KEPT = "poison_failure"
 
 
-def configure(
-    recorder: Recorder, ledger: Ledger, lease: Lease, *, contained: bool, observes: bool = False
-) -> None:
-    """Make this process and its future children record through ``recorder``."""
-    global _recorder, _ledger, _lease, _contained, observing
-    _recorder, _ledger, _lease, _contained, observing = recorder, ledger, lease, contained, observes
-    PoisonTask._runner = sys.modules[__name__]
-
-
-def still_running() -> bytes:
-    """Return the commands that tell a Redis what runs in this process, in case that it has forgotten."""
-    if _recorder is None:
+def still_running(boot_id: str) -> bytes:
+    """Return the commands that tell a Redis what runs here for a worker, in case that it has forgotten."""
+    if (serving := serving_as(boot_id)) is None:
         return b""
-    return _recorder.reminder([(run.ticket, run.entry) for run in list(_running.values())])
+    mine = [(run.ticket, run.entry) for run in list(_running.values()) if run.serving is serving]
+    return serving.recorder.reminder(mine)
 
 
 def _run_of(task: Task) -> Run | None:
     """Return the run of a task; None where that is called directly or eagerly, or merely observed."""
     request = task.request
-    if observing or not _running or request.called_directly or request.is_eager:
+    if not _running or request.called_directly or request.is_eager:
         return None
-    return _running.get(mid_of(vars(request)))
+    run = _running.get(mid_of(vars(request)))
+    return None if run is None or run.serving.observes else run
 
 
 def enters(task: Task) -> bool:
@@ -122,10 +111,10 @@ def enters(task: Task) -> bool:
 def check_ownership(task: Task) -> None:
     """Raise StaleCompletion when the message of ``task``, which has just ended, has a new owner (EMS-8)."""
     run = _run_of(task)
-    if run is None or not _lease.is_doubtful(run.ticket.token):
+    if run is None or not run.serving.lease.is_doubtful(run.ticket.token):
         return
     try:
-        _ledger.reclaim(run.ticket.mid, Start.decode(run.entry))
+        run.serving.ledger.reclaim(run.ticket.mid, Start.decode(run.entry))
     except StaleDelivery as error:
         raise StaleCompletion(str(error)) from None
     except LedgerUnavailable:
@@ -148,7 +137,7 @@ def once(task: Task, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
     if policy.idempotency_key is None or not run.recorder.diverts(task.name):
         return body()
-    who = _ledger, task, policy, run.ticket.mid, Start.decode(run.entry)
+    who = run.serving.ledger, task, policy, run.ticket.mid, Start.decode(run.entry)
     result, first = once_per_key(*who, body, (args, kwargs), lambda: run.tied)
     if first:
         run.remark = f"the result of {first}, which had its idempotency key first"
@@ -161,7 +150,7 @@ def tying(task: Task) -> AbstractContextManager[None]:
     if run is None:
         return nullcontext()
     if run.tied is None:
-        run.tied = Tied(run.recorder, _ledger, task, run.ticket, Start.decode(run.entry))
+        run.tied = Tied(run.recorder, run.serving.ledger, task, run.ticket, Start.decode(run.entry))
     return run.tied.publishing()
 
 
@@ -199,24 +188,25 @@ def before_retry(task: Task, error: Exception) -> tuple[str, bool]:
 # --- before and after a run --------------------------------------------------------------------------
 
 
-def _is_lost(recorder: Recorder, ticket: Ticket) -> bool:
+def _is_lost(serving: Serving, ticket: Ticket) -> bool:
     """Whether the message of a start that has not begun was put back: its connection or lease was lost."""
-    if observing:
+    if serving.observes or not serving.lease.is_doubtful(ticket.token):
         return False
     try:
-        return _lease.is_doubtful(ticket.token) and _ledger.is_declared_dead(recorder.worker_of(ticket.token))
+        return serving.ledger.is_declared_dead(serving.recorder.worker_of(ticket.token))
     except LedgerUnavailable:
         return False  # nobody can know
 
 
-def _begin(recorder: Recorder, ticket: Ticket, id: str, task: str) -> bytes:
+def _begin(serving: Serving, ticket: Ticket, id: str, task: str) -> bytes:
+    recorder = serving.recorder
     if not crash_reports.is_noting:
         crash_reports.note_signals()
     # An early acknowledgement may be out already: what is refused then would be lost.
-    is_void = not observing and recorder.diverts(task) and _lease.is_void(ticket.token)
-    if is_void or _is_lost(recorder, ticket):
+    is_void = not serving.observes and recorder.diverts(task) and serving.lease.is_void(ticket.token)
+    if is_void or _is_lost(serving, ticket):
         raise NeverBegan("its message was put back before it began")
-    return recorder.start(ticket, id, task, _is_lost)
+    return recorder.start(ticket, id, task, partial(_is_lost, serving, ticket))
 
 
 def run_guarded(
@@ -230,15 +220,16 @@ def run_guarded(
     content_encoding: Any,
 ) -> Any:
     """Record the start, run Celery's tracer, record the end; returns what the tracer returns."""
-    if (recorder := _recorder) is None:
-        return tracer(task, uuid, request, body, content_type, content_encoding)
     ticket = Ticket.told(told)
+    if (serving := serving_as(born_as(ticket.token))) is None:
+        return tracer(task, uuid, request, body, content_type, content_encoding)
+    recorder = serving.recorder
     try:
-        run = _running[ticket.mid] = Run(recorder, ticket, _begin(recorder, ticket, uuid, task))
+        run = _running[ticket.mid] = Run(serving, ticket, _begin(serving, ticket, uuid, task))
     except NeverBegan as error:
         return _failed(error)
     attempts[uuid] = attempt = ticket.attempt._replace()  # an object of its own
-    if not observing and recorder.policy(task).on_rollback is not None:
+    if not serving.observes and recorder.policy(task).on_rollback is not None:
         recorder.open_attempt(ticket, request, body, content_type)
     finish = partial(_finish, run, uuid, task, Given(body, content_type, request), time.monotonic())
     try:
@@ -246,10 +237,12 @@ def run_guarded(
     except (WorkerShutdown, WorkerTerminate):
         raise
     except (MemoryError, SystemExit) as error:
-        return _died(error)
+        if serving.observes or not serving.contained:
+            raise
+        return _failed(TaskDied(read_end(error)[1], repr(error), Evidence(rss_kb=peak_memory_kb())))
     except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
         finish(error)
-        if not _contained:
+        if not serving.contained:
             raise
         return _failed(error)  # only prefork tells of what its target raises: it would be held for ever
     else:
@@ -300,7 +293,7 @@ def _finish(
         end = End.RAISED
     note = str(error)[:NOTE_LENGTH] if end is End.DISCARDED else run.remark
     # What is to be kept has not ended before it is stored: if its worker dies till then, it runs again.
-    mark = Ended.INTERRUPTED if is_kept and not observing else end.mark
+    mark = Ended.INTERRUPTED if is_kept and not run.serving.observes else end.mark
     run.recorder.finish(
         run.ticket,
         id,
@@ -313,12 +306,6 @@ def _finish(
         leaves_nothing=end in LEAVE_NOTHING and run.recorder.policy(task).on_rollback is not None,
         with_it=run.tied.at_the_end(succeeded=end is End.RETURNED) if run.tied else b"",
     )
-
-
-def _died(error: BaseException) -> Any:
-    if observing or not _contained:
-        raise error
-    return _failed(TaskDied(read_end(error)[1], repr(error), Evidence(rss_kb=peak_memory_kb())))
 
 
 def _failed(error: Exception) -> Any:
@@ -393,10 +380,12 @@ def prepare(
 
 def _open_recorder(plugin: Plugin, worker: str, node: str, lease: int) -> Recorder:
     ledger, settings = plugin.open_ledger(), plugin.settings
-    writer = Writer(ledger.client, ledger.keys.channel(worker), on_connect=still_running)
+    boot_id = born_as(worker.rpartition("/")[2])
+    writer = Writer(ledger.client, ledger.keys.channel(worker), on_connect=partial(still_running, boot_id))
     durable = open_durable(settings, ledger, writer)
     recorder = Recorder(settings, ledger.keys, writer, node, plugin.policies, durable)
-    configure(recorder, ledger, Lease(settings.activation_interval, lease), contained=True)
+    lent = Lease(settings.activation_interval, lease)
+    serve(boot_id, Serving(recorder, ledger, lent, contained=True), runner=sys.modules[__name__])
     # A thread may share no connection with greenlets.
     own = writer if real_thread_starter() is None else Writer(plugin.open_ledger().client)
     keep_child_alive(own, ledger.keys, worker, settings)

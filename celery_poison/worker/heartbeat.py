@@ -208,7 +208,7 @@ class Heartbeat:
     _run_id = ""
     _sent_run_id = ""
     _sent_stopping = False
-    _started = False
+    _started = _has_ended = False
 
     def __post_init__(self) -> None:
         self._writer = Writer(self.ledger.client, self.ledger.keys.channel(self.me.worker))
@@ -237,6 +237,16 @@ class Heartbeat:
             except Exception as error:  # without this thread the worker would be taken for dead
                 self.complain(error)
                 time.sleep(TICK)
+        self._writer.close()
+        self.ledger.disconnect()
+        self._has_ended = True
+
+    def end(self, patience: float) -> None:
+        """Wait, once ``shutdown.is_over``, at most so many seconds for the thread to let go of everything."""
+        until = clock() + patience
+        self._writer.hang_up()
+        while self._started and not self._has_ended and clock() < until:
+            time.sleep(0.01)
 
     def _live(self) -> None:
         with no_fork():

@@ -38,6 +38,7 @@ class Incarnation:
 
     Attributes:
         boot_id: what tells it from every other worker of that name; part of its tokens.
+        born_as: its first boot id.
         rejoins: how often it rejoined.
         pid: of its main process.
         issued: number of the last token.
@@ -47,7 +48,7 @@ class Incarnation:
         self.node = node
         self.pid = os.getpid()
         self.rejoins = 0
-        self.boot_id = self._life = uuid4().hex[:16]
+        self.boot_id = self.born_as = uuid4().hex[:16]
         self.issued = 0
 
     @property
@@ -58,7 +59,7 @@ class Incarnation:
     @property
     def first_worker(self) -> str:
         """The name that it was born with, and that its connections keep."""
-        return f"{self.node}/{self._life}"
+        return f"{self.node}/{self.born_as}"
 
     def next_token(self) -> str:
         """Return the fencing token of a new start (on the event loop)."""
@@ -67,7 +68,7 @@ class Incarnation:
 
     def rejoin(self) -> None:
         self.rejoins += 1
-        self.boot_id = f"{self._life}r{self.rejoins}"
+        self.boot_id = f"{self.born_as}r{self.rejoins}"
 
 
 class Lease:
@@ -92,6 +93,12 @@ class Lease:
         self._rejoins = self._void = 0
         if fd is None:
             self.confirmed(clock())
+
+    def close(self) -> None:
+        """Give the memory back; nobody may ask any more."""
+        self._memory.close()
+        if self.fd >= 0:
+            os.close(self.fd)
 
     def confirmed(self, asked_at: float) -> None:
         """Redis heard a heartbeat that was sent at ``asked_at`` of :func:`clock`."""
@@ -124,6 +131,11 @@ class Lease:
         confirmed_at, rejoins, _ = _LAYOUT.unpack_from(self._memory, 0)
         outdated = token is not None and rejoins > 0 and rejoins_before(token) < rejoins
         return outdated or bool(clock() - confirmed_at > self._trust)
+
+
+def born_as(token: str) -> str:
+    """Return the boot id that the worker began with which has this token, or boot id."""
+    return token.partition(".")[0].partition("r")[0]
 
 
 def rejoins_before(token: str) -> int:

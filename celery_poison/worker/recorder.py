@@ -201,7 +201,7 @@ class Recorder:
         #: The worker's names, by the boot ids in its tokens: it rejoins after it was taken for dead.
         self._workers: dict[str, str] = {}
 
-    def start(self, ticket: Ticket, id: str, task: str, is_lost: Callable[[Recorder, Ticket], bool]) -> bytes:
+    def start(self, ticket: Ticket, id: str, task: str, is_lost: Callable[[], bool]) -> bytes:
         """Send the start of ``ticket`` and return its entry, whether the ledger is away or not.
 
         Args:
@@ -231,7 +231,7 @@ class Recorder:
             self._writer.send(write)
         else:
             worker_key = self._worker_key(self.worker_of(ticket.token))
-            self._durable.write(write, worker_key, lambda: is_lost(self, ticket))
+            self._durable.write(write, worker_key, is_lost)
         return entry
 
     def mark(self, mid: str, start: Start) -> None:

@@ -63,7 +63,7 @@ class GuardedRequest(SentRequest):
 
     def on_success(self, failed__retval__runtime: Any, **kwargs: Any) -> None:
         failed, _, runtime = failed__retval__runtime
-        if failed:
+        if failed or self._ticket is None:  # the latter in a worker without a ledger
             super().on_success(failed__retval__runtime, **kwargs)
         elif runtime is None:
             # A greenlet that was killed, by a cold shutdown for one: its pool takes that for a success.
@@ -77,7 +77,7 @@ class GuardedRequest(SentRequest):
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         self.has_heard = True
-        if not soft:
+        if not soft and self._ticket is not None:
             self._settle_run(TimeLimitExceeded(timeout))  # reported here before on_failure, or after it
         super().on_timeout(soft, timeout)
 

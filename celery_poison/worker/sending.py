@@ -139,7 +139,7 @@ class SentRequest(Request):
     def equip(self) -> None:
         """Take what it works with from its message and the plugin of its app."""
         self.poison: Delivery | None = getattr(self._message, "poison", None)
-        self.needs: RequestNeeds = plugin_of(self._app).request_needs
+        self.needs: RequestNeeds = plugin_of(self._app).needs_of(self.hostname)
 
     def _enter(self, stage: Stage) -> bool:
         """Go on to ``stage``; False where no way leads there, and it stays where it is."""

@@ -92,6 +92,11 @@ class EventLoop:
         with suppress(OSError):  # the pipe is full: the loop is being woken up already
             self._writer.send(b"!")
 
+    def close(self) -> None:
+        """Close what wakes it up."""
+        self._reader.close()
+        self._writer.close()
+
     def drain(self) -> None:
         """Run everything that was sent; an error must not reach the event loop, which would end."""
         with suppress(OSError):
@@ -251,6 +256,11 @@ class Background:
             self._stopping = True
             self._changed.notify_all()
             return not (self._busy or self._is_due())
+
+    def end(self, patience: float) -> None:
+        """Wait at most so many seconds, once it is finished, for the thread to end."""
+        if self._thread is not None:
+            self._thread.join(patience)
 
     def _is_due(self) -> bool:
         return bool(self._due) and self._due[0].at <= time.monotonic()

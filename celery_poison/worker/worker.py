@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,9 +11,10 @@ from typing import Any
 
 from celery import Celery
 
-from celery_poison.broker.held import Holdings, Renewal
+from celery_poison.broker.held import Holdings
+from celery_poison.broker.renewal import Renewal
 from celery_poison.broker.transport import guarded_connection
-from celery_poison.errors import LedgerUnavailable
+from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.guard import give_back_acks
 from celery_poison.ledger.queries import Queries
@@ -40,12 +42,12 @@ from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.rejoin import Rejoin
 from celery_poison.worker.resync import TELL_AGAIN, Resync, ResyncWindow
 from celery_poison.worker.sending import RequestNeeds
+from celery_poison.worker.serving import Serving, release, serve
 from celery_poison.worker.threads import Background, EventLoop, Retry
 from celery_poison.worker.unprocessable import Unprocessable
 
-#: Seconds a shutdown waits for decisions that are not on record yet.
+#: Seconds a shutdown waits for decisions that are not on record yet, and for each thread that is to end.
 FAREWELL = 5.0
-#: Seconds between two rounds.
 PAUSE = 0.25
 
 
@@ -90,14 +92,20 @@ class Worker:
         self.cells = Cells(host, self._settings)
         self._make_heartbeat()
         self._configure_processes()
+        try:
+            self._health.check(self._ledger, self._durable, self._resync_window.meet_first)
+        except PoisonError:
+            self.release()
+            raise
         greet(app)
-        self._health.check(self._ledger, self._durable, self._resync_window.meet_first)
 
     def _open_ledger(self) -> None:
         settings, self._ledger = self._settings, self._plugin.open_ledger()
         # One connection for all notes of a process: Redis must see them in the order they were made.
         channel = self._ledger.keys.channel(self._me.worker)
-        self._writer = Writer(self._ledger.client, channel, on_connect=child.still_running)
+        self._writer = Writer(
+            self._ledger.client, channel, on_connect=partial(child.still_running, self._me.born_as)
+        )
         self._lease = Lease(settings.activation_interval)
         self._durable = open_durable(settings, self._ledger, self._writer)
         self._recorder = Recorder(
@@ -227,18 +235,21 @@ class Worker:
     def _configure_processes(self) -> None:
         """Make this process, its children and its broker connections record what they do."""
         settings = self._settings
-        child.configure(
+        mine = Serving(
             self._recorder,
             self._ledger,
             self._lease,
             contained=self._pool.contained,
             observes=settings.observe_only,
         )
+        serve(self._me.born_as, mine, runner=child)
         self._renewal: Renewal | None = None
+        self._connection: Any = None
         if not settings.observe_only:  # else Celery's own transport
             self._renewal = Renewal(self._holdings, settings.heartbeat_interval, self.complain)
-            self._app.amqp.Connection = guarded_connection(
-                lambda: self._me.boot_id, self._owners.is_alive, self._holdings
+            me = self._me  # and not this worker: publishing connections of the app's may outlive it
+            self._connection = self._app.amqp.Connection = guarded_connection(
+                lambda: me.boot_id, self._owners.is_alive, self._holdings
             )
 
     # --- for the bootsteps ---------------------------------------------------------------------
@@ -297,6 +308,8 @@ class Worker:
 
     def child_begins(self, **_: Any) -> None:
         """Set up a process of the pool, in that process."""
+        if os.getpid() == self._me.pid:  # so says solo, too, of another worker in this process
+            return
         if self._crash_reports is not None:
             crash_reports.begin_report(self._crash_reports.path)
         keep_child_alive(self._writer, self._ledger.keys, self._me.worker, self._settings)
@@ -351,6 +364,30 @@ class Worker:
             self.complain(error)
         if self._crash_reports is not None:
             self._crash_reports.remove()
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether tasks run in this very process, or the fate of a message of theirs is being decided."""
+        return self._pool.contained and bool(self._inflight.in_pool() or self._inflight.undecided)
+
+    def release(self) -> None:
+        """Let go of all that is this process's, after the farewell: it may go on without a worker."""
+        self.monitor.stop()
+        self.relay.stop()
+        if self._renewal is not None:
+            self._renewal.end(FAREWELL)
+        self.heartbeat.end(FAREWELL)
+        self._background.end(FAREWELL)
+        self.monitor.join(FAREWELL)
+        if threading.current_thread() is not threading.main_thread():  # else the process ends as a rule
+            self.relay.join(FAREWELL)
+        self._ledger.disconnect()
+        for used in (self._holdings, self._writer, self.loop, self._lease):
+            used.close()
+        release(self._me.born_as)
+        self._plugin.release(self._me.node)
+        if vars(self._app.amqp).get("Connection") is self._connection:
+            del self._app.amqp.Connection
 
     def _gives_everything_back(self) -> bool:
         """Whoever still holds messages says no farewell: others declare it dead, and put them back."""

@@ -10,7 +10,7 @@ from time import time
 import pytest
 
 from celery_poison.broker import unacked
-from celery_poison.broker.held import Renewal
+from celery_poison.broker.renewal import Renewal
 from tests.broker.kit import Receiver, Site, new_boot_id
 
 NewSite = Callable[..., Site]

@@ -1,0 +1,71 @@
+"""The thread that keeps what a worker holds of a Redis broker, and tells Redis what that has not heard."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from celery_poison.broker.held import AWAY, Holdings
+from celery_poison.forking import no_fork
+
+
+class Renewal:
+    """Keeps the visibility timeout away from what is held; flushes what Redis has not heard (NEW-9, TP1-8).
+
+    In a thread of its own: the event loop is blocked by a task under solo, and a broker that does not answer
+    must not keep the heartbeat waiting.
+
+    Args:
+        holdings: of this process.
+        interval: seconds between two rounds at most. A quarter of the visibility timeout, if less.
+        complain: is told what went wrong; the next round tries again.
+    """
+
+    def __init__(self, holdings: Holdings, interval: float, complain: Callable[[Exception], None]) -> None:
+        self._holdings = holdings
+        self._interval = interval
+        self._complain = complain
+        self._due = threading.Event()
+        self._is_over = False
+        self._thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Begin a round at once, since there is a new connection, and go on until :meth:`end`.
+
+        Running tasks outlast the consumer's shutdown.
+        """
+        self._due.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="poison-renewal", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while not self._is_over:
+            self._due.wait(self.interval)
+            self._due.clear()
+            if not self._is_over:
+                with no_fork():
+                    self.round()
+
+    def end(self, patience: float) -> None:
+        """Begin no more rounds; wait at most so many seconds for the one that goes on."""
+        self._is_over = True
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join(patience)
+
+    @property
+    def interval(self) -> float:
+        """Seconds until the next round."""
+        return max(0.05, min(self._interval, self._holdings.visibility_timeout / 4))
+
+    def round(self) -> None:
+        """Renew everything that is held at this moment, and tell Redis what it has not heard."""
+        for held in self._holdings.all():
+            for step in (held.flush, held.renew):
+                try:
+                    step()
+                except AWAY:
+                    continue  # a log line of its own tells of it; the next round tries again
+                except Exception as error:
+                    self._complain(error)
