@@ -18,15 +18,19 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from celery_poison.pipeline.model import FALSE_SHARE, Cells, Codes, Judged, chance_of_change, judge
+from celery_poison.pipeline.dispersion import Codes
+from celery_poison.pipeline.model import FALSE_SHARE, Cells, Judged, chance_of_change, judge
+from celery_poison.pipeline.outages import with_times
 from celery_poison.pipeline.window import SIZE, Window
 
 ALWAYS = Window()
 
 #: What may be suspected. ``shape`` and ``payload`` are those of one task, ``task_release`` its releases.
-DIMENSIONS = ("fingerprint", "task", "shape", "payload", "task_release", "release", "queue", "host")
+DIMENSIONS = ("time", "fingerprint", "task", "shape", "payload", "task_release", "release", "queue", "host")
 #: Those of which each element belongs to one task.
 PARTS = ("fingerprint", "shape", "payload", "task_release")
+#: Those whose elements differ by nature.
+SIBLINGS = ("time", "release", "queue", "host")
 #: Runs a query over ``{tallies}``, ``{deaths}``, ``{kin}`` and ``{fingerprints}``, and returns its few rows.
 Ask = Callable[[str], Any]
 
@@ -41,7 +45,7 @@ _TRIED = "(case when blame = 'exact' and crashes >= 2 then 1 else 0 end)"
 MISFORTUNES = f"""
 with suspects as (
   select coalesce(id, token) as message, task, queue, host, release, shape, fingerprint, cause, proof,
-    blame, crashes, {SIZE} as size, {{recent}} as recent, ended_at, seq,
+    blame, crashes, {SIZE} as size, {{recent}} as recent, date, hour(ended_at) as hour, ended_at, seq,
     sum(case when proof = 'proven' then 1 else 0 end) over (partition by death) as proven,
     sum(case when proof = 'cleared' then 0 else 1 end) over (partition by death) as held
   from {{deaths}} where {{window}}
@@ -61,24 +65,27 @@ CELLS = f"""{MISFORTUNES}, bearers as (
   group by fingerprint having count(distinct message) > 1 or max({_TRIED}) = 1
 ), troubled as (select distinct task as died from misfortunes
 ), runs as (
-  select task, queue, host, release, shape, size, {{recent}} as recent, runtime_ms as ms,
+  select task, queue, host, release, shape, size, {{recent}} as recent, date, runtime_ms as ms,
     case when {IS_ALIVE} then n else 0 end as alive
   from {{tallies}} r where {{window}}
 ), borne as (
-  select task, queue, host, release, shape, {SIZE} as size, fingerprint, {{recent}} as recent,
+  select task, queue, host, release, shape, {SIZE} as size, fingerprint, {{recent}} as recent, date,
     coalesce(runtime_ms, 0) as ms, case when {IS_ALIVE} then 1 else 0 end as alive
   from {{kin}} r join bearers using (fingerprint) where {{window}}
 ), every as (
-  select task, queue, host, release, shape, size, null as fingerprint, null as cause, recent,
-    0 as deaths, ms, alive from runs
-  union all select task, queue, host, release, shape, size, fingerprint, null, recent, 0, ms, alive from borne
-  union all select task, queue, host, release, shape, size, null, null, recent, 0, -ms, -alive from borne
-  union all select task, queue, host, release, shape, size, b.fingerprint, cause, recent, deaths, 0, 0
-    from misfortunes m left join bearers b on m.fingerprint = b.fingerprint
+  select task, queue, host, release, shape, size, null as fingerprint, null as cause, recent, date,
+    null as hour, 0 as deaths, ms, alive from runs
+  union all select task, queue, host, release, shape, size, fingerprint, null, recent, date,
+    null, 0, ms, alive from borne
+  union all select task, queue, host, release, shape, size, null, null, recent, date,
+    null, 0, -ms, -alive from borne
+  union all select task, queue, host, release, shape, size, b.fingerprint, cause, recent, date,
+    hour, deaths, 0, 0 from misfortunes m left join bearers b on m.fingerprint = b.fingerprint
 )
 select died as task, queue, host, release, case when died is not null then shape end as shape,
   case when died is not null then size end as size, cast(fingerprint as string) as fingerprint,
-  cast(cause as string) as cause, recent, cast(round(sum(deaths), 9) as double) as deaths,
+  cast(cause as string) as cause, recent, case when recent then cast(date as string) end as date,
+  case when recent then cast(hour as int) end as hour, cast(round(sum(deaths), 9) as double) as deaths,
   cast(sum(ms) as double) as ms, cast(sum(alive) as bigint) as alive
 from every e left join troubled t on e.task = t.died
 group by all
@@ -125,6 +132,7 @@ def blame(ask: Ask, window: Window = ALWAYS, cause: str | None = None) -> list[d
         return []
     guilty = dict(zip(*ask(window.fill(GUILTY)).to_pydict().values(), strict=True))
     seen = int(ask(window.fill(SEEN))["n"][0].as_py() or 0)
+    cells = with_times(cells)
     sizes = cells["size"].map(dict(enumerate(_SIZES)))
     cells = cells.assign(
         payload=cells["task"] + " " + sizes,
@@ -150,12 +158,21 @@ def _window(
     return Cells(
         deaths=cells["deaths"].to_numpy()[recent],
         seconds=np.maximum(cells["ms"].to_numpy()[recent], 0.0) / 1000,
+        starts=np.maximum((cells["alive"] + cells["deaths"]).to_numpy(dtype=float)[recent], 0.0),
         task=numbered["task"][0][recent],
         codes={name: codes[recent] for name, (codes, _) in numbered.items() if name != "task"},
         seen={"fingerprint": seen},
         known={"fingerprint": several},
         parts=PARTS,
+        blocks={name: _blocks(cells[recent], name) for name in ("host", "task")},
+        siblings=SIBLINGS,
     )
+
+
+def _blocks(cells: pd.DataFrame, name: str) -> Codes:
+    """Number the days of each element of a dimension."""
+    numbers: Codes = cells.groupby([name, "time"], dropna=False).ngroup().to_numpy()
+    return numbers
 
 
 def _summed(cells: pd.DataFrame) -> tuple[dict[Any, Any], dict[int, list[str]]]:
@@ -190,7 +207,7 @@ def _row(
         "expected": told.expected,
         "times": told.deaths / told.expected,
         **{name: getattr(told, name) for name in ("low", "high", "p", "q")},
-        "alive": now["alive"],
+        "alive": round(now["alive"]),
         "hours": now["ms"] / 3_600_000,
         "causes": ", ".join(causes[told.code][:3]),
         **dict.fromkeys(("before_deaths", "before_expected", "change_p")),

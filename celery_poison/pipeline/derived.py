@@ -34,7 +34,7 @@ from celery_poison.pipeline import blame, tables
 from celery_poison.pipeline.blame import ALWAYS
 from celery_poison.pipeline.lake import Gap, Lake, LeftOut, Position, Table, after, day
 from celery_poison.pipeline.schema import LAST_MS, VERSIONS
-from celery_poison.pipeline.seek import LOOK_BACK_MS, company, having
+from celery_poison.pipeline.seek import LOOK_BACK_MS, alive, company, having
 from celery_poison.pipeline.session import together
 from celery_poison.pipeline.tables.attempts import started
 from celery_poison.pipeline.tables.daily import KEYS
@@ -96,6 +96,7 @@ class Derived:
         self._as_of: AsOf | None = None
         self._goal = Position()
         self._made = False
+        self._alive: pa.Table | None = None
 
     def make(self) -> None:
         """Bring all of :data:`STORED` up to the end of the journal as it is now."""
@@ -103,7 +104,7 @@ class Derived:
         lake.journal.refresh()
         known = lake.journal.position(lake.app) or Position()
         self._goal = replace(known, journal=max(0, lake.journal.version))
-        self._made, self._as_of = True, None
+        self._made, self._as_of, self._alive = True, None, None
         self._update("company", self._company)
         together(self._make_of_troubles, self._make_of_days)
 
@@ -311,7 +312,19 @@ class Derived:
         return tables.united(self._lake.entries(healthy=True), again, self["exceptions"])
 
     def _view_fingerprints(self) -> Any:
-        return tables.fingerprints(self["fingerprints_daily"])
+        """What a trial proved guilty is looked for in the whole journal: days long past may speak for it."""
+        found = tables.fingerprints(self["fingerprints_daily"])
+        if self._alive is None:
+            proven = found.where("guilty_messages > 0 and alive = 0 and cleared = 0").select("fingerprint")
+            suspects = proven.toArrow()["fingerprint"]
+            self._alive = alive(self._lake, suspects.unique()) if len(suspects) else pa.table({})
+        if not len(self._alive):
+            return found
+        seen = F.broadcast(self._session.createDataFrame(self._alive))
+        added = found.join(seen, "fingerprint", "left").withColumn("count", F.coalesce("count", F.lit(0)))
+        return added.withColumns(
+            {name: F.col(name) + F.col("count") for name in ("alive", "attempts", "messages")}
+        ).drop("count")
 
     def _view_kin(self) -> Any:
         return self._kin(None)

@@ -1,9 +1,17 @@
 """One model of deaths over all dimensions together, so that a bad task does not colour its host (NEW-7).
 
-A Poisson regression with run time as exposure. Every task has a rate of its own, drawn towards that of the
-fleet; to these are added, one after another, the hosts, releases, queues, forms of arguments, sizes and
-fingerprints that had more deaths than the rest of the model leaves them. What is added first explains most;
-what is then left of the others is judged beside it. docs/pipeline-tables.md says what each figure means.
+A quasi-Poisson regression. Every task has a rate of its own, drawn towards that of the fleet; to these are
+added, one after another, the times, hosts, releases, queues, forms of arguments, sizes and fingerprints that
+had more deaths than the rest of the model leaves them. What is added first explains most; what is then left
+of the others is judged beside it. docs/pipeline-tables.md says what each figure means.
+
+Three things keep it from false accusations (NEW-22):
+
+- Two exposures. Some causes strike per second of run time, others per start, and the journal does not say
+  which. All is fitted for both, and only what both accuse is accused; the milder figures are reported.
+- Dispersion. Hosts and tasks have good and bad days. How much the days of all *others* vary widens what
+  chance may bring to one.
+- Time is a dimension: an outage explains its deaths before the release that was in force may.
 
 The fit is ours: statsmodels' GLM would replace ``_Model.fit`` alone, takes 40 times as long at 44 columns,
 and refuses deaths without run time. A test holds the one against the other.
@@ -19,10 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
-Floats = npt.NDArray[np.float64]
-Codes = npt.NDArray[np.int64]
+from celery_poison.pipeline.dispersion import Codes, Floats, Varying
 
-#: The share of false accusations among those of one dimension that is accepted.
+#: The share of false accusations that is accepted: where nothing is to blame, the share of such histories.
 FALSE_SHARE = 0.05
 #: Each task starts as if so many deaths had been seen where as many were expected: no data, no effect.
 PRIOR = 0.5
@@ -36,7 +43,7 @@ class Cells:
     """Runs that have everything in common, counted.
 
     Attributes:
-        deaths, seconds: of each cell: deaths, and run time.
+        deaths, seconds, starts: of each cell: deaths, run time, and runs begun.
         task: number of its task, or -1.
         codes: dimension -> number of its element in that dimension, or -1.
         seen: dimension -> how many elements there are, those without a death among them; by default as many
@@ -44,15 +51,20 @@ class Cells:
         known: dimension -> elements whose deaths are their own, as trials have proved.
         parts: dimensions of which each element belongs to one task. What such a one explains says nothing
             about the rest of its task.
+        blocks: dimension -> number of what varies as a whole, such as each host's days.
+        siblings: dimensions whose elements differ by nature, so that one must stand out among the others.
     """
 
     deaths: Floats
     seconds: Floats
+    starts: Floats
     task: Codes
     codes: Mapping[str, Codes]
     seen: Mapping[str, int] = field(default_factory=dict)
     known: Mapping[str, Collection[int]] = field(default_factory=dict)
     parts: Collection[str] = ()
+    blocks: Mapping[str, Codes] = field(default_factory=dict)
+    siblings: Collection[str] = ()
 
 
 class Judged(NamedTuple):
@@ -62,7 +74,7 @@ class Judged(NamedTuple):
         deaths, expected: with the run time it had, in the company it had, were it like the others.
         low, high: 95 % interval of ``deaths / expected``.
         p: how often chance alone brings that many deaths; q: the same for everything at least as suspicious
-            together, as false discovery rate (Benjamini and Hochberg).
+            together, as false discovery rate (Benjamini and Hochberg), times the number of dimensions.
         explains: whether the model needs it, beside the others, to explain the deaths.
         elsewhere: of a task, further deaths, which one of its parts explains.
     """
@@ -81,9 +93,17 @@ class Judged(NamedTuple):
 
 def judge(cells: Cells) -> list[Judged]:
     """Return every element that was in a death, tasks last; in no other order."""
-    model = _Model(cells)
-    model.grow()
-    return [*model.elements(), *model.tasks()]
+    models = [_Model(cells, exposure) for exposure in (cells.seconds, cells.starts)]
+    for model in models:
+        model.grow()
+    by_both = ([*model.elements(), *model.tasks()] for model in models)
+    return [_milder(*both) for both in zip(*by_both, strict=True)]
+
+
+def _milder(by_second: Judged, by_start: Judged) -> Judged:
+    """Return what speaks less against an element; accused is what both accuse."""
+    told = max(by_second, by_start, key=lambda each: each.p)
+    return told._replace(q=max(by_second.q, by_start.q), explains=by_second.explains and by_start.explains)
 
 
 def q_values(p: Floats, seen: int) -> Floats:
@@ -98,9 +118,15 @@ def q_values(p: Floats, seen: int) -> Floats:
     return told
 
 
-def chance(deaths: Floats, expected: Floats) -> Floats:
-    """Return how likely at least ``deaths`` are, by Poisson's law; they need not be whole."""
-    told: Floats = np.where(deaths > 0, special.gammainc(np.maximum(deaths, _NOTHING), expected), 1.0)
+def chance(deaths: Floats, expected: Floats, of: Floats) -> Floats:
+    """Return how likely at least ``deaths`` are of all that there were; they need not be whole (binomial).
+
+    Args:
+        of: what is expected of all among which they are counted: the model knows their sum.
+    """
+    others = np.maximum(of - deaths, 0.0) + 1
+    share = np.minimum(expected / np.maximum(of, _NOTHING), 1.0)
+    told: Floats = np.where(deaths > 0, special.betainc(np.maximum(deaths, _NOTHING), others, share), 1.0)
     return told
 
 
@@ -142,7 +168,7 @@ class _Dimension:
 
 
 class _Model:
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: Cells, exposure: Floats) -> None:
         self._cells, deaths = cells, cells.deaths
         # Runs of an unknown task are one more task.
         self._tasks = _Dimension(np.where(cells.task < 0, cells.task.max(initial=-1) + 1, cells.task), deaths)
@@ -150,7 +176,8 @@ class _Model:
         self.dimensions = {name: _Dimension(codes, deaths) for name, codes in cells.codes.items()}
         for name, known in cells.known.items():
             self.dimensions[name].inside[[*known]] = True
-        self.mean = cells.seconds.copy()
+        self._known: dict[tuple[str, str], Varying] = {}
+        self.mean = exposure.copy()
         self.fit()
 
     def fit(self) -> None:
@@ -214,13 +241,20 @@ class _Model:
         for name, each in self.dimensions.items():
             codes = np.flatnonzero(each.deaths[: each.size] > 0)
             deaths, expected = each.deaths[codes], each.alone(self.mean)[codes]
-            p = chance(deaths, expected)
+            spread = self._dispersion(name, each)[codes]
+            p = chance(deaths / spread, expected / spread, self._whole(name, each)[codes] / spread)
             # Not by the highest number: elements of other windows have numbers, too.
-            q = q_values(p, self._cells.seen.get(name, np.unique(each.codes[each.codes < each.size]).size))
+            seen = self._cells.seen.get(name, np.unique(each.codes[each.codes < each.size]).size)
+            q = self._q_values(p, seen)
             explains = each.inside[codes] & (q < FALSE_SHARE)
-            columns = (codes, deaths, expected, *interval(deaths, expected), p, q, explains)
+            bounds = interval(deaths / spread, expected / spread)
+            columns = (codes, deaths, expected, *bounds, p, q, explains)
             found += [Judged(name, *row) for row in zip(*(c.tolist() for c in columns), strict=True)]
         return found
+
+    def _q_values(self, p: Floats, seen: int) -> Floats:
+        """Return false discovery rates over all dimensions together: each may accuse an innocent."""
+        return np.minimum(1.0, q_values(p, seen) * (len(self.dimensions) + 1))
 
     def tasks(self) -> list[Judged]:
         """Return every task: its deaths against those that the calmer tasks would have had in its place.
@@ -236,9 +270,10 @@ class _Model:
         # What each task would expect at the rate of the fleet.
         share = (tasks.sums(self.mean * rest) / tasks.times)[:size]
         calm = np.ones(size, dtype=bool)
+        spread = self._dispersion("task", tasks)[:size]
         while True:
-            p, low, high, usual = _against(deaths, share, calm)
-            q = q_values(p, size)
+            p, low, high, usual = _against(deaths, share, calm, spread)
+            q = self._q_values(p, size)
             suspects = calm & (deaths >= LEAST_DEATHS) & (q < FALSE_SHARE)
             if not suspects.any():
                 break
@@ -248,11 +283,49 @@ class _Model:
         known = np.flatnonzero(tasks.deaths[: int(self._cells.task.max(initial=-1)) + 1] > 0)
         return [Judged("task", *row) for row in zip(*(c[known].tolist() for c in columns), strict=True)]
 
+    def _task_of(self, each: _Dimension) -> Codes:
+        """Return the task of each element of a dimension whose elements are parts of tasks."""
+        owner = np.zeros(each.size + 1, dtype=np.int64)
+        owner[each.codes] = self._tasks.codes
+        return owner
+
+    def _whole(self, name: str, each: _Dimension) -> Floats:
+        """Return by element what is expected of its task, if it is a part of one, else of the fleet."""
+        if name in self._cells.parts:
+            return self._tasks.sums(self.mean)[self._task_of(each)]
+        return np.full(each.size + 1, self.mean.sum())
+
+    def _dispersion(self, name: str, each: _Dimension) -> Floats:
+        """Return by element how many times as much as by Poisson's law its deaths may vary."""
+        families = dict(self._cells.blocks)
+        if name in self._cells.siblings:
+            families[name] = each.codes
+        spread, alone = np.ones(each.size + 1), self.mean / each.times[each.codes]
+        for family, blocks in families.items():
+            varying = self._varying(name, each, family, blocks)
+            if family == "task" and name in self._cells.parts:
+                # The other days of its own task are no measure of a bad release of that task.
+                others = self._varying("task", self._tasks, family, blocks)
+                varies = others.variance(self._cells.deaths, self.mean)[self._task_of(each)]
+            else:
+                varies = varying.variance(self._cells.deaths, self.mean)
+            spread = np.maximum(spread, 1 + varies * varying.concentration(alone))
+        return spread
+
+    def _varying(self, name: str, each: _Dimension, family: str, blocks: Codes) -> Varying:
+        key = name, family
+        if key not in self._known:
+            self._known[key] = Varying(each.codes, each.size + 1, blocks)
+        return self._known[key]
+
 
 def _against(
-    deaths: Floats, share: Floats, calm: npt.NDArray[np.bool_]
+    deaths: Floats, share: Floats, calm: npt.NDArray[np.bool_], spread: Floats
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Compare each task with all other calm ones, given how many deaths both have together (exact, binomial).
+    """Compare each task with all other calm ones, given how many deaths both have together (binomial).
+
+    Args:
+        spread: how many times as much as by that law they vary.
 
     Returns:
         p; the 95 % interval (Clopper and Pearson) of the one rate by the other; deaths at the rate of the
@@ -260,6 +333,8 @@ def _against(
     """
     others = deaths[calm].sum() - np.where(calm, deaths, 0.0)
     room = np.maximum(share[calm].sum() - np.where(calm, share, 0.0), _NOTHING)
+    usual = np.maximum(others, PRIOR) * np.maximum(share, _NOTHING) / room
+    deaths, others = deaths / spread, others / spread
     mine = np.maximum(deaths, _NOTHING)
     p = np.where(deaths > 0, special.betainc(mine, others + 1, share / (share + room)), 1.0)
     low = np.where(deaths > 0, special.betaincinv(mine, others + 1, 0.025), 0.0)
@@ -267,4 +342,4 @@ def _against(
     odds = np.maximum(share, _NOTHING) / room
     with np.errstate(divide="ignore"):
         bounds = low / (1 - low) / odds, high / (1 - high) / odds
-    return p, *bounds, np.maximum(others, PRIOR) * odds
+    return p, *bounds, usual

@@ -66,6 +66,12 @@ def having(session: Any, table: Table, filters: Filters, wanted: Keys) -> Any:
     return _sought(session, table, filters, _Sought(wanted))
 
 
+def alive(lake: Lake, fingerprints: Any) -> Any:
+    """Return how many runs of some fingerprints ended alive, in the whole journal: an Arrow table of both."""
+    found = having(lake.session, lake.journal, _runs(lake), {"fingerprint": fingerprints})
+    return found.groupBy("fingerprint").count().toArrow()
+
+
 def company(lake: Lake, since: Position | None, died: Any, had: Any) -> Any:
     """Return the runs that ended alive and that a trouble concerns, as a DataFrame of ``schema.JOURNAL``.
 

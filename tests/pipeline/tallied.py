@@ -76,6 +76,11 @@ def entries(told: Iterable[dict[str, Any]]) -> Callable[[str], Any]:
     return _asking("create table journal as select * from given", pa.Table.from_pylist(rows, schema=schema))
 
 
+def table(journal: Any) -> Callable[[str], Any]:
+    """Return what asks a journal that is an Arrow table of ``at``, ``seq`` and the journal's fields."""
+    return _asking("create table journal as select * from given", journal)
+
+
 def _asking(journal: str, given: Any = None) -> Callable[[str], Any]:
     import duckdb
 

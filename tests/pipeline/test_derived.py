@@ -200,3 +200,30 @@ def test_a_message_that_ended_alive_twice_and_a_start_that_is_told_twice_are_one
 
 #: Seconds since the journal began.
 AT = ("token", "unix_seconds(ended_at) - min(unix_seconds(ended_at)) over () + 1 as at")
+
+
+def test_NEW_22_a_fingerprint_that_ended_alive_long_ago_is_not_guilty(
+    spark: Any, entries: pa.Table, tmp_path: Path
+) -> None:
+    """Its healthy runs are older than what an update looks back at."""
+    lake, fingerprint = Lake(spark, str(tmp_path), "x"), "feedfeedfeedfeed"
+    healthy = pc.and_(
+        entries["healthy"], pc.less(entries["date"], entries["at"][0].as_py().date() + timedelta(2))
+    )
+    column = entries.column_names.index("fingerprint")
+    early = entries.filter(healthy).slice(0, 200)
+    early = early.set_column(column, "fingerprint", pa.repeat(fingerprint, len(early)))
+    _add(lake, early)
+    Derived(spark, lake).make()
+    row = dict.fromkeys(entries.column_names)
+    at = entries["at"][-1].as_py()
+    told = [
+        {**row, "at": at, "date": at.date(), "entry": f"{at.timestamp() * 1000:.0f}-{n}", "seq": n, "v": 2}
+        | {"event": "crashed", "outcome": "exact", "cause": "signal:11", "id": "p", "mid": "p"}
+        | {"token": f"p{n}", "task": "t.poison", "worker": "main@app-01/aaaa", "healthy": False}
+        | {"fingerprint": fingerprint, "crashes": n + 1, "runtime_ms": 10}
+        for n in (0, 1)
+    ]
+    _add(lake, pa.Table.from_pylist(told, entries.schema))
+    (found,) = [r for r in Derived(spark, lake)["fingerprints"].collect() if r["fingerprint"] == fingerprint]
+    assert (found["guilty_messages"], found["alive"]) == (1, 200)

@@ -31,7 +31,9 @@ def _cells(
     time = np.array([seconds(*pair) for pair in pairs])
     deaths = np.random.default_rng(seed).poisson(time * [rate(*pair) for pair in pairs]).astype(float)
     task = np.array([TASKS.index(name) for name, _ in pairs])
-    return model.Cells(deaths, time, task, {"host": np.array([HOSTS.index(host) for _, host in pairs])})
+    return model.Cells(
+        deaths, time, time / 10, task, {"host": np.array([HOSTS.index(host) for _, host in pairs])}
+    )
 
 
 def _suspicious(cells: model.Cells) -> set[tuple[str, str]]:
@@ -78,6 +80,7 @@ def test_deaths_without_run_time_and_run_time_without_deaths_give_finite_figures
     cells = model.Cells(
         deaths=np.array([7.0, 0.0, 0.0, 1.0]),
         seconds=np.array([0.0, 1e6, 1e6, 1e3]),
+        starts=np.array([7.0, 1e5, 1e5, 1e2]),
         task=np.array([0, 0, 1, -1]),
         codes={"host": np.array([0, 1, 1, 2])},
     )
@@ -85,7 +88,7 @@ def test_deaths_without_run_time_and_run_time_without_deaths_give_finite_figures
     assert told["host", 0].explains and told["host", 0].p < 1e-6
     for each in told.values():
         assert np.isfinite([each.deaths, each.expected, each.p, each.q, each.low]).all()
-    nothing = model.Cells(np.zeros(2), np.ones(2), np.array([0, 1]), {"host": np.array([0, 1])})
+    nothing = model.Cells(np.zeros(2), np.ones(2), np.ones(2), np.array([0, 1]), {"host": np.array([0, 1])})
     assert model.judge(nothing) == []
 
 
@@ -101,6 +104,7 @@ def test_what_a_part_of_a_task_explains_is_not_held_against_the_rest_of_it() -> 
     cells = model.Cells(
         np.append(calm.deaths, 30.0),
         np.append(calm.seconds, 60.0),
+        np.append(calm.starts, 30.0),
         np.append(calm.task, TASKS.index("pdf")),
         {"fingerprint": np.append(np.full(len(calm.task), -1), 0)},
         seen={"fingerprint": 1_000_000},
@@ -117,7 +121,7 @@ def test_the_fit_is_that_of_an_independent_poisson_regression() -> None:
     glm = pytest.importorskip("statsmodels.genmod.generalized_linear_model")
     families = pytest.importorskip("statsmodels.genmod.families")
     cells = _cells(lambda task, host: (3 if task == "pdf" else 1) * (8e-5 if host == "c" else 2e-5))
-    fitted = model._Model(cells)
+    fitted = model._Model(cells, cells.seconds)
     fitted.grow()
     assert [*np.flatnonzero(fitted.dimensions["host"].inside)] == [2]
     tasks = np.eye(len(TASKS))
@@ -138,7 +142,8 @@ def test_the_fit_is_that_of_an_independent_poisson_regression() -> None:
 def test_chances_and_intervals_are_the_exact_ones() -> None:
     stats: Any = pytest.importorskip("scipy.stats")
     deaths, expected = np.array([0.0, 1.0, 4.0, 90.0]), np.array([2.0, 0.01, 5.5, 40.0])
-    assert model.chance(deaths, expected) == pytest.approx(stats.poisson.sf(deaths - 1, expected))
+    of = np.array([90.0, 50.0, 200.0, 90.0])
+    assert model.chance(deaths, expected, of) == pytest.approx(stats.binom.sf(deaths - 1, of, expected / of))
     low, high = model.interval(deaths, expected)
     assert low[1:] == pytest.approx(stats.chi2.ppf(0.025, 2 * deaths[1:]) / 2 / expected[1:])
     assert low[0] == 0 and high == pytest.approx(stats.chi2.ppf(0.975, 2 * deaths + 2) / 2 / expected)

@@ -1,0 +1,25 @@
+"""False accusations are rare in every shape of history, and what is planted is found (NEW-22).
+
+A few histories of each kind; ``benchmarks/audit.py`` judges hundreds. No Spark.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("duckdb")
+pytest.importorskip("scipy")
+
+from benchmarks.audit import accused
+from tests.pipeline.worlds import CULPRITS, WORLDS, Culprit
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_NEW_22_a_history_without_a_culprit_accuses_nothing(world: str) -> None:
+    assert accused(world, seed=1) == []
+
+
+@pytest.mark.parametrize("culprit", CULPRITS, ids=lambda each: each.dimension)
+@pytest.mark.parametrize("world", ["risk per start", "outage of six hours"])
+def test_NEW_22_a_planted_culprit_is_accused_and_nothing_else(world: str, culprit: Culprit) -> None:
+    assert [each[:2] for each in accused(world, 1, culprit)] == [(culprit.dimension, culprit.key)]

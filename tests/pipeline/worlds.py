@@ -1,0 +1,207 @@
+"""Histories whose truth is known, of every shape that fleets have: with a culprit or without (NEW-22).
+
+Each is a journal of some ten thousand attempts, as an Arrow table: :func:`history` makes it of a world's name
+and a seed. ``benchmarks/audit.py`` judges hundreds of them, ``test_audit.py`` a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from celery_poison.pipeline.schema import FIELDS
+
+Floats = npt.NDArray[np.float64]
+Codes = npt.NDArray[np.int64]
+
+TASKS, HOSTS, DAYS, DEPLOY_DAYS = 145, 8, 30, 3
+START_MS = int(datetime(2026, 1, 5, tzinfo=UTC).timestamp() * 1000)
+DAY_S = 86_400.0
+
+
+@dataclass
+class Runs:
+    """Attempts as they are drawn, before any of them dies.
+
+    Attributes:
+        at: seconds since the history began; ms: run time; rate: risk of each run, up to a factor for all.
+        release: number of the release that the run's worker had.
+    """
+
+    dice: np.random.Generator
+    task: Codes
+    host: Codes
+    at: Floats
+    ms: Floats
+    rate: Floats = field(default_factory=lambda: np.ones(1))
+
+    @property
+    def day(self) -> Codes:
+        return (self.at // DAY_S).astype(np.int64)
+
+    @property
+    def release(self) -> Codes:
+        return self.day // DEPLOY_DAYS
+
+
+#: Sets the risk of each run, and whatever else a world has of its own.
+World = Callable[[Runs], None]
+
+
+def per_second(runs: Runs) -> None:
+    """The longer a run, the likelier its death."""
+    runs.rate = runs.ms.copy()
+
+
+def per_start(runs: Runs) -> None:
+    """Each start has the same risk: an import that crashes, a bad decode."""
+    runs.rate = np.ones_like(runs.ms)
+
+
+def hosts_of_different_speed(runs: Runs) -> None:
+    """Each start has the same risk, and some hosts take six times as long as others."""
+    runs.ms *= np.geomspace(1, 6, HOSTS)[runs.host]
+    per_start(runs)
+
+
+def bad_days_of_hosts(runs: Runs) -> None:
+    """Each host has good and bad days: the variance between them is that of an exponential law."""
+    of_day = runs.dice.gamma(1.0, 1.0, (HOSTS, DAYS))
+    runs.rate = runs.ms * of_day[runs.host, runs.day]
+
+
+def bad_days_of_tasks(runs: Runs) -> None:
+    """Each task has good and bad days: its input is of another kind."""
+    of_day = runs.dice.gamma(1.0, 1.0, (TASKS, DAYS))
+    runs.rate = runs.ms * of_day[runs.task, runs.day]
+
+
+def outage(runs: Runs) -> None:
+    """For six hours everything dies forty times as often."""
+    begin = runs.dice.uniform(0, DAYS - 1) * DAY_S
+    runs.rate = runs.ms * np.where((runs.at >= begin) & (runs.at < begin + 6 * 3600), 40.0, 1.0)
+
+
+def nights(runs: Runs) -> None:
+    """At night there is three times the risk; each task has its own share of night work."""
+    at_night = (
+        runs.dice.uniform(size=len(runs.at))
+        < np.random.default_rng(TASKS).uniform(0.2, 0.7, TASKS)[runs.task]
+    )
+    runs.at = runs.day * DAY_S + (runs.dice.uniform(0, 8, len(runs.at)) + np.where(at_night, 0, 12)) * 3600
+    runs.rate = runs.ms * np.where(at_night, 3.0, 1.0)
+
+
+def growing_load(runs: Runs) -> None:
+    """The risk doubles from the first day to the last, and so does the number of runs."""
+    runs.at = np.sqrt(runs.dice.uniform(0.25, 1, len(runs.at))) * DAYS * DAY_S * 2 - DAYS * DAY_S
+    runs.rate = runs.ms * (1 + runs.at / (DAYS * DAY_S))
+
+
+def faster_release(runs: Runs) -> None:
+    """From half of the time on the commonest tasks take a quarter of their time; each start has its risk."""
+    faster = (runs.release >= DAYS // DEPLOY_DAYS // 2) & (runs.task < 10)
+    runs.ms = np.where(faster, runs.ms / 4, runs.ms)
+    per_start(runs)
+
+
+WORLDS: dict[str, World] = {
+    "risk per second": per_second,
+    "risk per start": per_start,
+    "hosts of different speed": hosts_of_different_speed,
+    "bad days of hosts": bad_days_of_hosts,
+    "outage of six hours": outage,
+    "bad days of tasks": bad_days_of_tasks,
+    "night work": nights,
+    "growing load": growing_load,
+    "a faster release": faster_release,
+}
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What is planted, by its dimension and key in the table ``blame``.
+
+    Attributes:
+        times: how many times the risk of what it hits, or what makes :data:`LEAST_DEATHS` if that is more.
+    """
+
+    dimension: str
+    key: str
+    hits: Callable[[Runs], npt.NDArray[np.bool_]]
+    times: float
+
+
+LEAST_DEATHS = 40
+CULPRITS = (
+    Culprit("host", "app-03", lambda runs: runs.host == 3, 6.0),
+    Culprit("task", "shop.task_007", lambda runs: runs.task == 7, 12.0),
+    Culprit(
+        "task_release", "shop.task_002 @ 2026.5", lambda runs: (runs.task == 2) & (runs.release == 5), 40.0
+    ),
+    Culprit("release", "2026.5", lambda runs: runs.release == 5, 6.0),
+)
+
+
+def history(
+    world: str, seed: int, *, culprit: Culprit | None = None, attempts: int = 60_000, deaths: int = 450
+) -> pa.Table:
+    """Return a journal in the columns that ``tests.pipeline.tallied`` reads.
+
+    Args:
+        deaths: how many are to be expected without a culprit.
+    """
+    dice = np.random.default_rng([seed, *world.encode()])
+    shares = 1 / np.arange(2, TASKS + 2) ** 0.8
+    task = dice.choice(TASKS, attempts, p=shares / shares.sum())
+    # From a tenth of a second to a minute, each task around a length of its own.
+    usual = np.geomspace(100, 60_000, TASKS)[np.random.default_rng(seed).permutation(TASKS)]
+    runs = Runs(
+        dice=dice,
+        task=task,
+        host=dice.integers(0, HOSTS, attempts),
+        at=dice.uniform(0, DAYS * DAY_S, attempts),
+        ms=usual[task] * dice.lognormal(0, 0.5, attempts),
+    )
+    WORLDS[world](runs)
+    rate = runs.rate * deaths / runs.rate.sum()
+    if culprit is not None:
+        hit = culprit.hits(runs)
+        rate = np.where(hit, rate * max(culprit.times, 1 + LEAST_DEATHS / rate[hit].sum()), rate)
+    return _journal(runs, died=dice.uniform(size=attempts) < 1 - np.exp(-rate))
+
+
+def _journal(runs: Runs, *, died: npt.NDArray[np.bool_]) -> pa.Table:
+    """Return the entries; a run that died took half of its time on average, a first death each."""
+    count = len(runs.at)
+    ms = np.where(died, runs.ms * runs.dice.uniform(size=count), runs.ms).astype(np.int64)
+    names = np.array([f"m{n}" for n in range(count)])
+    given: dict[str, Any] = {
+        "event": np.where(died, "crashed", "finished"),
+        "outcome": np.where(died, "exact", "success"),
+        "cause": pa.array(np.where(died, "signal:11", ""), pa.string()),
+        "id": names,
+        "mid": names,
+        "token": names,
+        "task": np.char.mod("shop.task_%03d", runs.task),
+        "queue": np.char.mod("queue-%d", runs.task % 4),
+        "worker": np.char.mod("main@app-%02d/aaaa", runs.host),
+        "release": np.char.mod("2026.%d", runs.release),
+        "shape": np.char.mod("int,dict[%d]", np.random.default_rng(1).integers(0, 3, count)),
+        "payload_bytes": (runs.dice.lognormal(7, 2, count)).astype(np.int64),
+        "runtime_ms": ms,
+        "fingerprint": np.char.mod("%016x", runs.dice.integers(0, 2**62, count)),
+        "crashes": died.astype(np.int64),
+    }
+    at = pa.array((START_MS + (runs.at * 1000).astype(np.int64)) * 1000, pa.timestamp("us", tz="UTC"))
+    columns = {"at": at, "seq": pa.array(np.arange(count))}
+    for name, kind in FIELDS:
+        arrow = pa.int64() if kind.typeName() == "long" else pa.string()
+        columns[name] = pa.array(given[name], arrow) if name in given else pa.nulls(count, arrow)
+    return pa.table(columns)
