@@ -14,6 +14,7 @@ from typing import Any
 import click
 from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
+from celery_poison.cli.pipeline_checks import check_options, conf_of, said_plainly
 from celery_poison.cli.session import WRONG_USAGE, Option, Refused, plainly
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE
@@ -215,10 +216,11 @@ def maintain(options: dict[str, Any]) -> bool:
 
     Ingest and readers may go on meanwhile, except with --keep-hours 0: then no reader may.
     """
-    _need_lake_and_spark(options)
+    _need_lake_and_spark("maintain", options)
     from celery_poison.pipeline import commands
 
-    commands.maintain(options)
+    with said_plainly():
+        commands.maintain(options)
     return True
 
 
@@ -287,31 +289,28 @@ def all_of_it(options: dict[str, Any]) -> None:
 
 def _in_spark(name: str, options: dict[str, Any]) -> None:
     """Run what a command does, in a Spark session of its own."""
-    _need_lake_and_spark(options)
+    _need_lake_and_spark(name, options)
     from celery_poison.pipeline import commands, publish, session
     from celery_poison.pipeline.lake import Lake
 
-    conf = {}
-    for text in options["conf"]:
-        setting, sign, conf[setting] = text.partition("=")
-        if not sign:
-            raise Refused(f"--conf {text}: NAME=VALUE is wanted", WRONG_USAGE)
-    spark = session.open_session(options["master"], options["memory"], conf)
+    spark = session.open_session(options["master"], options["memory"], conf_of(options))
     try:
         lake = Lake(spark, options["lake"], options["app_name"] or "")
         app = getattr(click.get_current_context().obj, "app", None)
         if app is not None and not options["app_name"] and len(lake.apps()) > 1:
             lake.app = identity_of(app)["app"]
-        getattr(publish if name == "publish" else commands, name)(spark, lake, options)
+        with said_plainly():
+            getattr(publish if name == "publish" else commands, name)(spark, lake, options)
     finally:
         spark.stop()
 
 
-def _need_lake_and_spark(options: dict[str, Any]) -> None:
+def _need_lake_and_spark(name: str, options: dict[str, Any]) -> None:
     if any(find_spec(name) is None for name in _NEEDS):
         raise Refused("the pipeline needs PySpark: pip install 'celery-poison[spark]'")
     if not options["lake"]:
         raise Refused("which lake? --lake DIRECTORY, or POISON_LAKE in the environment", WRONG_USAGE)
+    check_options(name, options)
 
 
 def _fill_from_app(options: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from celery_poison.pipeline.dispersion import Codes
 from celery_poison.pipeline.model import FALSE_SHARE, Cells, Judged, chance_of_change, judge
 from celery_poison.pipeline.outages import with_times
+from celery_poison.pipeline.tables.attempts import LONGEST_MS
 from celery_poison.pipeline.window import SIZE, Window
 
 ALWAYS = Window()
@@ -70,7 +71,7 @@ CELLS = f"""{MISFORTUNES}, bearers as (
   from {{tallies}} r where {{window}}
 ), borne as (
   select task, queue, host, release, shape, {SIZE} as size, fingerprint, {{recent}} as recent, date,
-    coalesce(runtime_ms, 0) as ms, case when {IS_ALIVE} then 1 else 0 end as alive
+    least(coalesce(runtime_ms, 0), {LONGEST_MS}) as ms, case when {IS_ALIVE} then 1 else 0 end as alive
   from {{kin}} r join bearers using (fingerprint) where {{window}}
 ), every as (
   select task, queue, host, release, shape, size, null as fingerprint, null as cause, recent, date,

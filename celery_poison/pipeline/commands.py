@@ -117,8 +117,10 @@ def maintain(options: Mapping[str, Any]) -> None:
     if options.get("history"):
         told["history"] = keeping.history(lake.journal)
     elif options.get("restore") is not None:
-        keeping.restore(lake, options["restore"])
-        told |= {"restored": options["restore"], "version": lake.journal.version}
+        back = keeping.restore(lake, options["restore"])
+        told |= {"restored": options["restore"], "version": lake.journal.version, "back": back}
+        for predicate in back:
+            _warn(f"deleted since version {options['restore']}, and back now: {predicate}; delete it again")
     else:
         lake.journal.delta  # noqa: B018 - says what is wrong where there is none
         lakes = [Lake(None, lake.root, app) for app in lake.apps()]

@@ -72,8 +72,11 @@ def _delete(table: Table, predicate: str) -> int:
     return int(told.get("num_deleted_rows") or 0)
 
 
-def restore(lake: Lake, version: int) -> None:
+def restore(lake: Lake, version: int) -> list[str]:
     """Make the journal what it was at a version: ingest goes on from there, and tables are made anew.
+
+    Returns:
+        What had been deleted since that version and is back now, as predicates.
 
     Raises:
         LakeError: there is no such version, or its files are gone.
@@ -84,10 +87,21 @@ def restore(lake: Lake, version: int) -> None:
         for app in lake.apps():
             now, old = (table.position(app) or Position() for table in (lake.journal, then))
             carried += replace(old, epoch=now.epoch + 1).transactions(app)
+        back = _deleted_since(lake.journal, version)
         lake.journal.delta.restore(version, commit_properties=CommitProperties(app_transactions=carried))
     except (CommitFailedError, DeltaError) as error:
         raise LakeError(f"version {version} of the journal cannot be restored: {error}") from error
     lake.journal.refresh()
+    return back
+
+
+def _deleted_since(table: Table, version: int) -> list[str]:
+    deletions = (each for each in table.delta.history() if each["version"] > version)
+    return [
+        str(each.get("operationParameters", {}).get("predicate"))
+        for each in deletions
+        if each["operation"] == "DELETE"
+    ]
 
 
 def history(table: Table, limit: int = 20) -> list[dict[str, Any]]:

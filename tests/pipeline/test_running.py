@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from celery_poison.cli import pipeline as commands
+from celery_poison.cli.pipeline_checks import said_plainly
+from celery_poison.cli.session import Refused
 from celery_poison.cli.standalone import main
 from celery_poison.errors import ConfigurationError
 from celery_poison.pipeline import session
@@ -94,3 +96,40 @@ def test_what_runs_together_ends_together_and_the_first_failure_is_told() -> Non
     with pytest.raises(ConfigurationError, match="no such table"):
         together(fails, lambda: ended.append("c"))
     assert sorted(ended) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "status", "sentence"),
+    [
+        (["report", "--lake", "FILE"], 2, "--lake FILE: this is a file; a directory is wanted"),
+        (["ingest", "--lake", "FILE/below", "--redis", "redis://x"], 1, "the directory cannot be made"),
+        (["blame", "--lake", "FILE.absent"], 1, "there is no such directory; `pipeline ingest` makes one"),
+        (["ingest", "--lake", "DIR"], 2, "which Redis? --redis redis://"),
+        (["blame", "--lake", "DIR", "--since", "yesterday"], 2, "--since yesterday: a day is wanted"),
+        (["blame", "--lake", "DIR", "--until", "7d"], 2, "--until 7d: a day is wanted"),
+        (["blame", "--lake", "DIR", "--cause", "nonsense"], 2, "--cause nonsense: no such cause"),
+        (["report", "--lake", "DIR", "--out", "FILE.absent/page.html"], 2, "there is no directory"),
+        (["tables", "--lake", "DIR", "--conf", "spark.x"], 2, "--conf spark.x: NAME=VALUE is wanted"),
+        (["maintain", "--lake", "FILE"], 2, "this is a file; a directory is wanted"),
+    ],
+)
+def test_a_mistake_is_one_sentence_before_spark_starts(
+    typed: list[str], status: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setattr(session, "open_session", lambda *_: pytest.fail("Spark was started"))
+    places = [each.replace("FILE", str(file)).replace("DIR", str(tmp_path)) for each in typed]
+    ran = CliRunner().invoke(main, ["pipeline", *places])
+    assert ran.exit_code == status, ran.output
+    assert sentence.replace("FILE", str(file)) in " ".join(ran.output.split())
+    assert len(ran.output.strip().splitlines()) == 1
+
+
+def test_a_full_disk_is_told_in_one_sentence() -> None:
+    full = OSError(28, "No space left on device", "/data/lake/journal")
+    with (
+        pytest.raises(Refused, match="No space left on device at /data/lake/journal; make room"),
+        said_plainly(),
+    ):
+        raise full

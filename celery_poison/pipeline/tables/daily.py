@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from celery_poison.pipeline.tables.attempts import count, ended_alive, ran_ms
+from celery_poison.pipeline.tables.attempts import LONGEST_MS, count, ended_alive, ran_ms
 from celery_poison.pipeline.window import SIZE
 
 MEASURES = {"payload": "payload_bytes", "duration": "runtime_ms"}
@@ -31,8 +31,10 @@ def tallies(attempts: DataFrame) -> DataFrame:
         .agg(
             F.count(F.lit(1)).alias("n"),
             F.count("fingerprint").alias("fingerprints"),
-            # A sum of so many may not fit into 64 bits where somebody tells nonsense.
-            F.coalesce(F.try_sum(ran_ms()), F.lit(0)).cast("long").alias("runtime_ms"),
+            # One entry that says nonsense spoils no model: no run counts for more than a week.
+            F.coalesce(F.try_sum(F.least(ran_ms(), F.lit(LONGEST_MS))), F.lit(0))
+            .cast("long")
+            .alias("runtime_ms"),
             F.min("ended_at").alias("since"),
             F.max("ended_at").alias("until"),
         )

@@ -1,0 +1,113 @@
+"""The options of ``pipeline`` are checked before Spark starts, which takes seconds."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+from re import fullmatch
+from typing import Any
+
+from celery_poison.causes import is_known
+from celery_poison.cli.session import WRONG_USAGE, Refused
+
+#: Commands that write what Redis holds into the lake; they make it where there is none.
+_INGESTING = ("ingest", "all_of_it")
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse what can be seen to be wrong without Spark, without Redis and without the lake's tables.
+
+    Raises:
+        Refused: the option, its value, and the cure.
+    """
+    _check_lake(name, options["lake"])
+    if name in _INGESTING and not options.get("url"):
+        raise Refused("which Redis? --redis redis://…, or celery -A proj poison pipeline …", WRONG_USAGE)
+    checks: dict[str, Callable[[Any], None]] = {
+        "since": _check_since,
+        "until": _check_until,
+        "cause": _check_cause,
+        "out": _check_out,
+        "conf": _check_conf,
+    }
+    for option, check in checks.items():
+        if options.get(option):
+            check(options[option])
+
+
+def conf_of(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the Spark settings of ``--conf``."""
+    return dict(text.split("=", 1) for text in options["conf"])
+
+
+@contextmanager
+def said_plainly() -> Iterator[None]:
+    """Say in one sentence that a disk is full or a file cannot be read or written."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        where = f" at {error.filename}" if error.filename else ""
+        cure = "; make room and run the command again, nothing is lost" if full else ""
+        raise Refused(f"{error.strerror or error}{where}{cure}") from error
+
+
+def _check_lake(name: str, lake: str) -> None:
+    if "://" in lake:
+        return
+    place = Path(lake)
+    if place.exists() and not place.is_dir():
+        raise Refused(f"--lake {lake}: this is a file; a directory is wanted", WRONG_USAGE)
+    if name not in _INGESTING:
+        if not place.exists():
+            raise Refused(f"--lake {lake}: there is no such directory; `pipeline ingest` makes one")
+        return
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(f"--lake {lake}: the directory cannot be made: {error.strerror}") from error
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise Refused(f"--lake {lake}: this user may not write there")
+
+
+def _check_since(text: str) -> None:
+    if not fullmatch(r"\d{1,4}d", text):
+        _check_day("--since", text)
+
+
+def _check_until(text: str) -> None:
+    _check_day("--until", text)
+
+
+def _check_day(option: str, text: str) -> None:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise Refused(f"{option} {text}: a day is wanted, as 2026-03-02, or 7d", WRONG_USAGE) from None
+
+
+def _check_cause(text: str) -> None:
+    if not is_known(text):
+        raise Refused(
+            f"--cause {text}: no such cause; oom, signal:9, exit:1, time_limit or worker_lost are some:"
+            " docs/journal.md lists all",
+            WRONG_USAGE,
+        )
+
+
+def _check_out(page: Path) -> None:
+    folder = page.resolve().parent
+    if not folder.is_dir():
+        raise Refused(f"--out {page}: there is no directory {folder}", WRONG_USAGE)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Refused(f"--out {page}: this user may not write there")
+
+
+def _check_conf(settings: tuple[str, ...]) -> None:
+    for text in settings:
+        if "=" not in text:
+            raise Refused(f"--conf {text}: NAME=VALUE is wanted", WRONG_USAGE)
