@@ -71,6 +71,7 @@ HOOKS: Mapping[Part, _Table] = {
             "on_unknown_message(body,message) on_invalid_task(body,message,exc) "
             "on_decode_error(message,exc) connection_errors channel_errors call_soon(p) timer hub pool"
         ),
+        "celery.worker.worker:WorkController": "_process_task(req)",
         "celery.worker.state": "active_requests reserved_requests task_ready(request)",
         # Marking functions before any app makes a task of them (guard.py, plugin.py, task.py).
         "celery.app.base:Celery": "_tasks on_after_finalize",
@@ -136,7 +137,7 @@ HOOKS: Mapping[Part, _Table] = {
     },
     Part.RECONNECT: {  # worker/processes.py
         "celery.concurrency.asynpool:AsynPool": "_fileno_to_outq handle_result_event _cache _sentinel_poll",
-        "billiard.pool:ApplyResult": "_accepted ready()",
+        "billiard.pool:ApplyResult": "_accept_callback _accepted ready()",
     },
 }
 

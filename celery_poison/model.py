@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
 from celery_poison.causes import NO_EVIDENCE, Evidence, describe
+from celery_poison.headers import known_as
 from celery_poison.states import State
 
 
@@ -140,14 +141,14 @@ class Start(NamedTuple):
         **known: Any,
     ) -> Self:
         """Make a start; what is left out is not known, or does not matter to whom it is told."""
-        return cls(phase.value, token, worker, id=id, task=task, diverts=int(diverts), **known)
+        return cls(phase.value, token, worker, id=known_as(id), task=task, diverts=int(diverts), **known)
 
     @classmethod
     def decode(cls, raw: bytes | str) -> Self:
         return cls(*json.loads(raw))
 
     def encode(self) -> bytes:
-        return _compact(self).encode()
+        return _compact(self).encode("utf-8", "backslashreplace")
 
     @property
     def limits(self) -> Limits:

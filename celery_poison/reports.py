@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from celery_poison.headers import known_as
+
 #: Version of the schema.
 SCHEMA = 1
 #: Bytes up to which a body is part of a report.
@@ -73,9 +75,9 @@ class ReportedMessage:
         """
         raw = body.encode("utf-8", "replace") if isinstance(body, str) else bytes(body)
         told: dict[str, Any] = {
-            "id": str(headers.get("id") or ""),
-            "task": str(headers.get("task") or ""),
-            "root_id": str(headers.get("root_id") or ""),
+            "id": known_as(headers.get("id") or ""),
+            "task": known_as(headers.get("task") or ""),
+            "root_id": known_as(headers.get("root_id") or ""),
             "retries": headers.get("retries") if isinstance(headers.get("retries"), int) else 0,
             "content_type": content_type,
             "payload_bytes": len(raw),

@@ -49,6 +49,7 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
         ConfigurationError: a Sentinel URL without a ``master_name``, or a URL that makes no sense.
     """
     timeouts: dict[str, Any] = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_timeout": ANSWER_TIMEOUT}
+    timeouts["encoding_errors"] = "backslashreplace"  # anybody may send half a surrogate pair, as JSON can
     if url.startswith("sentinel://"):
         return _open_sentinel(url, dict(options or {}), timeouts)
     # Of several brokers to fail over to, the first holds the ledger; Celery spells some options its way.
@@ -116,6 +117,8 @@ def clear_errors(doing: str) -> Iterator[None]:
     except redis.exceptions.ResponseError as error:
         told = [why for text, why in _REFUSALS.items() if text in str(error)] or ["refuses the command"]
         raise LedgerUnavailable(f"{doing}: Redis {told[0]}: {error}") from error
+    except redis.exceptions.DataError:
+        raise  # no matter of Redis: a value that it cannot be given
     except REDIS_ERRORS as error:
         # The text of connection errors names host and port, never credentials.
         raise LedgerUnavailable(f"{doing}: Redis is not reachable: {error}") from error

@@ -260,6 +260,8 @@ def _word(value: Any) -> Any:
     """Return a value as scripts take it."""
     if isinstance(value, Start):
         return value.encode()
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace")
     return "" if value is None else int(value) if isinstance(value, bool) else value
 
 

@@ -151,6 +151,7 @@ class GuardStep(bootsteps.ConsumerStep):
         except PoisonError as error:
             sys.exit(f"celery_poison: {error}")
         self._worker = ours
+        ours.unprocessable.stand_before_pool(consumer)
         self._dispatcher = consumer.on_task_request = ours.dispatcher(consumer)
         ours.unprocessable.hook_into(consumer)
         update = consumer.update_strategies

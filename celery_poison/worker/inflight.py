@@ -17,15 +17,18 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from celery.utils.log import get_logger
 from celery.worker.state import active_requests
 
-from celery_poison.errors import StaleDelivery
+from celery_poison.errors import LedgerUnavailable, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.model import Ended, Phase, Start
+
+logger = get_logger("celery_poison")
 
 #: Ended starts that are remembered, and that a Redis is told again which may have forgotten them: a copy
 #: comes back within seconds or not at all.
@@ -56,6 +59,11 @@ class InFlight:
     def went_to_pool(self, token: str, request: Any) -> None:
         self._let_in.discard(token)
         self._in_pool[token] = request
+
+    def went_nowhere(self, token: str) -> None:
+        """The pool did not take it."""
+        self._in_pool.pop(token, None)
+        self._let_in.discard(token)
 
     def tags_in_use(self) -> set[str]:
         """Return the delivery tags of what has begun, or whose fate is being decided; from any thread."""
@@ -221,8 +229,15 @@ class DeferredCleanup:
             self._missed.extend(self._forget(self._waiting, horizon if everything else min(now, heard_until)))
             while self._missed:  # lost, late, or ended for dead by a monitor
                 end = self._missed[0]
-                with suppress(StaleDelivery):  # it has a new owner, as the journal says by now
+                try:
                     self._ledger.survived(end.mid, end.token, end.id)
+                except StaleDelivery:
+                    pass  # it has a new owner, as the journal says by now
+                except LedgerUnavailable:
+                    raise
+                except Exception as error:
+                    self._set_aside(self._missed.popleft(), error)
+                    continue
                 self._late.append(self._missed.popleft()._replace(due=time.monotonic() + DELAY))
             if everything:
                 self.missing += len(self._late)
@@ -247,7 +262,24 @@ class DeferredCleanup:
                 batch.append(line.popleft())
             try:
                 missing = self._ledger.clean_up((end.mid, end.token) for end in batch)
-            except BaseException:
+            except LedgerUnavailable:
                 line.extendleft(reversed(batch))
                 raise
+            except Exception:
+                missing = self._one_by_one(batch)
             yield from (batch[number] for number in missing)
+
+    def _one_by_one(self, batch: Sequence[Acknowledged]) -> Iterator[int]:
+        """Forget each for itself: what is wrong with one must not keep the others on record."""
+        for number, end in enumerate(batch):
+            try:
+                yield from (number for _ in self._ledger.clean_up([(end.mid, end.token)]))
+            except LedgerUnavailable:
+                self._missed.extend(batch[number:])  # looked at once more, as what may only be late
+                raise
+            except Exception as error:
+                self._set_aside(end, error)
+
+    def _set_aside(self, end: Acknowledged, error: Exception) -> None:
+        self.missing += 1
+        logger.error("celery_poison: a start of %s stays on record", end.task, exc_info=error)

@@ -22,6 +22,7 @@ from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.decide import Disposition, Settlement, convict
 from celery_poison.errors import StaleDelivery
 from celery_poison.failures import Failure
+from celery_poison.headers import known_as
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import RecordedEnd
 from celery_poison.ledger.queries import Queries
@@ -238,7 +239,7 @@ class Outcomes:
             final: nothing more comes of its task.
             copy: a copy of the message comes, or may: it is recognised by this start.
         """
-        end = Acknowledged(0.0, ticket.mid, ticket.token, request.id, request.type)
+        end = Acknowledged(0.0, ticket.mid, ticket.token, known_as(request.id), request.type)
         if rejoins_before(ticket.token) < self.me.rejoins:
             keep_for = FOR_A_COPY if copy else self.settings.activation_interval
             self.deferred_cleanup.keep([end], keep_for)  # nobody recovers this former life any more
@@ -251,7 +252,7 @@ class Outcomes:
         if copy:
             self.resync.keep(end)
         else:  # a little later, since the acknowledgement may be lost with its connection
-            self.deferred_cleanup.add(ticket.mid, ticket.token, request.id, request.type)
+            self.deferred_cleanup.add(ticket.mid, ticket.token, known_as(request.id), request.type)
         if _has_history(request):
             over = time.monotonic() + 3 * self.settings.activation_interval
             acquittal = ticket.mid, request.start(), final
@@ -327,7 +328,7 @@ class Outcomes:
         start = request.start()
         start = start._replace(worker=self.recorder.worker_of(start.token))
         try:
-            self.ledger.survived(request.mid, start.token, request.id, start if lost else None)
+            self.ledger.survived(request.mid, start.token, start.id, start if lost else None)
         except StaleDelivery as error:
             logger.error("celery_poison: %s counts for nothing: %s", request.humaninfo(), error)
             return False

@@ -146,6 +146,16 @@ def _flush(inner: Any, flush: Callable[[], object]) -> None:
             inner._cache[number] = job
 
 
+def forget_unsent(pool: Any, request: Any) -> None:
+    """Take out of a pool what it could not pass on to a process: it would wait for that at its end."""
+    cache = getattr(getattr(pool, "_pool", None), "_cache", None)
+    if not isinstance(cache, dict):
+        return
+    for number, job in [*cache.items()]:
+        if getattr(job, "_accept_callback", None) == request.on_accepted:
+            del cache[number]
+
+
 def hear_of_begun(consumer: Any) -> None:
     """Read what the processes of a pool have said: a task that has begun is not given back.
 

@@ -151,7 +151,7 @@ def note_delivery(
         mid=mid_of(headers),
         policy=policy,
         start=Start.of(  # on record until it runs
-            *(token, worker, str(headers["id"]), headers["task"]),
+            *(token, worker, headers["id"], headers["task"]),
             queue=home_of(message),
             phase=Phase.CLAIMED,
             pid=pid,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from celery_poison.headers import known_as
 from celery_poison.ledger.journal import FIELDS, SCHEMA_VERSION
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.scripts import script
@@ -299,11 +300,12 @@ class Recorder:
         traits = UNKNOWN if given is None else traits_of(given, task, self.secret, asks_user=asks_user)
         memory = "" if given is None else peak_memory_kb()
         told = (
-            *(id, ticket.mid, ticket.token, task, ticket.queue, self.worker_of(ticket.token), os.getpid()),
+            *(known_as(id), ticket.mid, ticket.token, task, ticket.queue),
+            *(self.worker_of(ticket.token), os.getpid()),
             *(outcome, ticket.attempt.deliveries, int(runtime * 1000), note, ticket.payload_bytes, memory),
             *traits,
         )
-        entry = self._entry % tuple([bulk(str(word).encode()) for word in told])
+        entry = self._entry % tuple([bulk(str(word).encode("utf-8", "backslashreplace")) for word in told])
         return self._writer.send(self._multi + mark + entry + with_it + _EXEC)
 
     def open_attempt(self, ticket: Ticket, request: Mapping[str, Any], body: Any, content_type: Any) -> None:

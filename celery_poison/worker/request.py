@@ -93,13 +93,22 @@ class GuardedRequest(SentRequest):
         kept: Failure | None = getattr(exc_info, KEPT, None)
         self._failure = kept and kept._replace(traceback=str(exc_info.traceback))
         try:
-            if self._settle_run(error):
+            if self._is_settled_by_us(error):
                 return None
             return super().on_failure(exc_info, send_failed_event, return_ok)
         finally:
             if self._case is not None:  # everybody has heard of the failure now, as in Celery
                 self.needs.outcomes.carry_out(self._case)
             self._left_pool(read_end(error)[0])
+
+    def _is_settled_by_us(self, error: BaseException) -> bool:
+        """Whether what becomes of a run is our affair; of what we cannot settle Celery makes what it can."""
+        try:
+            return self._settle_run(error)
+        except Exception as ours:
+            self.needs.complain(ours)
+            self.stage = Stage.LOST
+            return False
 
     def _settle_run(self, error: BaseException) -> bool:
         """Do what becomes of a run that ended with ``error``; False when Celery is to go on with it."""
@@ -187,6 +196,13 @@ class GuardedRequest(SentRequest):
             self.needs.endpoints.ended(self.consumed_from, self, end)
         if not self.diverts:
             self._settle()
+
+    def went_nowhere(self) -> None:
+        """The pool did not take it: nothing is left of its way there; others decide what becomes of it."""
+        if self._ticket is not None:
+            self.needs.inflight.went_nowhere(self._ticket.token)
+            self.needs.endpoints.ended(self.consumed_from, self, End.REVOKED)
+        self._enter(Stage.SETTLED)
 
     def terminate(self, pool: Any, signal: Any = None) -> None:
         with suppress(NotImplementedError):  # solo and threads: it can only be waited for

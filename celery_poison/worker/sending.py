@@ -6,7 +6,7 @@ drawing against ``WAYS``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -49,6 +49,7 @@ class RequestNeeds:
         policies: task name -> (policy, whether it diverts).
         pauses: what is paused.
         endpoints: what this worker suspended by itself.
+        complain: is told of our own errors.
         contained: whether tasks share this process.
     """
 
@@ -66,6 +67,7 @@ class RequestNeeds:
     exits: Exits
     outcomes: Outcomes
     attempts: Attempts
+    complain: Callable[[Exception], object]
     contained: bool
 
 
@@ -291,6 +293,9 @@ class SentRequest(Request):
         delivery.start = delivery.start.in_phase(Phase.RUNNING)
         start = delivery.start
         return Ticket(delivery.mid, start.token, start.queue, attempt_of(delivery), start.payload_bytes)
+
+    def went_nowhere(self) -> None:
+        """The pool did not take it."""
 
     def _stop_if_blocked(self) -> None:
         """Raise TaskRevokedError to Celery if it may not go to the pool after all."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pickle import PickleError
 from traceback import walk_tb
 from typing import Any
 
@@ -17,6 +18,7 @@ from celery.app.task import Context
 from celery.exceptions import InvalidTaskError
 from celery.utils.log import get_logger
 from celery.utils.time import maybe_iso8601, maybe_make_aware, timezone
+from celery.worker import state
 from kombu.asynchronous.timer import to_timestamp
 
 from celery_poison import causes
@@ -31,14 +33,21 @@ from celery_poison.settings import Settings
 from celery_poison.text import clean
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.lease import Incarnation
+from celery_poison.worker.processes import forget_unsent
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import size_of
+from celery_poison.worker.sending import SentRequest
 from celery_poison.worker.threads import Background, EventLoop
 
 logger = get_logger("celery_poison")
 
 #: Characters of an error that a reason tells.
 _LENGTH = 200
+
+#: What is raised where a message is not what it should be.
+GARBAGE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, PickleError)
+#: Seconds that no timer can be set to.
+_FOR_EVER = 1e9
 
 #: What Celery does with such a message.
 Drop = Callable[[], object]
@@ -117,8 +126,11 @@ class Unprocessable:
             return handler
 
         def receive(message: Any) -> Any:
-            if message.headers.get("eta") is not None and (fault := self._fault_of_eta(message)):
+            headers = message.headers
+            if headers.get("eta") is not None and (fault := self._fault_of_eta(message)):
                 return self._take(causes.MALFORMED, message, fault, partial(self._refuse, message, fault))
+            if fault := _fault_of(headers):
+                return self._take(causes.MALFORMED, message, fault, message.reject)
             try:
                 return handler(message)
             except Exception as error:
@@ -133,11 +145,53 @@ class Unprocessable:
 
         return receive
 
-    def _is_to_blame(self, message: Any, error: Exception) -> bool:
-        """Whether an error came of the message, and not of a lost connection or of who was to run it."""
+    def stand_before_pool(self, consumer: Any) -> None:
+        """Stand in for what gives a request to the pool: not every one can be given to it.
+
+        Plain Celery ends there. It is called by whoever gives a place in the pool back, too, and would fail
+        that one.
+        """
+        if self.settings.observe_only or not self.settings.keep_unprocessable:
+            return
+        controller = consumer.controller
+        send = controller._process_task
+
+        def send_or_keep(request: Any) -> Any:
+            try:
+                return send(request)
+            except GARBAGE as error:
+                if self._is_foreign(error):
+                    raise
+                if request.time_start is None:
+                    self._take_back(request, error)
+                else:  # solo has run it meanwhile: other pools log what cannot be told of an end
+                    logger.exception("celery_poison: the end of %s cannot be told", clean(request.id))
+
+        controller._process_task = send_or_keep
+        if consumer.on_task_request == send:  # nobody waits there for a place in the pool
+            consumer.on_task_request = send_or_keep
+
+    def _take_back(self, request: Any, error: Exception) -> None:
+        """Keep what no pool takes; its place there and its prefetch credit are free again."""
+        consumer = self.loop.consumer
+        forget_unsent(consumer.pool, request)
+        state.task_ready(request)
+        semaphore = getattr(consumer.controller, "semaphore", None)
+        if semaphore is not None:
+            self.loop.call_in_loop(semaphore.release)
+        if isinstance(request, SentRequest):
+            request.went_nowhere()
+        self._take(causes.MALFORMED, request.message, error, request.message.reject)
+
+    def _is_foreign(self, error: Exception) -> bool:
+        """Whether an error tells of a lost connection, or of memory, and of no message."""
         consumer = self.loop.consumer
         lost = *consumer.connection_errors, *consumer.channel_errors, MemoryError
-        if isinstance(error, lost) and not isinstance(error, KeyError):
+        return isinstance(error, lost) and not isinstance(error, KeyError)
+
+    def _is_to_blame(self, message: Any, error: Exception) -> bool:
+        """Whether an error came of the message, and not of a lost connection or of who was to run it."""
+        if self._is_foreign(error):
             return False
         passed = (frame.f_code for frame, _ in walk_tb(error.__traceback__))
         # Whatever came as far as what every request passes was no garbage.
@@ -261,6 +315,23 @@ class Unprocessable:
         finally:
             if not message.acknowledged:
                 message.ack_log_error(logger, self.loop.consumer.connection_errors)
+
+
+def _fault_of(headers: Any) -> InvalidTaskError | None:
+    """Return what Celery trips over in its own loop, long after it has taken the message."""
+    limits, shadow = headers.get("timelimit"), headers.get("shadow")
+    if limits and not _are_limits(limits):
+        return InvalidTaskError(f"invalid timelimit value {limits!r:.50}")
+    if isinstance(shadow, (list, dict)):  # it counts tasks by their names
+        return InvalidTaskError(f"invalid shadow value {shadow!r:.50}")
+    return None
+
+
+def _are_limits(found: Any) -> bool:
+    """Whether the pool can hold a task to these limits: it compares them long after it has taken the task."""
+    if not isinstance(found, (list, tuple)) or len(found) != 2:
+        return False
+    return all(each is None or (isinstance(each, (int, float)) and 0 <= each < _FOR_EVER) for each in found)
 
 
 def _raise(error: BaseException) -> None:

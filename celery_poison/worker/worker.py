@@ -271,6 +271,7 @@ class Worker:
             exits=self.exits,
             outcomes=self._outcomes,
             attempts=Attempts(self._errors, self._background, self._policies),
+            complain=self.complain,
             contained=self._pool.contained,
         )
 

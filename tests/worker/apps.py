@@ -182,7 +182,21 @@ def register_more(app: Celery) -> None:  # noqa: C901 - a list of tasks, not a d
 
     @app.task(bind=True, shared=False, name="fleet.told")
     def told(self: Any, *args: Any) -> None:
-        here().leave("told", self.request.id, "start")
+        here().leave("told", str(self.request.id), "start", args[0] if args else None)
+
+    @guarded
+    @app.task(bind=True, shared=False, name="fleet.counted")
+    def counted(self: Any, *args: Any, **named: Any) -> None:
+        here().leave("counted", "", "start", args[0] if args else None)
+
+    @guarded(max_failures=2)
+    @app.task(bind=True, shared=False, name="fleet.says")
+    def says(self: Any, how: str, words: str) -> str:
+        if self.request.poison.failures:
+            return words
+        if how == "raises":
+            raise ValueError(words)
+        return getattr(self, how)(words)
 
     @guarded(max_payload_bytes=1000)
     @app.task(bind=True, shared=False, name="fleet.small")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,7 @@ class Site:
         self._loop.consumer = self._celerys = self._consumer()
         self.unprocessable = self._unprocessable()
         self.unprocessable.hook_into(self._celerys)
+        self.unprocessable.stand_before_pool(self._celerys)
         self._celerys.update_strategies()
         handler = self.unprocessable.around(self._celerys.create_task_handler())
         consumer = KombuConsumer(
@@ -85,7 +87,7 @@ class Site:
             "restart_count": 0,
             "hub": None,
             "pool": SimpleNamespace(apply_async=None),
-            "controller": SimpleNamespace(state=SimpleNamespace(revoked=set())),
+            "controller": SimpleNamespace(state=SimpleNamespace(revoked=set()), _process_task=self._request),
             "timer": SimpleNamespace(call_at=lambda eta, call, args, **options: self._request(*args)),
             "qos": SimpleNamespace(increment_eventually=lambda: None),
             "task_buckets": {"fuzz.task": None},
@@ -98,6 +100,9 @@ class Site:
         return consumer
 
     def _request(self, request: Request) -> None:
+        """Do with a request what a pool of processes does."""
+        hard, soft = request.time_limits
+        assert request.revoked() or pickle.dumps((request.request_dict, request.body, hard, soft))
         self.requested.append(request)
         request.message.ack()
 

@@ -154,3 +154,17 @@ def test_NEW_9_a_copy_of_what_had_come_twice_before_is_recognised_for_a_while_af
     assert (found.start, found.ended) == (start, Ended.DONE), "a copy that comes now has ended here"
     deferred_cleanup.clean_up()
     assert on_record(ledger) == (0, 0)
+
+
+def test_one_that_cannot_be_forgotten_is_counted_and_keeps_no_other_on_record(
+    ledger: Ledger, deferred_cleanup: DeferredCleanup
+) -> None:
+    refused: Any = ("no", "word")  # redis-py refuses it, before anything is sent
+    acknowledge(deferred_cleanup, 1)
+    deferred_cleanup.add(refused, "b.2", "id2", "t")
+    acknowledge(deferred_cleanup, 3)
+    arrive(ledger, 1, 3)
+    deferred_cleanup.clean_up()
+    assert on_record(ledger) == (0, 0) and deferred_cleanup.missing == 1
+    deferred_cleanup.clean_up()
+    assert deferred_cleanup.missing == 1, "it is counted once"

@@ -14,11 +14,15 @@ from hypothesis import strategies as st
 
 from celery_poison import Quarantine
 from celery_poison.broker.sealed import ITEM
+from celery_poison.headers import OURS
 from celery_poison.quarantine.body import preview
+from tests import sampled
+from tests.worker.envelopes import BODIES, CELERYS, KINDS, nested
 from tests.worker.receiving import Site
 
-#: How many messages; 2,000 take about a minute.
-EXAMPLES = int(os.environ.get("POISON_FUZZ_EXAMPLES", "150"))
+#: How many messages, as always and with ``tox -e matrix``; 2,000 take about a minute.
+FEW = int(os.environ.get("POISON_FUZZ_EXAMPLES", "150"))
+MANY = 20_000
 
 GONE = "gone"
 CALL = '[[], {}, {"callbacks": null, "errbacks": null, "chain": null, "chord": null}]'
@@ -33,7 +37,8 @@ _json = st.recursive(
 
 #: field of a message, or of its headers or properties -> values that somebody may have meant.
 _MEANT: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
-    ("body",): st.sampled_from(["[[1], {}, null]", "[]", "null", "[[], {}]", '{"task": "fuzz.task"}', "{"])
+    ("body",): st.sampled_from([body.decode("latin-1").replace("%d", "1") for body in BODIES.values()])
+    | st.sampled_from(["[[1], {}, null]", "[]", "null", "[[], {}]", '{"task": "fuzz.task"}', "{"])
     | _text,
     ("content-type",): st.sampled_from(["application/x-python-serialize", "text/plain", "application/data"]),
     ("content-encoding",): st.sampled_from(["utf-8", "binary", "latin-1"]),
@@ -54,9 +59,11 @@ _MEANT: dict[tuple[str, ...], st.SearchStrategy[Any]] = {
     ("properties", "body_encoding"): st.just("base64"),
     ("properties", "delivery_info"): st.just({"redelivered": True}),
 }
+#: Half surrogate pairs, which are good JSON; lists in each other; and what is too long to be a name.
+_odd = st.sampled_from([*KINDS.values(), "\ud800", "a\udcff", nested(200), "x" * 5000])
 _changes = st.sampled_from([*_MEANT]).flatmap(
-    lambda path: st.tuples(st.just(path), _MEANT[path] | _json | st.just(GONE))
-)
+    lambda path: st.tuples(st.just(path), _MEANT[path] | _json | _odd | st.just(GONE))
+) | st.tuples(st.sampled_from([("headers", name) for name in (*CELERYS, *OURS)]), _json | _odd)
 
 
 def _changed(changes: list[tuple[tuple[str, ...], Any]], number: int) -> bytes:
@@ -95,15 +102,16 @@ def _is_told(quarantine: Quarantine, mid: str) -> None:
     assert [*preview(detail.stored)]
 
 
-def test_NEW_5_whatever_is_received_is_a_request_or_is_kept(
-    site: Site, request: pytest.FixtureRequest
+@pytest.mark.parametrize("examples", sampled([FEW], [MANY]))
+def test_NEW_5_whatever_is_received_reaches_a_pool_or_is_kept(
+    site: Site, request: pytest.FixtureRequest, examples: int
 ) -> None:
     # Logs quote what cannot be encoded, and pytest-xdist ends when it is to carry that.
     logging.disable(logging.CRITICAL)
     request.addfinalizer(lambda: logging.disable(logging.NOTSET))
     quarantine = Quarantine(site.app)
 
-    @settings(max_examples=EXAMPLES, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=examples, suppress_health_check=[*HealthCheck])
     @example(b"")
     @example(b'{"properties": {}, "headers": {"task": "fuzz.task", "id": "i"}, "body": "[[], {}, {}]"}')
     @example(b'{"properties": {}, "body": "\\ud800", "content-type": "application/json"}')
