@@ -47,9 +47,9 @@ class TcpProxy(Running):
         """Keep all connections and accept new ones, but forward nothing, not even that one was closed."""
         self._flowing.clear()
 
-    def slow_down(self) -> None:
-        """Hold everything that is sent from now on for 0.1 s."""
-        self.delay = 0.1
+    def slow_down(self, seconds: float = 0.1) -> None:
+        """Hold everything that is sent from now on for a moment."""
+        self.delay = seconds
 
     def heal(self) -> None:
         """Accept and forward again, at once. What was sent while frozen is delivered, in order."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from shutil import get_terminal_size
-from typing import Any
+from typing import IO, Any
 
 import click
 from kombu.utils import json as kombu_json
 
 from celery_poison import causes
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.private_files import open_private
 from celery_poison.text import clean, duration, short
 
 #: Rows of a table, where nobody says how many; JSON has no such limit.
@@ -142,3 +144,19 @@ def answer_records(records: Sequence[MessageRecord], now: float, empty: str) -> 
         return (*cells, record.state) if several else cells
 
     answer_table(records, headings, row, empty, fit=True)
+
+
+def private_file(ctx: click.Context, option: click.Parameter, path: str) -> IO[str]:
+    """Open what an option names, to be written by this user alone; ``-`` is standard output.
+
+    Raises:
+        click.BadParameter: it is a link, no file, or somebody else's.
+    """
+    if path == "-":
+        return sys.stdout
+    try:
+        file = os.fdopen(open_private(path, os.O_WRONLY | os.O_TRUNC), "w", encoding="utf-8")
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror or error}") from None
+    ctx.call_on_close(file.close)
+    return file

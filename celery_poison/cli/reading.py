@@ -14,7 +14,15 @@ from celery import Celery
 from kombu.utils.json import dumps
 
 from celery_poison import causes
-from celery_poison.cli.output import ROWS, answer_records, answer_table, print_json, print_rows, wants_json
+from celery_poison.cli.output import (
+    ROWS,
+    answer_records,
+    answer_table,
+    print_json,
+    print_rows,
+    private_file,
+    wants_json,
+)
 from celery_poison.cli.session import app_of, filter_options, json_option, open_quarantine, verb
 from celery_poison.ledger.journal import Extent
 from celery_poison.model import MessageRecord
@@ -337,7 +345,7 @@ def _entry_id(ctx: click.Context, option: click.Parameter, value: str) -> str:
     click.option(
         "--after", callback=_entry_id, default="", metavar="ID", help="Only what came after this entry."
     ),
-    click.option("--output", type=click.File("w", encoding="utf-8"), default="-", help="A file, not stdout."),
+    click.option("--output", callback=private_file, metavar="FILE", default="-", help="A file, not stdout."),
     group=journal,
 )
 def export(ctx: click.Context, after: str, output: IO[str]) -> None:

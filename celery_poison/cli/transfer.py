@@ -19,7 +19,7 @@ from celery_poison.cli.acts import (
     of_quarantine,
     say_refusals,
 )
-from celery_poison.cli.output import print_json, wants_json
+from celery_poison.cli.output import print_json, private_file, wants_json
 from celery_poison.cli.reading import whole
 from celery_poison.cli.session import REFUSED, json_option, open_quarantine, seconds, verb, who_options
 from celery_poison.quarantine.story import Detail
@@ -29,7 +29,7 @@ from celery_poison.text import count_of
 
 @verb(
     *of_quarantine,
-    click.option("--output", type=click.File("w", encoding="ascii"), default="-", help="A file, not stdout."),
+    click.option("--output", callback=private_file, metavar="FILE", default="-", help="A file, not stdout."),
 )
 def export(ctx: click.Context, output: IO[str], **options: Any) -> None:
     """Write messages in quarantine, each with its body: one JSON object in each line. Nothing changes.

@@ -30,6 +30,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, MessageRecord, Parked, ParkingState
 from celery_poison.quarantine.body import BodyBroken, BodyRefused
 from celery_poison.quarantine.given_up import line_of
+from celery_poison.quarantine.private_files import open_private
 from celery_poison.quarantine.service import canvas_in
 from celery_poison.quarantine.stored import (
     PublishRefused,
@@ -307,7 +308,7 @@ class Retention:
         """Append to the file of today, which only its owner can read, and wait for the disk."""
         day = datetime.now(UTC).date().isoformat()
         path = os.path.join(self._directory or "", f"{self._name}-{day}.jsonl")
-        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        number = open_private(path, os.O_RDWR | os.O_APPEND)
         with open(number, "r+b") as file:
             size = file.seek(0, os.SEEK_END)
             if size:

@@ -6,6 +6,7 @@ URL or a function that process is this file, of the standard library alone.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from contextlib import suppress
 from importlib import import_module
 from tempfile import TemporaryFile
 from typing import IO, Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 #: Seconds that telling one receiver may take, and those of them that a server may take for each answer.
 LIMIT, PATIENCE = 10.0, 8.0
@@ -112,7 +113,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _post(url: str, payload: Any) -> None:
-    headers = {"Content-Type": "application/json", "User-Agent": "celery-poison"}
+    headers, parts = {"Content-Type": "application/json", "User-Agent": "celery-poison"}, urlsplit(url)
+    if parts.username is not None:  # urllib takes that for a part of the host's name
+        secret = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        headers["Authorization"] = f"Basic {base64.b64encode(secret).decode()}"
+        url = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     request = urllib.request.Request(url, json.dumps(payload).encode(), headers)
     try:
         urllib.request.build_opener(_NoRedirects).open(request, timeout=PATIENCE).close()

@@ -146,6 +146,13 @@ def _foreign(headers: Mapping[str, str], host: str) -> str:
     if site is not None and site != "same-origin":
         return "Cross-site request forbidden"
     origin = headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and _host_of(origin) != host:
         return "Cross-origin request forbidden"
     return ""
+
+
+def _host_of(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # as http://[
+        return ""

@@ -18,6 +18,8 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import redis
 import redis.sentinel
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from celery_poison.errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
 from celery_poison.ledger.keys import Keys
@@ -48,6 +50,7 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
     Raises:
         ConfigurationError: a Sentinel URL without a ``master_name``, or a URL that makes no sense.
     """
+    _check_ports(url)
     timeouts: dict[str, Any] = {"socket_connect_timeout": CONNECT_TIMEOUT, "socket_timeout": ANSWER_TIMEOUT}
     timeouts["encoding_errors"] = "backslashreplace"  # anybody may send half a surrogate pair, as JSON can
     if url.startswith("sentinel://"):
@@ -61,6 +64,24 @@ def open_redis(url: str, options: Mapping[str, Any] | None = None) -> redis.Redi
         return redis.Redis.from_url(url, **timeouts, **tls)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"poison_redis_url: {error}") from None
+
+
+def _check_ports(url: str) -> None:
+    """Raise ConfigurationError where a URL ends before its host does."""
+    for part in url.split(";"):
+        try:
+            urlsplit(part).port  # noqa: B018
+        except ValueError:
+            raise ConfigurationError(
+                "poison_redis_url (or the URL of the broker or backend that stands in for it): its host"
+                " or port cannot be read. In a user or password write / as %2F, ? as %3F, # as %23, @ as %40"
+            ) from None
+
+
+def ask_once(client: redis.Redis) -> redis.Redis:
+    """Have a client wait for one answer and no longer; a connection that broke unnoticed is opened anew."""
+    client.set_retry(Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)))
+    return client
 
 
 def _open_sentinel(url: str, options: dict[str, Any], timeouts: dict[str, float]) -> redis.Redis:

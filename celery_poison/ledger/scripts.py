@@ -71,7 +71,7 @@ class Script:
     def values_of(self, known: Mapping[str, Any], rest: Sequence[Any] | None = None) -> list[Any]:
         """Return its arguments, in their order; ``rest`` is a list that stands for the last one."""
         fixed = self.arguments if rest is None else self.arguments[:-1]
-        return [*(_word(known[word]) for word in fixed), *([] if rest is None else rest or [""])]
+        return [*(_named(word, known[word]) for word in fixed), *([] if rest is None else rest or [""])]
 
     def _declared(self, text: str, kind: str) -> list[str]:
         rows = [(int(n), word) for k, n, word in _HEADER.findall(text) if k == kind]
@@ -233,10 +233,10 @@ class Caller:
         own_keys = tuple(word for word in wanted.keys if word in calls[0][0])
         own = tuple(word for word in wanted.arguments if word in calls[0][1])
         keys = [self._fixed[word] for word in wanted.keys if word not in own_keys]
-        values = [_word(common[word]) for word in wanted.arguments if word not in own]
+        values = [_named(word, common[word]) for word in wanted.arguments if word not in own]
         for keys_of_one, values_of_one in calls:
             keys += [keys_of_one[word] for word in own_keys]
-            values += [_word(values_of_one[word]) for word in own]
+            values += [_named(word, values_of_one[word]) for word in own]
         with clear_errors(name):
             reply = self._registered(batch(name, own_keys, own, as_text))(keys=keys, args=values)
         replies = json.loads(reply.decode("utf-8", "replace")) if as_text else reply
@@ -254,6 +254,16 @@ class Caller:
 
     def _of(self, mid: str, id: str) -> dict[str, str]:
         return {"lineage": self.keys.lineage(id), "message": self.keys.message(mid)}
+
+
+#: What people and programs say, and how many characters of it are kept.
+_SAID, LONGEST = frozenset({"note", "reason", "actor", "said"}), 2000
+
+
+def _named(name: str, value: Any) -> Any:
+    if name in _SAID and isinstance(value, str) and len(value) > LONGEST:
+        value = f"{value[: LONGEST - 1]}…"
+    return _word(value)
 
 
 def _word(value: Any) -> Any:

@@ -40,6 +40,8 @@ NUMBER_FIELDS = (
 AGE = "age"
 GROUP = "group"
 TEXT = "text"
+#: Characters and words of a filter: matching a pattern takes the square of its length.
+LONGEST, MOST_WORDS = 1000, 50
 #: Seconds of a unit of time, as people write it.
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 #: What :meth:`Filter.search` looks for a word in: fields of few different values, and of many.
@@ -141,10 +143,12 @@ class Filter:
         """Read conditions separated by blanks or given apart.
 
         Raises:
-            BadFilter: see there; also an empty text, which would otherwise choose everything.
+            BadFilter: see there; also a text that is too long, or empty: that would choose everything.
         """
         try:
-            return cls(tuple(Condition.parse(word) for text in texts for word in _words(text)))
+            words = [word for text in texts for word in _words(text)]
+            _check_length("", words)
+            return cls(tuple(map(Condition.parse, words)))
         except ValueError as error:  # shlex: a quotation without an end
             raise BadFilter(f"{' '.join(texts)!r}: {error}") from None
 
@@ -161,6 +165,7 @@ class Filter:
             words = _words(text)
         except ValueError:
             words = text.split()
+            _check_length(text, words)
         return cls(
             tuple(Condition.parse(w) if _CONDITION.match(w) else Condition(TEXT, "=", w) for w in words)
         )
@@ -196,10 +201,19 @@ class Filter:
 
 
 def _words(text: str) -> list[str]:
+    _check_length(text, ())
     words = shlex.split(text)
+    _check_length(text, words)
     if not words:
         raise BadFilter("an empty filter: write field=value, for example task=shop.render")
     return words
+
+
+def _check_length(text: str, words: Sequence[str]) -> None:
+    if len(text) > LONGEST:
+        raise BadFilter(f"a filter of {len(text)} characters: {LONGEST} are read at most")
+    if len(words) > MOST_WORDS:
+        raise BadFilter(f"a filter of {len(words)} words: {MOST_WORDS} are read at most")
 
 
 class By(StrEnum):

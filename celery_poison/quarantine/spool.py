@@ -23,12 +23,15 @@ from celery_poison.destinations import Route
 from celery_poison.errors import ConfigurationError, IllegalTransition, StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.model import Start
+from celery_poison.quarantine.private_files import open_private
 from celery_poison.text import count_of
 
 logger = get_logger("celery_poison")
 
 #: How the names of files end: a message; being written; nothing that can be read.
 _MESSAGE, _PART, _BROKEN = ".json", ".part", ".broken"
+#: What a message is called; other files are somebody else's.
+_NAME = "[0-9a-f]" * 32
 
 
 class Spooled(NamedTuple):
@@ -81,7 +84,7 @@ class Spool:
         name = hashlib.sha256(message.mid.encode("utf-8", "replace")).hexdigest()[:32]
         part = self.path / f"{name}.{os.getpid()}{_PART}"
         try:
-            with open(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+            with open(open_private(part, os.O_WRONLY | os.O_TRUNC), "wb") as file:
                 file.write(message.encode())
                 file.flush()
                 os.fsync(file.fileno())
@@ -104,7 +107,7 @@ class Spool:
         """
         for file in self._files():
             try:
-                message = Spooled.decode(file.read_bytes())
+                message = Spooled.decode(_read(file))
             except FileNotFoundError:
                 continue  # another worker was faster
             except Exception:
@@ -126,15 +129,20 @@ class Spool:
 
     def count(self) -> int:
         """Return how many messages are here, and files that nobody can read."""
-        return len(self._files()) + len([*self.path.glob(f"*{_BROKEN}")])
+        return len(self._files()) + len([*self.path.glob(f"{_NAME}{_BROKEN}")])
 
     def _files(self) -> list[Path]:
-        return sorted(self.path.glob(f"*{_MESSAGE}"))
+        return sorted(self.path.glob(f"{_NAME}{_MESSAGE}"))
 
     def _set_aside(self, file: Path) -> None:
         logger.exception("celery_poison: nobody can read %s; it is kept as %s", file, _BROKEN)
         with suppress(FileNotFoundError):
             file.rename(file.with_suffix(_BROKEN))
+
+
+def _read(file: Path) -> bytes:
+    with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+        return opened.read()
 
 
 def open_spool(directory: str | None) -> Spool | None:

@@ -70,7 +70,8 @@ class Dispatcher:
         if self.settings.observe_only:
             return True
         is_alive = not self.rejoin.is_fenced and not self.lease.is_doubtful()
-        return is_alive and (self.health.is_up or self.settings.fail_open)
+        is_up = self.health.is_up and not self.lease.is_unanswered
+        return is_alive and (is_up or self.settings.fail_open)
 
     def take_back(self, request: Any) -> None:
         """Let a candidate run in the pool that could be tried in no cell."""

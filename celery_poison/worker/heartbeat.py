@@ -267,6 +267,7 @@ class Heartbeat:
         self._writer.follow()
         self.exits.look()
         began, stopping, run_id = clock(), self.shutdown.is_begun, self._writer.run_id
+        self.lease.asked()
         try:
             self.health.ensure_enrolled(self.ledger)
             self.ledger.beat(self.me.worker, self.payload.now(), first=self._first, run_id=run_id)

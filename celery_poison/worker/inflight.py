@@ -266,14 +266,15 @@ class DeferredCleanup:
                 line.extendleft(reversed(batch))
                 raise
             except Exception:
-                missing = self._one_by_one(batch)
-            yield from (batch[number] for number in missing)
+                yield from self._one_by_one(batch)
+            else:
+                yield from (batch[number] for number in missing)
 
-    def _one_by_one(self, batch: Sequence[Acknowledged]) -> Iterator[int]:
+    def _one_by_one(self, batch: Sequence[Acknowledged]) -> Iterator[Acknowledged]:
         """Forget each for itself: what is wrong with one must not keep the others on record."""
         for number, end in enumerate(batch):
             try:
-                yield from (number for _ in self._ledger.clean_up([(end.mid, end.token)]))
+                yield from [end for _ in self._ledger.clean_up([(end.mid, end.token)])]
             except LedgerUnavailable:
                 self._missed.extend(batch[number:])  # looked at once more, as what may only be late
                 raise

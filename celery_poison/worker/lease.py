@@ -15,12 +15,17 @@ import time
 from uuid import uuid4
 
 from celery_poison.forking import no_fork
+from celery_poison.ledger.connection import ANSWER_TIMEOUT
 from celery_poison.ledger.keys import Keys
 from celery_poison.ledger.writer import Writer, command
 from celery_poison.settings import Settings
 from celery_poison.worker.threads import start_real_thread
 
-_LAYOUT = struct.Struct("=dqq")
+_LAYOUT = struct.Struct("=dqqd")
+
+#: Seconds after which a heartbeat without an answer says that the ledger is slow, and after which it says
+#: nothing: it is given up, or this process stood still.
+SLOW, GIVEN_UP = 0.5, 2 * ANSWER_TIMEOUT
 
 #: Runs on while a machine sleeps, and is the same for all its processes.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -91,6 +96,7 @@ class Lease:
             os.ftruncate(self.fd, _LAYOUT.size)
         self._memory = mmap.mmap(self.fd, _LAYOUT.size)
         self._rejoins = self._void = 0
+        self._asked_at = 0.0
         if fd is None:
             self.confirmed(clock())
 
@@ -100,12 +106,20 @@ class Lease:
         if self.fd >= 0:
             os.close(self.fd)
 
+    def asked(self) -> None:
+        """A heartbeat is sent, and not answered yet."""
+        self._asked_at = clock()
+        confirmed_at, _, _, _ = _LAYOUT.unpack_from(self._memory, 0)
+        self._write(confirmed_at)
+
     def confirmed(self, asked_at: float) -> None:
         """Redis heard a heartbeat that was sent at ``asked_at`` of :func:`clock`."""
+        self._asked_at = 0.0
         self._write(asked_at)
 
     def unknown(self) -> None:
         """Redis is away: nobody can know, and nobody needs to ask."""
+        self._asked_at = 0.0
         self._write(float("inf"))
 
     def rejoined(self) -> None:
@@ -116,7 +130,7 @@ class Lease:
     def void(self, number: int) -> None:
         """The broker connection is lost: what has a token up to this number, and has not begun, goes back."""
         self._void = number
-        confirmed_at, _, _ = _LAYOUT.unpack_from(self._memory, 0)
+        confirmed_at, _, _, _ = _LAYOUT.unpack_from(self._memory, 0)
         self._write(confirmed_at)
 
     def is_void(self, token: str) -> bool:
@@ -124,13 +138,22 @@ class Lease:
         return int(token.rpartition(".")[2]) <= int(_LAYOUT.unpack_from(self._memory, 0)[2])
 
     def _write(self, confirmed_at: float) -> None:
-        _LAYOUT.pack_into(self._memory, 0, confirmed_at, self._rejoins, self._void)
+        _LAYOUT.pack_into(self._memory, 0, confirmed_at, self._rejoins, self._void, self._asked_at)
 
     def is_doubtful(self, token: str | None = None) -> bool:
-        """Whether the lease may have run out, or ``token`` is older than the worker's last rejoin."""
-        confirmed_at, rejoins, _ = _LAYOUT.unpack_from(self._memory, 0)
+        """Whether the lease may have run out, or ``token`` is older than the worker's last rejoin.
+
+        While Redis is slow to answer it is as if it were away: others hear the heartbeats that it takes.
+        """
+        confirmed_at, rejoins, _, asked_at = _LAYOUT.unpack_from(self._memory, 0)
         outdated = token is not None and rejoins > 0 and rejoins_before(token) < rejoins
-        return outdated or bool(clock() - confirmed_at > self._trust)
+        now = clock()
+        return outdated or bool(now - confirmed_at > self._trust and not SLOW < now - asked_at < GIVEN_UP)
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether the ledger is slow to answer a heartbeat."""
+        return bool(SLOW < clock() - _LAYOUT.unpack_from(self._memory, 0)[3] < GIVEN_UP)
 
 
 def born_as(token: str) -> str:

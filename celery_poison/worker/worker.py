@@ -17,6 +17,7 @@ from celery_poison.broker.transport import guarded_connection
 from celery_poison.errors import LedgerUnavailable, PoisonError
 from celery_poison.failover.monitor import Monitor
 from celery_poison.guard import give_back_acks
+from celery_poison.ledger.connection import ask_once
 from celery_poison.ledger.queries import Queries
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
@@ -209,8 +210,10 @@ class Worker:
             *(self._app, self._me, self._pool, self.shutdown, self.loop, self._pausing),
             *(self.rejoin, self._deferred_cleanup, self.complain),
         )
+        ledger = self._plugin.open_ledger()
+        ask_once(ledger.client)  # else it would beat again after four time-outs
         self.heartbeat = Heartbeat(
-            self._plugin.open_ledger(),
+            ledger,
             self._me,
             payload,
             self.shutdown,

@@ -16,12 +16,14 @@ class Inbox:
 
     Attributes:
         told: what it was told, each time that it was asked.
+        authorization: who the last one said that it is.
         answer: status of its answers; 0: none, 1: one that never ends.
     """
 
     def __init__(self) -> None:
         self.told: list[dict[str, Any]] = []
         self.answer = 200
+        self.authorization: str | None = None
         self._over = threading.Event()
         inbox = self
 
@@ -30,6 +32,7 @@ class Inbox:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 assert self.headers["Content-Type"] == "application/json"
                 inbox.told.append(json.loads(body))
+                inbox.authorization = self.headers["Authorization"]
                 if inbox.answer > 1:
                     self.send_response(inbox.answer)
                     self.send_header("Location", f"/{SECRET}/elsewhere")

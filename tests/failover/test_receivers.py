@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -28,6 +29,13 @@ def test_a_webhook_gets_the_payload_as_json() -> None:
     with Inbox() as inbox:
         Receiver(inbox.url, PATIENT).tell(PAYLOAD)
     assert inbox.told == [PAYLOAD]
+
+
+def test_a_webhook_is_told_user_and_password_of_its_url() -> None:
+    with Inbox() as inbox:
+        Receiver(inbox.url.replace("://", f"://ann:p%2F{SECRET}@"), PATIENT).tell(PAYLOAD)
+    assert inbox.told == [PAYLOAD]
+    assert inbox.authorization == f"Basic {base64.b64encode(f'ann:p/{SECRET}'.encode()).decode()}"
 
 
 @pytest.mark.parametrize("status", [302, 400, 404, 500])

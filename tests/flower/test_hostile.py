@@ -103,6 +103,18 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
     assert (told["task"], told["reason"]) == (SCRIPT, BROKEN.decode("utf-8", "replace"))
 
 
+@pytest.mark.parametrize("typed", ["task=" + "[" * 60_000, "a " * 5_000, "task=a " * 100])
+def test_a_filter_without_an_end_is_refused_at_once(serve: Serve, keeper: Keeper, typed: str) -> None:
+    keeper.send_and_keep("fleet.kill_child")
+    flower = serve(user=ANN)
+    path = f"filter={quote(typed, safe='[=')}"
+    page = flower.get(f"/poison?{path}")
+    assert page.status in (200, 400) and "are read at most" in page.text and page.took < BUSY
+    answer = flower.get(f"/api/poison/messages?{path}")
+    assert answer.status == 400 and "are read at most" in answer.text and answer.took < BUSY
+    assert flower.get("/poison").status == 200
+
+
 @pytest.mark.parametrize("many", [6000, pytest.param(100_000, marks=pytest.mark.matrix)])
 def test_a_hundred_thousand_entries_are_paged_filtered_and_grouped_in_under_a_second_a_page(
     new_fleet: Callable[..., Fleet], serve: Serve, new_server: Callable[..., RedisServer], many: int

@@ -68,6 +68,7 @@ FORGED = {
     "a token that is not the cookie's": {"X_XSRFToken": TOKEN[::-1]},
     "a foreign origin": {"Origin": "https://evil.example"},
     "no origin in a frame without one": {"Origin": "null"},
+    "an origin that is none": {"Origin": "http://["},
     "the origin of another port": {"Origin": "http://127.0.0.1:1"},
     "another site": {"Sec_Fetch_Site": "cross-site"},
     "a subdomain": {"Sec_Fetch_Site": "same-site"},

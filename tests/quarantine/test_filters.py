@@ -110,3 +110,15 @@ def test_words_alone_choose_nothing_where_nobody_looks_before_acting() -> None:
         Filter.parse("4711")
     with pytest.raises(BadFilter, match="did you mean task"):
         Filter.search("tusk=x")
+
+
+@pytest.mark.parametrize("text", ["task=" + "[" * 60_000, "a " * 5_000, "task=a " * 60])
+def test_a_filter_that_is_too_long_is_refused(text: str) -> None:
+    for read in (Filter.parse, Filter.search):
+        with pytest.raises(BadFilter, match="are read at most"):
+            read(text)
+
+
+def test_conditions_that_are_given_apart_are_counted_together() -> None:
+    with pytest.raises(BadFilter, match="60 words: 50 are read at most"):
+        Filter.parse(*["task=a"] * 60)

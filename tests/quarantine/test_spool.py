@@ -73,13 +73,22 @@ def test_WAS_8_while_a_copy_runs_the_message_stays_on_disk(spool: Spool, keeper:
 def test_WAS_8_a_file_that_nobody_can_read_holds_up_no_other(
     spool: Spool, keeper: Keeper, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (spool.path / "0.json").write_text('["m0", []')
+    (spool.path / f"{0:032}.json").write_text('["m0", []')
     (spool.path / "1.part").write_bytes(b"half of a mess")  # its worker was killed
     spool.put(spooled("m1"))
     assert [*spool.bring_to(keeper.ledger)] == ["m1"]
-    assert sorted(path.name for path in spool.path.iterdir()) == ["0.broken", "1.part"]
+    assert sorted(path.name for path in spool.path.iterdir()) == [f"{0:032}.broken", "1.part"]
     assert "nobody can read" in caplog.text
     assert spooled_here(str(spool.path)).startswith("1 message that quarantine could not take")
+
+
+def test_WAS_8_files_of_somebody_else_in_its_directory_stay_as_they_are(spool: Spool, keeper: Keeper) -> None:
+    own = {"settings.json": "{}", "old.broken": "", "f00d.json": "[]"}
+    for name, text in own.items():
+        (spool.path / name).write_text(text)
+    (spool.path / f"{7:032}.json").symlink_to(spool.path / "settings.json")
+    assert [*spool.bring_to(keeper.ledger)] == [] and spool.count() == 1
+    assert {name: (spool.path / name).read_text() for name in own} == own
 
 
 def test_WAS_8_a_directory_that_others_can_read_is_refused(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_file_of_the_spool_is_brought_or_set_aside_whatever_stands_in_it(tmp_p
     @fuzzed
     @given(_stored | st.dictionaries(_names, _json, max_size=2).map(lambda odd: _with(good, odd)))
     def brought(raw: bytes) -> None:
-        (spool.path / "0.json").write_bytes(raw)
+        (spool.path / f"{0:032}.json").write_bytes(raw)
         [*spool.bring_to(ledger)]
         assert not [*spool.path.glob("*.json")]
 

@@ -1,4 +1,4 @@
-"""Half surrogates and endless ids: what is no UTF-8, or too long to keep, holds nothing up and fills nothing."""
+"""Half surrogates and endless ids: what is no UTF-8, or too long, holds nothing up and fills nothing."""
 
 from __future__ import annotations
 

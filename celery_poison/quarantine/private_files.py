@@ -1,0 +1,32 @@
+"""Files that hold what was sent, secrets included: their owner's alone, and never somebody else's."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+
+def open_private(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file of this user's, made if it is not there; nobody else can read it from now on.
+
+    Args:
+        flags: of :func:`os.open`; with ``O_TRUNC`` what is in it goes, once it is known to be this user's.
+
+    Raises:
+        OSError: it cannot be opened, is a link, or no file, or of another user, or has a second name.
+    """
+    number = os.open(
+        path, (flags & ~os.O_TRUNC) | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600
+    )
+    try:
+        found = os.fstat(number)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+            is_it = f"{stat.filemode(found.st_mode)} of user {found.st_uid}, with {found.st_nlink} names"
+            raise PermissionError(f"{os.fspath(path)} is {is_it}, and no file of user {os.geteuid()} alone")
+        os.fchmod(number, 0o600)
+        if flags & os.O_TRUNC:
+            os.ftruncate(number, 0)
+    except BaseException:
+        os.close(number)
+        raise
+    return number
