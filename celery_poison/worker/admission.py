@@ -138,6 +138,7 @@ class Admission:
         errors, claims = dict[str, Exception](), list[tuple[Delivery, Claim]]()
         # Of the others the connection is gone; the broker delivers them again.
         here = [delivery for delivery in deliveries if delivery.epoch == self.loop.epoch]
+        self._ask_again(here)
         ids = ((delivery.mid, delivery.start.id) for delivery in here)
         states = self.ledger.look_many(ids, self._activation_ms)
         for delivery, recorded in zip(here, states, strict=True):
@@ -148,6 +149,14 @@ class Admission:
                 errors[delivery.start.token] = error
         errors |= self._claim(claims)
         return [errors.get(delivery.start.token) for delivery in deliveries]
+
+    def _ask_again(self, deliveries: Sequence[Delivery]) -> None:
+        """Divert nothing by a rule that was taken back: messages may come before that is heard of here."""
+        blocked = [delivery for delivery in deliveries if delivery.blocked]
+        if blocked and self.checker.refresh():
+            for delivery in blocked:
+                args = delivery.message, delivery.start.task, delivery.policy
+                delivery.blocked = self.checker.reason(*args, ask=False)
 
     @property
     def _activation_ms(self) -> int:

@@ -87,14 +87,14 @@ class Checker:
     complain: Callable[[Exception], None]
     _rules = _Rules()
 
-    def refresh(self) -> None:
-        """Take over what has changed in the ledger.
+    def refresh(self) -> bool:
+        """Take over what has changed in the ledger; return whether anything had.
 
         Raises:
             LedgerUnavailable: Redis is away; the rules in force stay.
         """
         if policies.version(self.ledger, self.ledger.keys.blocks) == self._rules.version:
-            return
+            return False
         version, raw, now = policies.read(self.ledger, self.ledger.keys.blocks)
         rules, complaints = read_rules(raw, now)
         for complaint in complaints:
@@ -110,6 +110,7 @@ class Checker:
                 logger.warning("celery_poison: %s", rule.reason)
         for field in before.keys() - rules.keys():
             logger.warning("celery_poison: %s is not blocked any more", field.replace(":", " ", 1))
+        return True
 
     def concerns(self, task: str) -> bool:
         """Whether some rule may be about messages of this task."""

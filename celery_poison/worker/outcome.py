@@ -71,7 +71,11 @@ class Case:
 
 @dataclass(eq=False, repr=False)
 class Outcomes:
-    """Carries out, for one worker, what becomes of messages whose runs ended."""
+    """Carries out, for one worker, what becomes of messages whose runs ended.
+
+    Args:
+        is_unblocked: whether the rule was taken back that kept a request from the pool.
+    """
 
     me: Incarnation
     settings: Settings
@@ -86,6 +90,7 @@ class Outcomes:
     quarantine_writer: QuarantineWriter
     announce: Announcer
     shutdown: Shutdown
+    is_unblocked: Callable[[Any], bool] = lambda request: False
 
     # --- somebody or something is to blame -----------------------------------------------------
 
@@ -108,6 +113,10 @@ class Outcomes:
             self._counts_still(request, lost=True)
             return self._tell(case, request.left_to_its_owner)
         if what.settlement is Settlement.QUARANTINE:
+            if what.cause == causes.BLOCKED and self.is_unblocked(request):
+                if request.poison is not None:  # else nothing of it is on record
+                    self.interrupt(request.mid, start)
+                return self._tell(case, request.put_back_now)
             return self._keep(case, what.cause, case.reason)
         if what.settlement is Settlement.PARK:
             return self._park(case)

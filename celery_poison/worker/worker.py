@@ -185,6 +185,7 @@ class Worker:
             self._quarantine_writer,
             self._announce,
             self.shutdown,
+            self._is_unblocked,
         )
         self.rejoin = Rejoin(
             self._me,
@@ -198,6 +199,12 @@ class Worker:
             self._settings,
         )
         self._owners = Owners(self._ledger)
+
+    def _is_unblocked(self, request: Any) -> bool:
+        policy = self._policies[request.type][0].at(request.consumed_from)
+        return self._checker.refresh() and not self._checker.reason(
+            request.message, request.type, policy, ask=False
+        )
 
     def _prepare_cell(self) -> Prepare:
         ledger = self._plugin.ledger_url, self._settings.namespace

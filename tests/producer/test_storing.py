@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from celery import chain, group
 
 from celery_poison import errors
 from celery_poison.chaos.surroundings import TcpProxy
-from celery_poison.headers import MID, OUTBOX
+from celery_poison.headers import MARK, MID, OUTBOX, PARK
 from celery_poison.ledger.outbox import Copy, Failure
 from celery_poison.ledger.queries import Queries
 from celery_poison.producer.capture import Outgoing
@@ -202,3 +203,13 @@ def test_with_fail_open_false_the_caller_is_told_and_nothing_is_sent(redis_url: 
         shop.charge(1)
     assert shop.queued() == []
     shop.close()
+
+
+def test_TP1_6_no_message_is_marked_for_a_look_up_where_broker_and_ledger_are_one(shop: Shop) -> None:
+    """Those of a relay's first batch were, and the next ones overtook them."""
+    shop.charge(*range(3))
+    shop.ledger.outbox_take(0, 100, trouble=False, notes=True)  # of a relay that died before it sent them
+    shop.relay()
+    sent = [json.loads(raw)["headers"] for raw in shop.ledger.client.lrange("celery", 0, -1)]
+    assert len(sent) == 3 and not any({MARK, PARK} & headers.keys() for headers in sent)
+    assert not shop.ledger.client.hlen(shop.ledger.keys.parked), "nothing need be remembered"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from celery import chord
 
+from celery_poison.blocks import Kind
 from celery_poison.broker.publish import depth
 from celery_poison.chaos.servers import RabbitServer
 from celery_poison.plugin import plugin_of
@@ -145,3 +146,23 @@ def test_TP1_1_rabbitmq_is_stopped_started_and_out_of_memory_and_every_message_r
         started = crew.marks.count("healthy", "start")
         assert started.pop(11) >= 1, "what was under way when the alarm came is sent at least once"
         assert started == dict.fromkeys(range(11), 1)
+
+
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
+def test_TP1_6_what_waits_behind_a_blocked_task_runs_when_that_is_lifted_in_its_order(
+    assemble: Callable[..., Crew], broker_url: str
+) -> None:
+    """Workers hear of it with their next heartbeat, and the relay at once."""
+    crew = assemble(Crew, broker_url, **QUICK, poison_heartbeat_interval=5.0, poison_activation_interval=20.0)
+    with crew.worker(pool="solo"):
+        crew.send("healthy", 100)
+        crew.await_that(lambda: crew.done() == 1, "it does not run")
+        crew.quarantine.block_task("fleet.healthy")
+        crew.await_that(lambda: "task fleet.healthy is blocked" in crew.log_text(), "not in force")
+        for n in range(12):
+            crew.send("healthy", n, 0.0)
+        crew.await_that(lambda: any(each.cause for each in _desk(crew).lanes()), "the relay has not tried")
+        crew.quarantine.unblock(Kind.TASK, "fleet.healthy")
+        crew.await_that(lambda: crew.done() + len(crew.quarantine.list()) == 13, "some are not done")
+    assert not crew.quarantine.list(), "diverted by a rule that was taken back"
+    assert [mark.n for mark in crew.marks.all("healthy", "start")][1:] == [*range(12)]
