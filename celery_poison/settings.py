@@ -26,7 +26,7 @@ QUEUE_OPTIONS = (
     *("keep_failures", "ignore", "convict_at_once", "exception_destination", "blocked_retry_timeout"),
 )
 #: Options that only queues have.
-LIMIT_OPTIONS = ("max_messages", "max_messages_behavior")
+LIMIT_OPTIONS = ("max_messages", "max_messages_behavior", "suspend_after_failures", "suspend_failure_ratio")
 
 
 def _queues(value: Any) -> str | None:

@@ -7,8 +7,10 @@ clocks; docs/howto.md has the same rules in plain English, and the tests try eve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from celery_poison.decide import End
 
@@ -39,6 +41,11 @@ class Bounds:
 
     in_a_row: int = 0
     ratio: float | None = None
+
+    def at(self, options: Mapping[str, Any]) -> Bounds:
+        """Return what holds in a queue, given its options in ``poison_queues``."""
+        in_a_row = options.get("suspend_after_failures", self.in_a_row)
+        return Bounds(in_a_row, options.get("suspend_failure_ratio", self.ratio))
 
     @property
     def are_set(self) -> bool:

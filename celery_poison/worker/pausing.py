@@ -67,9 +67,11 @@ class Endpoints:
     _asked_for: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
-        bounds = Bounds(self.settings.suspend_after_failures, self.settings.suspend_failure_ratio)
-        self._bounds = Bounds() if self.settings.observe_only else bounds
-        self._is_on = self._bounds.are_set
+        settings, queues = self.settings, self.settings.queues or {}
+        self._bounds = Bounds(settings.suspend_after_failures, settings.suspend_failure_ratio)
+        self._bounds_of = {queue: self._bounds.at(options) for queue, options in queues.items()}
+        every = (self._bounds, *self._bounds_of.values())
+        self._is_on = not settings.observe_only and any(bounds.are_set for bounds in every)
         self._lock = Lock()
 
     def stops(self, queue: str, request: Any = None) -> bool:
@@ -96,7 +98,7 @@ class Endpoints:
         with self._lock:
             before = self._states.get(queue, FRESH)
             probe = self._probes.get(queue) is request
-            after = after_run(before, end, self._bounds, probe=probe)
+            after = after_run(before, end, self._bounds_of.get(queue, self._bounds), probe=probe)
             if queue in self._asked_for:
                 return
             is_too_much = after.mode is Mode.SUSPENDED and before.mode is not Mode.SUSPENDED

@@ -107,6 +107,7 @@ def test_what_was_stored_is_shown_and_does_nothing(serve: Serve, fleet: Fleet, k
 def test_a_filter_without_an_end_is_refused_at_once(serve: Serve, keeper: Keeper, typed: str) -> None:
     keeper.send_and_keep("fleet.kill_child")
     flower = serve(user=ANN)
+    wait_until(lambda: flower.get("/poison").status == 200)
     path = f"filter={quote(typed, safe='[=')}"
     page = flower.get(f"/poison?{path}")
     assert page.status in (200, 400) and "are read at most" in page.text and page.took < BUSY

@@ -129,3 +129,24 @@ def test_WAS_6_who_only_observes_suspends_nothing(monkeypatch: pytest.MonkeyPatc
     worker = Stub(monkeypatch, lambda: True, observe_only=True)
     worker.fail(9)
     assert not worker.asked
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "of_q", "suspends_at"),
+    [(2, {"suspend_after_failures": 4}, 4), (0, {"suspend_after_failures": 3}, 3), (2, {}, 2)],
+)
+def test_WAS_6_a_queue_has_bounds_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, everywhere: int, of_q: dict[str, Any], suspends_at: int
+) -> None:
+    queues = {"q": of_q, "other": {"suspend_after_failures": 1}}
+    worker = Stub(monkeypatch, lambda: True, suspend_after_failures=everywhere, queues=queues)
+    worker.fail(suspends_at - 1)
+    assert not worker.endpoints.stops("q")
+    worker.fail(1)
+    assert worker.endpoints.stops("q") and not worker.endpoints.stops("other")
+
+
+def test_WAS_6_a_queue_may_be_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Stub(monkeypatch, lambda: True, queues={"q": {"suspend_after_failures": 0}})
+    worker.fail(100)
+    assert not worker.endpoints.stops("q") and not worker.asked
