@@ -98,12 +98,13 @@ by its second death. In the simulated worlds counting to two convicts one innoce
 _REJECTED = """## Rejected rules for trials
 
 A worker may end while a suspect is in its cell, and the suspect may or may not be the reason. Today's
-rule takes the first three such ends for chance and the fourth for proof, if nothing else ran in that
-worker. The bar was set beforehand: at most one innocent in 20,000. In the simulated worlds, seed 1:
+rule weighs [doubts](verdict.md#doubts). An earlier one took the first three such ends for chance and the
+fourth for proof, if nothing else ran in that worker. The bar was set beforehand: at most one innocent in
+20,000. In the simulated worlds but the last, seed 1:
 
 | a suspect is struck by | innocents convicted | of those that ran in a death |
 |---|---:|---:|
-| today's rule | 0 | 6,206 |
+| the earlier rule | 0 | 6,206 |
 | the second such end, in any worker | 115 | 13,963 |
 | the fourth such end, in any worker | 2 | 13,999 |"""
 
@@ -116,7 +117,7 @@ _LIMITS = """## What it does not show
 - A *cell* that is killed from outside, without its worker, is not in these worlds: see [known
   limits](known-limits.md).
 - The worlds were not fixed beforehand. In harsher ones an earlier rule convicted nine innocents, and was
-  changed for that; the present rule was not played there.
+  changed for that; the rules after it were not played there.
 - The measures that compare simulation and real run were chosen after a first comparison.
 - A worker that dies within a fiftieth of a second of its cell convicts no message; killing the watcher
   too is not simulated."""

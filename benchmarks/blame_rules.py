@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from celery_poison.decide import Action, Facts, judge
+from celery_poison.decide import Action, EndOfStart, Facts, judge
 from celery_poison.model import NO_HISTORY, History, Limits
 
 
@@ -45,9 +45,10 @@ def died(past: Past, *, alone: bool) -> None:
     )
 
 
-def spoilt(past: Past) -> None:
+def doubt(past: Past, end: EndOfStart) -> None:
     """Enter that its worker ended while it was in a cell."""
-    past.history = replace(past.history, spoilt=past.history.spoilt + 1)
+    known = past.history
+    past.history = replace(known, spoilt=known.spoilt + end.spoilt, doubt=known.doubt + end.doubt)
 
 
 @dataclass(frozen=True)

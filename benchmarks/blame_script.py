@@ -43,7 +43,7 @@ class World:
     deploy_every: float = 240.0
 
 
-#: The first one is also played to real workers.
+#: The first one is also played to real workers; the last one has tasks of a minute.
 WORLDS = (
     World("mixed"),
     World(
@@ -70,6 +70,20 @@ WORLDS = (
     World("spot instances, deploys", workers=6, poison_every=40.0, kill_every=10.0, deploy_every=60.0),
     World(
         "swarms of poison", workers=6, poison_every=12.0, several=0.5, sometimes_every=15.0, kill_every=60.0
+    ),
+    World(
+        "spot fleets, tasks of a minute",
+        workers=4,
+        slots=50,
+        short=0.0,
+        long=2.0,
+        long_s=(50.0, 70.0),
+        burst=0,
+        burst_every=0.0,
+        poison_every=120.0,
+        sometimes_every=600.0,
+        kill_every=50.0,
+        deploy_every=0.0,
     ),
 )
 
@@ -116,14 +130,14 @@ def script(world: World, seed: int) -> Iterator[Event]:
 
 def _times(dice: random.Random, every: float) -> Iterator[float]:
     at = 0.0
-    while every:
+    while every:  # 0: never
         at += dice.expovariate(1 / every)
         yield at
 
 
 def _healthy(world: World, seed: str, rate: float, length: tuple[float, float], mark: str) -> Iterator[Event]:
     dice = random.Random(seed)
-    for number, at in enumerate(_times(dice, 1 / rate)):
+    for number, at in enumerate(_times(dice, 1 / rate if rate else 0.0)):
         yield Send(at, f"{mark}{number}", "innocent", round(dice.uniform(*length), 3))
 
 

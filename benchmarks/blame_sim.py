@@ -15,13 +15,18 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from blame_figures import Fortune
-from blame_rules import Past, Rule, died, spoilt
+from blame_rules import Past, Rule, died, doubt
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
-from celery_poison.decide import Action, may_be_chance
+from celery_poison.decide import LATELY, Action, DeadStart, StartEnd, end_of, needs_idle_worker
+from celery_poison.model import IN_CELL, Start
 
 #: Celery's prefetch multiplier.
 PREFETCH = 4
+#: Seconds after which a suspect that waits for a cell is parked, so that any worker may try it.
+PARKED = 2.0
+#: Of whatever is tried in a cell.
+TRIAL = Start.of("", "", "", "", alone=IN_CELL, deliveries=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class Pace:
 
     notice: float = 1.4  #: from a death until its messages are back
     restart: float = 1.2  #: from a death until the next life consumes
-    cell: float = 0.7  #: to open a cell
+    cell: float = 0.04  #: until a suspect begins in its cell
     moment: float = 0.02  #: from the death of a cell until its worker believes that the suspect did it
 
 
@@ -53,11 +58,9 @@ class Worker:
     running: dict[Message, float] = field(default_factory=dict)
     received: deque[Message] = field(default_factory=deque)
     suspects: deque[Message] = field(default_factory=deque)
-    on_trial: Message | None = None
-    trial_began: float = 0.0
+    trials: dict[Message, float] = field(default_factory=dict)
     alone: bool = False  #: nothing else runs while this trial goes on
-    held: bool = False  #: no other trial begins, because somebody waits to be alone
-    has_cell: bool = False
+    held: bool = False  #: no other trial begins, because one waits to be alone
     served: int = 0  #: when it was given something last, in turns
 
 
@@ -74,6 +77,7 @@ class Simulation:
         self._turns = itertools.count(1)
         self.now = 0.0
         self.deaths = 0
+        self._died_at: deque[float] = deque()  #: in the last hour
         self.bystanders = 0  #: innocents that were running in those deaths, all together
         self.trials = 0
         self.fortunes: dict[str, Fortune] = {}
@@ -147,10 +151,10 @@ class Simulation:
                 case Action.QUARANTINE:
                     worker.received.popleft()
                     self._convict(message)
-                case Action.RUN_ALONE if not message.past.history.spoilt:
-                    worker.suspects.append(worker.received.popleft())
+                case Action.RUN_ALONE if not needs_idle_worker(message.past.history):
+                    self._wait(worker, worker.received.popleft())
                 case Action.RUN_ALONE:
-                    worker.held = bool(worker.running or worker.on_trial)
+                    worker.held = bool(worker.running or worker.trials)
                     if worker.held:
                         break  # the others behind it wait too
                     worker.alone = True
@@ -199,7 +203,7 @@ class Simulation:
 
     def _go_on(self, worker: Worker) -> None:
         if worker.leaving:
-            if not worker.running and not worker.on_trial:
+            if not worker.running and not worker.trials:
                 self._restart(worker)
             return
         self._work(worker)
@@ -207,27 +211,38 @@ class Simulation:
 
     # --- trials --------------------------------------------------------------------------------
 
+    def _wait(self, worker: Worker, message: Message) -> None:
+        worker.suspects.append(message)
+        life = worker.life
+        self._later(PARKED, lambda: self._park(worker, life, message))
+
+    def _park(self, worker: Worker, life: int, message: Message) -> None:
+        if worker.life == life and message in worker.suspects:
+            worker.suspects.remove(message)
+            self._queue.append(message)
+            self._distribute()
+
     def _try_next(self, worker: Worker) -> None:
-        if worker.on_trial or worker.held or worker.leaving or not worker.suspects:
-            return
-        message = worker.on_trial = worker.suspects.popleft()
-        self.trials += 1
-        opening = 0.0 if worker.has_cell else self._pace.cell
-        worker.has_cell, worker.trial_began = True, self.now + opening
-        life, (kills, after) = worker.life, self._fate(message)
-        self._later(opening + after, lambda: self._end_trial(worker, life, message, kills=kills))
+        while worker.suspects and not (worker.held or worker.leaving):
+            if len(worker.trials) == (1 if worker.alone else self._world.slots):
+                return
+            message = worker.suspects.popleft()
+            self.trials += 1
+            worker.trials[message] = self.now + self._pace.cell
+            life, (kills, after) = worker.life, self._fate(message)
+            self._later(self._pace.cell + after, partial(self._end_trial, worker, life, message, kills=kills))
 
     def _end_trial(self, worker: Worker, life: int, message: Message, *, kills: bool) -> None:
         if worker.life != life:
             return
         if kills:
-            worker.has_cell = False
-            message.fortune.lost_s += self.now - worker.trial_began
+            message.fortune.lost_s += self.now - worker.trials[message]
             message.fortune.deaths += 1
             message.fortune.kills += 1
             self._later(self._pace.moment, lambda: self._prove(worker, life, message))
             return
-        worker.on_trial, worker.alone = None, False
+        del worker.trials[message]
+        worker.alone = False
         self._finish(message)
         self._try_next(worker)
         self._go_on(worker)
@@ -235,7 +250,8 @@ class Simulation:
     def _prove(self, worker: Worker, life: int, message: Message) -> None:
         if worker.life != life:
             return  # it has died in that moment, and nobody is left to tell
-        worker.on_trial, worker.alone = None, False
+        del worker.trials[message]
+        worker.alone = False
         died(message.past, alone=True)
         self._return([message])
         self._try_next(worker)
@@ -245,24 +261,36 @@ class Simulation:
 
     def _die(self, worker: Worker) -> None:
         self.deaths += 1
-        held = [*worker.running, *worker.suspects, *worker.received]
+        self._died_at.append(self.now)
+        while self._died_at[0] < self.now - max(LATELY):
+            self._died_at.popleft()
+        held = [*worker.running, *worker.suspects, *worker.received, *worker.trials]
         for message, began in worker.running.items():
             self._was_running(message, began)
             died(message.past, alone=False)
         self.bystanders += sum(message.fortune.kind == "innocent" for message in worker.running)
-        if worker.on_trial is not None:
-            held.append(worker.on_trial)
-            self._spoil(worker, worker.on_trial)
+        for message, began in worker.trials.items():
+            self._doubt(worker, message, began)
         self._later(self._pace.notice, lambda: self._return(held))
         self._restart(worker)
 
-    def _spoil(self, worker: Worker, message: Message) -> None:
-        if self.now > worker.trial_began:
-            self._was_running(message, worker.trial_began)
-        if worker.alone and not may_be_chance(message.past.history):
+    def _doubt(self, worker: Worker, message: Message, began: float) -> None:
+        ran = max(0.0, self.now - began)
+        if ran:
+            self._was_running(message, began)
+        dead = DeadStart(
+            TRIAL._replace(deliveries=message.runs),
+            history=message.past.history,
+            together=len(worker.running) + len(worker.trials),
+            ran_s=ran,
+            deaths=[sum(at > self.now - seconds for at in self._died_at) for seconds in LATELY],
+            workers=sum(other.up for other in self._workers if other is not worker),
+        )
+        end = end_of(dead)
+        if end.end is StartEnd.STRIKE:
             died(message.past, alone=True)
         else:
-            spoilt(message.past)
+            doubt(message.past, end)
 
     def _was_running(self, message: Message, began: float) -> None:
         fortune = message.fortune
@@ -274,11 +302,12 @@ class Simulation:
 
     def _restart(self, worker: Worker) -> None:
         worker.life += 1
-        worker.up, worker.leaving, worker.has_cell = False, False, False
+        worker.up, worker.leaving = False, False
         worker.running.clear()
         worker.received.clear()
         worker.suspects.clear()
-        worker.on_trial, worker.alone, worker.held = None, False, False
+        worker.trials.clear()
+        worker.alone, worker.held = False, False
         self._later(self._pace.restart, lambda: self._come_up(worker))
 
     def _come_up(self, worker: Worker) -> None:
@@ -294,7 +323,7 @@ class Simulation:
         worker.suspects.clear()
         worker.received.clear()
         self._return(held)
-        if not worker.running and not worker.on_trial:
+        if not worker.running and not worker.trials:
             self._restart(worker)
 
     def _return(self, messages: list[Message]) -> None:

@@ -34,9 +34,12 @@ class Action(Enum):
     DROP = "drop"
 
 
-#: So many ends of workers beside trials of one message may be chance: whoever kills workers from outside
-#: hits one that has a guest, now and then.
-CHANCE = 3
+#: A doubt that nothing else shares, in the unit of ``History.doubt``; so many of them convict.
+WHOLE, PROOF = 1000, 3
+#: After so many doubts in which no outsider has a share, nothing else runs in the worker of the next trial.
+SHARED_DOUBTS = 2
+#: Seconds, before a death, for which others are counted.
+LATELY = (600.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +123,9 @@ def _has_enough_strikes(history: History, limits: Limits) -> bool:
     return history.strikes - history.old_strikes >= bound and (history.proven > 0 or not limits.trials)
 
 
-def may_be_chance(history: History) -> bool:
-    """Whether the end of a worker that ran nothing but this message proves nothing yet.
-
-    Where there are no cells the suspect runs in the pool, and nobody but it can have spoilt anything.
-    """
-    return 0 < history.spoilt < CHANCE
+def needs_idle_worker(history: History) -> bool:
+    """Whether nothing may run beside its next trial, so that a doubt would be shared by nothing else."""
+    return history.spoilt >= SHARED_DOUBTS
 
 
 def _stray(facts: Facts) -> Verdict | None:
@@ -306,6 +306,10 @@ class DeadStart:
         nobodys_fault: the worker left, was evicted, or only fell silent.
         receiving: another message was being received in its worker.
         beside: something ran in its worker's pool.
+        together: starts that ran in its worker, in cells or not, this one included.
+        ran_s: seconds for which it had run.
+        deaths: of workers, this one included, in each of the times before that :data:`LATELY` names.
+        workers: how many live.
         early: the death was noticed just now, and more workers may be dying.
         succeeded: SUCCESS was stored for it.
         trials: suspects are tried alone.
@@ -321,6 +325,10 @@ class DeadStart:
     early: bool = False
     succeeded: bool = False
     trials: bool = True
+    together: int = 1
+    ran_s: float = 0.0
+    deaths: Sequence[int] = (1, 1)
+    workers: int = 1
 
 
 class StartEnd(Enum):
@@ -343,11 +351,15 @@ class EndOfStart:
     Attributes:
         cause: of a strike.
         shared: others may be to blame for it.
+        doubt: that is added to its history: :data:`WHOLE`, or the share of one.
+        spoilt: no outsider has a share in it, so that it counts for :data:`SHARED_DOUBTS`.
     """
 
     end: StartEnd
     cause: str = ""
     shared: bool = False
+    doubt: int = 0
+    spoilt: bool = False
 
 
 def end_of(dead: DeadStart) -> EndOfStart:
@@ -374,6 +386,8 @@ def _may_convict(dead: DeadStart) -> bool:
     start = dead.start
     if start.phase != Phase.RUNNING or (dead.receiving and start.alone):
         return False
+    if _is_doubted(dead):
+        return _proves(dead)
     return start.alone == ALONE or (not dead.trials and start.deliveries > 1)
 
 
@@ -382,13 +396,40 @@ def _end_of_receiving(dead: DeadStart) -> EndOfStart:
     history = dead.history
     again = history.cause == causes.RECEIVE
     if history.crashes and not again and not history.spoilt:
-        return EndOfStart(StartEnd.TRY_AGAIN)
+        return EndOfStart(StartEnd.TRY_AGAIN, spoilt=True)
     return EndOfStart(StartEnd.STRIKE, causes.RECEIVE, shared=dead.beside and not again)
 
 
 def _end_of_running(dead: DeadStart) -> EndOfStart:
     start = dead.start
-    if start.is_in_cell or (start.alone and may_be_chance(dead.history)):
-        # The end of its worker may have been the suspect's doing, or not.
-        return EndOfStart(StartEnd.TRY_AGAIN)
+    if _is_doubted(dead) and not _proves(dead):
+        return EndOfStart(StartEnd.TRY_AGAIN, doubt=share_of_doubt(dead), spoilt=not outsiders(dead))
     return EndOfStart(StartEnd.STRIKE, causes.WORKER_LOST, shared=not start.alone)
+
+
+def _is_doubted(dead: DeadStart) -> bool:
+    """Whether the end of its worker may have been its doing, or not: its own process was another."""
+    return dead.start.is_in_cell or (dead.start.alone > 0 and (dead.history.spoilt + dead.history.doubt) > 0)
+
+
+def _proves(dead: DeadStart) -> bool:
+    return dead.history.doubt + share_of_doubt(dead) >= PROOF * WHOLE
+
+
+def share_of_doubt(dead: DeadStart) -> int:
+    """Return what the death of its worker adds to its doubts: of n that share one, each has 1/n (NEW-1).
+
+    It is shared by all that ran in the worker, and by outsiders.
+    """
+    return int(WHOLE / (max(1, dead.together) + outsiders(dead)))
+
+
+def outsiders(dead: DeadStart) -> int:
+    """Return the shares of those who kill workers from outside: one for each percent of their chance.
+
+    That is the chance that a worker dies in so many seconds, if as many die as did in the ten minutes before,
+    or in the hour before. Each start of this message may have met one of these, which are none of theirs.
+    """
+    own, workers = dead.start.deliveries, max(1, dead.workers)
+    rows = zip(dead.deaths, LATELY, strict=True)
+    return max(int(100 * dead.ran_s * max(0, deaths - own) / (time * workers)) for deaths, time in rows)

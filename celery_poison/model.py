@@ -59,7 +59,8 @@ class History:
     Attributes:
         proven: strikes for deaths in which nothing else can have been to blame.
         shared_blame: others ran beside it at its last death.
-        spoilt: how many of its trials were cut short by the end of the worker beside which they ran.
+        doubt: what ends of workers beside its trials weigh, in thousandths of one that nothing else shares,
+        spoilt: and how many of these no outsider has a share in.
         tried: strikes for deaths on trial.
         doubted: it died with its worker while the fleet gate was closed, as many others did.
         evidence: of its last death, as :class:`Evidence` is encoded.
@@ -76,6 +77,7 @@ class History:
     cause: str = ""
     proven: int = 0
     spoilt: int = 0
+    doubt: int = 0
     tried: int = 0
     doubted: bool = False
     evidence: str = ""

@@ -18,7 +18,7 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.broker.unacked import owners, put_back
 from celery_poison.causes import Evidence
-from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
+from celery_poison.decide import LATELY, DeadStart, EndOfStart, StartEnd, end_of
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
@@ -34,6 +34,9 @@ REMEMBER = 6 * 3600.0
 #: Seconds for which a death that may convict waits for others: more of them may close the fleet gate.
 FLEET_PATIENCE = 1.0
 
+
+#: Of a start that is taken back, and nothing more.
+NOTHING = EndOfStart(StartEnd.INTERRUPT)
 
 #: Is told (task id, task name, cause, deaths so far) of every message that was flagged.
 Flagged = Callable[[str, str, str, int], None]
@@ -115,6 +118,9 @@ class Recovery:
             beside=any(start.phase == Phase.RUNNING and not start.is_in_cell for _, start, _ in starts),
             early=noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE,
             trials=self._trials,
+            together=sum(start.phase == Phase.RUNNING for _, start, _ in starts),
+            deaths=[self._queries.recent_deaths(seconds) for seconds in LATELY],
+            workers=len(self._queries.leases()),
         )
         ends = self._queries.ends([start.token for _, start, _ in starts])
         for (mid, start, raw), ended in zip(starts, ends, strict=True):
@@ -149,10 +155,11 @@ class Recovery:
         return {
             "history": self._queries.history(start.id) if asks_history else NO_HISTORY,
             "child_lives": lives,
+            "ran_s": max(0.0, (incident.died_at or 0.0) - start.at_ms / 1000) if start.at_ms else 0.0,
             "succeeded": task is not None and success_was_stored(task, start.id),
         }
 
-    def _interrupt(self, mid: str, start: Start, death: _Death, *, spoilt: bool = False) -> None:
+    def _interrupt(self, mid: str, start: Start, death: _Death, end: EndOfStart = NOTHING) -> None:
         frozen = death.incident.cause == causes.FROZEN
         with suppress(StaleDelivery):
             self._ledger.interrupt(
@@ -163,7 +170,8 @@ class Recovery:
                 failure=frozen and start.diverts == 1,
                 incident=death.incident.incident,
                 fence=death.fence,
-                spoilt=spoilt,
+                doubt=end.doubt,
+                spoilt=end.spoilt,
                 died_at=death.incident.died_at,
                 known=death.known,
             )
@@ -187,7 +195,7 @@ class Recovery:
                 cause = causes.REJECTED
                 self._ledger.rollback(mid, start, cause=cause, fence=death.fence, known=death.known)
             case StartEnd.INTERRUPT | StartEnd.TRY_AGAIN:
-                self._interrupt(mid, start, death, spoilt=end.end is StartEnd.TRY_AGAIN)
+                self._interrupt(mid, start, death, end)
             case StartEnd.FINISH:
                 self._ledger.finish(mid, start, fence=death.fence, release=death.incident.release)
             case StartEnd.STRIKE:

@@ -110,6 +110,7 @@ class MessageTransitions(Caller):
         failure: bool = False,
         incident: str = "",
         fence: int | None = None,
+        doubt: int = 0,
         spoilt: bool = False,
         died_at: float | None = None,
         known: Known = NOTHING_KNOWN,
@@ -119,11 +120,18 @@ class MessageTransitions(Caller):
         Returns whether it had ended well before.
 
         Args:
-            spoilt: it was on trial, and the worker beside it ended: the next trial is at an idle worker.
+            doubt: what the end of its worker weighs, if it was on trial (``decide.share_of_doubt``),
+            spoilt: and nobody from outside has a share in that.
             failure: count it as a failure, so that it cannot go on for ever.
         """
         end = {"mid": mid, "start": start, "cause": cause, "fence": fence, "known": packed(known)}
-        words = {"failure": failure, "incident": incident, "spoilt": spoilt, "died_at": _ms(died_at)}
+        words = {
+            "failure": failure,
+            "incident": incident,
+            "doubt": doubt,
+            "spoilt": spoilt,
+            "died_at": _ms(died_at),
+        }
         return self._call("interrupt", **end, **words)[0] is Code.DONE
 
     def rollback(

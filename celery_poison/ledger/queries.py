@@ -74,6 +74,12 @@ class _Fleet(Reader):
         found = (self.incident(id.decode()) for id in ids)
         return [incident for incident in found if incident]
 
+    def recent_deaths(self, seconds: float) -> int:
+        """Return how many workers were declared dead in the last ``seconds`` (of the last thousand)."""
+        with clear_errors("counting deaths of workers"):
+            least = self.now_ms() - 1000 * seconds
+            return int(self._client.zcount(self._keys.incidents, least, "+inf"))
+
     def gate(self) -> GateRecord:
         """Return how the fleet gate stands."""
         with clear_errors("reading the fleet gate"):

@@ -16,6 +16,7 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 
+from celery_poison.decide import needs_idle_worker
 from celery_poison.failures import last_trouble
 from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger.policies import Paused
@@ -162,12 +163,12 @@ class SentRequest(Request):
         """What its entry in the ledger says about what runs beside it."""
         if not self.runs_alone:
             return 0
-        return IN_CELL if self._cells and not self.needs_idle_worker else ALONE
+        return IN_CELL if self._cells else ALONE
 
     @property
     def needs_idle_worker(self) -> bool:
-        """Whether nothing may run in its worker at all: at its last trial the worker ended too."""
-        return self.poison is not None and self.poison.history.spoilt > 0
+        """Whether nothing may run in its worker at all: workers have ended beside its last trials."""
+        return self.poison is not None and needs_idle_worker(self.poison.history)
 
     @property
     def diverts(self) -> bool:

@@ -83,7 +83,7 @@ def _crash_among_many(ledger: Ledger, start: Start) -> None:
 
 def _interrupt_its_trial(ledger: Ledger, start: Start) -> None:
     ledger.claim(MID, b"", start)
-    ledger.interrupt(MID, start, cause="worker_lost", spoilt=True)
+    ledger.interrupt(MID, start, cause="worker_lost", doubt=500, spoilt=True)
 
 
 def _roll_back(ledger: Ledger, start: Start) -> None:

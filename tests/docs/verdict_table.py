@@ -6,6 +6,7 @@ very words of the page: who rewords a rule there has to say here what it means n
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -208,9 +209,44 @@ def _on_trial(d: DeadStart) -> bool:
     return d.start.phase == Phase.RUNNING and d.start.alone > 0
 
 
+def _is_doubted(d: DeadStart) -> bool:
+    return d.start.alone >= IN_CELL or (d.start.alone > 0 and (d.history.spoilt > 0 or d.history.doubt > 0))
+
+
+_DOUBTS = re.compile(
+    r"\*\*A doubt that n share weighs 1/n, and (\w+) whole ones are proof\.\*\*.*?"
+    r"outsiders: they have one share for each percent of the chance",
+    re.DOTALL,
+)
+
+
+def weight(d: DeadStart) -> int:
+    """What one doubt weighs, in thousandths of a whole one, as the section about doubts says."""
+    return math.floor(1000 / (d.together + shares_outside(d)))
+
+
+def shares_outside(d: DeadStart) -> int:
+    ten_minutes, hour = (100 * d.ran_s * max(0, deaths - d.start.deliveries) for deaths in d.deaths)
+    return math.floor(max(ten_minutes / (600 * d.workers), hour / (3600 * d.workers)))
+
+
+@cache
+def whole_ones() -> int:
+    match = _DOUBTS.search(_PAGE)
+    assert match is not None
+    return {"three": 3}[match[1]]
+
+
+def _is_light(d: DeadStart) -> bool:
+    return d.history.doubt + weight(d) < 1000 * whole_ones()
+
+
 def _may_convict(d: DeadStart) -> bool:
-    again = not d.trials and d.start.deliveries > 1
-    return d.start.phase == Phase.RUNNING and (d.start.alone == ALONE or again)
+    if d.start.phase != Phase.RUNNING:
+        return False
+    if _is_doubted(d):
+        return not _is_light(d)
+    return d.start.alone == ALONE or (not d.trials and d.start.deliveries > 1)
 
 
 _KNOWN_OF_START: dict[str, Callable[[DeadStart], bool]] = {
@@ -233,10 +269,9 @@ _KNOWN_OF_START: dict[str, Callable[[DeadStart], bool]] = {
     "it was being received, and something ran in its worker's pool":
         lambda d: _received(d) and d.beside,
     "it was being received": _received,
-    "it was in a cell": lambda d: d.start.alone >= IN_CELL,
-    "it ran alone in its worker; workers have ended beside its trials before, but fewer than 3":
-        lambda d: d.start.alone > 0 and 0 < d.history.spoilt < 3,
-    "it ran alone in its worker": lambda d: d.start.alone > 0,
+    "it was in a cell, or ran alone in its worker after a doubt; with this one its [doubts](#doubts) weigh less than 3":  # noqa: E501
+        lambda d: _is_doubted(d) and _is_light(d),
+    "it was in a cell, or ran alone in its worker": lambda d: d.start.alone > 0,
     "anything else": lambda d: True,
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from celery_poison.decide import CHANCE
+from celery_poison.decide import PROOF, WHOLE
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.quarantine.overview import overview
@@ -22,18 +22,18 @@ from tests.failover.standalone import MonitorProcess
 WINDOW = 3.0
 
 
-def _suspect(crew: Watched, n: int, *, spoilt: bool) -> str:
+def _suspect(crew: Watched, n: int, *, doubted: bool) -> str:
     """Send a message that has died with others once, so that the next death may convict it.
 
     Args:
-        spoilt: workers ended while it was tried, so that it runs in an idle one, whose end is no chance.
+        doubted: workers ended while it was tried, so that it runs in an idle one, whose end would be proof.
     """
     ledger, id, mid = plugin_of(crew.app).open_ledger(), str(uuid4()), uuid4().hex
     start = Start("R", f"d.{id}", "w0@test/dead", 1, 1, 1, 0, id, "fleet.holds", "celery", 2, 5, 10, 1)
     ledger.crash(mid, start, cause="worker_lost", shared=True)
-    for _ in range(CHANCE if spoilt else 0):
+    for _ in range(PROOF - 1 if doubted else 0):
         ledger.claim(mid, b"", start)
-        ledger.interrupt(mid, start, cause="worker_lost", spoilt=True)
+        ledger.interrupt(mid, start, cause="worker_lost", doubt=WHOLE, spoilt=True)
     with marking(id):
         crew.app.tasks["fleet.holds"].apply_async((n,), task_id=id)
     return id
@@ -51,7 +51,7 @@ def test_NEW_1_half_of_a_fleet_killed_from_outside_convicts_nobody_and_the_alarm
     crew = new_crew(
         redis_url, poison_trial=trial, poison_fleet_gate_window=WINDOW, worker_prefetch_multiplier=1
     )
-    suspects = {_suspect(crew, n, spoilt=trial == "cell") for n in range(6)}
+    suspects = {_suspect(crew, n, doubted=trial == "cell") for n in range(6)}
     with MonitorProcess(crew, entry_points) as monitor, ExitStack() as fleet:
         monitor.await_active()
         workers = [fleet.enter_context(crew.worker(f"w{n}", "solo", 1)) for n in range(6)]

@@ -57,7 +57,7 @@ EVENTS: dict[str, tuple[str, bool | None, Callable[[Book], Any]]] = {
     "shutdown": ("shutdown, revocation, lost broker connection, process recycling", None,
                  lambda b: b.ledger.interrupt(MID, b.begin(), cause="shutdown")),
     "spoilt": ("its worker ended while it was in a cell", None,
-               lambda b: b.ledger.interrupt(MID, b.begin(), cause="worker_lost", spoilt=True)),
+               lambda b: b.ledger.interrupt(MID, b.begin(), cause="worker_lost", doubt=500, spoilt=True)),
     "alive": ("it ended alive", None,
               lambda b: b.ledger.acquit(MID, b.begin(), final=False)),
     "released": ("it was released", None, Book.release),

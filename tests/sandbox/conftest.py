@@ -42,18 +42,18 @@ class Court(Fleet):
     def ledger(self) -> Any:
         return plugin_of(self.app).open_ledger()
 
-    def suspect(self, task: str, *args: Any, spoilt: int = 0, **options: Any) -> AsyncResult:
+    def suspect(self, task: str, *args: Any, doubts: int = 0, **options: Any) -> AsyncResult:
         """Send a message that was running when a whole worker died, as the ledger tells it.
 
         Args:
-            spoilt: how many of its trials ended with the worker beside which they ran.
+            doubts: how many of its trials ended with the worker beside which they ran, and with many others.
         """
         id, mid = str(uuid4()), uuid4().hex
         start = Start("R", f"dead.{id}", "w0@test/dead", 1, 1, 1, 0, id, task, "celery", 2, 5, 10, 1)
         self.ledger.crash(mid, start, cause="worker_lost", shared=True, incident="i0")
-        for _ in range(spoilt):
+        for _ in range(doubts):
             self.ledger.claim(mid, b"", start)
-            self.ledger.interrupt(mid, start, cause="worker_lost", spoilt=True)
+            self.ledger.interrupt(mid, start, cause="worker_lost", doubt=1, spoilt=True)
         with marking(id):
             return self.app.tasks[task].apply_async(args, task_id=id, **options)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from celery_poison.decide import CHANCE
+from celery_poison.decide import PROOF, SHARED_DOUBTS, WHOLE
 from tests import PATIENCE, sampled
 from tests.sandbox.conftest import Court, every_pool_and_broker
 
@@ -60,9 +60,7 @@ def test_a_cold_shutdown_ends_the_trial_and_convicts_nobody(court: Court, pool: 
 
 
 @every_pool_and_broker(("prefork", "rabbitmq"))
-def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_an_idle_one(
-    court: Court, pool: str
-) -> None:
+def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again(court: Court, pool: str) -> None:
     suspect = court.suspect("trial.waits")
     with court.worker(pool=pool) as first:
         court.await_start("waits")
@@ -72,7 +70,8 @@ def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_a
     with court.worker("w2", pool=pool):
         court.await_start("waits", 2)
         (start,) = court.on_trial()
-        assert start.alone == 1, "nothing may run beside it now"
+        assert court.quarantine.queries.history(suspect.id).doubt == WHOLE, "nothing ran beside it"
+        assert start.alone == 2, "in a cell again, and others may run beside it"
         other = court.app.tasks["trial.tells"].delay()
         court.marks.repair()
         assert suspect.get(timeout=PATIENCE) == "repaired"
@@ -82,15 +81,33 @@ def test_NEW_1_a_suspect_whose_worker_is_killed_from_outside_is_tried_again_at_a
     assert not court.quarantine.list()
 
 
+def test_NEW_1_a_doubt_that_two_on_trial_share_weighs_half(
+    new_court: Callable[..., Court], redis_url: str
+) -> None:
+    court = new_court(redis_url, poison_trial_cells=2)
+    suspects = [court.suspect("trial.waits", n) for n in range(2)]
+    with court.worker(concurrency=2) as first:
+        court.await_start("waits", 2)
+        first.kill_main()
+        first.wait()
+    with court.worker("w2", concurrency=2):
+        court.await_start("waits", 4)
+        doubts = [court.quarantine.queries.history(suspect.id).doubt for suspect in suspects]
+        assert doubts == [WHOLE // 2] * 2
+        court.marks.repair()
+        court.await_acquittal()
+    assert not court.quarantine.list()
+
+
 @pytest.mark.matrix
 def test_NEW_1_whoever_ends_one_idle_worker_after_the_other_is_convicted(court: Court) -> None:
     """A poison that gets at its worker even out of its cell. Until then it may have been chance.
 
-    Nothing here is put on record by the test: the first worker dies of an ordinary run, the next beside a
-    cell, the others with nothing else to do.
+    Nothing here is put on record by the test: the first worker dies of an ordinary run, the others
+    beside a cell and nothing else.
     """
     poison = court.app.tasks["trial.waits"].delay()
-    for number in range(2 + CHANCE):
+    for number in range(1 + PROOF):
         with court.worker(f"w{number}", pool="threads") as worker:
             court.await_start("waits", number + 1)
             assert not court.quarantine.list()
@@ -101,12 +118,12 @@ def test_NEW_1_whoever_ends_one_idle_worker_after_the_other_is_convicted(court: 
     (kept,) = court.quarantine.list()
     assert (kept.id, kept.cause, kept.strikes) == (poison.id, "worker_lost", 2)
     tried = [entry["worker"].partition("@")[0] for entry in court.events("crashed")]
-    assert tried == ["w0", f"w{1 + CHANCE}"], "the first death, shared, and the last one, which is the proof"
+    assert tried == ["w0", f"w{PROOF}"], "the first death, shared, and the last one, which is the proof"
 
 
 def test_NEW_1_a_suspect_that_must_be_alone_does_not_wait_for_all_the_others(court: Court) -> None:
     """They would keep their worker's pool empty-handed for as long as there are suspects."""
-    alone = court.suspect("trial.waits", 0)
+    alone = court.suspect("trial.waits", 0, doubts=SHARED_DOUBTS - 1)
     with court.worker(pool="threads") as first:
         court.await_start("waits")
         first.kill_main()
@@ -127,7 +144,7 @@ def test_a_suspect_that_must_be_alone_keeps_its_credit_and_others_go_to_other_wo
     new_court: Callable[..., Court], redis_url: str
 ) -> None:
     court = new_court(redis_url, worker_prefetch_multiplier=1)
-    court.suspect("trial.waits", spoilt=1)
+    court.suspect("trial.waits", doubts=SHARED_DOUBTS)
     with court.worker(pool="threads", concurrency=1):
         court.await_start("waits")
         other = court.app.tasks["trial.tells"].delay()

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from celery_poison.decide import CHANCE, Action
 from tests.docs.pages import ROOT, text
 from tests.docs.verdict_table import counts
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from blame_figures import Figures, figures, upper_bound
-from blame_rules import CountTo, DeliveryLimit, Ours, Past, Rule, died, spoilt
-from blame_script import WORLDS, Kill, Send, World, script
+from blame_rules import CountTo, DeliveryLimit, Ours, Past, Rule, died
+from blame_script import WORLDS, Send, World, script
 from blame_sim import Simulation
 
 QUIET = World("quiet", workers=1, slots=4)
@@ -74,16 +73,13 @@ def test_NEW_1_a_poison_takes_one_worker_and_a_cell_and_its_neighbours_are_done(
     assert (fleet.deaths, fleet.trials) == (1, 4)
 
 
-def test_NEW_1_an_innocent_whose_hosts_are_killed_three_times_is_still_not_convicted() -> None:
-    past, rule = Past(), Ours()
-    died(past, alone=False)
-    for _ in range(CHANCE):
-        spoilt(past)
-        assert rule.admit(past) is Action.RUN_ALONE
-    kills = [Kill(5.0 * n, 0) for n in range(1, 2 + CHANCE)]
-    fleet = _fleet_of(Ours(), Send(4.0, "n", "innocent", 3.0), *kills)
-    assert fleet.fortunes["n"].worker_deaths == 1 + CHANCE
-    assert fleet.fortunes["n"].done and not fleet.fortunes["n"].convicted
+def test_NEW_1_no_innocent_of_a_spot_fleet_is_convicted_however_often_its_workers_are_killed() -> None:
+    fleet = Simulation(WORLDS[-1], Ours(), 1)
+    fleet.play(itertools.takewhile(lambda event: event.at < 3000, script(WORLDS[-1], 1)))
+    found = figures(fleet.fortunes.values(), fleet.deaths)
+    assert (found.convicted, found.unfinished, found.caught, found.worst) == (0, 0, found.poisons, 2)
+    hits = [fortune.worker_deaths for fortune in fleet.fortunes.values() if fortune.kind == "innocent"]
+    assert max(hits) >= 5, "some were hit again and again"
 
 
 def test_a_rule_that_counts_convicts_at_its_bound() -> None:

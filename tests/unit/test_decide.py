@@ -8,10 +8,13 @@ from dataclasses import replace
 
 from celery_poison import causes
 from celery_poison.decide import (
-    CHANCE,
+    PROOF,
+    SHARED_DOUBTS,
+    WHOLE,
     Action,
     DeadStart,
     End,
+    EndOfStart,
     Facts,
     Run,
     Settlement,
@@ -20,6 +23,9 @@ from celery_poison.decide import (
     disposition,
     end_of,
     judge,
+    needs_idle_worker,
+    outsiders,
+    share_of_doubt,
 )
 from celery_poison.model import Ended, History, Limits, Phase, Start
 from celery_poison.states import State
@@ -73,12 +79,12 @@ def _after(event: str, before: History) -> History:
                            proven=before.proven + alone)  # fmt: skip
         case _, "it ended alive":
             return replace(
-                counted, candidate=False, probation=False, spoilt=0, proven=0, tried=0, doubted=False
+                counted, candidate=False, probation=False, spoilt=0, doubt=0, proven=0, tried=0, doubted=False
             )
         case _, "it was released":
             return replace(counted, candidate=True, probation=True, proven=0)
         case _, "its worker ended while it was in a cell":
-            return replace(counted, spoilt=1)
+            return replace(counted, spoilt=1, doubt=WHOLE)
     return counted
 
 
@@ -309,14 +315,16 @@ def _dead_starts() -> Iterator[DeadStart]:
         History(crashes=1, cause="receive"),
         History(crashes=1, cause="signal:9"),
         History(crashes=1, cause="signal:9", spoilt=1),
-        History(spoilt=CHANCE),
+        History(crashes=1, cause="signal:9", spoilt=4, doubt=(PROOF - 1) * WHOLE),
     ]
     flags = itertools.product(*[(False, True)] * 7)
-    for phase, alone, ended, history, rest in itertools.product(
-        Phase, range(4), Ended, histories, list(flags)
+    sharers = [(1, 0.0, (1, 1), 1), (2, 60.0, (3, 9), 2)]
+    for phase, alone, ended, history, rest, (together, ran_s, deaths, workers) in itertools.product(
+        Phase, range(4), Ended, histories, list(flags), sharers
     ):
         start = Start(phase, "b.1", "w@n/b", 1, 0, 2, alone, "i", "t", "q", 2, 5, 0, 1)
-        yield DeadStart(start, ended, history, *rest)
+        shared = {"together": together, "ran_s": ran_s, "deaths": deaths, "workers": workers}
+        yield DeadStart(start, ended, history, *rest, **shared)
 
 
 def test_SAP_2_every_start_of_a_dead_worker_ends_as_the_table_in_the_docs_says() -> None:
@@ -330,9 +338,88 @@ def test_SAP_2_every_start_of_a_dead_worker_ends_as_the_table_in_the_docs_says()
             assert made.cause == (causes.RECEIVE if received else causes.WORKER_LOST)
         else:
             assert not made.cause and not made.shared and not blame, dead
+        doubted = done is StartEnd.TRY_AGAIN and dead.start.phase is Phase.RUNNING
+        counts = done is StartEnd.TRY_AGAIN and not (doubted and table.shares_outside(dead))
+        assert made.spoilt == counts, dead
+        assert made.doubt == (table.weight(dead) if doubted else 0), dead
 
 
 def test_EMS_4_what_had_ended_or_never_began_gets_no_strike() -> None:
     for dead in _dead_starts():
         if dead.ended is not Ended.NOT or dead.succeeded or dead.start.phase is Phase.CLAIMED:
             assert end_of(dead).end is not StartEnd.STRIKE, dead
+
+
+IN_A_CELL = Start("R", "b.1", "w@n/b", 1, 1, 2, 2, "i", "t", "q", 2, 5, 0, 1)
+
+
+def test_NEW_1_a_doubt_weighs_what_the_docs_say_and_never_more_than_a_whole_one() -> None:
+    for starts, together, ran_s, deaths, workers in itertools.product(
+        range(2, 9), (1, 2, 3, 50, 500), (0.0, 0.1, 1.0, 60.0, 3600.0), (1, 2, 7, 60, 1000), (1, 2, 50)
+    ):
+        for lately in {1, deaths // 6, deaths}:
+            start = IN_A_CELL._replace(deliveries=starts)
+            dead = DeadStart(start, together=together, ran_s=ran_s, deaths=(lately, deaths), workers=workers)
+            assert outsiders(dead) == table.shares_outside(dead)
+            assert share_of_doubt(dead) == table.weight(dead) <= WHOLE // together, dead
+
+
+def _in_doubt(history: History, end: EndOfStart) -> History:
+    return replace(history, spoilt=history.spoilt + end.spoilt, doubt=history.doubt + end.doubt)
+
+
+def _deaths_until_convicted(together: int, deaths: int, ran_s: float, workers: int) -> int:
+    """How many workers a message takes along until it is convicted: the first one, then out of its cell."""
+    history = History(crashes=1, strikes=1, candidate=True, shared_blame=True)
+    for own in itertools.count(2):
+        beside = 1 if needs_idle_worker(history) else together
+        start = IN_A_CELL._replace(deliveries=own)
+        dead = DeadStart(
+            start,
+            history=history,
+            together=beside,
+            ran_s=ran_s,
+            deaths=(deaths // 6 + own, deaths + own),
+            workers=workers,
+        )
+        end = end_of(dead)
+        if end.end is StartEnd.STRIKE:
+            return own
+        history = _in_doubt(history, end)
+    raise AssertionError
+
+
+def test_NEW_1_what_kills_its_worker_out_of_its_cell_is_convicted_by_its_sixth_death() -> None:
+    for together, ran_s in itertools.product((2, 50, 200), (0.1, 1.0, 60.0)):
+        least = 1 if together == 2 else 0  # two doubts that two share are a whole one
+        assert _deaths_until_convicted(together, 0, ran_s, 1) == 1 + SHARED_DOUBTS + PROOF - least
+    assert _deaths_until_convicted(50, 60, 0.1, 4) == 1 + SHARED_DOUBTS + PROOF, "quick among many that die"
+    assert _deaths_until_convicted(50, 60, 60.0, 4) < 250, "slow among many that die: bounded still"
+
+
+def test_NEW_1_no_innocent_is_convicted_by_outside_kills_that_take_its_worker_again_and_again() -> None:
+    """A fleet in which each worker is killed every three minutes, and a task of a minute.
+
+    Alone in its worker, a run is hit with a chance of 28 %: to be hit so often in a row is as good as never.
+    """
+    for workers in (1, 2, 10, 100):
+        assert _deaths_until_convicted(1, 20 * workers, 60.0, workers) > 100
+    dead = DeadStart(IN_A_CELL, together=50, ran_s=60.0, deaths=(13, 80), workers=4)
+    assert not end_of(dead).spoilt, "no worker is emptied for it"
+
+
+def test_NEW_1_a_worker_that_dies_with_fifty_on_trial_convicts_none_of_them_however_often() -> None:
+    history = History(crashes=1, strikes=1, candidate=True, shared_blame=True)
+    for _ in range(100):
+        end = end_of(DeadStart(IN_A_CELL, history=history, together=50))
+        assert end.end is StartEnd.TRY_AGAIN
+        history = _in_doubt(history, end)
+        assert convict(history, Limits(max_crashes=1)) is None
+
+
+def test_a_doubt_by_a_worker_of_the_version_before_counts_and_weighs_nothing() -> None:
+    """It had no weight, and where a cell is beside an idle pool its start says ``ALONE``."""
+    alone = IN_A_CELL._replace(alone=1)
+    before = History(crashes=1, spoilt=3)
+    end = end_of(DeadStart(alone, history=before))
+    assert (end.end, end.doubt) == (StartEnd.TRY_AGAIN, WHOLE)

@@ -23,7 +23,7 @@ local function clear_and_journal(lineage, candidates, counts, stream, maxlen, mi
     redis.call('DEL', lineage)
   else
     redis.call('HSET', lineage, 'candidate', '0', 'probation', '0', 'strikes', '0',
-      'proven', '0', 'tried', '0', 'spoilt', '0', 'doubted', '0', 'old_strikes', '0')
+      'proven', '0', 'tried', '0', 'spoilt', '0', 'doubt', '0', 'doubted', '0', 'old_strikes', '0')
   end
   return cleared
 end

@@ -11,9 +11,10 @@
 -- ARGV[5] incident
 -- ARGV[6] failure  1 when it counts as a failure (its worker fell silent and nobody knows why)
 -- ARGV[7] fence    of the monitor that tells it, '' when its own worker does
--- ARGV[8] spoilt   1 when it was on trial, and the worker beside it ended: the next trial is at an idle one
+-- ARGV[8] doubt    what the end of its worker weighs, when it was on trial, see decide.py
 -- ARGV[9] known    what else is known, see _journal.lua
 -- ARGV[10] died_at  of a worker: its last sign of life; '' when the start's own worker tells it
+-- ARGV[11] spoilt  1 when nobody from outside has a share in that
 -- RETURNS OK | DONE (it had finished) | STALE (the message has a newer start, or none) | FENCED
 -- JOURNALS interrupted
 if fenced(KEYS[4], ARGV[7]) then return {'FENCED'} end
@@ -29,7 +30,8 @@ redis.call('HSETNX', KEYS[3], 'first_seen', now)
 redis.call('HSET', KEYS[3], 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue,
   'deliveries', e.deliveries, 'last_seen', now, 'worker', e.worker, 'last_token', e.token,
   'charged', ARGV[6] == '1' and 'failure' or '')
-redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[8])
+redis.call('HINCRBY', KEYS[3], 'doubt', ARGV[8])
+redis.call('HINCRBY', KEYS[3], 'spoilt', ARGV[11])
 expire_history(KEYS[3])
 local failures = redis.call('HINCRBY', KEYS[3], 'failures', ARGV[6])
 local ran_ms = e.at_ms > 0 and math.max(0, (tonumber(ARGV[10]) or now) - e.at_ms) or ''
