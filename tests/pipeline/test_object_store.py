@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import redis
 
 pytest.importorskip("pyspark")
 pytest.importorskip("deltalake")
+
+import pyarrow as pa
 
 from celery_poison.pipeline import maintain
 from celery_poison.pipeline.derived import Derived

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-import numpy as np
 import pytest
 
 pytest.importorskip("duckdb")
 pytest.importorskip("scipy")
+
+import numpy as np
 
 from celery_poison.pipeline.backtest import AS_IT_WAS, GRID, gained, past, recommend, say
 from celery_poison.pipeline.replay import InForce, Outcome, Policy, Step, replay, timeline

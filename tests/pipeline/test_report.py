@@ -9,6 +9,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytest.importorskip("numpy")
+
 HOSTILE = "<script>alert('x')</script>&\"'"
 
 
