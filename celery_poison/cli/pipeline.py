@@ -7,6 +7,7 @@ not before. A command's function gets what was typed, by name, and what the app 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from click_didyoumean import DYMGroup  # type: ignore[import-untyped]
 
 from celery_poison.cli.pipeline_checks import check_options, conf_of, said_plainly
 from celery_poison.cli.session import WRONG_USAGE, Option, Refused, plainly
+from celery_poison.failover.notifier import Wording
+from celery_poison.failover.receivers import NotDelivered, Receiver
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import OVERRIDABLE
 from celery_poison.quarantine.owner import identity_of
+from celery_poison.values import receivers_of
 
 _NEEDS = ("pyspark", "pyarrow", "deltalake", "scipy")
 
@@ -150,6 +154,11 @@ def tables(options: dict[str, Any]) -> None:
 @_command(
     click.option("--top", type=click.IntRange(1), default=5, help="Of each kind."),
     click.option("--cause", help="Only deaths of this cause, as `oom` or `signal:11`."),
+    click.option(
+        "--new",
+        is_flag=True,
+        help="Only what the last judgement did not accuse; if any, exit 1 and notify poison_notify.",
+    ),
     *_DAYS,
 )
 def blame(options: dict[str, Any]) -> None:
@@ -161,6 +170,7 @@ def blame(options: dict[str, Any]) -> None:
     \b
     celery -A proj poison pipeline blame --lake /data/poison --since 7d     the last week against before
     celery -A proj poison pipeline blame --lake /data/poison --cause oom    only deaths for want of memory
+    celery -A proj poison pipeline blame --lake /data/poison --new          every night, from cron
     """
 
 
@@ -313,6 +323,17 @@ def _need_lake_and_spark(name: str, options: dict[str, Any]) -> None:
     check_options(name, options)
 
 
+def _notify(app: Any, sentences: list[str]) -> None:
+    """Send what is newly accused to each receiver of ``poison_notify``; a failure is one line on stderr."""
+    settings = plugin_of(app).settings
+    accusation = Wording(app.main or "celery", settings.namespace).blame(sentences)
+    for receiver in (Receiver(each) for each in receivers_of(settings.notify) if each != "event"):
+        try:
+            receiver.tell(accusation.as_dict())
+        except NotDelivered as error:
+            click.echo(f"celery poison: {receiver.name}: {error}", err=True)
+
+
 def _fill_from_app(options: dict[str, Any]) -> None:
     """Complete what was not said by what the app of ``celery -A`` says."""
     app = getattr(click.get_current_context().obj, "app", None)
@@ -321,6 +342,7 @@ def _fill_from_app(options: dict[str, Any]) -> None:
         said = plugin.settings
         options["settings"] = {name: getattr(said, name) for name in OVERRIDABLE}
         options["settings"]["trial"] = said.trial != "off"
+        options["notify"] = partial(_notify, app)
         if not options["url"]:
             broker = dict(app.conf.broker_transport_options or {})
             options["url"] = plugin.ledger_url

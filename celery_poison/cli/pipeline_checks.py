@@ -27,6 +27,8 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     _check_lake(name, options["lake"])
     if name in _INGESTING and not options.get("url"):
         raise Refused("which Redis? --redis redis://…, or celery -A proj poison pipeline …", WRONG_USAGE)
+    if options.get("new") and any(options.get(name) for name in ("since", "until", "cause")):
+        raise Refused("--new judges the whole journal: leave --since, --until and --cause out", WRONG_USAGE)
     checks: dict[str, Callable[[Any], None]] = {
         "since": _check_since,
         "until": _check_until,

@@ -41,6 +41,8 @@ logger = get_logger("celery_poison")
 EMPTY, PAUSE, LONGEST = 600.0, 5.0, 600.0
 #: A group is told again when it has so many times the messages that it had when it was told.
 GROWTH = 10
+#: Accusations that one notification spells out.
+MOST_ACCUSED = 5
 #: Characters of a task's name, which for an unknown task is whatever somebody sent.
 _LENGTH = 120
 
@@ -123,6 +125,12 @@ class Wording:
         """Tell that the fleet gate has closed."""
         said = f"{gate.story} in a short time: the fleet gate is closed, only a death on trial convicts"
         return self._made("gate_closed", said, "poison status", oldest=gate.closed_at)
+
+    def blame(self, sentences: Sequence[str]) -> Notification:
+        """Report what the analysis of the journal accuses since it last judged."""
+        said = "newly accused: " + "; ".join(sentences[:MOST_ACCUSED])
+        said += f" and {len(sentences) - MOST_ACCUSED} more" if len(sentences) > MOST_ACCUSED else ""
+        return self._made("blame", said, "poison pipeline blame", count=len(sentences))
 
     def test(self) -> Notification:
         """Tell nothing, to see whether that arrives."""

@@ -11,7 +11,7 @@ every word.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ RUNS_ALIVE = f"select cast(sum(n) as bigint) as n from {{tallies}} r where {IS_A
 SEEN = "select sum(fingerprints) as n from {tallies} where {recent} and {window}"
 
 
-_WORDS = ("dimension", "key", "standing", "says", "causes")
+_WORDS = ("dimension", "key", "standing", "says", "causes", "first_seen")
 _NUMBERS = ("deaths", "elsewhere", "expected", "times", "low", "high", "p", "q", "hours")
 #: Of the table ``blame``.
 SCHEMA = pa.schema(
@@ -221,13 +221,33 @@ def _row(
     return {**row, "says": says(row)}
 
 
+def with_first_seen(
+    blamed: Sequence[Mapping[str, Any]], before: Iterable[Mapping[str, Any]], at: str
+) -> list[dict[str, Any]]:
+    """Return the rows with ``first_seen``: since when each has been accused; null for what is not.
+
+    Args:
+        before: rows of the last judgement.
+        at: the newest entry of the journal that these rows know.
+    """
+    known = {(row["dimension"], row["key"]): row["first_seen"] for row in before}
+    return [
+        {**row, "first_seen": (known.get((row["dimension"], row["key"])) or at) if _is_accused(row) else None}
+        for row in blamed
+    ]
+
+
+def _is_accused(row: Mapping[str, Any]) -> bool:
+    return bool(row["standing"] != "unremarkable")
+
+
 def anomalies(blamed: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return those rows of blame that kill more often than before the window, or did not run before.
 
     Only of what is guilty or suspicious, since the rate of a host rises with that of a bad task; with eight
     deaths at least, twice what they would have been at the rate before, and not by a chance of 5 % in all.
     """
-    bad = [row for row in blamed if row["standing"] != "unremarkable" and row["deaths"] >= 8]
+    bad = [row for row in blamed if _is_accused(row) and row["deaths"] >= 8]
     chance = FALSE_SHARE / max(1, len(bad))  # so many are compared
     return [
         row

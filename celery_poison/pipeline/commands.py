@@ -152,6 +152,9 @@ def tables(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:
 def blame(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:
     """Judge every fingerprint, task, form, size, release, queue and host that was in a death; print it."""
     derived = Derived(session, lake, _warn)
+    if options.get("new"):
+        _blame_new(derived, options)
+        return derived
     days = derived.window(options.get("since"), options.get("until"))
     told = top(derived.judge(days, options.get("cause")), options["top"])
     lines = [*filter(None, [days.says(), derived.as_of.says()])]
@@ -163,6 +166,17 @@ def blame(session: Any, lake: Lake, options: Mapping[str, Any]) -> Derived:
             lines.append(f"  {clean(row['key'])}: {row['says']}{clean(causes)}")
     _tell(options, [as_json(row) for row in told], "\n".join(lines if told else [*lines, "nothing died"]))
     return derived
+
+
+def _blame_new(derived: Derived, options: Mapping[str, Any]) -> None:
+    """Print what is accused by this journal and was not before it grew; report it, and exit with 1."""
+    upto = derived.as_of.upto
+    found = [row for row in derived.judge() if row["first_seen"] == upto]
+    sentences = [f"{row['dimension']} {clean(row['key'])}: {row['says']}" for row in found]
+    _tell(options, [as_json(row) for row in found], "\n".join(sentences or ["nothing new is accused"]))
+    if found:
+        options.get("notify", lambda _: None)(sentences)
+        raise SystemExit(1)
 
 
 def backtest(session: Any, lake: Lake, options: Mapping[str, Any]) -> None:

@@ -246,9 +246,16 @@ class Derived:
         with self._timed("blame"):
             told = blame.blame(self.ask, window, cause)
             if window == ALWAYS and cause is None:
+                told = blame.with_first_seen(told, self._judged_before(), self.as_of.upto)
                 rows = self._session.createDataFrame(pa.Table.from_pylist(told, blame.SCHEMA))
                 self._table("blame").write(rows, self._lake.app, self._goal, [])
         return told
+
+    def _judged_before(self) -> list[dict[str, Any]]:
+        table = self._table("blame")
+        if not table.exists or "first_seen" not in table.schema.names:
+            return []
+        return list(table.arrow(["dimension", "key", "first_seen"]).to_pylist())
 
     def ask(self, query: str) -> Any:
         """Return what a query finds, as an Arrow table; ``{incidents}`` in it is the table of that name.

@@ -16,7 +16,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("scipy")
 
 from celery_poison.errors import ConfigurationError
-from celery_poison.pipeline.blame import DIMENSIONS, blame, says
+from celery_poison.pipeline.blame import DIMENSIONS, blame, says, with_first_seen
 from celery_poison.pipeline.window import Window
 from tests.pipeline import tallied
 from tests.pipeline.entries import W1, W2, cleared, died, ran
@@ -174,3 +174,12 @@ def test_days_are_told_as_dates_or_counted_back_from_the_newest_in_the_lake() ->
         Window.of("yesterday", None, last)
     with pytest.raises(ConfigurationError, match="no day lies between"):
         Window.of("2026-03-01", "2026-03-01", last)
+
+
+def test_NEW_22_first_seen_is_when_something_was_first_accused_and_stays() -> None:
+    row = {"dimension": "task", "key": "t.bad", "standing": "suspicious"}
+    calm = {"dimension": "host", "key": "a", "standing": "unremarkable"}
+    first = with_first_seen([row, calm], [], "100-0")
+    assert [each["first_seen"] for each in first] == ["100-0", None]
+    again = with_first_seen([row, {**calm, "standing": "guilty"}], first, "200-0")
+    assert [each["first_seen"] for each in again] == ["100-0", "200-0"]
