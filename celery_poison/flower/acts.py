@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 from tornado.web import HTTPError
 
+from celery_poison.errors import MessageNotFound
 from celery_poison.flower.access import Guarded
-from celery_poison.flower.choosing import ACTIONS, Action, Choice, scheduled
+from celery_poison.flower.choosing import ACTIONS, Action, Choice, NothingChosen, scheduled
 from celery_poison.flower.ledger import Job
 from celery_poison.ledger.outbox import LaneRecord
 from celery_poison.ledger.policies import Pause, Scope
@@ -24,6 +25,8 @@ from celery_poison.quarantine.overview import Overview
 #: Sending to a queue, beside the scopes of a pause.
 SENDING = "sending"
 KINDS = (*Scope, SENDING)
+#: Those that a person begins: a worker suspends itself.
+HOLDS = (str(Scope.QUEUE), str(Scope.TASK), SENDING)
 #: Seconds after which rows of the user's database should have been moved, even if a relay died.
 OVERDUE = 30.0
 
@@ -104,6 +107,30 @@ async def let_go(of: Guarded) -> Any:
         end = partial(quarantine.resume_queue, name, worker=whose, **how)
     await of.ledger.change(end)
     return {"kind": kind, "name": name, "of": whose, "note": how["note"]}
+
+
+async def hold(of: Guarded) -> Any:
+    """Pause a queue or a task, or send nothing more to a queue.
+
+    Raises:
+        NothingChosen: nobody knows such a queue, or such a task.
+        HTTPError: 400: it is none of these.
+    """
+    kind, name, whose = map(of.said, ("kind", "name", "of"))
+    if kind not in HOLDS or not name:
+        raise HTTPError(400, f"kind must be one of {', '.join(HOLDS)}, and name must be given")
+    quarantine, note = of.ledger.quarantine, of.said("note")
+    how: dict[str, Any] = {"actor": of.actor, "note": note}
+    begins: dict[str, Callable[[], object]] = {
+        SENDING: partial(OutboxDesk(plugin_of(of.application.capp)).block, name, whose, **how),
+        str(Scope.QUEUE): partial(quarantine.pause_queue, name, **how),
+        str(Scope.TASK): partial(quarantine.pause_task, name, **how),
+    }
+    try:
+        await of.ledger.change(begins[kind])
+    except MessageNotFound as unknown:  # a person must hear of it
+        raise NothingChosen(str(unknown)) from None
+    return {"kind": kind, "name": name, "of": whose if kind == SENDING else "", "note": note}
 
 
 # --- what is held back (WAS-6, WAS-7, TP1-4) ----------------------------------------------------------

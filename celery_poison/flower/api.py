@@ -199,6 +199,7 @@ ROUTES: dict[str, dict[str, Question]] = {
     r"gate/lift": {"post": acts.lift_gate},
     r"held": {"get": held_back},
     r"held/resume": {"post": acts.let_go},
+    r"held/begin": {"post": acts.hold},
     r"proposal": {"get": proposal},
     r"proposal/(apply|dismiss)": {"post": acts.decide},
 }

@@ -207,6 +207,48 @@ def arguments_of(body: bytes | str) -> Arguments | None:
     return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
 
 
+def same_calls(function: Callable[..., Any], arguments: Arguments) -> Iterator[Arguments]:
+    """Yield the other ways to write a call: by place or by name, with its defaults or without.
+
+    Nothing where the call does not fit ``function``, or what it gives has no name there.
+    """
+    args, kwargs = arguments
+    try:
+        signature = _signature(function)
+        bound = signature.bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return
+    known = signature.parameters
+    if any(known[name].kind in _NAMELESS for name in bound.arguments):
+        return
+    given = dict(bound.arguments)
+    bound.apply_defaults()
+    whole = {name: value for name, value in bound.arguments.items() if known[name].kind not in _NAMELESS}
+    short = {name: value for name, value in whole.items() if not _is_default(value, known[name].default)}
+    by_place = [name for name in whole if known[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    for count in range(len(by_place) + 1):
+        places = by_place[:count]
+        for told in (given, whole, short):
+            rest = {name: value for name, value in told.items() if name not in places}
+            yield [whole[name] for name in places], rest
+
+
+_NAMELESS = {
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.VAR_POSITIONAL,
+    inspect.Parameter.VAR_KEYWORD,
+}
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and bool(value == default)
+
+
+@lru_cache(maxsize=256)
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
 def _hash(secret: bytes, task: str, material: bytes) -> str:
     keyed = _keyed(secret).copy()
     keyed.update(task.encode() + b"\0" + material)

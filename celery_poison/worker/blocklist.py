@@ -7,18 +7,27 @@ while no rule is about its task; then it costs one fingerprint, and still no que
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
+from celery import Celery
 from celery.utils.log import get_logger
 
 from celery_poison.blocks import Kind, Rule, read_rules
 from celery_poison.errors import ConfigurationError
 from celery_poison.ledger import Ledger, policies
 from celery_poison.policy import Policy
-from celery_poison.quarantine.arguments import fingerprint_of, is_readable
+from celery_poison.quarantine.arguments import (
+    arguments_of,
+    fingerprint_of,
+    hash_of,
+    is_readable,
+    same_calls,
+)
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import call_in_real_thread
 
@@ -35,7 +44,8 @@ class Fingerprints:
     message for another.
     """
 
-    def __init__(self, complain: Callable[[Exception], None]) -> None:
+    def __init__(self, app: Celery, complain: Callable[[Exception], None]) -> None:
+        self._app = app
         self._complain = complain
         self._hung: set[str] = set()
 
@@ -54,6 +64,19 @@ class Fingerprints:
             except Exception as error:
                 self._complain(_broken(task, f"failed: {error!r}"))
         return fingerprint_of(message, task, secret)
+
+    def of_same_calls(self, message: Any, task: str, secret: bytes) -> Iterator[str]:
+        """Yield the fingerprints of the same call in other words; of a packed body once that is open."""
+        is_packed = not is_readable(message)
+        if message.content_type != "application/json" or getattr(message, "sealed", is_packed):
+            return
+        if (arguments := arguments_of(message.body)) is None:
+            return
+        if is_packed:
+            yield hash_of(secret, task, b"", arguments)
+        for call in same_calls(self._app.tasks[task].run, arguments):
+            with suppress(TypeError, ValueError):  # a default that is no JSON
+                yield hash_of(secret, task, b"", call)
 
 
 def _broken(task: str, what: str) -> ConfigurationError:
@@ -138,7 +161,8 @@ class Checker:
         Args:
             ask: whether the user's function may be asked, if only that can tell.
         """
-        message.checked_against = self._rules.version
+        if not getattr(message, "sealed", False):  # else it is looked at again once it is open
+            message.checked_against = self._rules.version
         try:
             rule = self._rule(message, task, policy, ask=ask)
         except Exception as error:
@@ -152,9 +176,12 @@ class Checker:
             return rule
         if not ask and self.must_ask(message, task, policy):
             return None
-        fingerprint = self.fingerprints.of(message, task, self.recorder.secret, policy.fingerprint)
-        rule = self._find(Kind.FINGERPRINT, fingerprint)
-        return rule if rule is not None and rule.task in ("", task) else None
+        secret = self.recorder.secret
+        found = iter([self.fingerprints.of(message, task, secret, policy.fingerprint)])
+        if policy.fingerprint is None:
+            found = chain(found, self.fingerprints.of_same_calls(message, task, secret))
+        rules = (self._find(Kind.FINGERPRINT, fingerprint) for fingerprint in found)
+        return next((rule for rule in rules if rule is not None and rule.task in ("", task)), None)
 
     def on_its_way_to_the_pool(self, message: Any, task: str, policy: Policy) -> str:
         """The same for a message that may have waited in this worker while its kind was blocked."""

@@ -118,7 +118,7 @@ class Worker:
         """What goes by policies and by the block list."""
         self._errors = ErrorTransactions(self._app, self._ledger)
         self._plugin.on_send_failed = for_failed_sends(self._app)
-        fingerprints = Fingerprints(self.complain)
+        fingerprints = Fingerprints(self._app, self.complain)
         self._checker = Checker(self._ledger, fingerprints, self._recorder, self.complain)
         self.refresher = Refresher(
             self._plugin,

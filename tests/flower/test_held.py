@@ -55,3 +55,34 @@ def test_WAS_6_what_is_over_already_is_told_to_a_program_and_no_error_for_a_pers
     assert flower.post_json("/api/poison/held/resume", gone).status == 404
     wrong = flower.post_json("/api/poison/held/resume", {"kind": "fleet", "name": "mail"})
     assert wrong.status == 400 and "queue, task, endpoint, sending" in wrong.json["error"]
+
+
+def test_TP1_6_WAS_7_a_person_holds_back_what_she_let_go_before(serve: Serve, fleet: Fleet) -> None:
+    flower = serve(user=ANN)
+    assert "Hold something back" in flower.get("/poison").text
+    begun = [
+        {"kind": "queue", "name": "celery", "note": "the disk is full"},
+        {"kind": "task", "name": "fleet.healthy", "note": "a bug"},
+        {"kind": "sending", "name": "mail", "of": "fleet.slow", "note": "maintenance"},
+    ]
+    assert flower.post("/poison/held/begin", begun[0], **TOKEN).status == 303
+    for each in begun[1:]:
+        answer = flower.post_json("/api/poison/held/begin", each)
+        assert (answer.status, answer.json["note"]) == (200, each["note"]), answer.text
+    wait_until(lambda: len(flower.get("/api/poison/held").json) == 3, what="all are known")
+    rows = flower.get("/api/poison/held").json
+    assert [{name: row[name] for name in ("kind", "name", "note")} for row in rows] == [
+        {name: each[name] for name in ("kind", "name", "note")} for each in begun
+    ]
+    assert {row["by"] for row in rows} == {"ann (flower)"} and rows[2]["of"] == "fleet.slow"
+
+
+def test_TP1_6_what_cannot_be_held_back_is_told(serve: Serve, fleet: Fleet) -> None:
+    flower = serve(user=ANN)
+    wrong = flower.post_json("/api/poison/held/begin", {"kind": "endpoint", "name": "mail"})
+    assert wrong.status == 400 and "queue, task, sending" in wrong.json["error"]
+    for kind in ("queue", "task"):
+        typo = {"kind": kind, "name": "celeri"}
+        assert flower.post_json("/api/poison/held/begin", typo).status >= 400
+        assert "celeri" in flower.post("/poison/held/begin", typo, **TOKEN).text, "a person hears of it, too"
+    assert not flower.get("/api/poison/held").json

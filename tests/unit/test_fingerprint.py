@@ -9,14 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 from kombu.message import Message
 
 from celery_poison.blocks import Kind, Rule, read_rules
-from celery_poison.quarantine.arguments import fingerprint_of
+from celery_poison.quarantine.arguments import Arguments, fingerprint_of, same_calls
 from celery_poison.worker.blocklist import Fingerprints
 from tests import PATIENCE
+
+_APP = Celery("fingerprints", set_as_current=False)
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -91,7 +94,7 @@ def test_NEW_3_where_a_function_fails_all_arguments_count_and_the_failure_is_tol
 ) -> None:
     told: list[Exception] = []
     message = _message(json.dumps([[], {"order": 7}, {}]))
-    fingerprints = Fingerprints(told.append)
+    fingerprints = Fingerprints(_APP, told.append)
     assert fingerprints.of(message, "t", b"s", function) == _of(order=7)
     assert len(told) == 1 and "fingerprint function of t failed" in str(told[0])
     assert fingerprints.asks(message, "t", function), "it may fail on this message only"
@@ -111,7 +114,7 @@ def test_NEW_3_a_function_that_hangs_is_left_to_itself_and_not_asked_again(
         return order
 
     message = _message(json.dumps([[7], {}, {}]))
-    fingerprints = Fingerprints(told.append)
+    fingerprints = Fingerprints(_APP, told.append)
     assert fingerprints.of(message, "t", b"s", hangs) == fingerprints.of(message, "t", b"s", hangs) == _of(7)
     assert not ended, "nobody waited for it"
     go_on.set()
@@ -123,7 +126,7 @@ def test_NEW_3_messages_that_the_function_calls_equal_are() -> None:
     def order_of(order: int, **_: Any) -> int:
         return order
 
-    fingerprints, message = Fingerprints(pytest.fail), _message(json.dumps([[7], {"try": 1}, {}]))
+    fingerprints, message = Fingerprints(_APP, pytest.fail), _message(json.dumps([[7], {"try": 1}, {}]))
     again = _message(json.dumps([[7], {"try": 2}, {}]))
     assert fingerprints.of(message, "t", b"s", order_of) == fingerprints.of(again, "t", b"s", order_of)
 
@@ -140,3 +143,35 @@ def test_NEW_3_garbage_on_the_list_is_told_and_blocks_nothing(raw: dict[str, Any
     )
     assert len(complaints) + len(rules) <= len(raw) + 1
     assert not read_rules(good, now=9.0)[0]
+
+
+def _call(a: int, b: int = 2, *, c: str = "x") -> None: ...
+
+
+def _any(a: int, *more: int, **named: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (([1], {}), ([], {"a": 1})),
+        (([1], {}), ([1, 2], {})),
+        (([1], {}), ([1], {"b": 2, "c": "x"})),
+        (([1, 3], {}), ([1], {"b": 3})),
+        (([], {"c": "y", "a": 1}), ([1, 2], {"c": "y"})),
+    ],
+)
+def test_NEW_3_a_call_in_other_words_is_the_same_call(one: Arguments, other: Arguments) -> None:
+    assert other in [*same_calls(_call, one)] and one in [*same_calls(_call, other)]
+
+
+@pytest.mark.parametrize("function", [_call, _any])
+@pytest.mark.parametrize("call", [([], {}), ([1, 2, 3], {}), ([1], {"d": 4}), ([1], {"a": 1})])
+def test_NEW_3_what_does_not_fit_or_has_no_name_is_written_in_one_way(
+    function: Callable[..., None], call: Arguments
+) -> None:
+    assert [*same_calls(function, call)] == []
+
+
+def test_NEW_3_true_is_not_one() -> None:
+    assert ([1], {}) not in [*same_calls(lambda a, b=1: None, ([1, True], {}))]

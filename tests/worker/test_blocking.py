@@ -114,6 +114,30 @@ def test_NEW_3_what_a_worker_has_received_already_does_not_run_either(crew: Crew
 
 
 @BOTH
+def test_NEW_3_a_blocked_call_is_the_same_in_other_words_and_packed(crew: Crew) -> None:
+    healthy = crew.app.tasks["fleet.healthy"]
+    with crew.worker() as worker:
+        worker.wait_ready()
+        assert crew.send("healthy", 1).get(timeout=PATIENCE) == 1
+        fingerprint = _fingerprint(crew, "healthy", 7)
+        _in_force(crew, Quarantine(crew.app).block_fingerprint(fingerprint, task="fleet.healthy"))
+        alike = [
+            crew.send("healthy", 7),
+            healthy.apply_async((), {"n": 7}),
+            crew.send("healthy", 7, 0.02),
+            healthy.apply_async((7,), {"seconds": 0.02}),
+            healthy.apply_async((7,), compression="gzip"),
+            healthy.apply_async((), {"seconds": 0.02, "n": 7}, compression="bzip2"),
+        ]
+        others = [crew.send("healthy", 8), crew.send("healthy", 7, 0.01)]
+        assert [each.get(timeout=PATIENCE) for each in others] == [8, 7]
+        kept = _kept(crew, *[each.id for each in alike])
+        assert {record.cause for record in kept} == {"blocked"} and len(crew.quarantine.list()) == 6
+        crew.await_that(crew.nothing_runs, "the ledger has not forgotten them")
+    assert len(crew.marks.all("healthy", "start")) == 3
+
+
+@BOTH
 def test_NEW_3_a_blocked_task_does_not_run_until_that_is_over_and_released_ones_do_with_their_retries(
     crew: Crew,
 ) -> None:
