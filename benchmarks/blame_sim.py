@@ -18,7 +18,8 @@ from blame_figures import Fortune
 from blame_rules import Past, Rule, died, doubt
 from blame_script import DEADLINESS, Deploy, Event, Kill, Send, World
 
-from celery_poison.decide import LATELY, Action, DeadStart, StartEnd, end_of, needs_idle_worker
+from celery_poison.decide import Action, DeadStart, StartEnd, end_of
+from celery_poison.doubts import LATELY, Blow, needs_idle_worker
 from celery_poison.model import IN_CELL, Start
 
 #: Celery's prefetch multiplier.
@@ -278,15 +279,14 @@ class Simulation:
         ran = max(0.0, self.now - began)
         if ran:
             self._was_running(message, began)
-        dead = DeadStart(
-            TRIAL._replace(deliveries=message.runs),
-            history=message.past.history,
+        blow = Blow(
             together=len(worker.running) + len(worker.trials),
             ran_s=ran,
+            starts=message.runs,
             deaths=[sum(at > self.now - seconds for at in self._died_at) for seconds in LATELY],
             workers=sum(other.up for other in self._workers if other is not worker),
         )
-        end = end_of(dead)
+        end = end_of(DeadStart(TRIAL, history=message.past.history, blow=blow))
         if end.end is StartEnd.STRIKE:
             died(message.past, alone=True)
         else:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from celery_poison import causes
+from celery_poison.doubts import NOTHING_ELSE, Blow, proves
 from celery_poison.model import ALONE, NO_HISTORY, Ended, History, Limits, Phase, Start
 from celery_poison.states import State
 
@@ -32,14 +33,6 @@ class Action(Enum):
     WAIT = "wait"
     QUARANTINE = "quarantine"
     DROP = "drop"
-
-
-#: A doubt that nothing else shares, in the unit of ``History.doubt``; so many of them convict.
-WHOLE, PROOF = 1000, 3
-#: After so many doubts in which no outsider has a share, nothing else runs in the worker of the next trial.
-SHARED_DOUBTS = 2
-#: Seconds, before a death, for which others are counted.
-LATELY = (600.0, 3600.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +114,6 @@ def _has_enough_strikes(history: History, limits: Limits) -> bool:
     if not limits.trials and history.shared_blame and not history.probation:
         bound = max(2, bound)
     return history.strikes - history.old_strikes >= bound and (history.proven > 0 or not limits.trials)
-
-
-def needs_idle_worker(history: History) -> bool:
-    """Whether nothing may run beside its next trial, so that a doubt would be shared by nothing else."""
-    return history.spoilt >= SHARED_DOUBTS
 
 
 def _stray(facts: Facts) -> Verdict | None:
@@ -306,10 +294,7 @@ class DeadStart:
         nobodys_fault: the worker left, was evicted, or only fell silent.
         receiving: another message was being received in its worker.
         beside: something ran in its worker's pool.
-        together: starts that ran in its worker, in cells or not, this one included.
-        ran_s: seconds for which it had run.
-        deaths: of workers, this one included, in each of the times before that :data:`LATELY` names.
-        workers: how many live.
+        blow: what it met, and in which company.
         early: the death was noticed just now, and more workers may be dying.
         succeeded: SUCCESS was stored for it.
         trials: suspects are tried alone.
@@ -325,10 +310,7 @@ class DeadStart:
     early: bool = False
     succeeded: bool = False
     trials: bool = True
-    together: int = 1
-    ran_s: float = 0.0
-    deaths: Sequence[int] = (1, 1)
-    workers: int = 1
+    blow: Blow = NOTHING_ELSE
 
 
 class StartEnd(Enum):
@@ -351,8 +333,8 @@ class EndOfStart:
     Attributes:
         cause: of a strike.
         shared: others may be to blame for it.
-        doubt: that is added to its history: :data:`WHOLE`, or the share of one.
-        spoilt: no outsider has a share in it, so that it counts for :data:`SHARED_DOUBTS`.
+        doubt: that is added to its history.
+        spoilt: no outsider has a share in that.
     """
 
     end: StartEnd
@@ -387,7 +369,7 @@ def _may_convict(dead: DeadStart) -> bool:
     if start.phase != Phase.RUNNING or (dead.receiving and start.alone):
         return False
     if _is_doubted(dead):
-        return _proves(dead)
+        return proves(dead.history, dead.blow)
     return start.alone == ALONE or (not dead.trials and start.deliveries > 1)
 
 
@@ -402,34 +384,11 @@ def _end_of_receiving(dead: DeadStart) -> EndOfStart:
 
 def _end_of_running(dead: DeadStart) -> EndOfStart:
     start = dead.start
-    if _is_doubted(dead) and not _proves(dead):
-        return EndOfStart(StartEnd.TRY_AGAIN, doubt=share_of_doubt(dead), spoilt=not outsiders(dead))
+    if _is_doubted(dead) and not proves(dead.history, dead.blow):
+        return EndOfStart(StartEnd.TRY_AGAIN, doubt=dead.blow.share, spoilt=not dead.blow.outsiders)
     return EndOfStart(StartEnd.STRIKE, causes.WORKER_LOST, shared=not start.alone)
 
 
 def _is_doubted(dead: DeadStart) -> bool:
     """Whether the end of its worker may have been its doing, or not: its own process was another."""
     return dead.start.is_in_cell or (dead.start.alone > 0 and (dead.history.spoilt + dead.history.doubt) > 0)
-
-
-def _proves(dead: DeadStart) -> bool:
-    return dead.history.doubt + share_of_doubt(dead) >= PROOF * WHOLE
-
-
-def share_of_doubt(dead: DeadStart) -> int:
-    """Return what the death of its worker adds to its doubts: of n that share one, each has 1/n (NEW-1).
-
-    It is shared by all that ran in the worker, and by outsiders.
-    """
-    return int(WHOLE / (max(1, dead.together) + outsiders(dead)))
-
-
-def outsiders(dead: DeadStart) -> int:
-    """Return the shares of those who kill workers from outside: one for each percent of their chance.
-
-    That is the chance that a worker dies in so many seconds, if as many die as did in the ten minutes before,
-    or in the hour before. Each start of this message may have met one of these, which are none of theirs.
-    """
-    own, workers = dead.start.deliveries, max(1, dead.workers)
-    rows = zip(dead.deaths, LATELY, strict=True)
-    return max(int(100 * dead.ran_s * max(0, deaths - own) / (time * workers)) for deaths, time in rows)

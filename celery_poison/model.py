@@ -40,11 +40,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What convicts: a task's ``max_crashes`` and ``max_failures``.
-
-    Attributes:
-        trials: suspects are tried alone, and only who has died alone is convicted.
-    """
+    """What convicts: a task's ``max_crashes`` and ``max_failures``; with ``trials`` only a death alone."""
 
     max_crashes: int = 2
     max_failures: int = 5
@@ -59,8 +55,7 @@ class History:
     Attributes:
         proven: strikes for deaths in which nothing else can have been to blame.
         shared_blame: others ran beside it at its last death.
-        doubt: what ends of workers beside its trials weigh, in thousandths of one that nothing else shares,
-        spoilt: and how many of these no outsider has a share in.
+        doubt, spoilt: ends of workers beside its trials: their weight, and their number (``doubts``).
         tried: strikes for deaths on trial.
         doubted: it died with its worker while the fleet gate was closed, as many others did.
         evidence: of its last death, as :class:`Evidence` is encoded.

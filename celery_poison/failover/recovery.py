@@ -7,9 +7,9 @@ which begins again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,8 @@ from celery import Celery
 from celery_poison import causes
 from celery_poison.broker.unacked import owners, put_back
 from celery_poison.causes import Evidence
-from celery_poison.decide import LATELY, DeadStart, EndOfStart, StartEnd, end_of
+from celery_poison.decide import DeadStart, EndOfStart, StartEnd, end_of
+from celery_poison.doubts import LATELY, Blow
 from celery_poison.errors import StaleDelivery
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.fleet import Silence
@@ -118,13 +119,11 @@ class Recovery:
             beside=any(start.phase == Phase.RUNNING and not start.is_in_cell for _, start, _ in starts),
             early=noticed is not None and self._queries.now_ms() / 1000 - noticed < FLEET_PATIENCE,
             trials=self._trials,
-            together=sum(start.phase == Phase.RUNNING for _, start, _ in starts),
-            deaths=[self._queries.recent_deaths(seconds) for seconds in LATELY],
-            workers=len(self._queries.leases()),
         )
+        blow = self._blow_to(start for _, start, _ in starts)
         ends = self._queries.ends([start.token for _, start, _ in starts])
         for (mid, start, raw), ended in zip(starts, ends, strict=True):
-            end = end_of(of_all(start, ended, **self._facts(start, ended, known)))
+            end = end_of(of_all(start, ended, **self._facts(start, ended, known, blow)))
             if end.end is StartEnd.FINISHED:
                 finished.append((mid, start.token))
             unfinished += end.end is StartEnd.WAIT
@@ -143,7 +142,13 @@ class Recovery:
         known = [start.id for start in running if start.deliveries > 1 and start.phase != Phase.CLAIMED]
         return self._queries.died_before(known) if known else set()
 
-    def _facts(self, start: Start, ended: Ended, incident: Incident) -> dict[str, Any]:
+    def _blow_to(self, starts: Iterable[Start]) -> Blow:
+        """Return what the death of their worker was for all of these."""
+        together = sum(start.phase == Phase.RUNNING for start in starts)
+        deaths = [self._queries.recent_deaths(seconds) for seconds in LATELY]
+        return Blow(together, deaths=deaths, workers=len(self._queries.leases()))
+
+    def _facts(self, start: Start, ended: Ended, incident: Incident, blow: Blow) -> dict[str, Any]:
         """Return what is known of one start alone, by the names of :class:`DeadStart`."""
         # If it is gone, the connections of all its processes were, and not only the main one's.
         may_live = ended is not Ended.DONE and incident.how != Silence.GONE
@@ -152,10 +157,11 @@ class Recovery:
         asks_history = is_open and (start.alone or start.phase == Phase.ADMITTING)
         asks_result = is_open and incident.cause not in causes.NOBODYS_FAULT
         task = self._app.tasks.get(start.task) if asks_result else None
+        ran_s = max(0.0, (incident.died_at or 0.0) - start.at_ms / 1000) if start.at_ms else 0.0
         return {
             "history": self._queries.history(start.id) if asks_history else NO_HISTORY,
             "child_lives": lives,
-            "ran_s": max(0.0, (incident.died_at or 0.0) - start.at_ms / 1000) if start.at_ms else 0.0,
+            "blow": replace(blow, ran_s=ran_s, starts=start.deliveries),
             "succeeded": task is not None and success_was_stored(task, start.id),
         }
 

@@ -120,7 +120,7 @@ class MessageTransitions(Caller):
         Returns whether it had ended well before.
 
         Args:
-            doubt: what the end of its worker weighs, if it was on trial (``decide.share_of_doubt``),
+            doubt: what the end of its worker weighs, if it was on trial (``doubts.Blow.share``),
             spoilt: and nobody from outside has a share in that.
             failure: count it as a failure, so that it cannot go on for ever.
         """

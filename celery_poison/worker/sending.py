@@ -16,7 +16,7 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from celery.worker.request import Request
 
-from celery_poison.decide import needs_idle_worker
+from celery_poison.doubts import needs_idle_worker
 from celery_poison.failures import last_trouble
 from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger.policies import Paused

@@ -222,12 +222,12 @@ _DOUBTS = re.compile(
 
 def weight(d: DeadStart) -> int:
     """What one doubt weighs, in thousandths of a whole one, as the section about doubts says."""
-    return math.floor(1000 / (d.together + shares_outside(d)))
+    return math.floor(1000 / (d.blow.together + shares_outside(d)))
 
 
 def shares_outside(d: DeadStart) -> int:
-    ten_minutes, hour = (100 * d.ran_s * max(0, deaths - d.start.deliveries) for deaths in d.deaths)
-    return math.floor(max(ten_minutes / (600 * d.workers), hour / (3600 * d.workers)))
+    ten_minutes, hour = (100 * d.blow.ran_s * max(0, deaths - d.blow.starts) for deaths in d.blow.deaths)
+    return math.floor(max(ten_minutes / (600 * d.blow.workers), hour / (3600 * d.blow.workers)))
 
 
 @cache

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from celery_poison.decide import PROOF, WHOLE
+from celery_poison.doubts import PROOF, WHOLE
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
 from celery_poison.quarantine.overview import overview

@@ -8,9 +8,6 @@ from dataclasses import replace
 
 from celery_poison import causes
 from celery_poison.decide import (
-    PROOF,
-    SHARED_DOUBTS,
-    WHOLE,
     Action,
     DeadStart,
     End,
@@ -23,10 +20,8 @@ from celery_poison.decide import (
     disposition,
     end_of,
     judge,
-    needs_idle_worker,
-    outsiders,
-    share_of_doubt,
 )
+from celery_poison.doubts import PROOF, SHARED_DOUBTS, WHOLE, Blow, needs_idle_worker
 from celery_poison.model import Ended, History, Limits, Phase, Start
 from celery_poison.states import State
 from tests.docs import verdict_table as table
@@ -323,8 +318,8 @@ def _dead_starts() -> Iterator[DeadStart]:
         Phase, range(4), Ended, histories, list(flags), sharers
     ):
         start = Start(phase, "b.1", "w@n/b", 1, 0, 2, alone, "i", "t", "q", 2, 5, 0, 1)
-        shared = {"together": together, "ran_s": ran_s, "deaths": deaths, "workers": workers}
-        yield DeadStart(start, ended, history, *rest, **shared)
+        blow = Blow(together, ran_s, 2, deaths, workers)
+        yield DeadStart(start, ended, history, *rest, blow=blow)
 
 
 def test_SAP_2_every_start_of_a_dead_worker_ends_as_the_table_in_the_docs_says() -> None:
@@ -358,10 +353,10 @@ def test_NEW_1_a_doubt_weighs_what_the_docs_say_and_never_more_than_a_whole_one(
         range(2, 9), (1, 2, 3, 50, 500), (0.0, 0.1, 1.0, 60.0, 3600.0), (1, 2, 7, 60, 1000), (1, 2, 50)
     ):
         for lately in {1, deaths // 6, deaths}:
-            start = IN_A_CELL._replace(deliveries=starts)
-            dead = DeadStart(start, together=together, ran_s=ran_s, deaths=(lately, deaths), workers=workers)
-            assert outsiders(dead) == table.shares_outside(dead)
-            assert share_of_doubt(dead) == table.weight(dead) <= WHOLE // together, dead
+            blow = Blow(together, ran_s, starts, (lately, deaths), workers)
+            dead = DeadStart(IN_A_CELL, blow=blow)
+            assert blow.outsiders == table.shares_outside(dead)
+            assert blow.share == table.weight(dead) <= WHOLE // together, dead
 
 
 def _in_doubt(history: History, end: EndOfStart) -> History:
@@ -373,16 +368,8 @@ def _deaths_until_convicted(together: int, deaths: int, ran_s: float, workers: i
     history = History(crashes=1, strikes=1, candidate=True, shared_blame=True)
     for own in itertools.count(2):
         beside = 1 if needs_idle_worker(history) else together
-        start = IN_A_CELL._replace(deliveries=own)
-        dead = DeadStart(
-            start,
-            history=history,
-            together=beside,
-            ran_s=ran_s,
-            deaths=(deaths // 6 + own, deaths + own),
-            workers=workers,
-        )
-        end = end_of(dead)
+        blow = Blow(beside, ran_s, own, (deaths // 6 + own, deaths + own), workers)
+        end = end_of(DeadStart(IN_A_CELL, history=history, blow=blow))
         if end.end is StartEnd.STRIKE:
             return own
         history = _in_doubt(history, end)
@@ -404,14 +391,14 @@ def test_NEW_1_no_innocent_is_convicted_by_outside_kills_that_take_its_worker_ag
     """
     for workers in (1, 2, 10, 100):
         assert _deaths_until_convicted(1, 20 * workers, 60.0, workers) > 100
-    dead = DeadStart(IN_A_CELL, together=50, ran_s=60.0, deaths=(13, 80), workers=4)
+    dead = DeadStart(IN_A_CELL, blow=Blow(50, 60.0, 2, (13, 80), 4))
     assert not end_of(dead).spoilt, "no worker is emptied for it"
 
 
 def test_NEW_1_a_worker_that_dies_with_fifty_on_trial_convicts_none_of_them_however_often() -> None:
     history = History(crashes=1, strikes=1, candidate=True, shared_blame=True)
     for _ in range(100):
-        end = end_of(DeadStart(IN_A_CELL, history=history, together=50))
+        end = end_of(DeadStart(IN_A_CELL, history=history, blow=Blow(50)))
         assert end.end is StartEnd.TRY_AGAIN
         history = _in_doubt(history, end)
         assert convict(history, Limits(max_crashes=1)) is None

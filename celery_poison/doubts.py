@@ -1,0 +1,70 @@
+"""What the death of a worker proves about a suspect that was on trial there: a doubt, or a share of one.
+
+Pure, as :mod:`celery_poison.decide`, which asks it. docs/verdict.md tells the rule, and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from celery_poison.model import History
+
+#: A doubt that nothing else shares, in the unit of ``History.doubt``; so many of them convict.
+WHOLE, PROOF = 1000, 3
+#: After so many doubts in which no outsider has a share, nothing else runs in the worker of the next trial.
+SHARED_DOUBTS = 2
+#: Seconds, before a death, for which others are counted.
+LATELY = (600.0, 3600.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """The death of a worker, as one start in it met it.
+
+    Attributes:
+        together: starts that ran in that worker, in cells or not, this one included.
+        ran_s: seconds for which it had run.
+        starts: of its message so far, this one included.
+        deaths: of workers, this one included, in each of the times before that :data:`LATELY` names.
+        workers: how many live.
+    """
+
+    together: int = 1
+    ran_s: float = 0.0
+    starts: int = 1
+    deaths: Sequence[int] = (1, 1)
+    workers: int = 1
+
+    @property
+    def outsiders(self) -> int:
+        """The shares of those who kill workers from outside: one for each percent of their chance.
+
+        That is the chance that a worker dies in so many seconds, if as many die as did in the ten minutes
+        before, or in the hour before. Each start of this message may have met one of these: none of theirs.
+        """
+        rows = zip(self.deaths, LATELY, strict=True)
+        per_cent, workers = 100 * self.ran_s, max(1, self.workers)
+        return max(int(per_cent * max(0, deaths - self.starts) / (time * workers)) for deaths, time in rows)
+
+    @property
+    def share(self) -> int:
+        """What it adds to the doubts of a suspect: of n that share one, each has 1/n (NEW-1).
+
+        All share it that ran in the worker, and outsiders.
+        """
+        return int(WHOLE / (max(1, self.together) + self.outsiders))
+
+
+#: In a fleet in which nothing else runs and dies.
+NOTHING_ELSE = Blow()
+
+
+def proves(history: History, blow: Blow) -> bool:
+    """Whether this blow, after those before, is proof."""
+    return history.doubt + blow.share >= PROOF * WHOLE
+
+
+def needs_idle_worker(history: History) -> bool:
+    """Whether nothing may run beside its next trial, so that nothing else would share a doubt."""
+    return history.spoilt >= SHARED_DOUBTS
