@@ -62,7 +62,8 @@ def page(found: list[dict[str, Any]]) -> str:
     parts = [_INTRODUCTION, *map(_of_real, (one for one in found if one["mode"] == "real"))]
     ours = sum(world["rules"]["ours"]["deaths"] for world in simulated["worlds"].values())
     parts.append(
-        f"## Simulated fleets\n\n{len(simulated['worlds'])} worlds; {ours:,} whole workers died under ours, more under the others,"
+        f"## Simulated fleets\n\n{len(simulated['worlds'])} worlds; {ours:,} whole workers died under ours,"
+        " more under the others,"
         " since their poisons kill more often. Every rule saw the same messages, poisons, outside kills and"
         f" deploys (seed {simulated['seed']}).\n\n### All worlds together\n\n{_together(simulated)}"
     )
