@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import cache, cached_property
 from itertools import count
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.utils.log import get_logger
 from kombu.transport import redis, virtual
@@ -59,6 +59,18 @@ return {queue, item}
 """
 
 
+class Arrival(NamedTuple):
+    """What Redis has just given to a channel: ``item`` as it lay in the queue.
+
+    kombu delivers it to the consumer that came last to its queue, which may be another channel of the
+    connection: a project may have consumers of its own beside the tasks.
+    """
+
+    tag: str
+    item: Any
+    channel: OwnedChannel
+
+
 class RedisMessage(virtual.Message, Sealed):
     """A message from Redis, tagged as its receiver's own.
 
@@ -67,15 +79,16 @@ class RedisMessage(virtual.Message, Sealed):
     """
 
     def __init__(self, payload: Any, channel: Any = None, **kwargs: Any) -> None:
-        tag, channel.fetched_tag = channel.fetched_tag, None
-        self.registered = tag is not None  # as unacknowledged, already
-        tag = tag or channel.next_tag()
+        arrival, channel.connection.arrival = channel.connection.arrival, None
+        self.registered = arrival is not None  # as unacknowledged, already
+        tag = arrival.tag if arrival else channel.next_tag()
+        if arrival and arrival.channel is not channel:  # another consumer of the connection asked for it
+            channel.held.take(tag, channel)
         self.queue_name = channel.arriving_from
         try:
             super().__init__(tagged(payload, tag), channel=channel, **kwargs)
         except Exception as error:
-            item = channel.arriving_item
-            super().__init__(wrapped(payload if item is None else item, tag), channel=channel)
+            super().__init__(wrapped(arrival.item if arrival else payload, tag), channel=channel)
             self.errors = [(type(error), error, error.__traceback__)]
 
     @property
@@ -183,8 +196,6 @@ class OwnedChannel(_Base):
     _tag_to_queue: dict[str, str]
     heard_at = 0.0
     arriving_from: str | None = None
-    arriving_item: Any = None
-    fetched_tag: str | None = None
     _fetches = False
     _receives = False
     _tag_in_flight = ""
@@ -250,7 +261,7 @@ class OwnedChannel(_Base):
             self._receives = bool(self.held)
         result = super().basic_consume(queue, no_ack, *args, **kwargs)
         callbacks = self.connection._callbacks
-        callbacks[queue] = self._named(queue, callbacks[queue])
+        callbacks[queue] = self._named(queue, callbacks[queue], no_ack)
         return result
 
     def _basic_cancel(self, consumer_tag: str) -> Any:
@@ -269,9 +280,13 @@ class OwnedChannel(_Base):
         self.qos.append(message, message.delivery_tag)
         self.qos.put_first(message.delivery_tag)
 
-    def _named(self, queue: str, callback: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def _named(
+        self, queue: str, callback: Callable[[Any], Any], no_ack: bool = False
+    ) -> Callable[[Any], Any]:
         def receive(raw: Any) -> Any:
             self.arriving_from = queue
+            if no_ack and (arrival := self.connection.arrival) is not None:
+                self.held.acknowledge(arrival.tag)  # who takes it will not
             return callback(raw)
 
         return receive
@@ -320,17 +335,18 @@ class OwnedChannel(_Base):
         self.heard_at = monotonic()
         if not self._fetches:
             return super()._brpop_read(**options)
+        transport = self.connection
         try:
             queue, item = self._fetched()
             self._queue_cycle.rotate(queue)
-            self.fetched_tag, self._tag_in_flight = self._tag_in_flight, ""
-            self.arriving_item, payload = item, None
+            transport.arrival = Arrival(self._tag_in_flight, item, self)
+            self._tag_in_flight, payload = "", None
             with suppress(Exception):  # its receiver says what is wrong with it
                 payload = loads(item)
-            self.connection._deliver(payload, queue)
+            transport._deliver(payload, queue)
             return True
         finally:
-            self._in_poll = self.arriving_item = None
+            self._in_poll = transport.arrival = None
             if flush := getattr(super(), "_flush_brpop_reauth", None):  # kombu 5.7: streaming credentials
                 flush()
 

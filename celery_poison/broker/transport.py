@@ -125,7 +125,7 @@ def guarded_connection(
                 return transport
             asked = {"new_boot_id": staticmethod(boot_id), "owner_is_alive": staticmethod(owner_is_alive)}
             channel = type("OwnedChannel", (OwnedChannel, transport.Channel), {"holdings": holdings, **asked})
-            return type("Transport", (transport,), {"Channel": channel})
+            return type("Transport", (transport,), {"Channel": channel, "arrival": None})
         if issubclass(transport, pyamqp.Transport) and hooks.fits(hooks.Part.RABBITMQ):
             return type("Transport", (transport,), {"Connection": AmqpConnection})
         return transport
