@@ -97,6 +97,8 @@ def test_the_journal_is_followed_until_ctrl_c(fleet: Fleet, keeper: Keeper, entr
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where it is ignored, as under nohup or in a background job, it would be in this process, too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout is not None
         before = [process.stdout.readline() for _ in range(3)]
