@@ -30,6 +30,9 @@ from celery_poison.values import REDIS_SCHEMES
 
 logger = get_logger("celery_poison")
 
+#: How the names of tasks of our own begin.
+OURS = "celery_poison."
+
 
 def _warn(error: Exception) -> None:
     logger.warning("celery_poison: %s", error)
@@ -177,6 +180,12 @@ class Plugin:
         name = "poison_guard_all"
         return bool(self.overrides.get(name, self.app.conf.get(name, False)))
 
+    @property
+    def guarded(self) -> int:
+        """How many of the app's own tasks are guarded."""
+        tasks = list(self.app.tasks.items())
+        return sum(isinstance(task, PoisonTask) and not name.startswith(OURS) for name, task in tasks)
+
     def guards(self, task_name: str) -> bool:
         return isinstance(self.app._tasks.get(task_name), PoisonTask)
 
@@ -278,14 +287,16 @@ def _finalized(sender: Celery, **_: Any) -> None:
             logger.warning("celery_poison: task %s has a Strategy of its own, and is not guarded", name)
 
 
-def _stamp(sender: str | None = None, headers: dict[str, Any] | None = None, **_: Any) -> None:
+def _stamp(
+    sender: str | None = None, headers: dict[str, Any] | None = None, body: Any = None, **_: Any
+) -> None:
     # A retry or replacement inherits the headers of the message it came from: ours must not leak.
     if headers is None or not any(p.guards(sender or "") for p in list(_plugins)):
         return
     for name in names.OURS:
         headers.pop(name, None)
     headers[names.MID] = uuid4().hex
-    id = headers.get("id", "")
+    id: Any = headers.get("id") or (body.get("id") if isinstance(body, dict) else "")  # protocol 1
     if id in carried:
         headers[names.FAILURES] = carried[id]
     if id in _marked_ids or attempts.get(id, FIRST).has_history:

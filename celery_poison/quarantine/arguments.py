@@ -201,10 +201,10 @@ def hash_of(secret: bytes, task: str, body: bytes | str, arguments: Arguments | 
 def arguments_of(body: bytes | str) -> Arguments | None:
     """Return what a task is called with, from a body in JSON; None if that cannot be read."""
     try:
-        args, kwargs, _ = _READ(body) if isinstance(body, str) else json.loads(body)
-    except (ValueError, TypeError, RecursionError):
+        args, kwargs, _ = _call(_READ(body) if isinstance(body, str) else json.loads(body))
+    except (BodyBroken, ValueError, TypeError, RecursionError):
         return None
-    return (args, kwargs) if isinstance(args, list) and isinstance(kwargs, dict) else None
+    return args, kwargs
 
 
 def same_calls(function: Callable[..., Any], arguments: Arguments) -> Iterator[Arguments]:

@@ -22,6 +22,8 @@ from celery_poison.quarantine.arguments import original_of
 
 #: What ``fail`` must know of a body: who waits for the task beside its caller.
 CANVAS = ("chord", "chain", "errbacks")
+#: The same of a body of protocol 1, which also holds what others have in headers.
+_CANVAS_1 = ("chord", "errbacks", "group", "group_index")
 #: Characters of an id or a name that is taken for one.
 _WORD = 255
 #: Headers that a copy may have and its original had not.
@@ -89,7 +91,7 @@ def identity_of(message: Any) -> Identity:
     said = headers if "task" in headers or not isinstance(decoded, dict) else decoded  # protocol 1
     id, task = word(said.get("id")), word(said.get("task"))
     if id:
-        mid = mid_of({"id": id, "task": task, "retries": headers.get("retries"), MID: headers.get(MID)})
+        mid = mid_of({"id": id, "task": task, "retries": said.get("retries"), MID: headers.get(MID)})
         return Identity(
             id, mid if word(mid) else f"{id}:{_hash(mid.encode('utf-8', 'replace'))}", task, False
         )
@@ -115,9 +117,20 @@ def _canvas_fields(message: Any) -> dict[str, str]:
     if message.content_type == "application/json" or not decoded:
         return {}
     with suppress(Exception):  # objects that only pickle knows: then ``fail`` asks for force
-        embed = decoded[2] or {}
-        return {"canvas": kombu_json.dumps({name: embed.get(name) for name in CANVAS})}
+        return {"canvas": kombu_json.dumps(canvas_of(decoded))}
     return {}
+
+
+def canvas_of(body: Any) -> dict[str, Any]:
+    """Return who waits for a task beside its caller, as its decoded body says.
+
+    Raises:
+        TypeError, ValueError, AttributeError: it is no task's body.
+    """
+    if isinstance(body, dict):
+        return {name: body.get(name) for name in _CANVAS_1}
+    _, _, embed = body
+    return {name: (embed or {}).get(name) for name in CANVAS}
 
 
 def pack(stored: StoredMessage) -> bytes:

@@ -33,6 +33,7 @@ from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
+from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.quarantine_writer import QuarantineWriter
 from celery_poison.worker.receive import Delivery, home_of, needs_care, note_delivery
 from celery_poison.worker.recorder import Recorder
@@ -95,9 +96,10 @@ class Admission:
 
     def notes(self, message: Any) -> Delivery | None:
         """Return notes about a message that needs care; None for one that goes straight on."""
-        task = message.headers.get("task")
+        names = names_of(message)
+        task: Any = names.get("task")
         guarded = self.policies.get(task)
-        if guarded is None or "id" not in message.headers:
+        if guarded is None or "id" not in names:
             return None
         policy, diverts = guarded
         if policy.by_queue:

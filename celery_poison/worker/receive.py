@@ -13,6 +13,7 @@ from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, mid
 from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.task import Attempt
+from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.recorder import Recorder
 
 
@@ -142,16 +143,16 @@ def note_delivery(
     suspected: bool = False,
 ) -> Delivery:
     """Note what needs care; ``suspected``: even a first delivery may be a copy (:mod:`.resync`)."""
-    headers = message.headers
+    headers, names = message.headers, names_of(message)
     release, park = headers.get(RELEASE), headers.get(PARK)
     redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
     is_known = redelivered or release is not None or MARK in headers
     return Delivery(
         message=message,
-        mid=mid_of(headers),
+        mid=mid_of(names),
         policy=policy,
         start=Start.of(  # on record until it runs
-            *(token, worker, headers["id"], headers["task"]),
+            *(token, worker, names["id"], names["task"]),
             queue=home_of(message),
             phase=Phase.CLAIMED,
             pid=pid,

@@ -34,6 +34,7 @@ from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.pausing import Endpoints
 from celery_poison.worker.processes import Exits
+from celery_poison.worker.protocol1 import take_our_headers
 from celery_poison.worker.receive import Delivery, attempt_of, size_of
 from celery_poison.worker.recorder import Recorder, Ticket
 from celery_poison.worker.rejoin import Rejoin
@@ -141,6 +142,8 @@ class SentRequest(Request):
 
     def equip(self) -> None:
         """Take what it works with from its message and the plugin of its app."""
+        if self._decoded:
+            take_our_headers(self._request_dict, self._message.headers or {})
         self.poison: Delivery | None = getattr(self._message, "poison", None)
         self.needs: RequestNeeds = plugin_of(self._app).needs_of(self.hostname)
 
