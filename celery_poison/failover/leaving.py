@@ -29,9 +29,9 @@ from celery_poison.ledger.policies import Paused, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Ended, MessageRecord, Parked, ParkingState
 from celery_poison.quarantine.body import BodyBroken, BodyRefused
+from celery_poison.quarantine.failing import canvas_in
 from celery_poison.quarantine.given_up import line_of
 from celery_poison.quarantine.private_files import open_private
-from celery_poison.quarantine.service import canvas_in
 from celery_poison.quarantine.stored import (
     PublishRefused,
     as_released,

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any
-
-from celery import Celery, states
-from celery.app.task import Context
-from celery.backends.base import DisabledBackend
-from kombu.exceptions import KombuError
 
 from celery_poison import causes, signals
-from celery_poison.errors import GivenUp, IllegalTransition, MessageNotFound, PoisonError
+from celery_poison.broker.publish import Publisher
+from celery_poison.errors import IllegalTransition, MessageNotFound
 from celery_poison.failures import KeptFailure
 from celery_poison.ledger.journal import Extent, extent, extract, history
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.quarantine.acting import Case, Listener, Outcomes
-from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of
 from celery_poison.quarantine.error_transactions import ErrorTransactions
+from celery_poison.quarantine.failing import store_failure, tell_worker
 from celery_poison.quarantine.finding import Finder
 from celery_poison.quarantine.releasing import Releasing
 from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, one_of
-from celery_poison.quarantine.stored import CANVAS, stored_message
+from celery_poison.quarantine.stored import stored_message
 from celery_poison.quarantine.story import Detail, remembered
 from celery_poison.states import Event, State
 
@@ -32,10 +26,6 @@ from celery_poison.states import Event, State
 Records = list[MessageRecord]
 Groups = list[Group]
 Entries = list[dict[str, str]]
-
-
-class ResultRefused(PoisonError):
-    """The result backend, or the broker for an errback, is away; the message stays in quarantine."""
 
 
 class Service(Releasing):
@@ -189,11 +179,16 @@ class Service(Releasing):
     ) -> Outcomes:
         """Give messages up: their callers get a failure, chords and errbacks are resolved (FAIL).
 
+        ``on_failure``, ``after_return`` and the receivers of ``task_failure`` are called in a worker that
+        consumes the message's queue, now or when there is one; twice if it dies meanwhile.
+
         Args:
             force: where the body is not for our eyes, so that nobody knows its chord, chain and errbacks:
                 tell the task's own caller only.
         """
-        return self._each(ids, "fail", actor, note, partial(self._fail, force), on_outcome)
+        with Publisher(self._app) as publisher:
+            act = partial(self._fail, force, publisher)
+            return self._each(ids, "fail", actor, note, act, on_outcome)
 
     def discard(
         self, ids: Iterable[str], *, actor: str = "", note: str = "", on_outcome: Listener | None = None
@@ -201,12 +196,13 @@ class Service(Releasing):
         """Give messages up without telling anybody (FAIL); nobody should be waiting for them."""
         return self._each(ids, "discard", actor, note, self._discard, on_outcome)
 
-    def _fail(self, force: bool, case: Case) -> None:
+    def _fail(self, force: bool, publisher: Publisher, case: Case) -> None:
         record = case.record
         if record.cause != causes.FAILURE:  # whoever waits for that was told when it failed
             kept = self._row(record.mid)
             self._is_registered(record.task)  # its own backend stores the result, if it has one
             store_failure(self._app, record, kept, note=case.note, force=force)
+            tell_worker(self._app, publisher, record, kept, case.note)
         self._ledger.give_up(record.mid, Event.FAILED, case.actor, case.note, case.number)
         case.announce(signals.message_failed)
 
@@ -214,94 +210,3 @@ class Service(Releasing):
         self._is_registered(case.record.task)  # may have an error transaction of its own
         with ErrorTransactions(self._app, self._ledger).discarding(case.record, self._row, case.note):
             self._ledger.give_up(case.record.mid, Event.DISCARDED, case.actor, case.note, case.number)
-
-
-# --- failing for good: whoever waits hears of it, through the result backend -----------------------------
-
-
-def store_failure(
-    app: Celery,
-    record: MessageRecord,
-    kept: Mapping[str, bytes],
-    *,
-    note: str = "",
-    force: bool = False,
-) -> None:
-    """Store FAILURE for the task, and resolve its chord, its chain and its errbacks, as a worker would.
-
-    As there, an errback that takes ``(request, exc, traceback)`` is called here and now, every other is
-    sent to a worker.
-
-    Args:
-        kept: the message as the ledger keeps it.
-        force: where nobody knows the canvas, tell the task's own caller only.
-
-    Raises:
-        IllegalTransition: the task's result is SUCCESS already, or its canvas cannot be known here.
-        ResultRefused: the result backend is away or refuses, or the broker does with an errback. What was
-            told before that stays told: failing the message again tells it again.
-    """
-    stored = stored_message(kept)
-    known = _canvas(stored, kept.get("canvas"), force)
-    task = app.tasks.get(record.task)
-    backend = task.backend if task is not None else app.backend
-    request = _request(record, stored, known)
-    ignored = request.ignore_result or (task is not None and task.ignore_result)
-    stores = not ignored or bool(task is not None and task.store_errors_even_if_ignored)
-    errors = (*getattr(backend, "connection_errors", ()), *getattr(backend, "channel_errors", ()))
-    error = GivenUp(f"given up in quarantine: {record.story}" + (f" ({note})" if note else ""))
-    try:
-        _refuse_success(backend, record.id)
-        backend.mark_as_failure(record.id, error, request=request, store_result=stores, call_errbacks=True)
-    except (OSError, KombuError, *errors) as refusal:
-        sentence = f"the failure could not be stored, or an errback not be sent: {refusal}"
-        raise ResultRefused(sentence) from refusal
-
-
-def _refuse_success(backend: Any, id: str) -> None:
-    # Of rpc:// results lie in the caller's own queue: nobody else can ask for them.
-    is_readable = not isinstance(backend, DisabledBackend) and not backend.as_uri().startswith("rpc://")
-    if is_readable and backend._get_task_meta_for(id)["status"] == states.SUCCESS:
-        raise IllegalTransition("its result is SUCCESS already, so nobody waits for it: discard it instead")
-
-
-def _canvas(stored: StoredMessage, kept: bytes | None, force: bool) -> dict[str, Any]:
-    """Return who waits beside the caller: from the body if it may be read here, else as it was kept."""
-    if kept:
-        return dict(json.loads(kept))
-    try:
-        return canvas_in(stored)
-    except (BodyBroken, ValueError, TypeError, AttributeError):
-        return {}  # no worker could read it either: its result is all that can be told
-    except BodyRefused as refusal:
-        if force:
-            return {}
-        raise IllegalTransition(
-            f"{refusal}, so that its chord, chain and errbacks are unknown: release it, discard it, or use"
-            " force to fail the task alone"
-        ) from None
-
-
-def canvas_in(stored: StoredMessage) -> dict[str, Any]:
-    """Return who waits for a task beside its caller, as its body says.
-
-    Raises:
-        BodyRefused, BodyBroken, ValueError, TypeError, AttributeError: the body does not tell it here.
-    """
-    _, _, embed = json_of(stored)
-    return {name: (embed or {}).get(name) for name in CANVAS}
-
-
-def _request(record: MessageRecord, stored: StoredMessage, canvas: Mapping[str, Any]) -> Context:
-    """Return what Celery's backends want to know of the task."""
-    properties = stored.properties
-    return Context(
-        {
-            **stored.headers,
-            **canvas,
-            "id": record.id,
-            "delivery_info": {},
-            "reply_to": properties.get("reply_to"),
-            "correlation_id": properties.get("correlation_id"),
-        }
-    )

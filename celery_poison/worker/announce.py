@@ -68,7 +68,7 @@ _EVENTS = {
 def greet(app: Celery) -> None:
     """Say in one line what is guarded from now on, and where the ledger is."""
     plugin = plugin_of(app)
-    guarded, others = len(plugin.policies), plugin.unguarded
+    guarded, others = plugin.guarded, plugin.unguarded
     left_out = f" (not: {some_of(others)})" if others else ""
     seen = ", observed only" if plugin.settings.observe_only else ""
     logger.log(

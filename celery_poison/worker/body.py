@@ -17,6 +17,7 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.producer.capture import in_body, sent_at_once
 from celery_poison.requests import MemoryExhausted
 from celery_poison.task import PoisonTask, retrying
+from celery_poison.worker.failed import register
 
 #: On each of our wrappers, so that none is put on twice.
 _MARK = "stands_around"
@@ -28,18 +29,24 @@ def surround(app: Celery) -> None:
     Raises:
         ConfigurationError: a task takes its messages past everything that could be guarded.
     """
-    for name, task in list(app.tasks.items()):
+    register(app)
+    for task in list(app.tasks.values()):
         if isinstance(task, PoisonTask):
-            if type(task).Strategy != Task.Strategy:
-                raise ConfigurationError(
-                    f"task {name!r} has a Strategy of its own, by which its messages pass all that would"
-                    " guard them: take @guarded (or the base PoisonTask) away from it, or the Strategy"
-                )
-            kind: Any = type(task)
-            _wrap(kind, "__call__", _run)
-            for method, around in (("retry", _retry), ("replace", _replace)):
-                if getattr(kind, method) is not getattr(PoisonTask, method):
-                    _wrap(kind, method, around)
+            surround_task(task)
+
+
+def surround_task(task: PoisonTask) -> None:
+    """Stand around one guarded task; raises as :func:`surround`."""
+    kind: Any = type(task)
+    if kind.Strategy != Task.Strategy:
+        raise ConfigurationError(
+            f"task {task.name!r} has a Strategy of its own, by which its messages pass all that would guard"
+            " them: take @guarded (or the base PoisonTask) away from it, or the Strategy"
+        )
+    _wrap(kind, "__call__", _run)
+    for method, around in (("retry", _retry), ("replace", _replace)):
+        if getattr(kind, method) is not getattr(PoisonTask, method):
+            _wrap(kind, method, around)
 
 
 def _wrap(kind: Any, name: str, around: Callable[..., Any]) -> None:

@@ -101,7 +101,7 @@ class Payload:
             "concurrency": pool.slots,
             "started_at": int(time.time() * 1000),
             "release": plugin.settings.release,
-            "guarded_tasks": len(plugin.policies),
+            "guarded_tasks": plugin.guarded,
             "unguarded_tasks": ",".join(plugin.unguarded[:NAMED]),
         }
 

@@ -1,0 +1,166 @@
+"""Failing for good: whoever waits hears of it through the result backend, the task's own code in a worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery, states
+from celery.app.task import Context
+from celery.backends.base import DisabledBackend
+from celery.utils.log import get_logger
+from kombu.exceptions import KombuError
+
+from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
+from celery_poison.errors import GivenUp, IllegalTransition, PoisonError
+from celery_poison.headers import MID
+from celery_poison.model import MessageRecord, StoredMessage
+from celery_poison.quarantine.body import BodyBroken, BodyRefused, json_of
+from celery_poison.quarantine.stored import canvas_of, stored_message
+
+logger = get_logger("celery_poison")
+
+#: The task that calls ``on_failure`` and the like in a worker.
+FAILED = "celery_poison.failed"
+#: Properties that a copy for the same queue has, too.
+_OF_THE_QUEUE = ("delivery_info", "delivery_mode", "priority", "body_encoding")
+
+
+class ResultRefused(PoisonError):
+    """The result backend is away, or the broker for a message; the message stays in quarantine."""
+
+
+def sentence_of(record: MessageRecord, note: str) -> str:
+    """Return what the failure of a message says."""
+    return f"given up in quarantine: {record.story}" + (f" ({note})" if note else "")
+
+
+def store_failure(
+    app: Celery,
+    record: MessageRecord,
+    kept: Mapping[str, bytes],
+    *,
+    note: str = "",
+    force: bool = False,
+) -> None:
+    """Store FAILURE for the task, and resolve its chord, its chain and its errbacks, as a worker would.
+
+    As there, an errback that takes ``(request, exc, traceback)`` is called here and now, every other is
+    sent to a worker.
+
+    Args:
+        kept: the message as the ledger keeps it.
+        force: where nobody knows the canvas, tell the task's own caller only.
+
+    Raises:
+        IllegalTransition: the task's result is SUCCESS already, or its canvas cannot be known here.
+        ResultRefused: the result backend is away or refuses, or the broker does with an errback. What was
+            told before that stays told: failing the message again tells it again.
+    """
+    stored = stored_message(kept)
+    task = app.tasks.get(record.task)
+    backend = task.backend if task is not None else app.backend
+    request = context_of(record, stored, kept.get("canvas"), force=force)
+    ignored = request.ignore_result or (task is not None and task.ignore_result)
+    stores = not ignored or bool(task is not None and task.store_errors_even_if_ignored)
+    errors = (*getattr(backend, "connection_errors", ()), *getattr(backend, "channel_errors", ()))
+    error = GivenUp(sentence_of(record, note))
+    try:
+        _refuse_success(backend, record.id)
+        backend.mark_as_failure(record.id, error, request=request, store_result=stores, call_errbacks=True)
+    except (OSError, KombuError, *errors) as refusal:
+        sentence = f"the failure could not be stored, or an errback not be sent: {refusal}"
+        raise ResultRefused(sentence) from refusal
+
+
+def _refuse_success(backend: Any, id: str) -> None:
+    # Of rpc:// results lie in the caller's own queue: nobody else can ask for them.
+    is_readable = not isinstance(backend, DisabledBackend) and not backend.as_uri().startswith("rpc://")
+    if is_readable and backend._get_task_meta_for(id)["status"] == states.SUCCESS:
+        raise IllegalTransition("its result is SUCCESS already, so nobody waits for it: discard it instead")
+
+
+def _canvas(stored: StoredMessage, kept: bytes | None, force: bool) -> dict[str, Any]:
+    """Return who waits beside the caller: from the body if it may be read here, else as it was kept."""
+    if kept:
+        return dict(json.loads(kept))
+    try:
+        return canvas_in(stored)
+    except (BodyBroken, ValueError, TypeError, AttributeError):
+        return {}  # no worker could read it either: its result is all that can be told
+    except BodyRefused as refusal:
+        if force:
+            return {}
+        raise IllegalTransition(
+            f"{refusal}, so that its chord, chain and errbacks are unknown: release it, discard it, or use"
+            " force to fail the task alone"
+        ) from None
+
+
+def canvas_in(stored: StoredMessage) -> dict[str, Any]:
+    """Return who waits for a task beside its caller, as its body says.
+
+    Raises:
+        BodyRefused, BodyBroken, ValueError, TypeError, AttributeError: the body does not tell it here.
+    """
+    return canvas_of(json_of(stored))
+
+
+def context_of(
+    record: MessageRecord, stored: StoredMessage, kept: bytes | None, *, force: bool = True
+) -> Context:
+    """Return what Celery's backends and a task's own code want to know of it.
+
+    Args:
+        kept: who waits beside the caller, as a worker has kept it.
+        force: what cannot be known of that is left out.
+
+    Raises:
+        IllegalTransition: without ``force``: who waits cannot be known here.
+    """
+    properties = stored.properties
+    return Context(
+        {
+            **stored.headers,
+            **_canvas(stored, kept, force),
+            "id": record.id,
+            "delivery_info": {},
+            "reply_to": properties.get("reply_to"),
+            "correlation_id": properties.get("correlation_id"),
+        }
+    )
+
+
+def tell_worker(
+    app: Celery, publisher: Publisher, record: MessageRecord, kept: Mapping[str, bytes], note: str
+) -> None:
+    """Have ``on_failure``, ``after_return`` and ``task_failure`` called in a worker of the message's queue.
+
+    Raises:
+        ResultRefused: the broker is away or refuses.
+    """
+    if not record.task or record.task == FAILED:
+        return
+    call = app.amqp.as_task_v2(
+        uuid4().hex, FAILED, (record.mid, sentence_of(record, note)), ignore_result=True
+    )
+    stored = stored_message(kept)
+    properties = {name: stored.properties[name] for name in _OF_THE_QUEUE if name in stored.properties}
+    message = replace(
+        stored,
+        body=json.dumps(call.body).encode(),
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers={**call.headers, MID: uuid4().hex},
+        properties={**properties, **call.properties},
+    )
+    try:
+        publisher.publish(message, record.queue, message.headers)
+    except NoSuchQueue as error:
+        logger.warning("celery_poison: on_failure of %s[%s] is not called: %s", record.task, record.id, error)
+    except NotPublished as refusal:
+        sentence = f"its on_failure cannot be called in a worker: {refusal}"
+        raise ResultRefused(sentence) from refusal
