@@ -213,8 +213,6 @@ class Policies(dict[str, tuple[Policy, bool]]):
         task = plugin.app._tasks.get(name)
         if not isinstance(task, PoisonTask):
             raise KeyError(name)
-        if PoisonTask._runner is not None:
-            PoisonTask._runner.surround_task(task)
         policy = policy_of(task, name, plugin.settings, plugin.policy_overrides)
         found = self[name] = (policy, bool(task.acks_late))
         return found

@@ -32,10 +32,10 @@ def surround(app: Celery) -> None:
     register(app)
     for task in list(app.tasks.values()):
         if isinstance(task, PoisonTask):
-            surround_task(task)
+            _surround(task)
 
 
-def surround_task(task: PoisonTask) -> None:
+def _surround(task: PoisonTask) -> None:
     """Stand around one guarded task; raises as :func:`surround`."""
     kind: Any = type(task)
     if kind.Strategy != Task.Strategy:

@@ -35,7 +35,6 @@ from celery_poison.sandbox.trial import Prepared
 from celery_poison.task import attempts
 from celery_poison.worker import crash_reports
 from celery_poison.worker.body import surround
-from celery_poison.worker.body import surround_task as surround_task
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.effects import Tied, once_per_key
 from celery_poison.worker.lease import Lease, born_as, keep_child_alive

@@ -48,7 +48,8 @@ def test_a_poison_of_protocol_1_is_convicted_at_its_second_death(new_fleet: Any,
             ("fleet.kill_group", "1", 2),
             ("fleet.kill_group", "2", 2),
         ]
-        assert len(supervisor.deaths) <= 2
+        # Each of the two kills at most two workers.
+        assert len(supervisor.deaths) <= 4
 
 
 def test_what_waits_for_a_message_of_protocol_1_hears_of_its_fail(new_fleet: Any, redis_url: str) -> None:
@@ -63,5 +64,5 @@ def test_what_waits_for_a_message_of_protocol_1_hears_of_its_fail(new_fleet: Any
         assert outcome.done
         with pytest.raises(GivenUp):
             fleet.app.AsyncResult(record.id).get(timeout=60)
-        with pytest.raises(Exception, match="GivenUp"):
+        with pytest.raises(Exception, match="given up in quarantine"):
             waits.get(timeout=60)
