@@ -55,7 +55,8 @@ class Site:
             ),
             "inflight": SimpleNamespace(let_in=lambda token: None, is_running=lambda mid: False),
             "checker": SimpleNamespace(
-                **{"must_ask": lambda *about: False, "concerns": lambda task: bool(checks), **checks}
+                **{"must_ask": lambda *about: False, "concerns": lambda task: bool(checks), **checks},
+                refresh=lambda: False,
             ),
             "recorder": SimpleNamespace(
                 mark=lambda mid, start: self.marks.append(("put", mid)),
