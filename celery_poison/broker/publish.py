@@ -60,7 +60,11 @@ class NotPublished(PoisonError):
     """The broker did not take a message: it is away or refuses."""
 
 
-class NoSuchQueue(NotPublished):
+class Refused(NotPublished):
+    """The broker is there, and does not take a message into this queue; into others it may."""
+
+
+class NoSuchQueue(Refused):
     """The broker knows no queue of that name."""
 
 
@@ -158,7 +162,7 @@ class Publisher:
         for those, reply in zip(pushes.values(), replies, strict=True):
             if isinstance(reply, Exception):
                 for number in those:
-                    refused[number] = NotPublished(f"the broker did not take the message: {reply}")
+                    refused[number] = self._translated(reply, parcels[number].queue)
         return refused
 
     def _one_by_one(self, parcels: Sequence[Parcel]) -> list[Exception | None]:
@@ -169,7 +173,7 @@ class Publisher:
                 break
             error = _attempted(partial(self._published, parcel))
             refused.append(error)
-            if isinstance(error, NotPublished) and not isinstance(error, NoSuchQueue):
+            if isinstance(error, NotPublished) and not isinstance(error, Refused):
                 # The broker is away: each of the others would wait for it as long.
                 return refused + [error] * (len(parcels) - len(refused))
         return refused
@@ -189,13 +193,27 @@ class Publisher:
     def _clear_errors(self, queue: str) -> Iterator[None]:
         try:
             yield
-        except amqp.exceptions.NotFound:
-            sentence = f"the broker knows no queue {queue!r}: start a worker that consumes it"
-            raise NoSuchQueue(sentence) from None
-        except (TimeoutError, redis.TimeoutError) as error:
-            raise NoAnswer(f"the broker did not answer within {ANSWER_TIMEOUT:.0f} seconds") from error
-        except (*self._connection.connection_errors, *self._connection.channel_errors, KombuError) as error:
-            raise NotPublished(f"the broker did not take the message: {error}") from error
+        except Exception as error:
+            told = self._translated(error, queue)
+            if told is error:
+                raise
+            raise told from error
+
+    def _translated(self, error: Exception, queue: str) -> Exception:
+        """Return what an exception of the broker means; one that is not the broker's as it is."""
+        if isinstance(error, amqp.exceptions.NotFound):
+            return NoSuchQueue(f"the broker knows no queue {queue!r}: start a worker that consumes it")
+        if isinstance(error, amqp.exceptions.MessageNacked):  # no kind of error of a connection or channel
+            return Refused(f"the queue {queue!r} refuses messages: it is full, or cannot store them")
+        if isinstance(error, (amqp.exceptions.ChannelError, redis.ResponseError)):
+            return Refused(f"the broker did not take the message into the queue {queue!r}: {error}")
+        if isinstance(error, (TimeoutError, redis.TimeoutError)):
+            return NoAnswer(f"the broker did not answer within {ANSWER_TIMEOUT:.0f} seconds")
+        if isinstance(
+            error, (*self._connection.connection_errors, *self._connection.channel_errors, KombuError)
+        ):
+            return NotPublished(f"the broker did not take the message: {error}")
+        return error
 
     def _put(self, channel: Any, parcel: Parcel) -> None:
         channel._put(parcel.queue, _message(channel, parcel))

@@ -23,13 +23,13 @@ from celery_poison.cli.session import (
     verb,
     who_options,
 )
-from celery_poison.failover.monitor import StandaloneMonitor
+from celery_poison.failover.standalone import StandaloneMonitor
 from celery_poison.ledger.policies import Pause
 from celery_poison.metrics import register
 from celery_poison.model import GateRecord, Incident, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.quarantine import Quarantine
-from celery_poison.quarantine.overview import Level, Overview, overview, process_deaths
+from celery_poison.quarantine.overview import Level, Overview, last_ended, overview, process_deaths
 from celery_poison.quarantine.queues import find_deaf
 from celery_poison.text import clean, command, count_of, duration, some_of, span, when
 
@@ -135,7 +135,8 @@ def ready(ctx: click.Context, node: str) -> None:
     # Of a node that was started again, the life before may not have been declared dead yet.
     found.sort(key=lambda worker: worker.started_at or 0.0)
     asked = {w.node: w for w in found if (w.node == node if node else w.host == host)}
-    reasons = [*_not_living([*asked.values()], node or f"host {host}")]
+    ended = last_ended(queries, lambda name: name == node if node else name.partition("@")[2] == host)
+    reasons = [*_not_living([*asked.values()], node or f"host {host}", ended)]
     deaf, unheard = find_deaf(app, queries, asked.values())
     reasons += [*(each.story for each in deaf), *unheard]
     if reasons and not wants_json():
@@ -145,8 +146,10 @@ def ready(ctx: click.Context, node: str) -> None:
     ctx.exit(REFUSED if reasons else 0)
 
 
-def _not_living(asked: list[WorkerRecord], whose: str) -> Iterator[str]:
-    if not asked:
+def _not_living(asked: list[WorkerRecord], whose: str, ended: str) -> Iterator[str]:
+    if not asked and ended:
+        yield f"no worker of {whose} is alive, the last one ended: {ended}; cure: start it"
+    elif not asked:
         yield f"no worker of {whose} has reported to this ledger"
     for worker in asked:
         if not worker.alive:
@@ -187,7 +190,9 @@ def workers(ctx: click.Context) -> None:
         )
 
     headings = ("WORKER", "STATE", "BEAT", "PID", "POOL", "SLOTS", "QUEUES", "UNGUARDED", "ERRORS")
-    answer_table(found, (*headings, "NOTICED BY", "STARTED"), row, "no worker has reported")
+    ended = last_ended(queries)
+    empty = f"no worker is alive, the last one ended: {ended}" if ended else "no worker has reported"
+    answer_table(found, (*headings, "NOTICED BY", "STARTED"), row, f"{empty}; cure: {command('worker')}")
 
 
 @verb(limit_option(20), json_option)

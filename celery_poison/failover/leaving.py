@@ -19,9 +19,9 @@ from itertools import islice
 from celery import Celery
 from celery.utils.log import get_logger
 
-from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher
+from celery_poison.broker.publish import NoSuchQueue, NotPublished, Publisher, Refused
 from celery_poison.destinations import ACTOR, verdict_header
-from celery_poison.errors import OVERTAKEN, DecisionPending, MessageNotFound
+from celery_poison.errors import OVERTAKEN, DecisionPending, Fenced, LedgerUnavailable, MessageNotFound
 from celery_poison.forking import no_fork
 from celery_poison.headers import PARK, TRIAL, VERDICT
 from celery_poison.ledger import Ledger
@@ -60,10 +60,30 @@ MOST, SYNCED = 10_000, 50
 RETENTION = "retention"
 
 
-def _say_once(complained: set[str], story: str, error: Exception) -> None:
-    if str(error) not in complained:
-        complained.add(str(error))
-        logger.warning(story, error)
+class Refusals:
+    """Names the queues, and the messages, that are left alone for a while after they could not be served.
+
+    Args:
+        story: what is logged before the reason, once for each.
+    """
+
+    def __init__(self, story: str) -> None:
+        self._story = story
+        self._until: dict[str, float] = {}
+        self._complained: set[str] = set()
+
+    def __contains__(self, name: str) -> bool:
+        return self._until.get(name, 0.0) > time.monotonic()
+
+    def note(self, name: str, error: Exception) -> None:
+        now = time.monotonic()
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        self._until[name] = now + PAUSE
+        if str(error) not in self._complained:
+            self._complained.add(str(error))
+            # Only what brokers say is expected.
+            expected = isinstance(error, (NotPublished, PublishRefused))
+            logger.warning("celery_poison: %s: %s", self._story, error, exc_info=None if expected else error)
 
 
 class Parking:
@@ -78,17 +98,25 @@ class Parking:
         self._trial_queue = settings.trial_queue if settings.trial == "queue" else ""
         #: Tokens that parked messages waited for and that have finished, and since when that is known here.
         self._finished: dict[str, float] = {}
-        self._complained: set[str] = set()
+        self._refusals = Refusals("a parked message cannot be published again yet")
         self._next_forgetting = 0.0
 
     def round(self) -> int:
         """Look at every parked message once; return how many were published again.
 
-        Those whose task is paused stay.
+        Those whose task is paused stay. A queue that refuses holds up no other (MSG-4).
 
         Raises:
             LedgerUnavailable: Redis is away; nothing is lost.
         """
+        with no_fork():
+            published = self._publish_due()
+            if time.monotonic() >= self._next_forgetting:
+                self._next_forgetting = time.monotonic() + FORGETTING_PAUSE
+                self._forget_the_old()
+            return published
+
+    def _publish_due(self) -> int:
         before, self._finished = self._finished, {}
         waiting = dict(self._queries.parked_now())
         if waiting:
@@ -107,15 +135,14 @@ class Parking:
             for mid, parked in waiting.items()
             if mid not in waiting_still and self._is_due(mid, parked, before)
         ]
-        published = self._publish(due) if due else 0
-        if time.monotonic() >= self._next_forgetting:
-            self._next_forgetting = time.monotonic() + FORGETTING_PAUSE
-            horizon = self._queries.now_ms() - REMEMBER_MS
-            for mid, parked, raw in self._queries.parked():
-                # No copy will ask for it any more.
-                if parked.state in (ParkingState.FINISHED, ParkingState.KEPT) and parked.number < horizon:
-                    self._ledger.forget(mid, raw)
-        return published
+        return self._publish(due) if due else 0
+
+    def _forget_the_old(self) -> None:
+        horizon = self._queries.now_ms() - REMEMBER_MS
+        for mid, parked, raw in self._queries.parked():
+            # No copy will ask for it any more.
+            if parked.state in (ParkingState.FINISHED, ParkingState.KEPT) and parked.number < horizon:
+                self._ledger.forget(mid, raw)
 
     def _is_due(self, mid: str, parked: Parked, finished: dict[str, float]) -> bool:
         """Whether no start of it is left: those that finish take its parking along."""
@@ -132,22 +159,33 @@ class Parking:
         published = 0
         with Publisher(self._app) as publisher:
             for mid, parked in due:
-                packed = self._queries.parcel(mid)
-                if packed is None:
-                    continue  # it is over, since a moment ago
-                original, queue = unpack(packed), parked.start.queue
-                headers = {name: value for name, value in original.headers.items() if name != TRIAL}
-                if parked.start.alone and self._trial_queue:
-                    headers[TRIAL], queue = queue, self._trial_queue
+                alone = parked.start.alone and bool(self._trial_queue)
+                queue = self._trial_queue if alone else parked.start.queue
+                if queue in self._refusals or mid in self._refusals:
+                    continue
                 try:
-                    publisher.publish(original, queue, {**headers, PARK: parked.number})
-                    published += self._ledger.unpark(mid, parked.number)
+                    published += self._publish_one(publisher, mid, parked, queue)
+                except (LedgerUnavailable, Fenced):
+                    raise
+                except Refused as error:
+                    self._refusals.note(queue, error)
                 except NotPublished as error:
-                    story = "celery_poison: a parked message cannot be published again yet: %s"
-                    _say_once(self._complained, story, error)
-                    if not isinstance(error, NoSuchQueue):
-                        break
+                    self._refusals.note("", error)
+                    break  # the broker is away: each of the others would wait for it as long
+                except Exception as error:
+                    self._refusals.note(mid, error)
         return published
+
+    def _publish_one(self, publisher: Publisher, mid: str, parked: Parked, queue: str) -> bool:
+        packed = self._queries.parcel(mid)
+        if packed is None:
+            return False  # it is over, since a moment ago
+        original = unpack(packed)
+        headers = {name: value for name, value in original.headers.items() if name != TRIAL}
+        if parked.start.alone and self._trial_queue:
+            headers[TRIAL] = parked.start.queue
+        publisher.publish(original, queue, {**headers, PARK: parked.number})
+        return self._ledger.unpark(mid, parked.number)
 
 
 class Outgoing:
@@ -161,9 +199,7 @@ class Outgoing:
         self._app = app
         self._ledger = ledger
         self._queries = Queries(ledger)
-        #: Queue -> until when it is not asked again.
-        self._refused: dict[str, float] = {}
-        self._complained: set[str] = set()
+        self._refusals = Refusals("a message cannot leave quarantine yet, and is tried again")
 
     def round(self) -> int:
         """Move what is due; return how many messages have left.
@@ -181,7 +217,7 @@ class Outgoing:
 
     def _move(self, publisher: Publisher, mid: str, record: MessageRecord | None) -> bool:
         queue = record.destination or record.queue if record else ""
-        if self._refused.get(queue, 0.0) > time.monotonic():
+        if queue in self._refusals:
             self._ledger.postpone(mid, PAUSE)  # out of the way of those that can go
             return False
         try:
@@ -197,11 +233,11 @@ class Outgoing:
             self._ledger.postpone(mid, PAUSE)
         except OVERTAKEN:
             pass
-        except PublishRefused as error:
-            self._refused[queue] = time.monotonic() + PAUSE
+        except (LedgerUnavailable, Fenced):
+            raise
+        except Exception as error:  # the queue's, or its own
+            self._refusals.note(queue if isinstance(error, PublishRefused) else mid, error)
             self._ledger.postpone(mid, PAUSE)
-            story = "celery_poison: a message cannot leave quarantine yet, and is tried again: %s"
-            _say_once(self._complained, story, error)
         else:
             return True
         return False

@@ -1,48 +1,40 @@
-"""Every worker carries a monitor; the one that holds the lock declares workers dead (EMS-1 to EMS-4).
-
-One may run in a process of its own: a standby for fleets of one worker.
-"""
+"""Every worker carries a monitor; the one that holds the lock declares workers dead (EMS-1 to EMS-4)."""
 
 from __future__ import annotations
 
 import json
-import socket
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 from uuid import uuid4
 
+import redis
 from celery import Celery
 from celery.utils.log import get_logger
 
-from celery_poison import causes, signals
+from celery_poison import signals
 from celery_poison.causes import NEAR, Evidence
 from celery_poison.errors import Fenced, LedgerUnavailable
 from celery_poison.failover.leaving import Outgoing, Parking, Retention
 from celery_poison.failover.notifier import Aside, Notifier
 from celery_poison.failover.recovery import Flagged, Recovered, Recovery
 from celery_poison.forking import no_fork
-from celery_poison.ledger import Ledger, connection
+from celery_poison.ledger import Ledger
 from celery_poison.ledger.connection import clear_errors
 from celery_poison.ledger.fleet import (
     GONE_PATIENCE_MS,
-    SUSPECTED,
-    Fact,
     GateLimits,
-    Notice,
     Silence,
-    leave_notices,
 )
 from celery_poison.ledger.queries import Queries
-from celery_poison.ledger.writer import Writer
-from celery_poison.plugin import plugin_of
 from celery_poison.quarantine.error_transactions import ErrorTransactions
-from celery_poison.quarantine.owner import identity_of
 from celery_poison.settings import Settings
 
 logger = get_logger("celery_poison")
@@ -50,8 +42,6 @@ logger = get_logger("celery_poison")
 #: Seconds between two rounds of the monitor that holds the lock, and of one that only tries to get it.
 ACTIVE_PAUSE = 0.25
 STANDBY_PAUSE = 0.5
-#: Seconds after which the broken connection of a standalone monitor is looked at again at the latest.
-TICK = 5.0
 
 #: Seconds for which a monitor must have heard Redis again before it believes that connections are gone:
 #: what cut its own connection may have cut everybody's.
@@ -92,12 +82,14 @@ class Monitor:
         share, workers = settings.fleet_gate_share, settings.fleet_gate_workers
         window_ms = int(settings.fleet_gate_window * 1000)
         self._gate = GateLimits(share, workers, window_ms) if share else None
-        self._parking = Parking(app, ledger, settings)
+        self._parking, self._unparking = Parking(app, ledger, settings), Aside("poison-parking")
         self._outgoing, self._sending = Outgoing(app, ledger), Aside("poison-outgoing")
         self._retention, self._deleting = Retention(ledger, settings), Aside("poison-retention", 60.0)
         self._notifier = Notifier(app, ledger, settings, self._tell) if settings.notify else None
         self._notifying = Aside("poison-notifier", 1.0)
-        self._errors = ErrorTransactions(app, ledger)
+        self._errors, self._paying = ErrorTransactions(app, ledger), Aside("poison-errors", 1.0)
+        #: Steps that failed, and of what.
+        self._complained: set[str] = set()
         self._took_over = took_over
         self._event = event
         #: What was done so far about deaths that are not finished with.
@@ -160,24 +152,55 @@ class Monitor:
         fence = self._take_lock()
         if fence is None:
             return
+        with self._step("lifting the fleet gate"):
+            self._lift_gate()
+        with self._step("looking at all workers"):
+            for worker, how in self._unwell(now).items():
+                with self._step(f"declaring worker {worker} dead"):
+                    self._declare_dead(worker, how, fence)
+        with self._step("asking which workers have died"):
+            for worker, incident in self._queries.open_incidents().items():
+                with self._step(f"recovering from the death of worker {worker}"):
+                    self._recover(worker, incident, fence)
+        self._work_aside(fence)
+        if now >= self._next_sweep and self._listened(now):
+            self._next_sweep = now + self._activation / 2
+            with self._step("ending starts of workers that nobody knows"):
+                self._recovery.sweep_orphans(self._activation, fence)
+            with self._step("putting back messages of workers that nobody knows"):
+                self._recovery.sweep_unacknowledged()
+
+    @contextmanager
+    def _step(self, what: str) -> Iterator[None]:
+        """Log what goes wrong in one step of a round, once: the others happen all the same (NEW-9)."""
+        try:
+            yield
+        except Exception as error:
+            # A command that Redis refuses is a matter of this step; a Redis that is away one of all steps.
+            refused = isinstance(error.__cause__, redis.ResponseError)
+            if isinstance(error, Fenced) or (isinstance(error, LedgerUnavailable) and not refused):
+                raise
+            known = f"{what}: {error!r}"
+            level = logging.DEBUG if known in self._complained else logging.ERROR
+            self._complained = {known, *islice(self._complained, 100)}
+            story = "celery_poison: the monitor fails at %s; it does the rest, and tries this again"
+            logger.log(level, story, what, exc_info=True)
+
+    def _lift_gate(self) -> None:
         if self._ledger.lift_gate():
             logger.warning("celery_poison: the fleet gate is lifted: its time is over; deaths convict again")
             self._tell(signals.fleet_gate_lifted, actor="", note="")
-        for worker, how in self._unwell(now).items():
-            self._declare_dead(worker, how, fence)
-        for worker, incident in self._queries.open_incidents().items():
-            self._recover(worker, incident, fence)
-        self._parking.round()
-        if self._queries.outgoing(1):
-            self._sending.do(self._outgoing.round)
+
+    def _work_aside(self, fence: int) -> None:
+        """Begin what waits for brokers, disks and receivers, which may not answer."""
+        self._unparking.do(self._parking.round)
+        with self._step("asking what leaves quarantine"):
+            if self._queries.outgoing(1):
+                self._sending.do(self._outgoing.round)
         self._deleting.do(self._retention.round)
         if self._notifier is not None:
             self._notifying.do(partial(self._notifier.round, fence))
-        self._errors.pay_late()
-        if now >= self._next_sweep and self._listened(now):
-            self._next_sweep = now + self._activation / 2
-            self._recovery.sweep_orphans(self._activation, fence)
-            self._recovery.sweep_unacknowledged()
+        self._paying.do(self._errors.pay_late)
 
     def _listened(self, now: float) -> bool:
         return now - self._listening_since >= self._activation
@@ -288,67 +311,6 @@ class Monitor:
     def _tell(self, signal: Any, **facts: Any) -> None:
         signal.send(sender=None, **facts)
         self._event(signal.name, facts)
-
-
-# --- in a process of its own ------------------------------------------------------------------------
-
-
-class StandaloneMonitor:
-    """A monitor in a process of its own, which watches the workers of one app until :meth:`stop` (EMS-3).
-
-    Raises:
-        ConfigurationError: a setting is wrong, or the ledger belongs to another app.
-        LedgerUnavailable: Redis is away at the start; later it is waited for.
-    """
-
-    def __init__(self, app: Celery) -> None:
-        plugin = plugin_of(app)
-        self.name = f"monitor@{socket.gethostname()}/{uuid4().hex[:16]}"
-        self._ledger = plugin.open_ledger()
-        for warning in connection.check_server(self._ledger.client):
-            logger.warning("celery_poison: %s", warning)
-        connection.enroll(self._ledger.client, self._ledger.keys, **identity_of(app))
-        self._writer = Writer(self._ledger.client, self._ledger.keys.channel(self.name))
-        self._monitor = Monitor(
-            app,
-            self._ledger,
-            plugin.settings,
-            lambda: (self.name, self._writer.run_id),
-            self._flagged,
-            lambda: plugin.refresh_policies(self._ledger),
-        )
-
-    @property
-    def is_active(self) -> bool:
-        """Whether it holds the lock; else it is the standby of the one that does."""
-        return self._monitor.is_active
-
-    def run(self) -> None:
-        """Watch until :meth:`stop` is called from a signal handler or another thread."""
-
-        def stay_connected() -> None:
-            while True:
-                self._writer.open()
-                self._writer.wait(TICK)
-
-        threading.Thread(target=stay_connected, name="poison-presence", daemon=True).start()
-        self._monitor.work()
-        try:
-            self._ledger.retire(self.name)
-        except LedgerUnavailable as error:
-            logger.warning("celery_poison: %s", error)
-
-    def stop(self) -> None:
-        self._monitor.stop()
-
-    def _flagged(self, id: str, task: str, cause: str, crashes: int) -> None:
-        story = causes.describe(cause)
-        logger.warning(SUSPECTED, task, id, story, crashes)
-        signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
-        try:
-            leave_notices(self._ledger, [Notice(id, Fact.CANDIDATE, story)])
-        except LedgerUnavailable as error:
-            logger.debug("celery_poison: nobody will announce this candidate: %s", error)
 
 
 # --- host evidence ---------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import GateRecord, MessageRecord
 from celery_poison.quarantine.finding import Finder
-from celery_poison.quarantine.search import By, Condition, Filter, Group
+from celery_poison.quarantine.search import By, Group
 from celery_poison.settings import Settings
-from celery_poison.text import clean, command, count_of, short
+from celery_poison.text import argument, clean, command, count_of, short
 from celery_poison.values import receivers_of
 
 logger = get_logger("celery_poison")
@@ -111,7 +111,7 @@ class Wording:
         said += f" now, {before} when this was told last" if before else ""
         said += f": {causes.describe(group.cause)}"
         said += f", in {fields['source']}" if fields.get("source") else ""
-        words = f"poison show {fields['id']}" if fields else "poison groups"
+        words = f"poison show {argument(short(example.id))}" if example is not None else "poison groups"
         fields |= {"group": group.group, "task": task, "cause": group.cause, "count": group.count}
         return self._made("group", said, words, before=before, oldest=group.first_seen, **fields)
 
@@ -186,8 +186,6 @@ class Aside:
             self._thread.join(timeout)
 
 
-#: What was kept for what it raised: its fingerprint tells what that was, and where.
-_FAILURES = Filter((Condition("cause", "=", causes.FAILURE),))
 #: Stands for a group where the fleet gate is meant.
 GATE = "gate"
 
@@ -308,9 +306,7 @@ class Notifier:
     def groups(self) -> list[Group]:
         """Return what is told as one: by task and cause, and kept failures by what was raised."""
         with no_fork():
-            found = self._finder.groups(by=By.CAUSE)[0]
-            rest = [group for group in found if group.cause != causes.FAILURE]
-            return found if len(rest) == len(found) else [*rest, *self._finder.groups(_FAILURES)[0]]
+            return self._finder.groups(by=By.CAUSE)[0]
 
     def _due(
         self, delivery: Delivery, left: float, groups: Mapping[str, Group], notified: Mapping[str, int]

@@ -1,0 +1,82 @@
+"""A monitor in a process of its own: a standby for fleets of one worker (EMS-3)."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from uuid import uuid4
+
+from celery import Celery
+from celery.utils.log import get_logger
+
+from celery_poison import causes, signals
+from celery_poison.errors import LedgerUnavailable
+from celery_poison.failover.monitor import Monitor
+from celery_poison.ledger import connection
+from celery_poison.ledger.fleet import SUSPECTED, Fact, Notice, leave_notices
+from celery_poison.ledger.writer import Writer
+from celery_poison.plugin import plugin_of
+from celery_poison.quarantine.owner import identity_of
+
+logger = get_logger("celery_poison")
+
+#: Seconds after which its broken connection is looked at again at the latest.
+TICK = 5.0
+
+
+class StandaloneMonitor:
+    """A monitor in a process of its own, which watches the workers of one app until :meth:`stop` (EMS-3).
+
+    Raises:
+        ConfigurationError: a setting is wrong, or the ledger belongs to another app.
+        LedgerUnavailable: Redis is away at the start; later it is waited for.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        plugin = plugin_of(app)
+        self.name = f"monitor@{socket.gethostname()}/{uuid4().hex[:16]}"
+        self._ledger = plugin.open_ledger()
+        for warning in connection.check_server(self._ledger.client):
+            logger.warning("celery_poison: %s", warning)
+        connection.enroll(self._ledger.client, self._ledger.keys, **identity_of(app))
+        self._writer = Writer(self._ledger.client, self._ledger.keys.channel(self.name))
+        self._monitor = Monitor(
+            app,
+            self._ledger,
+            plugin.settings,
+            lambda: (self.name, self._writer.run_id),
+            self._flagged,
+            lambda: plugin.refresh_policies(self._ledger),
+        )
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it holds the lock; else it is the standby of the one that does."""
+        return self._monitor.is_active
+
+    def run(self) -> None:
+        """Watch until :meth:`stop` is called from a signal handler or another thread."""
+
+        def stay_connected() -> None:
+            while True:
+                self._writer.open()
+                self._writer.wait(TICK)
+
+        threading.Thread(target=stay_connected, name="poison-presence", daemon=True).start()
+        self._monitor.work()
+        try:
+            self._ledger.retire(self.name)
+        except LedgerUnavailable as error:
+            logger.warning("celery_poison: %s", error)
+
+    def stop(self) -> None:
+        self._monitor.stop()
+
+    def _flagged(self, id: str, task: str, cause: str, crashes: int) -> None:
+        story = causes.describe(cause)
+        logger.warning(SUSPECTED, task, id, story, crashes)
+        signals.message_candidate.send(sender=None, message={"id": id, "task": task}, cause=cause)
+        try:
+            leave_notices(self._ledger, [Notice(id, Fact.CANDIDATE, story)])
+        except LedgerUnavailable as error:
+            logger.debug("celery_poison: nobody will announce this candidate: %s", error)
