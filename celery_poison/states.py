@@ -24,6 +24,28 @@ class State(StrEnum):
     """Given up by a person."""
 
 
+#: States that messages can be listed in, and what each means; of what has ended nothing is on record.
+LISTED = {
+    State.NDLV: "in quarantine",
+    State.FAIL: "given up",
+    State.DLNG: "running",
+    State.TBDL: "waiting, with a history",
+}
+
+
+def kept_state(typed: str) -> State:
+    """Return the state of this name, in whatever case.
+
+    Raises:
+        ValueError: there is none, or messages cannot be listed in it.
+    """
+    found = next((state for state in LISTED if state == typed.upper()), None)
+    if found is None:
+        known = ", ".join(f"{state} ({what})" for state, what in LISTED.items())
+        raise ValueError(f"{typed!r} is no state that messages are listed in: write {known}")
+    return found
+
+
 class Event(StrEnum):
     """Of what the journal tells (docs/journal.md), what something is decided by."""
 

@@ -86,6 +86,14 @@ def short(id: str, others: Iterable[str] = ()) -> str:
     return id[:length]
 
 
+def argument(text: str) -> str:
+    """Return an id as the last word of a command: neither the shell nor the command reads more in it.
+
+    Whatever a publisher has put into a message, somebody will copy the command into a shell.
+    """
+    return f"{'-- ' if text.startswith('-') else ''}{shlex.quote(text)}"
+
+
 def command(words: str) -> str:
     """Return a ``celery`` command that can be typed as it stands, for the app that this process was given."""
     return f"celery -A {shlex.quote(next(apps_given(), 'proj'))} {words}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
@@ -32,12 +33,19 @@ from celery_poison.quarantine.arguments import redacted
 from celery_poison.quarantine.body import decoded, preview
 from celery_poison.quarantine.search import By, Filter, Group
 from celery_poison.quarantine.story import Detail
-from celery_poison.states import State
-from celery_poison.text import clean, command, duration, short, when
+from celery_poison.states import State, kept_state
+from celery_poison.text import argument, clean, command, duration, short, when
 
 limit_option = click.option(
     "--limit", type=click.IntRange(1), help=f"At most so many; default {ROWS}, with --json all."
 )
+
+
+def _state(ctx: click.Context, parameter: click.Parameter, typed: str) -> State:
+    try:
+        return kept_state(typed)
+    except ValueError as wrong:
+        raise click.BadParameter(str(wrong)) from None
 
 
 # --- list --------------------------------------------------------------------------------------
@@ -46,7 +54,7 @@ limit_option = click.option(
 @verb(
     click.option(
         "--state",
-        type=click.Choice(["NDLV", "FAIL", "TBDL", "DLNG"], case_sensitive=False),
+        callback=_state,
         default="NDLV",
         metavar="[NDLV|FAIL|DLNG|TBDL]",
         help="NDLV in quarantine (default), FAIL given up, DLNG running, TBDL waiting with a history.",
@@ -60,7 +68,7 @@ limit_option = click.option(
 )
 def list_(
     ctx: click.Context,
-    state: str,
+    state: State,
     candidates: bool,
     filters: Sequence[str],
     limit: int | None,
@@ -83,7 +91,7 @@ def list_(
     beyond = None if shown is None else shown + 1
     found = quarantine.list(state=state, candidates=candidates, where=where, limit=beyond, offset=offset)
     page = found[:shown]
-    what = "candidates" if candidates else f"messages in state {state.upper()}" if state != "NDLV" else ""
+    what = "candidates" if candidates else f"messages in state {state}" if state is not State.NDLV else ""
     empty = "" if page else _nothing(quarantine, what or "messages in quarantine", filters)
     answer_records(page, quarantine.queries.now_ms() / 1000, empty)
     if len(found) > len(page) and not wants_json():
@@ -117,6 +125,8 @@ def _nothing(quarantine: Quarantine, what: str, filters: Sequence[str]) -> str:
 def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | None) -> None:
     """Count what is in quarantine by cause and task, the largest group first.
 
+    What is kept for what it raised (poison_keep_failures) is told apart by that.
+
     RELAPSED counts those that had been released before, and died again. A group's id may be given to release,
     fail and discard.
 
@@ -133,8 +143,15 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
     if fine:
         headings.insert(6, "FINGERPRINT")
 
+    raised = _raised(quarantine, page)
+
     def row(group: Group) -> Sequence[object]:
-        cells = [causes.short(group.cause) or "-", group.task, group.count, group.relapsed]
+        cells = [
+            raised.get(group.group) or causes.short(group.cause) or "-",
+            group.task,
+            group.count,
+            group.relapsed,
+        ]
         cells += [duration(now - group.first_seen), duration(now - group.last_seen)]
         return [*cells, group.fingerprint or "-", group.group] if fine else [*cells, group.group]
 
@@ -142,6 +159,16 @@ def groups(ctx: click.Context, by: str, filters: Sequence[str], limit: int | Non
     answer_table(page, headings, row, empty, fit=True)
     if total > len(page) and not wants_json():
         click.echo(f"there are {total} groups: --limit shows more of them", err=True)
+
+
+def _raised(quarantine: Quarantine, groups: Iterable[Group]) -> dict[str, str]:
+    """Return what was raised by the newest message of each group that is kept for that, by the group's id."""
+    kept = [group for group in groups if group.cause == causes.FAILURE and group.fingerprint]
+    newest = quarantine.queries.records([group.newest for group in kept])
+    told = {
+        g.group: f"{causes.FAILURE}: {r.evidence.exception}" for g, r in zip(kept, newest, strict=True) if r
+    }
+    return told
 
 
 # --- show --------------------------------------------------------------------------------------
@@ -220,15 +247,17 @@ def _tell(console: Any, app: Celery, detail: Detail) -> None:
 
 def _next(record: MessageRecord) -> list[tuple[str, object]]:
     """Return what to type about it, and what that does."""
-    id = short(record.id)
+    id = argument(short(record.id))
     if record.state == State.NDLV and record.sent_at:
         gone = (
-            f"celery -A proj worker -Q {clean(record.destination)}",
+            f"celery -A proj worker -Q {shlex.quote(record.destination)}",
             "run what is in that queue, on probation",
         )
         return [gone, (command(f"poison discard {id}"), "give it up: a worker that gets it drops it")]
     if record.state == State.NDLV:
         return [(command(f"poison {act.format(id=id)}"), what) for act, what in _acts(record.cause)]
+    if record.edited_to:
+        return [(command(f"poison show {argument(record.edited_to)}"), "its changed copy")]
     if record.state == State.FAIL and record.resolution == "discarded":
         return [(command(f"poison restore {id}"), "bring it back into quarantine")]
     return [] if record.state in (State.FAIL, State.DLVD) else [(command("poison list --candidates"), "")]
@@ -241,7 +270,7 @@ def _acts(cause: str) -> list[tuple[str, str]]:
             ("release {id}", "once a worker can read it: back to its queue"),
             ("discard {id}", "give it up"),
         ]
-    change = ("edit {id} --set NAME=VALUE", "the same with other arguments")
+    change = ("edit --set NAME=VALUE {id}", "the same with other arguments")
     if cause == causes.FAILURE:
         return [
             ("release {id}", "once repaired: back to its queue, and its result is overwritten"),

@@ -18,7 +18,7 @@ from celery_poison.errors import ConfigurationError, LedgerUnavailable, PoisonEr
 from celery_poison.quarantine import Quarantine
 from celery_poison.quarantine.careful import BadCare, seconds_of
 from celery_poison.quarantine.search import UNITS, BadFilter
-from celery_poison.text import clean
+from celery_poison.text import apps_given, clean
 
 REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 
@@ -135,6 +135,15 @@ def status_of(error: PoisonError) -> int:
     return WRONG_USAGE if isinstance(error, (ConfigurationError, BadFilter)) else REFUSED
 
 
+def _without_app(error: PoisonError) -> str:
+    """Return the cure where no app was named: Celery then takes an empty one of its own."""
+    context = click.get_current_context(silent=True)
+    app = getattr(context and context.obj, "app", None)
+    if not isinstance(error, ConfigurationError) or getattr(app, "main", "") != "default":
+        return ""
+    return "" if any(apps_given()) else "; no app was named: write celery -A proj poison ..., or set APP"
+
+
 def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
     """Say every error of ours in one line, without a traceback."""
 
@@ -143,7 +152,7 @@ def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(*args, **kwargs)
         except PoisonError as error:
-            raise Refused(str(error), status_of(error)) from error
+            raise Refused(f"{error}{_without_app(error)}", status_of(error)) from error
 
     return run
 

@@ -44,7 +44,7 @@ def history(
     since: float | None = None,
     until: float | None = None,
 ) -> list[dict[str, str]]:
-    """Return the journal's entries about the task ids that begin with ``id``, oldest first.
+    """Return the journal's entries about the task ids that begin with ``id``, or that mid, oldest first.
 
     The fewer entries lie between ``since`` and ``until``, the faster.
 
@@ -56,7 +56,12 @@ def history(
     first = "-" if since is None else str(int(since * 1000))
     last = "+" if until is None else str(int(until * 1000) + _LATER_MS)
     for rows in _pages(client, keys.journal, first, last, newest_first=since is None):
-        found += [entry(key, row) for key, row in rows if row.get(b"id", b"").startswith(wanted)]
+        about = (
+            (key, row)
+            for key, row in rows
+            if row.get(b"id", b"").startswith(wanted) or row.get(b"mid") == wanted
+        )
+        found += [entry(key, row) for key, row in about]
         read += len(rows)
         if read >= MOST:
             break

@@ -32,6 +32,8 @@ _ORIGINAL_FIELDS = (
     *("body", "content_type", "content_encoding", "headers", "properties", "failure", "sent_at"),
     "destination",
 )
+#: Candidates that are read before somebody asks for more than these.
+_FIRST_FLAGGED = 20_000
 _BEHIND = "parked until its earlier start ends, or its task is resumed"
 
 
@@ -211,9 +213,7 @@ class Messages(Reader):
 
     def candidates(self) -> Iterator[MessageRecord]:
         """Yield the messages flagged as candidates that wait or run, oldest flag first (SAP-5)."""
-        with clear_errors("reading candidates"):
-            flagged: Any = self._client.zrange(self._keys.candidates, 0, -1)
-        for ids in batches(id.decode() for id in flagged):
+        for ids in batches(self._flagged()):
             with clear_errors("reading candidates"):
                 pipe = self._client.pipeline(transaction=False)
                 for id in ids:
@@ -222,6 +222,17 @@ class Messages(Reader):
                 states = self._live_states([lineage["mid"] for lineage in lineages])
             for lineage, state in zip(lineages, states, strict=True):
                 yield MessageRecord.from_hash(lineage, state)
+
+    def _flagged(self) -> Iterator[str]:
+        """Yield the task ids of all candidates; there may be a million, and who asks wants a few."""
+        seen = set[bytes]()
+        for last in (_FIRST_FLAGGED - 1, -1):
+            with clear_errors("reading candidates"):
+                ids: Any = self._client.zrange(self._keys.candidates, 0, last)
+            yield from (id.decode("utf-8", "replace") for id in ids if id not in seen)
+            if len(ids) < _FIRST_FLAGGED:
+                return
+            seen.update(ids)
 
     def live(self) -> Iterator[MessageRecord]:
         """Yield what runs at this moment (DLNG), with its history where it has one."""

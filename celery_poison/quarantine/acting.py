@@ -106,6 +106,17 @@ class Chosen(list[str]):
         self.words = words
 
 
+def several(ids: Iterable[str]) -> Iterable[str]:
+    """Return ids as they are.
+
+    Raises:
+        TypeError: they are one text: its characters would be taken for ids.
+    """
+    if isinstance(ids, (str, bytes)):
+        raise TypeError(f"ids is to be a list of ids, not a single one: write [{ids!r}]")
+    return ids
+
+
 #: Acts of one atomic step, for which nothing is reserved; and those of which a worker tells Flower.
 _AT_ONCE, _NOTICED = ("restore", "purge", "schedule", "unschedule"), frozenset(Fact)
 
@@ -113,7 +124,7 @@ _AT_ONCE, _NOTICED = ("restore", "purge", "schedule", "unschedule"), frozenset(F
 class Acting(Rules):
     """Pauses and resumes, and decides about messages one after the other.
 
-    Raises, ``actor`` and ``note`` as of ``Quarantine``.
+    Raises, ``actor`` and ``note`` as of ``Quarantine``. Ids in a single text are a ``TypeError``.
     """
 
     # --- pauses --------------------------------------------------------------------------------
@@ -210,7 +221,7 @@ class Acting(Rules):
         Raises:
             SecondPersonNeeded: only one has, which is on record now.
         """
-        ids = ids if isinstance(ids, list) else [*ids]
+        ids = ids if isinstance(ids, list) else [*several(ids)]
         least = self._plugin.settings.second_person
         if least is None or (messages := len(set(ids))) < least:
             return ids
@@ -238,6 +249,7 @@ class Acting(Rules):
         act: Callable[[Case], None],
         on_outcome: Listener | None = None,
     ) -> Outcomes:
+        ids = several(ids)
         self.check_owner()
         lookup, actor = Lookup(self.queries), actor or default_actor()
         if verb in ("purge", "schedule"):

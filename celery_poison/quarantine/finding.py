@@ -12,6 +12,7 @@ from contextlib import suppress
 from itertools import chain, islice, tee
 from typing import Any, NamedTuple
 
+from celery_poison import causes
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.queries import Queries
@@ -146,7 +147,7 @@ class Finder:
         if not counted.is_whole:
             found = grouped(self.records(where), by)
         elif by is By.CAUSE and all(_tells_queues(c, counted.groups) for c in where.conditions):
-            found = merged(where.choose(counted.groups), by)
+            found = self._with_failures(where, merged(where.choose(counted.groups), by))
         elif all(c.field in ("task", "cause", "fingerprint", GROUP) for c in where.conditions):
             fine = self._queries.alike(Kind.FINGERPRINT, 0 if where.conditions or by is By.CAUSE else limit)
             found = merged(where.choose(fine.groups), by)
@@ -155,6 +156,17 @@ class Finder:
         else:
             found = grouped(self.records(where), by)
         return found[: limit or None], len(found)
+
+    def _with_failures(self, where: Filter, found: list[Group]) -> list[Group]:
+        """Return the same groups by task and cause, but of what was kept for what it raised those by that."""
+        rest = [group for group in found if group.cause != causes.FAILURE]
+        if len(rest) == len(found):
+            return found
+        failures = Filter((*where.conditions, Condition("cause", "=", causes.FAILURE)))
+        if any(c.field == "queue" for c in where.conditions):
+            return ranked([*rest, *grouped(self.records(failures), By.CAUSE)])
+        fine = self._queries.alike(Kind.FINGERPRINT).groups
+        return ranked([*rest, *merged(failures.choose(fine), By.CAUSE)])
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -328,7 +340,7 @@ def merged(alike: Iterable[Alike], by: By) -> list[Group]:
     """Return groups out of finer ones, in the order of :func:`grouped`."""
     found = defaultdict[tuple[str, str, str | None], list[Alike]](list)
     for each in alike:
-        found[each.task, each.cause, each.fingerprint if by is By.FINGERPRINT else None].append(each)
+        found[each.task, each.cause, by.told_by(each.cause, each.fingerprint)].append(each)
     return ranked(_group(*key, parts) for key, parts in found.items())
 
 

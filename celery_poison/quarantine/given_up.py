@@ -16,7 +16,7 @@ from celery_poison.errors import IllegalTransition, MessageNotFound, PoisonError
 from celery_poison.ledger.quarantine import WHY_FORCE
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.policy import Policy
-from celery_poison.quarantine.acting import Case, Listener, Outcome, Outcomes, heard, whole
+from celery_poison.quarantine.acting import Case, Listener, Outcome, Outcomes, heard, several, whole
 from celery_poison.quarantine.arguments import arguments
 from celery_poison.quarantine.careful import refuse_unless_consumed
 from celery_poison.quarantine.editing import (
@@ -233,7 +233,7 @@ class Quarantine(Service):
             IllegalTransition: it is not in quarantine, or its body is at its named destination.
         """
         lookup = Lookup(self.queries)
-        for id in ids:
+        for id in several(ids):
             record = lookup.find(id, whole=True)
             if record.state != State.NDLV:
                 raise IllegalTransition(f"message {id!r} is in state {record.state}, not in quarantine")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -23,11 +24,11 @@ from celery_poison.model import GateRecord, MessageRecord, WorkerRecord
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.database import Waiting, waiting_rows
 from celery_poison.quarantine.owner import check_owner, without_secrets
-from celery_poison.quarantine.queues import Backlog, Deaf, find_deaf, read_backlogs
+from celery_poison.quarantine.queues import Backlog, Deaf, Held, find_deaf, find_held, read_backlogs
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import Stranded, find_stranded
 from celery_poison.settings import Settings
-from celery_poison.text import command, count_of, duration, short, some_of, span, when
+from celery_poison.text import argument, command, count_of, duration, short, some_of, span, when
 
 #: Messages that nobody works on, each with a warning of its own.
 _STUCK_TOLD = 3
@@ -58,12 +59,14 @@ class Overview:
         leaving: messages in quarantine that leave it by themselves, to a destination or back to their queue.
         blocked: rules on the block list that are in force.
         paused: queues and tasks that somebody paused, the oldest pause first.
+        held: queues that no worker consumes since they are paused, and in which messages wait.
         asked: acts that wait for a second person (``poison_second_person``), the oldest first.
         process_deaths: cause -> task processes that died alone, ever; their worker lived on.
         proposal: what the pipeline proposes and waits for a person.
         gate: the fleet gate: whether deaths convict at this moment.
         observe_only: whether this app only observes (``poison_observe_only``).
         would_quarantine: cause -> messages that would have been quarantined while it did.
+        last_worker: which worker has ended or died last, and when; empty where none has.
         monitor: the incarnation that watches the others, or the empty string.
         open_incidents: dead workers that are still being cleaned up after, and their incidents.
         stranded: messages that nobody works on.
@@ -89,6 +92,7 @@ class Overview:
     journal: int
     blocked: int
     paused: list[Pause]
+    held: list[Held]
     asked: list[Wish]
     process_deaths: dict[str, int]
     proposal: Proposal | None
@@ -96,6 +100,7 @@ class Overview:
     observe_only: bool
     would_quarantine: dict[str, int]
     workers: list[WorkerRecord]
+    last_worker: str
     monitor: str
     open_incidents: dict[str, str]
     stranded: Stranded
@@ -112,7 +117,7 @@ class Overview:
         if self.faults:
             return Level.BROKEN
         blocked = any(lane.blocked for lane in self.outbox)
-        waits = self.quarantined or self.proposal or self.asked or blocked or self.unsent
+        waits = self.quarantined or self.proposal or self.asked or blocked or self.unsent or self.held
         return Level.DECIDE if waits else Level.WELL
 
     @property
@@ -134,6 +139,7 @@ class Overview:
             told.append(
                 f"what {some_of({wish.actor for wish in self.asked})} asked for needs a second person"
             )
+        told += [held.story for held in self.held]
         if blocked := sorted({lane.queue for lane in self.outbox if lane.blocked}):
             told.append(f"sending to {some_of(blocked)} is blocked")
         if self.unsent:
@@ -147,8 +153,9 @@ class Overview:
     def next(self) -> list[str]:
         """What to type now."""
         typed = ["poison groups"] if self.quarantined > 1 else []
-        typed += [f"poison show {short(self.oldest.id)}"] if self.oldest else []
+        typed += [f"poison show {argument(short(self.oldest.id))}"] if self.oldest else []
         typed += ["poison pipeline publish --show"] if self.proposal else []
+        typed += [f"poison resume --queue {shlex.quote(held.queue)}" for held in self.held]
         typed += ["poison outbox status"] if any(lane.blocked for lane in self.outbox) else []
         typed += ["poison outbox list --failed"] if self.unsent else []
         return [command(words) for words in [*typed, *(["poison doctor"] if self.faults else [])]]
@@ -224,6 +231,8 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     totals: dict[str, Any] = queries.totals()  # by the names of fields
     workers = queries.workers(int(settings.activation_interval * 1000))
     deaf, unheard = find_deaf(app, queries, workers)
+    paused = policies.holding(ledger)
+    held, unknown = find_held(app, paused, workers)
     _, raw, now = policies.read(ledger, ledger.keys.blocks)
     backlogs, uncounted = read_backlogs(app, queries, workers, totals["quarantined"], limited_only=not queues)
     seen = Overview(
@@ -233,13 +242,15 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         **totals,
         oldest=queries.oldest(),
         blocked=len(read_rules(raw, now)[0]),
-        paused=policies.holding(ledger),
+        paused=paused,
+        held=held,
         process_deaths=process_deaths(queries.counts()),
         proposal=Proposal.read(*policies.waiting_proposal(ledger)),
         gate=queries.gate(),
         observe_only=settings.observe_only,
         would_quarantine=queries.would_quarantine(),
         workers=workers,
+        last_worker=last_ended(queries),
         monitor=queries.monitor(),
         open_incidents=queries.open_incidents(),
         stranded=find_stranded(app),
@@ -249,7 +260,9 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
     )
     unfit, doubts = _server(ledger.client)
     faults = [*_misplaced(app, queries, seen), *unfit, *_faults(seen, settings)]
-    return replace(seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *uncounted, *doubts])
+    return replace(
+        seen, faults=faults, warnings=[*faults, *_doubts(seen), *unheard, *unknown, *uncounted, *doubts]
+    )
 
 
 def _waiting(ledger: Ledger, settings: Settings) -> dict[str, Any]:
@@ -260,6 +273,19 @@ def _waiting(ledger: Ledger, settings: Settings) -> dict[str, Any]:
         "outbox_database": waiting_rows(settings.outbox_database),
         "unsent": sum(1 for _ in ledger.outbox_messages(FAILED)),
     }
+
+
+def last_ended(queries: Queries, of: Callable[[str], bool] = lambda node: True) -> str:
+    """Return which worker has ended or died last, and when; empty where none has.
+
+    Args:
+        of: whether a node is meant, by its name.
+    """
+    for worker, at in queries.declared_dead().items():
+        node = worker.partition("/")[0]
+        if of(node) and not node.startswith("monitor@"):
+            return f"{node} at {when(at / 1000)}"
+    return ""
 
 
 def process_deaths(counts: Mapping[str, int]) -> dict[str, int]:
@@ -305,7 +331,11 @@ def _faults(seen: Overview, settings: Settings) -> Iterator[str]:
 
 def _worker_faults(seen: Overview) -> Iterator[str]:
     if not seen.alive:
-        yield "no worker is alive: nothing runs, and nobody puts back what dead workers held"
+        ended = f" (the last one ended: {seen.last_worker})" if seen.last_worker else ""
+        yield (
+            f"no worker is alive{ended}: nothing runs, and nobody puts back what dead workers held; cure:"
+            f" {command('worker')}"
+        )
     elif not seen.monitor:
         yield "no worker holds the monitor's lock: dead workers are not noticed at this moment"
     forgotten = [worker.forgotten_at for worker in seen.workers if worker.forgotten_at]

@@ -13,10 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from celery import Celery
 
 from celery_poison.broker.publish import bounded_options, depth
+from celery_poison.ledger.policies import Pause, Scope
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record, WorkerRecord
 from celery_poison.plugin import plugin_of
@@ -147,10 +149,50 @@ def waiting_in(app: Celery, queues: Collection[str]) -> dict[str, int]:
         raise Unread(f"the broker cannot be read ({type(error).__name__})") from None
 
 
+# --- queues that no worker consumes since they are paused -------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A queue that no living worker consumes because of a pause, while messages wait in it."""
+
+    queue: str
+    waiting: int
+    story: str
+
+
+def find_held(
+    app: Celery, pauses: Iterable[Pause], workers: Iterable[WorkerRecord]
+) -> tuple[list[Held], list[str]]:
+    """Return which paused queues no worker consumes while messages wait, and why that is unknown, if it is.
+
+    A worker that has suspended itself from its queue may have been the only one (WAS-6). Asks the broker
+    only about such queues.
+    """
+    consumed = {queue for worker in workers if worker.alive for queue in worker.queues.split(",")}
+    paused = {pause.name: pause for pause in pauses if pause.scope is not Scope.TASK}
+    idle = {name: pause for name, pause in paused.items() if name not in consumed}
+    try:
+        waiting = waiting_in(app, idle)
+    except Unread as error:
+        return [], [f"{error}: whether messages wait in {some_of(idle)} is not known"]
+    found = []
+    for name, pause in idle.items():
+        if number := waiting.get(name):
+            by = pause.actor or f"{pause.worker} itself"
+            over = f" until {when(pause.until)}" if pause.until else ""
+            note = f" ({pause.note})" if pause.note else ""
+            wait = f"{count_of(number, 'message')} wait{'s' if number == 1 else ''}"
+            found.append(Held(name, number, f"queue {name} is paused by {by}{over}{note}, and {wait}"))
+    return found, []
+
+
 # --- backlogs (MSG-3, MSG-7) ----------------------------------------------------------------------
 
 #: Queues that are told apart at most.
 MOST = 200
+#: Parked messages, and candidates, that are told apart by their queues at most.
+COUNTED = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +201,8 @@ class Backlog:
 
     Attributes:
         waiting: messages that the broker has not delivered, of the quarantine those in it; None: not known.
-        parked: messages of it that wait in the ledger.
-        candidates: flagged messages of it, be they waiting, parked or running.
+        parked: messages of it that wait in the ledger, as far as it is one of the first ``COUNTED``.
+        candidates: flagged messages of it, be they waiting, parked or running; of the first ``COUNTED``.
         limit: messages that may wait; None: any number.
     """
 
@@ -197,8 +239,8 @@ def read_backlogs(
     if limited_only and not plugin.limits.are_set():
         return [], []
     settings = plugin.settings
-    parked = Counter(parking.start.queue for _, parking in queries.parked_now())
-    candidates = Counter(record.queue for record in queries.candidates())
+    parked = Counter(parking.start.queue for _, parking in islice(queries.parked_now(), COUNTED))
+    candidates = Counter(record.queue for record in islice(queries.candidates(), COUNTED))
     consumed = {
         queue for each in workers if each.alive for queue in f"{each.queues},{each.paused}".split(",")
     }

@@ -153,6 +153,17 @@ class Filter:
             raise BadFilter(f"{' '.join(texts)!r}: {error}") from None
 
     @classmethod
+    def of(cls, where: Self | str | None) -> Self:
+        """Return a filter as it is, read it, or return the one that lets everything through.
+
+        Raises:
+            BadFilter: see :meth:`parse`.
+        """
+        if isinstance(where, str):
+            return cls.parse(where)
+        return cls() if where is None else where
+
+    @classmethod
     def search(cls, text: str) -> Self:
         """Read what a person types into a search box: conditions, and words that occur anywhere in a record.
 
@@ -222,7 +233,13 @@ class By(StrEnum):
     FINGERPRINT = "fingerprint"
     """task, cause and fingerprint"""
     CAUSE = "cause"
-    """task and cause"""
+    """task and cause, and what was raised, of what is kept for that"""
+
+    def told_by(self, cause: str, fingerprint: str) -> str | None:
+        """Return the fingerprint where messages are grouped by it; None where it makes no difference."""
+        # Of a failure that is kept, its fingerprint tells exception and place.
+        fine = self is By.FINGERPRINT or (cause == causes.FAILURE and fingerprint)
+        return fingerprint if fine else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +279,7 @@ def grouped(messages: Iterable[MessageRecord], by: By = By.FINGERPRINT) -> list[
     """Count messages by group, the largest group first, of equal ones the one with the newest message."""
     found: dict[tuple[str, str, str | None], Count] = defaultdict(Count)
     for message in messages:
-        fingerprint = message.fingerprint if by is By.FINGERPRINT else None
+        fingerprint = by.told_by(message.cause, message.fingerprint)
         found[message.task, message.cause, fingerprint].add(message)
     return ranked(count.group(*key) for key, count in found.items())
 
@@ -330,7 +347,9 @@ class Lookup:
         """
         found = self._queries.record(id) or self._named(id) or (None if whole else self._beginning(id))
         if found is None:
-            raise MessageNotFound(f"no message {id!r}: neither in quarantine, nor given up, nor a candidate")
+            short = f"; type at least {TYPED} characters of an id" if not whole and len(id) < TYPED else ""
+            sentence = f"no message {id!r}: neither in quarantine, nor given up, nor a candidate{short}"
+            raise MessageNotFound(sentence)
         return found
 
     def find_each(self, ids: Sequence[str]) -> list[MessageRecord | PoisonError]:

@@ -20,7 +20,7 @@ from celery_poison.quarantine.releasing import Releasing
 from celery_poison.quarantine.search import TYPED, By, Filter, Group, Lookup, one_of
 from celery_poison.quarantine.stored import stored_message
 from celery_poison.quarantine.story import Detail, remembered
-from celery_poison.states import Event, State
+from celery_poison.states import Event, State, kept_state
 
 # The class has a method named list, which would stand before the type in its annotations.
 Records = list[MessageRecord]
@@ -46,7 +46,7 @@ class Service(Releasing):
         *,
         state: State | str = State.NDLV,
         candidates: bool = False,
-        where: Filter | None = None,
+        where: Filter | str | None = None,
         limit: int | None = None,
         offset: int = 0,
     ) -> Records:
@@ -56,16 +56,21 @@ class Service(Releasing):
             state: NDLV (in quarantine), FAIL (given up), DLNG (running at this moment) or TBDL (waiting;
                 only flagged, released and parked ones, since the others are not on record).
             candidates: what is flagged as a candidate instead, oldest flag first.
-            where: only messages that match.
+            where: only messages that match, as ``"task=shop.render age>2h"``.
             limit, offset: paging; None: all.
+
+        Raises:
+            ValueError: there is no such state, or nothing in it is on record (DLVD).
+            BadFilter: ``where`` is none.
         """
-        where = where or Filter()
-        if not candidates and (kept := State(state)) in (State.NDLV, State.FAIL):
+        where = Filter.of(where)
+        kept = kept_state(state)
+        if not candidates and kept in (State.NDLV, State.FAIL):
             return [*self.finder.records(where, kept, offset=offset, limit=limit)]
         if candidates:
             live = self.queries.candidates()
         else:
-            live = self.queries.live() if state == State.DLNG else self._to_be_delivered()
+            live = self.queries.live() if kept is State.DLNG else self._to_be_delivered()
         return [*islice(where.choose(live), offset, None if limit is None else offset + limit)]
 
     def _to_be_delivered(self) -> Iterator[MessageRecord]:
@@ -76,7 +81,7 @@ class Service(Releasing):
                 yield record
         yield from (record for record in self.queries.waiting() if record.mid not in seen)
 
-    def groups(self, *, where: Filter | None = None, by: By | str = By.FINGERPRINT) -> Groups:
+    def groups(self, *, where: Filter | str | None = None, by: By | str = By.FINGERPRINT) -> Groups:
         """Return what is in quarantine, counted by task, cause and fingerprint, the largest group first.
 
         Args:
@@ -84,7 +89,7 @@ class Service(Releasing):
                 cause and fingerprint (by cause: or queue) each message that may match is read.
             by: ``"cause"``: by task and cause only.
         """
-        return self.finder.groups(where or Filter(), By(by))[0]
+        return self.finder.groups(Filter.of(where), By(by))[0]
 
     def get(self, id: str) -> MessageRecord:
         """Return the record of a message, by its mid or its task id, or how one of these begins.
@@ -125,7 +130,25 @@ class Service(Releasing):
             return Detail(record, entries, None)
         raw = self._row(record.mid)
         stored = None if "sent_at" in raw else stored_message(raw)
-        return Detail(record, entries, stored, KeptFailure.decode(raw.get("failure")))
+        copy = self._copy_of(record)
+        return Detail(record, entries, stored, KeptFailure.decode(raw.get("failure")), copy)
+
+    def _copy_of(self, record: MessageRecord) -> Detail | None:
+        """Return what is known of the changed copy of a message, whose task id is the same."""
+        if not record.edited_to:
+            return None
+        kept = self.queries.record(record.edited_to)
+        about = [
+            entry for entry in self._told_of(record.id, record.first_seen) if entry["mid"] == record.edited_to
+        ]
+        live = None if kept else self.queries.lineage(record.id)
+        found = kept or (live if live and live.mid == record.edited_to else None)
+        if found is None and about:
+            found = remembered(about)
+        return Detail(found, about, None) if found else None
+
+    def _told_of(self, id: str, since: float | None = None, until: float | None = None) -> Entries:
+        return history(self._ledger.client, self._ledger.keys, id, since=since, until=until)
 
     def fingerprint_of(self, id: str) -> tuple[str, str]:
         """Return fingerprint and task of a message in quarantine; raises as :meth:`get`."""
@@ -141,16 +164,15 @@ class Service(Releasing):
 
     def history(self, id: str) -> Entries:
         """Return what the journal says about a task id, oldest entry first; [] if it says nothing."""
-        read = partial(history, self._ledger.client, self._ledger.keys)
         try:
             record = self.get(id)
         except MessageNotFound:
-            entries = read(id) if id else []
+            entries = self._told_of(id) if id else []
             ids = {entry["id"] for entry in entries}
             whole = id if id in ids or not ids or len(id) < TYPED else one_of(id, ids)
         else:
             whole, until = record.id, record.last_seen if record.state in (State.NDLV, State.FAIL) else None
-            entries = read(whole, since=record.first_seen, until=until)
+            entries = self._told_of(whole, record.first_seen, until)
         return [entry for entry in entries if entry["id"] == whole]
 
     def journal(self, *, after: str = "") -> tuple[Extent, Iterator[dict[str, str]]]:

@@ -25,18 +25,21 @@ class Detail(NamedTuple):
         history: the journal's entries about it, oldest first.
         stored: the original message, if it lies in the ledger and not with the broker.
         failure: what its attempts raised, if it is kept for that.
+        copy: what is known of its changed copy, if a person has made one.
     """
 
     record: MessageRecord
     history: Sequence[Entry]
     stored: StoredMessage | None
     failure: KeptFailure | None = None
+    copy: Detail | None = None
 
     @property
     def story(self) -> str:
-        """What happened to the message, and how it ended if it has."""
+        """What happened to the message, how it ended if it has, and what became of its changed copy."""
         ended = how_it_ended(self.history) if self.record.state == State.DLVD else ""
-        return " ".join(filter(None, (ended, why(self.record))))
+        copy = f"Of the copy: {STANDING[self.copy.record.state]} {self.copy.story}" if self.copy else ""
+        return " ".join(filter(None, (ended, why(self.record), copy)))
 
     def as_dict(self) -> dict[str, Any]:
         """Return what ``show --json`` prints, but for the body."""

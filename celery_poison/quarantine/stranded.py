@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.model import Record, Start
 from celery_poison.plugin import plugin_of
 from celery_poison.states import State
-from celery_poison.text import when
+from celery_poison.text import argument, when
 
 #: So many are told, of all kinds together; of each kind so many are looked at, the oldest.
 TOLD, LOOKED_AT = 20, 1000
@@ -179,7 +180,7 @@ class _Look:
             runs = record.state == State.DLNG and owner.lives
             if not runs and is_stuck(Kind.CANDIDATE, age, owner.lives, activation=self._activation):
                 why = "flagged as a candidate, and not run since" + _said(owner)
-                cure = self._cure(record.queue, f"celery -A proj poison show {record.id}")
+                cure = self._cure(record.queue, f"celery -A proj poison show {argument(record.id)}")
                 yield Stuck(Kind.CANDIDATE, record.id, record.queue, self._now - age, age, why, cure)
 
     def parked(self) -> Iterator[Stuck]:
@@ -233,7 +234,7 @@ class _Look:
     def _cure(self, queue: str, else_: str) -> str:
         """Return what to type: a worker brings a monitor along."""
         if queue and queue not in self._consumed:
-            return f"celery -A proj worker -Q {queue}"
+            return f"celery -A proj worker -Q {shlex.quote(queue)}"
         return else_ if self._monitor else "celery -A proj poison monitor"
 
 

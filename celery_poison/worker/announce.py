@@ -29,7 +29,7 @@ from celery_poison.policy import Policy
 from celery_poison.quarantine.error_transactions import ErrorTransactions, told_of
 from celery_poison.quarantine.owner import without_secrets
 from celery_poison.reports import Kind, Report
-from celery_poison.text import clean, command, count_of, short, some_of, version
+from celery_poison.text import argument, clean, command, count_of, short, some_of, version
 from celery_poison.worker.threads import Background, EventLoop
 
 logger = get_logger("celery_poison")
@@ -108,7 +108,7 @@ class Announcer:
             told.append(f"in {source}")
         if record.arguments:
             told.append(f"arguments: {record.arguments}")
-        line = "; ".join([*told, command(f"poison show {short(id)}")])
+        line = "; ".join([*told, command(f"poison show {argument(short(id))}")])
         logger.error("celery_poison: %s", clean(line))
         if record.cause == causes.FAILURE:  # Celery has told exception and traceback: those stay
             self._send("task-quarantined", uuid=id, result=reason)
@@ -135,7 +135,8 @@ class Announcer:
     def _event(self, kind: str, id: str, story: str, **fields: str) -> None:
         # No traceback: it would still be shown when the task has succeeded after all.
         page = f"/poison/task/{quote(id, safe='')}"
-        sentence = f"celery_poison: {story}; see {page} in Flower, or: {command(f'poison show {id}')}"
+        typed = command(f"poison show {argument(id)}")
+        sentence = f"celery_poison: {story}; see {page} in Flower, or: {typed}"
         self._send(kind, uuid=id, exception=sentence, traceback="", **fields)
 
     def _send(self, kind: str, /, **fields: Any) -> None:

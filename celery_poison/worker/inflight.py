@@ -232,13 +232,13 @@ class DeferredCleanup:
                 try:
                     self._ledger.survived(end.mid, end.token, end.id)
                 except StaleDelivery:
-                    pass  # it has a new owner, as the journal says by now
+                    self._missed.popleft()  # a copy was started, in its place on record: the journal says so
                 except LedgerUnavailable:
                     raise
                 except Exception as error:
                     self._set_aside(self._missed.popleft(), error)
-                    continue
-                self._late.append(self._missed.popleft()._replace(due=time.monotonic() + DELAY))
+                else:
+                    self._late.append(self._missed.popleft()._replace(due=time.monotonic() + DELAY))
             if everything:
                 self.missing += len(self._late)
                 self._late.clear()

@@ -123,3 +123,19 @@ def test_whether_a_quiet_worker_consumes_is_not_made_up_where_the_broker_is_away
         seen = console.json("status")
         assert seen["deaf"] == [] and any("is not known" in warning for warning in seen["warnings"])
     keeper.close()
+
+
+def test_NEW_14_of_a_fleet_that_was_stopped_it_is_said_when_its_last_worker_ended(
+    console: Console, keeper: Keeper
+) -> None:
+    keeper.sign()
+    with _beating(keeper):
+        pass
+    keeper.ledger.retire(WORKER)
+    for told in (
+        console.run("ready", NODE, status=1).stderr,
+        console.run("workers").stderr,
+        console.out("status"),
+    ):
+        assert "the last one ended: w1@h at 20" in " ".join(told.split()), told
+        assert "reported" not in told

@@ -19,6 +19,7 @@ from celery_poison.model import StoredMessage
 from celery_poison.quarantine.arguments import fingerprint_of
 from celery_poison.quarantine.editing import Call, Change, call_of, changed_call, changed_copy
 from celery_poison.quarantine.given_up import Edited
+from tests import PATIENCE
 from tests.apps.harness import Fleet
 from tests.quarantine.keeping import Keeper
 
@@ -284,3 +285,18 @@ def test_an_edited_original_is_restored_only_by_force_since_its_copy_may_run_too
     assert fleet.quarantine.restore([mid], force=True)[0].done
     second = edited(fleet.quarantine.edit(mid, args=[3], hold=True))
     assert fleet.quarantine.get(second).edited_to == ""
+
+
+def test_after_an_edit_show_of_the_old_id_tells_what_became_of_the_copy(fleet: Fleet, keeper: Keeper) -> None:
+    result = fleet.send("healthy", 1)
+    mid = keeper.keep(keeper.receive())
+    copy = edited(fleet.quarantine.edit(mid, args=[2], hold=True))
+    assert f"Its changed copy is {copy}. Of the copy: In quarantine." in fleet.quarantine.detail(mid).story
+    assert fleet.quarantine.release([copy])[0].done
+    assert "Of the copy: Waits in its queue." in fleet.quarantine.detail(mid).story
+    with fleet.worker(pool="solo"):
+        assert result.get(timeout=PATIENCE) == 2
+        fleet.await_that(lambda: "Of the copy: It has ended" in fleet.quarantine.detail(mid).story, "told")
+    assert "It was released by" in fleet.quarantine.detail(mid).story
+    for id in (result.id, mid[:8], copy):
+        assert "; then it ended well" in fleet.quarantine.detail(id).story, id

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from celery_poison.broker.publish import depth
+from celery_poison.quarantine.overview import Level, overview
 from tests import PATIENCE, sampled
 from tests.apps.events import Watcher
 from tests.worker.conftest import Crew
@@ -80,3 +81,27 @@ def _runs_before_the_second(crew: Crew) -> int:
     kinds = [entry["event"] for entry in crew.events("finished", "endpoint_suspended")]
     second = kinds.index("endpoint_suspended", kinds.index("endpoint_suspended") + 1)
     return kinds[:second].count("finished")
+
+
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
+def test_NEW_14_status_says_that_nobody_consumes_a_queue_while_messages_wait_and_what_to_type(
+    new_crew: Callable[..., Crew], broker_url: str
+) -> None:
+    crew = new_crew(broker_url, **SETTINGS, poison_suspend_for=3600)
+    with crew.worker(concurrency=1):
+        crew.send("asks", "rollback")
+        _suspended(crew)
+        crew.await_that(crew.quarantine.list, "it has reached its threshold")
+        mids = [record.mid for record in crew.quarantine.list()]
+        assert all(outcome.done for outcome in crew.quarantine.discard(mids))
+        crew.await_that(lambda: not crew.quarantine.list(), "nothing else is to be decided")
+        waiting = [crew.send("healthy", n) for n in range(10)]
+        crew.await_that(lambda: overview(crew.app).held, "noticed")
+        seen = overview(crew.app)
+        assert seen.level is Level.DECIDE and "all is well" not in seen.verdict[0]
+        assert "queue celery is paused by w1@" in seen.verdict[0] and "10 messages wait" in seen.verdict[0]
+        (typed,) = seen.next
+        assert typed.endswith("poison resume --queue celery")
+        crew.quarantine.resume_queue("celery")
+        assert [result.get(timeout=PATIENCE) for result in waiting] == [*range(10)]
+        assert overview(crew.app).level is Level.WELL

@@ -15,6 +15,7 @@ from celery_poison import Quarantine
 from celery_poison.broker.publish import depth
 from celery_poison.errors import LedgerUnavailable
 from celery_poison.model import MessageRecord
+from celery_poison.quarantine.overview import overview
 from tests import PATIENCE, sampled
 from tests.worker.apps import register_new
 from tests.worker.conftest import Crew
@@ -272,3 +273,14 @@ def test_NEW_5_a_body_that_cannot_be_unpacked_is_no_lost_connection(
     site.receive(json.dumps({"body": "[]", "headers": headers, "properties": {}}).encode())
     (kept,) = Quarantine(site.app).list()
     assert kept.cause == "undecodable" and compression in kept.reason
+
+
+@pytest.mark.parametrize("broker_url", sampled(["redis"], ["rabbitmq"]), indirect=True)
+def test_NEW_9_a_number_of_an_outbox_that_there_is_not_blocks_nothing(crew: Crew) -> None:
+    for number in (True, -1, 0, 7, 2**70, "7"):
+        crew.app.send_task(f"fleet.nowhere{number}", headers={"poison_outbox": number})
+    with crew.worker(pool="solo"):
+        crew.await_that(lambda: len(crew.quarantine.list()) == 6, "kept")
+    assert not crew.events("send_failed", "queue_blocked")
+    seen = overview(crew.app)
+    assert seen.outbox == [] and not any("blocked" in told for told in seen.verdict)

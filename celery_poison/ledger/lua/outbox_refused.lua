@@ -14,11 +14,18 @@
 -- ARGV[8] note
 -- ARGV[9] lanes   prefix of the lanes
 -- ARGV[10] errors from here on: lane and packed message of each error transaction
--- RETURNS OK, 1 if that blocks it
+-- RETURNS OK, 1 if that blocks it; 0 also where this outbox has sent no such message
 -- JOURNALS send_failed, queue_blocked
+-- Any publisher may write such a number into a message: one that was never given out is none of ours, and
+-- of guessed ones there shall not be any number of lasting fields.
+local number, field = tonumber(ARGV[6]), ARGV[2] .. '\t' .. ARGV[3]
+local given_out = number and number > 0 and number <= tonumber(redis.call('GET', KEYS[2]) or 0)
+if not given_out or redis.call('HEXISTS', KEYS[1], field) == 0 and redis.call('HLEN', KEYS[1]) >= 200 then
+  return {'OK', 0}
+end
 local now = now_ms()
-local blocks = redis.call('HSETNX', KEYS[1], ARGV[2] .. '\t' .. ARGV[3],
-  cjson.encode({at_ms = now, cause = ARGV[7], actor = '', note = ARGV[8], seq = tonumber(ARGV[6])}))
+local blocks = redis.call('HSETNX', KEYS[1], field,
+  cjson.encode({at_ms = now, cause = ARGV[7], actor = '', note = ARGV[8], seq = number}))
 journal(KEYS[5], ARGV[1], {event = 'send_failed', id = ARGV[4], mid = ARGV[5], task = ARGV[3], queue = ARGV[2],
   cause = ARGV[7], note = ARGV[8]})
 if blocks == 1 then
