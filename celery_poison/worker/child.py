@@ -30,7 +30,7 @@ from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Start
 from celery_poison.plugin import Plugin, plugin_of
-from celery_poison.requests import NeverBegan, StaleCompletion, TaskDied, read_end
+from celery_poison.requests import MemoryExhausted, NeverBegan, StaleCompletion, TaskDied, read_end
 from celery_poison.sandbox.trial import Prepared
 from celery_poison.task import attempts
 from celery_poison.worker import crash_reports
@@ -237,9 +237,12 @@ def run_guarded(
     except (WorkerShutdown, WorkerTerminate):
         raise
     except (MemoryError, SystemExit) as error:
+        origin = error.__context__ if isinstance(error, MemoryExhausted) else error
+        stack = crash_reports.note_raised(origin or error)
         if serving.observes or not serving.contained:
             raise
-        return _failed(TaskDied(read_end(error)[1], repr(error), Evidence(rss_kb=peak_memory_kb())))
+        evidence = Evidence(rss_kb=peak_memory_kb(), stack=stack)
+        return _failed(TaskDied(read_end(error)[1], repr(error), evidence))
     except Exception as error:  # the tracer's own: Redis went while it stored what the task had returned
         finish(error)
         if not serving.contained:

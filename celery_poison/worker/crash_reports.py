@@ -13,7 +13,9 @@ import re
 import signal
 import stat
 import tempfile
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +29,11 @@ _READ, _FRAMES, _LENGTH = 64 * 1024, 20, 200
 _DEEP, _FEW = 90, 5
 
 _FRAME = re.compile(r'^  File "(.*)", line (\d+|\?+) in (.*)$', re.MULTILINE)
+#: Stands before the stack of an exception.
+_RAISED = "raised\n"
+#: Has a process write down its stack, which the kernel's own signals leave alone; and seconds for the answer.
+DUMP, _ANSWER = signal.SIGRTMIN + 11, 0.25
+
 _SIGNAL = re.compile(r"^signal (\d+)$", re.MULTILINE)
 
 
@@ -36,11 +43,13 @@ class CrashReport(NamedTuple):
     Attributes:
         signal: by which it was asked to end, during its last task; None for none.
         stack: innermost call first.
+        raised: its task ended the process by an exception, of which the stack is.
     """
 
     signal: int | None = None
     stack: tuple[str, ...] = ()
     recursion: bool = False
+    raised: bool = False
 
 
 class CrashReports:
@@ -73,14 +82,34 @@ class CrashReports:
         told = _SIGNAL.findall(text)
         return CrashReport(
             int(told[0]) if told else None,
-            tuple(f"{name[:_LENGTH]} ({path[-_LENGTH:]}:{line})" for path, line, name in frames[:_FRAMES]),
+            _told(frames),
             len(frames) >= _DEEP and len({name for _, _, name in frames[:_DEEP]}) <= _FEW,
+            _RAISED in text,
         )
+
+    def ask(self, pid: int) -> tuple[str, ...]:
+        """Return where a process is that hangs, and is about to be killed; () if it does not answer."""
+        file = Path(self.path, str(pid))
+        over = time.monotonic() + _ANSWER
+        with suppress(OSError):
+            if not file.exists():  # it would be ended by such a signal
+                return ()
+            os.kill(pid, DUMP)
+            while time.monotonic() < over:
+                text = file.read_text("utf-8", "replace")[:_READ]
+                if text.endswith("\n") and (frames := _FRAME.findall(text)):
+                    return _told(frames)
+                time.sleep(_ANSWER / 50)
+        return ()
 
     def remove(self) -> None:
         with suppress(OSError):
             os.close(self._lock)
             _remove(Path(self.path))
+
+
+def _told(frames: Sequence[tuple[str, str, str]]) -> tuple[str, ...]:
+    return tuple(f"{name[:_LENGTH]} ({path[-_LENGTH:]}:{line})" for path, line, name in frames[:_FRAMES])
 
 
 def open_crash_reports(complain: Callable[[Exception], object]) -> CrashReports | None:
@@ -147,6 +176,31 @@ def begin_report(path: str, *, notes_signals: bool = True) -> None:
         is_noting = not notes_signals
         if not faulthandler.is_enabled():
             faulthandler.enable(_file, all_threads=False)
+        faulthandler.register(DUMP, _file, all_threads=False)
+
+
+def stack_of(error: BaseException) -> list[tuple[str, str, str]]:
+    """Return file, line and function of the calls in which an error was raised, innermost first."""
+    frames, trace = deque[tuple[str, str, str]](maxlen=_FRAMES), error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        frames.appendleft((code.co_filename, str(trace.tb_lineno), code.co_name))
+        trace = trace.tb_next
+    return [*frames]
+
+
+def note_raised(error: BaseException) -> tuple[str, ...]:
+    """Note in which calls the error was raised by which this process ends, or its task; return them.
+
+    Never raises: there may be no memory for it.
+    """
+    with suppress(Exception):
+        frames = stack_of(error)
+        lines = (f'  File "{path}", line {line} in {name}\n' for path, line, name in frames)
+        if _file >= 0:
+            os.write(_file, (_RAISED + "".join(lines)).encode("utf-8", "replace"))
+        return _told(frames)
+    return ()
 
 
 def note_signals() -> None:

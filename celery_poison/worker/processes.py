@@ -240,7 +240,7 @@ class Exits:
             oom=oom,
             rss_kb=found.peak_kb or None,
             limit_kb=self._kills.limit_kb,
-            stack=report.stack if signum in NATIVE else (),
+            stack=report.stack if signum in NATIVE or report.raised else (),
             recursion=report.recursion and signum in NATIVE,
         )
 
@@ -264,6 +264,11 @@ class Exits:
         is_by_kill = signum == signal.SIGKILL
         oom = self._kills.was_for_memory(found.peak_kb) if is_by_kill else None
         return self._evidence(found, signum, oom=oom)
+
+    def hanging(self, pid: int) -> Evidence:
+        """Return what is known of a process that has used up its time: its memory, and where it is."""
+        stack = self._reports.ask(pid) if self._reports and pid and pid != os.getpid() else ()
+        return replace(self.so_far(pid), stack=stack)
 
     def so_far(self, pid: int) -> Evidence:
         """Return what is known of a process that may live on: its memory."""
