@@ -260,7 +260,13 @@ def _next(record: MessageRecord) -> list[tuple[str, object]]:
         return [(command(f"poison show {argument(record.edited_to)}"), "its changed copy")]
     if record.state == State.FAIL and record.resolution == "discarded":
         return [(command(f"poison restore {id}"), "bring it back into quarantine")]
-    return [] if record.state in (State.FAIL, State.DLVD) else [(command("poison list --candidates"), "")]
+    if record.state in (State.FAIL, State.DLVD):
+        return []
+    acts = [("fail", "give it up now: whoever waits for it gets a failure"), ("discard", "give it up now")]
+    if record.state == State.TBDL and not record.probation:
+        acts.insert(0, ("release", "try it now, on probation"))
+    told = [(command(f"poison {verb} {id}"), what) for verb, what in acts] if record.candidate else []
+    return [*told, (command("poison list --candidates"), "")]
 
 
 def _acts(cause: str) -> list[tuple[str, str]]:

@@ -76,7 +76,7 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
     if seen.leaving:
         yield "leaving", f"{count_of(seen.leaving, 'message')} that leave by themselves; show ID tells when"
     yield "given up", count_of(seen.failed, "message") + " (FAIL)"
-    yield "candidates", str(seen.candidates)
+    yield "candidates", _suspects_line(seen)
     yield "running", f"{seen.running} (DLNG)"
     yield "parked", f"{count_of(seen.parked, 'message')} (TBDL)"
     if (stuck := seen.stranded).total:
@@ -108,6 +108,15 @@ def _lines(seen: Overview) -> Iterator[tuple[str, str]]:
     yield "monitor", seen.monitor or "nobody"
     yield "journal", f"{seen.journal} entries"
     yield "ledger", f"{seen.ledger}, namespace {seen.namespace}"
+
+
+def _suspects_line(seen: Overview) -> str:
+    if not seen.candidates:
+        return "0"
+    since = f"; the oldest for {span(seen.at - seen.suspected_since)}" if seen.suspected_since else ""
+    waiting = seen.candidates - seen.on_trial
+    decide = "; `fail`, `discard` or `release` ID need not wait for a verdict"
+    return f"{seen.candidates}: {seen.on_trial} on trial, {waiting} waiting{since}{decide}"
 
 
 def _paused_line(pause: Pause) -> str:

@@ -36,6 +36,7 @@ class Keys:
         self.imported = self.prefix + "imported"
         self.failed = self.prefix + "failed"
         self.asked = self.prefix + "asked"
+        self.wanted = self.prefix + "wanted"
         self.policy = self.prefix + "policy"
         self.blocks = self.prefix + "blocks"
         self.paused = self.prefix + "paused"

@@ -223,6 +223,15 @@ class Messages(Reader):
             for lineage, state in zip(lineages, states, strict=True):
                 yield MessageRecord.from_hash(lineage, state)
 
+    def suspects(self) -> dict[str, Any]:
+        """Return how many candidates are on trial, and since when the oldest is one."""
+        with clear_errors("reading candidates"):
+            oldest: Any = self._client.zrange(self._keys.candidates, 0, 0, withscores=True)
+        on_trial = (
+            sum(s.alone > 0 and s.phase == Phase.RUNNING for _, s, _ in self.running()) if oldest else 0
+        )
+        return {"on_trial": on_trial, "suspected_since": oldest[0][1] / 1000 if oldest else None}
+
     def _flagged(self) -> Iterator[str]:
         """Yield the task ids of all candidates; there may be a million, and who asks wants a few."""
         seen = set[bytes]()

@@ -25,6 +25,7 @@ from celery_poison.model import MessageRecord, Record
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
 from celery_poison.quarantine.rules import Rules, with_note
 from celery_poison.quarantine.search import Lookup
+from celery_poison.quarantine.suspects import VERBS, Suspects
 from celery_poison.text import count_of, span
 
 logger = get_logger(__name__)
@@ -119,6 +120,15 @@ def several(ids: Iterable[str]) -> Iterable[str]:
 
 #: Acts of one atomic step, for which nothing is reserved; and those of which a worker tells Flower.
 _AT_ONCE, _NOTICED = ("restore", "purge", "schedule", "unschedule"), frozenset(Fact)
+
+
+#: Suspects that are asked for in one go, before each is waited for.
+_ASKED_FOR_AT_ONCE = 1000
+
+
+def taken_out(actor: str, note: str) -> str:
+    """Return why a suspect is in quarantine that a person has taken there."""
+    return with_note(f"taken out of its trial by {actor}", note)
 
 
 class Acting(Rules):
@@ -252,17 +262,33 @@ class Acting(Rules):
         ids = several(ids)
         self.check_owner()
         lookup, actor = Lookup(self.queries), actor or default_actor()
+        asked: dict[str, MessageRecord] = {}
         if verb in ("purge", "schedule"):
             ids = self._agreed(verb, ids, actor, note)
-        return heard((self._decide(lookup, id, verb, actor, note, act) for id in ids), on_outcome)
+        elif verb in VERBS:
+            ids = [*ids]
+            first = ids[:_ASKED_FOR_AT_ONCE]
+            asked = self._suspects.ask_for(first, lookup.find_each(first), taken_out(actor, note))
+
+        def find(id: str) -> MessageRecord:
+            # A suspect that was asked for may have come to quarantine since the index of that was read.
+            return asked.get(id) or lookup.find(id, whole=True)
+
+        return heard((self._decide(find, id, verb, actor, note, act) for id in ids), on_outcome)
 
     def _decide(
-        self, lookup: Lookup, id: str, verb: str, actor: str, note: str, act: Callable[[Case], None]
+        self,
+        find: Callable[[str], MessageRecord],
+        id: str,
+        verb: str,
+        actor: str,
+        note: str,
+        act: Callable[[Case], None],
     ) -> Outcome:
         """Act on one message; every trouble but a lost Redis is an outcome."""
         found = {"mid": "", "id": id, "task": ""}
         try:
-            record = lookup.find(id, whole=True)
+            record = find(id)
             found = {"mid": record.mid, "id": record.id, "task": record.task}
             if verb in _AT_ONCE:
                 act(Case(record, 0, actor, note))
@@ -280,6 +306,7 @@ class Acting(Rules):
         self, record: MessageRecord, verb: str, actor: str, note: str, act: Callable[[Case], None]
     ) -> None:
         """Act on a message in quarantine while nobody else can."""
+        record = self._suspects.take(record, verb, taken_out(actor, note))
         refuse_unless_kept(record, verb)
         number = self._ledger.decide(record.mid, verb, actor, note)
         try:
@@ -295,6 +322,10 @@ class Acting(Rules):
             leave_notices(self._ledger, notices)
         except LedgerUnavailable as error:
             logger.debug("celery_poison: nobody will announce %s: %s", verb, error)
+
+    @cached_property
+    def _suspects(self) -> Suspects:
+        return Suspects(self._app, self._ledger, self.queries)
 
     def _kept(self, mid: str) -> dict[str, bytes]:
         return whole(self._row(mid))

@@ -54,6 +54,8 @@ class Overview:
         at: when this was read, in seconds of Redis' clock.
         ledger: where it lives, without secrets.
         oldest: what has been in quarantine for longest.
+        on_trial: candidates that run at this moment; the others wait.
+        suspected_since: when the oldest candidate was flagged, in seconds; None: there is none.
         running: messages that a worker has in its hands at this moment (DLNG).
         parked: messages that wait in the ledger until an earlier start of theirs ends (TBDL).
         leaving: messages in quarantine that leave it by themselves, to a destination or back to their queue.
@@ -86,6 +88,8 @@ class Overview:
     oldest: MessageRecord | None
     failed: int
     candidates: int
+    on_trial: int
+    suspected_since: float | None
     running: int
     parked: int
     leaving: int
@@ -240,6 +244,7 @@ def overview(app: Celery, *, queues: bool = False) -> Overview:
         ledger=without_secrets(plugin.ledger_url),
         namespace=settings.namespace,
         **totals,
+        **queries.suspects(),
         oldest=queries.oldest(),
         blocked=len(read_rules(raw, now)[0]),
         paused=paused,

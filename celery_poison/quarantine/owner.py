@@ -60,7 +60,7 @@ def refuse_unless_kept(record: MessageRecord, verb: str) -> None:
     if record.state == State.NDLV and record.sent_at and verb in ("release", "edit"):
         raise IllegalTransition(where_sent(record.destination))
     if record.state in (State.TBDL, State.DLNG):
-        how = ": it was released" if record.probation else ""
+        how = ": it was released, and fail and discard take it" if record.probation else ""
         raise IllegalTransition(f"the message is in state {record.state}, not in quarantine{how}")
     if record.state == State.FAIL:
         copy = f": its changed copy is {record.edited_to}" if record.edited_to else ""

@@ -15,7 +15,17 @@ from celery_poison import signals
 from celery_poison.broker.publish import Parcel, Publisher
 from celery_poison.errors import IllegalTransition, LedgerUnavailable, MessageNotFound, PoisonError
 from celery_poison.model import MessageRecord
-from celery_poison.quarantine.acting import Acting, Case, Listener, Outcome, Outcomes, heard, reason_of, whole
+from celery_poison.quarantine.acting import (
+    Acting,
+    Case,
+    Listener,
+    Outcome,
+    Outcomes,
+    heard,
+    reason_of,
+    taken_out,
+    whole,
+)
 from celery_poison.quarantine.careful import BadCare, Care, Feed, Pace, refuse_unless_consumed
 from celery_poison.quarantine.owner import default_actor, refuse_unless_kept
 from celery_poison.quarantine.search import Lookup
@@ -194,7 +204,7 @@ class Releasing(Acting):
     def _reserve(self, order: Order, attempts: Sequence[Attempt]) -> None:
         for each in attempts:
             if each.error is None:
-                each.error = self._why_not(order, each.record)
+                each.error = self._why_not(order, each)
         allowed = [each for each in attempts if each.error is None]
         mids, verb = [each.record.mid for each in allowed], "keep" if order.keep_counts else "release"
         decided = self._ledger.decide_each(mids, verb, order.actor, order.note)
@@ -204,12 +214,14 @@ class Releasing(Acting):
             else:
                 each.error = number
 
-    def _why_not(self, order: Order, record: MessageRecord) -> PoisonError | None:
+    def _why_not(self, order: Order, attempt: Attempt) -> PoisonError | None:
         try:
-            refuse_unless_kept(record, "release")
+            reason = taken_out(order.actor, order.note)
+            attempt.record = self._suspects.take(attempt.record, "release", reason)
+            refuse_unless_kept(attempt.record, "release")
         except IllegalTransition as error:
             return error
-        return None if order.force else self._unknown_task(record)
+        return None if order.force else self._unknown_task(attempt.record)
 
     def _unknown_task(self, record: MessageRecord) -> PoisonError | None:
         if not record.task or self._is_registered(record.task):

@@ -23,6 +23,7 @@ from celery_poison.worker import durable
 from celery_poison.worker.announce import Announcer, Complaints
 from celery_poison.worker.blocklist import Checker
 from celery_poison.worker.durable import Durable
+from celery_poison.worker.handing_over import look_for_wanted
 from celery_poison.worker.pausing import Pausing
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.threads import EventLoop, Retry
@@ -151,6 +152,8 @@ class Refresher:
         self.blocks()
         self.pauses()
         try:
+            if self.health.is_up and not self.plugin.settings.observe_only:
+                look_for_wanted(self.ledger, self.loop)
             if self.health.is_up and self.announce.is_heard:  # else nobody is there to tell
                 for news in take_notices(self.ledger):
                     self.loop.call_in_loop(partial(self.announce.news, news))

@@ -19,7 +19,7 @@ from celery_poison.decide import Disposition, End, Run, Settlement, disposition
 from celery_poison.failures import Failure
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
-from celery_poison.requests import NeverBegan, TrialSpoilt, read_end
+from celery_poison.requests import NeverBegan, QuarantineRequested, TrialSpoilt, read_end
 from celery_poison.sandbox.trial import info_of
 from celery_poison.worker.child import KEPT
 from celery_poison.worker.outcome import Case
@@ -34,6 +34,8 @@ class GuardedRequest(SentRequest):
     _failure: Failure | None = None
     _case: Case | None = None
     _is_counted = False
+    #: Why a person wants it in quarantine, if one does.
+    _is_wanted = ""
     #: Our own method was reached, where a user's class stands before it (:mod:`.combining`).
     has_heard = False
 
@@ -88,6 +90,8 @@ class GuardedRequest(SentRequest):
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
+        if self._is_wanted and read_end(error)[0] in (End.DIED, End.SPOILT, End.REVOKED):
+            error = QuarantineRequested(self._is_wanted)
         if self.stage is Stage.HELD:
             return None
         kept: Failure | None = getattr(exc_info, KEPT, None)
@@ -156,7 +160,7 @@ class GuardedRequest(SentRequest):
                 cause = evidence.cause  # what became of the process, and not what was written about it
         elif end is End.TIMED_OUT:
             limit = self.time_limits[0] or task.time_limit
-            evidence = replace(self.needs.exits.so_far(self.worker_pid or 0), time_limit_s=limit)
+            evidence = replace(self.needs.exits.hanging(self.worker_pid or 0), time_limit_s=limit)
         elif isinstance(error, TrialSpoilt):
             evidence = error.evidence
         run = Run(
@@ -219,6 +223,25 @@ class GuardedRequest(SentRequest):
         if not self.worker_pid or not self.needs.inflight.is_in_pool(self._ticket.token):
             return  # it will not begin; or it has ended, and its process may be at something else
         self._enter(Stage.OVERTAKEN)
+        self._end_process()
+
+    def hand_over(self, reason: str) -> None:
+        """Move its message to quarantine, as a person wants; what runs is ended for that, without a strike.
+
+        A process that runs others too goes on.
+        """
+        if not self.runs_alone or self.acknowledged:
+            return
+        if self._ticket is None:
+            assert self.poison is not None
+            self._ticket = self._make_ticket()
+            self.needs.inflight.dropped(self._ticket.token)
+            self._carry_out(Disposition(Settlement.QUARANTINE, holds=True, cause=causes.REQUESTED), reason)
+        elif self.worker_pid and self.needs.inflight.is_in_pool(self._ticket.token):
+            self._is_wanted = reason
+            self._end_process()
+
+    def _end_process(self) -> None:
         pool = self._cells or self.needs.loop.consumer.pool
         if self._cells or (hasattr(pool, "terminate_job") and not self.needs.contained):
             pool.terminate_job(self.worker_pid, signal.SIGKILL)

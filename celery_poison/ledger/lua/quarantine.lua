@@ -14,6 +14,7 @@
 -- KEYS[13] counts    hash
 -- KEYS[14] outgoing  zset
 -- KEYS[15] groups    prefix
+-- KEYS[16] wanted    hash
 -- ARGV[1] maxlen
 -- ARGV[2] mid
 -- ARGV[3] start      the delivery that hands the message over
@@ -44,6 +45,10 @@ redis.call('HDEL', KEYS[1], ARGV[2])
 redis.call('HDEL', KEYS[2], e.token)
 redis.call('DEL', KEYS[3])
 redis.call('ZREM', KEYS[4], e.id)
+-- Who has asked for it knows its task id.
+if redis.call('HEXISTS', KEYS[16], e.id) == 1 then
+  redis.call('HSET', KEYS[16], e.id, cjson.encode({mid = ARGV[2]}))
+end
 redis.call('HSET', KEYS[5], 'state', 'NDLV', 'id', e.id, 'mid', ARGV[2], 'task', e.task, 'queue', e.queue,
   'cause', ARGV[4], 'reason', ARGV[5], 'candidate', line.candidate or '0',
   'deliveries', line.deliveries or e.deliveries, 'crashes', line.crashes or 0, 'strikes', line.strikes or 0,
