@@ -22,6 +22,8 @@ from celery_poison.task import PoisonTask, refuse_early_ack
 T = TypeVar("T", bound=Callable[..., Any])
 
 _MARK = "__poison__"
+#: Celery's own, and no policy: beside the others since a hang leaves no trace without it.
+_ACKS = "acks_on_timeout"
 
 
 @overload
@@ -47,6 +49,7 @@ def guarded(
     on_quarantine: Any = ...,
     on_discard: Any = ...,
     outbox: bool = ...,
+    acks_on_timeout: bool = ...,
 ) -> Callable[[T], T]: ...
 def guarded(task: Any = None, /, **options: Any) -> Any:
     """Guard a task: ``@guarded`` or ``@guarded(max_crashes=2)``, above or below ``@app.task``.
@@ -82,12 +85,17 @@ def guarded(task: Any = None, /, **options: Any) -> Any:
             could not be sent, an attempt ended without success, a message was quarantined, or discarded: a
             signature, a task's name, or a mapping of queue names to these; default None: nothing (TP1-3).
         outbox: what is published is stored first, and sent by a relay; default False (TP1-1).
+        acks_on_timeout: acknowledge a message whose run is ended by its hard time limit, so that a hang
+            leaves nothing but a failed result; default: as Celery's setting says, which is True. With False
+            it is put back, counted as a failure, and quarantined after ``max_failures`` of these.
 
     Raises:
         ConfigurationError: unknown option, impossible value, or ``acks_late=False`` beside it.
     """
     if task is None:
-        check_options(options, where="guarded()")
+        check_options({name: each for name, each in options.items() if name != _ACKS}, where="guarded()")
+        if not isinstance(options.get(_ACKS, True), bool):
+            raise ConfigurationError(f"guarded(): {_ACKS} is {options[_ACKS]!r}: write True or False")
         return lambda wrapped: _mark(wrapped, options)
     return _mark(task, options)
 

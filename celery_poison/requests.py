@@ -139,3 +139,9 @@ def success_was_stored(task: Any, id: str, *, ignored: bool | None = None) -> bo
         return bool(task.backend._get_task_meta_for(id)["status"] == states.SUCCESS)
     except Exception:
         return False
+
+
+def acks_end(task: Any, *, timed_out: bool) -> bool:
+    """Return whether such an end of a task is acknowledged. Before 5.7 Celery knew one option for both."""
+    option = "acks_on_timeout" if timed_out else "acks_on_failure"
+    return bool(getattr(task, option, task.acks_on_failure_or_timeout))

@@ -29,6 +29,7 @@ from celery_poison.policy import Policy
 from celery_poison.quarantine.error_transactions import ErrorTransactions, told_of
 from celery_poison.quarantine.owner import without_secrets
 from celery_poison.reports import Kind, Report
+from celery_poison.requests import acks_end
 from celery_poison.text import argument, clean, command, count_of, short, some_of, version
 from celery_poison.worker.threads import Background, EventLoop
 
@@ -82,6 +83,23 @@ def greet(app: Celery) -> None:
         without_secrets(plugin.ledger_url),
         plugin.settings.namespace,
     )
+
+    if silent := _silent(app, plugin.policies):
+        logger.warning(
+            "celery_poison: a hang of %s leaves no trace in quarantine: its hard time limit acknowledges the"
+            " message (acks_on_timeout, by Celery's default); guarded(acks_on_timeout=False) puts it back",
+            some_of(silent),
+        )
+
+
+def _silent(app: Celery, policies: Mapping[str, tuple[Policy, bool]]) -> list[str]:
+    """Return the guarded tasks whose messages are acknowledged when their hard time limit ends them."""
+    tasks = [app.tasks[name] for name, (_, diverts) in policies.items() if diverts and name in app.tasks]
+    return [
+        task.name
+        for task in tasks
+        if (task.time_limit or app.conf.task_time_limit) and acks_end(task, timed_out=True)
+    ]
 
 
 class Announcer:

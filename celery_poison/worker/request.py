@@ -19,7 +19,7 @@ from celery_poison.decide import Disposition, End, Run, Settlement, disposition
 from celery_poison.failures import Failure
 from celery_poison.model import Ended
 from celery_poison.plugin import marking
-from celery_poison.requests import NeverBegan, QuarantineRequested, TrialSpoilt, read_end
+from celery_poison.requests import NeverBegan, QuarantineRequested, TrialSpoilt, acks_end, read_end
 from celery_poison.sandbox.trial import info_of
 from celery_poison.worker.child import KEPT
 from celery_poison.worker.outcome import Case
@@ -319,12 +319,6 @@ class GuardedRequest(SentRequest):
             copy = self.epoch != self.needs.loop.epoch if went_back is None else went_back
             final = self._end is not End.RETRIED
             self.needs.outcomes.acknowledged(self, ticket, final=final, copy=copy)
-
-
-def acks_end(task: Any, *, timed_out: bool) -> bool:
-    """Return whether such an end of a task is acknowledged. Before 5.7 Celery knew one option for both."""
-    option = "acks_on_timeout" if timed_out else "acks_on_failure"
-    return bool(getattr(task, option, task.acks_on_failure_or_timeout))
 
 
 def _as_worker_lost(error: BaseException) -> WorkerLostError:

@@ -16,6 +16,8 @@ from celery_poison.errors import ConfigurationError
 from celery_poison.guard import give_back_acks
 from celery_poison.plugin import plugin_of
 from celery_poison.policy import Policy
+from celery_poison.requests import acks_end
+from celery_poison.worker.announce import greet
 
 
 @pytest.fixture
@@ -241,7 +243,7 @@ def test_NEW_8_observed_tasks_acknowledge_as_they_would_without_us(configured: b
 def test_the_options_of_guarded_are_written_out_with_types_and_docs() -> None:
     _, with_options = get_overloads(guarded)
     options = [*inspect.signature(with_options).parameters]
-    assert options == Policy.option_names()
+    assert options == [*Policy.option_names(), "acks_on_timeout"]
     documented = inspect.getdoc(guarded) or ""
     assert [name for name in options if not re.search(rf"\b{name}\b.*:", documented)] == []
 
@@ -254,3 +256,30 @@ def test_a_type_checker_refuses_the_options_that_a_worker_refuses(tmp_path: Path
     said, trouble, _ = api.run([str(shop), "--follow-imports=silent"])
     assert not trouble
     assert {int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line} == {2, 3}, said
+
+
+def test_a_hang_is_put_back_where_guarded_says_so_and_what_is_no_bool_is_refused(app: Celery) -> None:
+    @guarded(acks_on_timeout=False)
+    @app.task(shared=False, name="t.hangs", time_limit=1)
+    def hangs() -> None: ...
+
+    assert not acks_end(app.tasks["t.hangs"], timed_out=True) and acks_end(hangs, timed_out=False)
+    with pytest.raises(ConfigurationError, match="acks_on_timeout is 'no': write True or False"):
+        guarded(acks_on_timeout="no")  # type: ignore[call-overload]
+
+
+def test_a_worker_warns_of_hangs_that_leave_no_trace_and_only_of_those(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, limit, options in (
+        ("silent", 1, {}),
+        ("told", 1, {"acks_on_timeout": False}),
+        ("free", None, {}),
+    ):
+
+        def task() -> None: ...
+
+        guarded(**options)(app.task(task, shared=False, name=f"t.{name}", time_limit=limit))
+    greet(app)
+    (warned,) = [line for line in caplog.messages if "a hang of" in line]
+    assert "a hang of t.silent leaves no trace" in warned and "guarded(acks_on_timeout=False)" in warned
