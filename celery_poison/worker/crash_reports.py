@@ -69,13 +69,14 @@ class CrashReports:
         self._lock = os.open(self.path, os.O_RDONLY)
         fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
-    def read(self, pid: int) -> CrashReport:
-        """Return what the process said that has ended, and forget it."""
+    def read(self, pid: int, *, forget: bool = True) -> CrashReport:
+        """Return what the process said that has ended, or is about to, and forget it."""
         file = Path(self.path, str(pid))
         try:
             with file.open("rb") as opened:
                 text = opened.read(_READ).decode("utf-8", "replace")
-            file.unlink()
+            if forget:
+                file.unlink()
         except OSError:
             return CrashReport()
         frames = _FRAME.findall(text)

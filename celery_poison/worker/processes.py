@@ -256,14 +256,22 @@ class Exits:
         if not pid or pid == os.getpid():
             return NO_EVIDENCE
         found = self._ended.pop(pid, None) if isinstance(error, WorkerLostError) else None
-        if found is None:
-            return self.so_far(pid)
+        if found is None:  # it has told of its end itself, and may not have ended yet
+            return replace(self.so_far(pid), stack=self._raised(pid))
         signum = -found.status if found.status < 0 else None
         if found.report.signal is not None:
             signum = found.report.signal  # billiard's handler turns it into an exit, or a further signal
         is_by_kill = signum == signal.SIGKILL
         oom = self._kills.was_for_memory(found.peak_kb) if is_by_kill else None
         return self._evidence(found, signum, oom=oom)
+
+    def _raised(self, pid: int) -> tuple[str, ...]:
+        """Return where a process raised what ends it; () where it has not said."""
+        if (ended := self._ended.get(pid)) is not None:
+            report = ended.report
+        else:
+            report = self._reports.read(pid, forget=False) if self._reports else CrashReport()
+        return report.stack if report.raised else ()
 
     def hanging(self, pid: int) -> Evidence:
         """Return what is known of a process that has used up its time: its memory, and where it is."""
