@@ -325,5 +325,8 @@ class Recorder:
         """Return the command that runs a script unanswered, in one step with an end."""
         wanted = script(name)
         keys = wanted.keys_of({**self._fixed_keys, **known})
-        words = [*keys, *map(str, wanted.values_of(arguments))]
-        return command(b"EVAL", wanted.text.encode(), b"%d" % len(keys), *(word.encode() for word in words))
+        values = (
+            each if isinstance(each, bytes) else str(each).encode() for each in wanted.values_of(arguments)
+        )
+        words = (*(key.encode() for key in keys), *values)
+        return command(b"EVAL", wanted.text.encode(), b"%d" % len(keys), *words)
