@@ -179,9 +179,16 @@ def give_back_acks(app: Celery) -> None:
     for task in app.tasks.values():
         if isinstance(task, PoisonTask) and not task.keeps_acks:
             kind: Any = type(task)
-            late, reject = _own_acks(task)
-            kind.acks_late = app.conf.task_acks_late if late is None else late
-            kind.reject_on_worker_lost = app.conf.task_reject_on_worker_lost if reject is None else reject
+            kind.acks_late, kind.reject_on_worker_lost = own_acks(app, task)
+
+
+def own_acks(app: Celery, task: Any) -> tuple[bool, bool]:
+    """Return how a task acknowledges without us: ``acks_late`` and ``reject_on_worker_lost``."""
+    late, reject = _own_acks(task)
+    return (
+        app.conf.task_acks_late if late is None else late,
+        app.conf.task_reject_on_worker_lost if reject is None else reject,
+    )
 
 
 def marked(task: Any) -> Mapping[str, Any] | None:

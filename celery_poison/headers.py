@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
+from zlib import crc32
 
 #: Identifies one message; stamped on publish.
 MID = "poison_mid"
@@ -51,9 +53,83 @@ def writable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+#: Begins the mid of a message without a stamp: one that its transport tells from every other publish,
+_TAGGED = "+"
+#: and one that nothing tells from a second publish which is equal to the byte.
+_EQUALS = "~"
+#: Characters of a mid as :func:`new_mid` makes it: 128 random bits, a dash, and for which message that is.
+_STAMPED, _DASH = 41, 32
+#: Characters of a tag that are kept.
+_TAG = 64
+
+
+def new_mid(headers: Mapping[str, Any]) -> str:
+    """Return a mid for the message that is being published with these headers, and for no other.
+
+    Headers are handed on (``headers=self.request.headers``), also by services that do not know this package:
+    a stamp tells for which message it was made.
+    """
+    return f"{uuid4().hex}-{_purpose(headers)}"
+
+
 def mid_of(headers: Mapping[str, Any]) -> str:
-    """Return the mid of a message: the stamped header, else derived from id, task and retries."""
+    """Return the mid of a message that was identified, or published here."""
     stamped = headers.get(MID)
     if isinstance(stamped, str) and stamped:
         return known_as(stamped)
     return known_as(f"{headers['id']}:{headers['task']}:{headers.get('retries') or 0}")
+
+
+def identify(headers: Mapping[str, Any], tag: Any, body: Any = b"") -> str:
+    """Return the mid of a message as it was received: two publishes are two messages, whatever they share.
+
+    Args:
+        tag: what the transport gave to this publish alone (Redis); empty where it gives nothing.
+        body: tells messages apart that have neither a stamp nor a tag, as far as that can tell.
+    """
+    stamped = headers.get(MID)
+    if isinstance(stamped, str) and stamped and _is_its_own(stamped, headers):
+        mid = known_as(stamped)
+    elif isinstance(tag, str) and tag:
+        mid = f"{_TAGGED}{_purpose(headers)}-{known_as(tag) if len(tag) <= _TAG else _hash(tag)}"
+    else:
+        told = f"{headers['id']}\n{headers['task']}\n{headers.get('eta')}\n"
+        mid = f"{_EQUALS}{_purpose(headers)}-{_hash(told, body)}"
+    if "x-death" in headers and RELEASE not in headers and PARK not in headers:
+        # Rejected, and back from where its queue sends such messages: a new one, whose last run has ended.
+        mid += f"#{_rounds(headers['x-death'])}"
+    return mid
+
+
+def is_unique(mid: str) -> bool:
+    """Whether a mid belongs to one publish; else nothing that it did may be held against another delivery."""
+    return not mid.startswith(_EQUALS)
+
+
+def _rounds(deaths: Any) -> int:
+    """Return how often RabbitMQ has sent a message to another queue because it was rejected, or expired."""
+    try:
+        return sum(int(death["count"]) for death in deaths)
+    except (TypeError, ValueError, LookupError):
+        return 0
+
+
+def _is_its_own(stamped: str, headers: Mapping[str, Any]) -> bool:
+    """Whether a stamp was made for this message, and not handed on from another; a bare name is believed."""
+    if len(stamped) == _STAMPED and stamped[_DASH] == "-":
+        return stamped.endswith(_purpose(headers))
+    return stamped[0] not in _TAGGED + _EQUALS or stamped.startswith(f"{_purpose(headers)}-", 1)
+
+
+def _purpose(headers: Mapping[str, Any]) -> str:
+    """Return eight characters that tell a message from others which have its headers."""
+    get = headers.get
+    of = f"{get('id')}\n{get('task')}\n{get('retries') or 0}\n{get('replaced_task_nesting') or 0}"
+    return f"{crc32(of.encode('utf-8', 'backslashreplace')):08x}"
+
+
+def _hash(*parts: object) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part if isinstance(part, bytes) else str(part).encode("utf-8", "backslashreplace"))
+    return whole.hexdigest()[:32]

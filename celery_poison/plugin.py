@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any
-from uuid import uuid4
 from weakref import WeakSet
 
 from celery import Celery, Task
@@ -189,6 +188,11 @@ class Plugin:
     def guards(self, task_name: str) -> bool:
         return isinstance(self.app._tasks.get(task_name), PoisonTask)
 
+    def may_guard(self, task_name: str) -> bool:
+        """Whether a worker may guard this task: it is guarded here, or unknown here."""
+        task = self.app._tasks.get(task_name)
+        return task is None or isinstance(task, PoisonTask)
+
     @property
     def unguarded(self) -> list[str]:
         """Names of the tasks that are not guarded, Celery's own left out."""
@@ -288,19 +292,44 @@ def _finalized(sender: Celery, **_: Any) -> None:
 
 
 def _stamp(
-    sender: str | None = None, headers: dict[str, Any] | None = None, body: Any = None, **_: Any
+    sender: str | None = None,
+    headers: dict[str, Any] | None = None,
+    body: Any = None,
+    retry_policy: dict[str, Any] | None = None,
+    **_: Any,
 ) -> None:
-    # A retry or replacement inherits the headers of the message it came from: ours must not leak.
-    if headers is None or not any(p.guards(sender or "") for p in list(_plugins)):
+    # A retry or replacement inherits the headers of the message it came from, and others hand them on: ours
+    # must not leak.
+    plugins = list(_plugins)
+    if headers is None or not plugins:
         return
     for name in names.OURS:
         headers.pop(name, None)
-    headers[names.MID] = uuid4().hex
-    id: Any = headers.get("id") or (body.get("id") if isinstance(body, dict) else "")  # protocol 1
+    if not any(plugin.may_guard(sender or "") for plugin in plugins):
+        return
+    is_old = "id" not in headers and isinstance(body, dict)  # protocol 1
+    headers[names.MID] = names.new_mid(body if is_old else headers)
+    id: Any = headers.get("id") or (body.get("id") if is_old else "")
     if id in carried:
         headers[names.FAILURES] = carried[id]
     if id in _marked_ids or attempts.get(id, FIRST).has_history:
         headers[names.MARK] = 1
+    if retry_policy is not None:
+        _mark_what_is_sent_again(headers, retry_policy)
+
+
+def _mark_what_is_sent_again(headers: dict[str, Any], retry_policy: dict[str, Any]) -> None:
+    """Have a message looked up before it runs that is published again after an error.
+
+    The broker may have had it all the same: the confirmation was lost (TP1-8).
+    """
+    asked = retry_policy.get("errback")
+
+    def mark(error: Any, interval: Any) -> Any:
+        headers[names.MARK] = 1
+        return asked(error, interval) if asked else None
+
+    retry_policy["errback"] = mark
 
 
 #: Task ids whose next message must be looked up before it runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -124,11 +125,14 @@ _ENDS: tuple[tuple[type[BaseException], End, str], ...] = (
 )
 
 
-def success_was_stored(task: Any, id: str, *, ignored: bool | None = None) -> bool:
-    """Return whether SUCCESS is stored for task ``id``; False where that cannot be known.
+def success_was_stored(task: Any, id: str, began_ms: int, *, ignored: bool | None = None) -> bool:
+    """Return whether SUCCESS is stored for task ``id`` by a start; False where that cannot be known.
+
+    An id may be used again: what was stored before the start began is an earlier message's.
 
     Args:
         task: the registered task, whose backend is asked.
+        began_ms: when the start began, in ms by the clock of its machine; 0: that is not known.
         ignored: whether this message's result is ignored; default: as the task says.
     """
     if task.ignore_result if ignored is None else ignored:
@@ -136,9 +140,16 @@ def success_was_stored(task: Any, id: str, *, ignored: bool | None = None) -> bo
     try:
         if task.backend.as_uri() == "rpc://":  # results lie in the caller's own queue
             return False
-        return bool(task.backend._get_task_meta_for(id)["status"] == states.SUCCESS)
+        meta = task.backend._get_task_meta_for(id)
+        return meta["status"] == states.SUCCESS and 0 < began_ms <= _ms(meta["date_done"])
     except Exception:
         return False
+
+
+def _ms(date: Any) -> float:
+    """Return the time at which a result was stored, in ms since 1970; backends have it as text, too."""
+    moment = datetime.fromisoformat(date) if isinstance(date, str) else date
+    return float((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def acks_end(task: Any, *, timed_out: bool) -> bool:

@@ -27,7 +27,8 @@ class Attempt(NamedTuple):
         deliveries: starts of this task id, this one included.
         crashes: deaths it was running in; never reset.
         failures: times it was put back.
-        redelivered: the broker delivered this message before, whether it was started or not.
+        redelivered: this message was delivered before, whether it was started or not: by the broker, or as
+            what was parked, or released from quarantine.
         candidate: it is flagged as a blacklist candidate.
         on_trial: it runs alone, so that its death would convict it.
         last_cause: what its last run died of (``signal:9``, ``oom``, ...), or ``failure`` where that raised

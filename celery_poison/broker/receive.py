@@ -30,7 +30,7 @@ from kombu.utils.json import dumps, loads
 from redis.exceptions import NoScriptError
 
 from celery_poison.broker.held import Held, Holdings
-from celery_poison.broker.sealed import Sealed, tagged, wrapped
+from celery_poison.broker.sealed import Sealed, origin_of, tagged, wrapped
 from celery_poison.broker.unacked import Unacked, announce, arriving_key, owner_of, text
 
 logger = get_logger(__name__)
@@ -85,6 +85,7 @@ class RedisMessage(virtual.Message, Sealed):
         if arrival and arrival.channel is not channel:  # another consumer of the connection asked for it
             channel.held.take(tag, channel)
         self.queue_name = channel.arriving_from
+        self.origin = origin_of(payload)
         try:
             super().__init__(tagged(payload, tag), channel=channel, **kwargs)
         except Exception as error:
@@ -116,7 +117,9 @@ class OwnedQoS(redis.QoS):
     def append(self, message: Any, delivery_tag: str) -> None:
         if not message.registered:
             self.channel.held.take(delivery_tag, self.channel)
-            entry = dumps([message._raw, "", message.queue_name])
+            # As in its queue, where every publish has a tag of its own.
+            properties = {**message._raw["properties"], "delivery_tag": message.origin or delivery_tag}
+            entry = dumps([{**message._raw, "properties": properties}, "", message.queue_name])
             with self.pipe_or_acquire() as pipe:
                 pipe.zadd(self.unacked_index_key, {delivery_tag: time()})
                 pipe.hset(self.unacked_key, delivery_tag, entry)

@@ -22,12 +22,14 @@ class Sealed(Message):
     Attributes:
         received: the body as received.
         queue_name: the queue it was consumed from, if known.
+        origin: what tells it from every other publish; empty where its transport has nothing.
         poison: the worker's notes about this delivery.
         went_back: whether it had been put back when it was done: a copy of it comes. None: nobody here can
             know.
     """
 
     queue_name: str | None = None
+    origin = ""
     poison: Any = None
     to_front = False
     went_back: bool | None = None
@@ -74,6 +76,13 @@ class Sealed(Message):
     @body.setter
     def body(self, value: Any) -> None:
         self._body = value
+
+
+def origin_of(payload: Any) -> str:
+    """Return the delivery tag that an envelope of kombu's Redis transport was published with; '' for none."""
+    properties = payload.get("properties") if isinstance(payload, dict) else None
+    tag = properties.get("delivery_tag") if isinstance(properties, dict) else None
+    return tag if isinstance(tag, str) else ""
 
 
 def tagged(payload: Any, tag: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError, NoPermissionError, TimeoutError
 
 from celery_poison.broker.publish import bounded_options
-from celery_poison.headers import mid_of
+from celery_poison.headers import MID, identify, is_unique
 
 logger = get_logger(__name__)
 
@@ -179,6 +179,8 @@ class Unacked:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             item, queue = _item_of(entry)
             return _Move(tag, entry, [self.prefix + queue], [item], json.dumps([None, [queue]]))
+        if mid := _mid(headers, properties.get("delivery_tag")):
+            headers[MID] = mid  # the tag by which it is known goes now
         for flagged in (headers, info):
             if isinstance(flagged, dict):
                 flagged["redelivered"] = True
@@ -191,7 +193,7 @@ class Unacked:
         for _ in queues:
             properties["delivery_tag"] = str(uuid4())
             payloads.append(json.dumps(message))
-        return _Move(tag, entry, keys, payloads, json.dumps([_mid(headers), queues]))
+        return _Move(tag, entry, keys, payloads, json.dumps([mid, queues]))
 
     def _queues(self, exchange: str, routing_key: str) -> list[str]:
         queues = [queue for queue in self._channel._lookup(exchange, routing_key) if queue]
@@ -265,10 +267,15 @@ def _item_of(entry: bytes | str) -> tuple[bytes, str]:
     return item, name
 
 
-def _mid(headers: Any) -> str | None:
+def _mid(headers: Any, tag: Any) -> str | None:
     try:
-        return mid_of(headers)
-    except (TypeError, KeyError, ValueError, AttributeError):
+        if not (
+            "id" in headers and "task" in headers
+        ):  # protocol 1, or no task: only its body could tell more
+            return headers[MID] if isinstance(headers.get(MID), str) else None
+        mid = identify(headers, tag)
+        return mid if is_unique(mid) else None
+    except (TypeError, KeyError, ValueError, AttributeError, RecursionError):
         return None  # not a task message of ours: nothing on record depends on it
 
 

@@ -162,7 +162,7 @@ class Recovery:
             "history": self._queries.history(start.id) if asks_history else NO_HISTORY,
             "child_lives": lives,
             "blow": replace(blow, ran_s=ran_s, starts=start.deliveries),
-            "succeeded": task is not None and success_was_stored(task, start.id),
+            "succeeded": task is not None and success_was_stored(task, start.id, start.at_ms),
         }
 
     def _interrupt(self, mid: str, start: Start, death: _Death, end: EndOfStart = NOTHING) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from functools import partial
 from uuid import uuid4
 
 from celery import Celery
@@ -16,7 +17,7 @@ from celery_poison.ledger import connection
 from celery_poison.ledger.fleet import SUSPECTED, Fact, Notice, leave_notices
 from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
-from celery_poison.quarantine.owner import identity_of
+from celery_poison.quarantine.owner import identity_of, server_of
 
 logger = get_logger("celery_poison")
 
@@ -38,7 +39,9 @@ class StandaloneMonitor:
         self._ledger = plugin.open_ledger()
         for warning in connection.check_server(self._ledger.client):
             logger.warning("celery_poison: %s", warning)
-        connection.enroll(self._ledger.client, self._ledger.keys, **identity_of(app))
+        connection.enroll(
+            self._ledger.client, self._ledger.keys, **identity_of(app), server=partial(server_of, app)
+        )
         self._writer = Writer(self._ledger.client, self._ledger.keys.channel(self.name))
         self._monitor = Monitor(
             app,

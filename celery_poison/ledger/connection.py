@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -196,33 +196,81 @@ SCHEMA = 1
 ACCEPTED = (SCHEMA, SCHEMA - 1)
 
 
-def enroll(client: redis.Redis, keys: Keys, app: str, broker: str) -> bytes:
+def enroll(
+    client: redis.Redis,
+    keys: Keys,
+    app: str,
+    broker: str,
+    address: str = "",
+    server: Callable[[], str] = lambda: "",
+) -> bytes:
     """Check that the ledger belongs to this app and broker; return its secret for fingerprints.
+
+    Args:
+        broker: kind and virtual host.
+        address: host and port of it, or of each that one fails over to, with spaces between them; empty for
+            a broker without any.
+        server: returns what the broker calls itself; asked only where the address is a new one.
 
     Raises:
         SchemaMismatch: it belongs to another schema, app or broker.
         LedgerUnavailable: Redis is away or refuses the write.
     """
     mine = {"schema": str(SCHEMA), "app": app, "broker": broker, "secret": secrets.token_hex(16)}
+    mine |= {"address": address} if address else {}
     with clear_errors("opening the ledger"):
         pipe = client.pipeline()
         for name, value in mine.items():
             pipe.hsetnx(keys.meta, name, value)
         pipe.hgetall(keys.meta)
         raw: Any = pipe.execute()[-1]
-    found = {key.decode(): value.decode() for key, value in raw.items()}
-    if int(found["schema"]) not in ACCEPTED:
+    found = {key.decode(): value.decode(errors="replace") for key, value in raw.items()}
+    refuse_unless_owned(found, mine, server)
+    known = {*found.get("address", "").split()}
+    if new := {*address.split()} - known:
+        sign_broker(client, keys, address=" ".join(sorted(known | new)))
+    return bytes(raw[b"secret"])
+
+
+def sign_broker(client: redis.Redis, keys: Keys, **known: str) -> None:
+    """Write down where the broker of this ledger is (``address``), or what it calls itself (``server``).
+
+    Raises:
+        LedgerUnavailable: Redis is away or refuses the write.
+    """
+    if known := {name: value for name, value in known.items() if value}:
+        with clear_errors("signing the ledger"):
+            client.hset(keys.meta, items=[word for pair in known.items() for word in pair])
+
+
+def refuse_unless_owned(found: Mapping[str, str], mine: Mapping[str, str], server: Callable[[], str]) -> None:
+    """Compare how a ledger is signed with how this app signs it.
+
+    Raises:
+        SchemaMismatch: it belongs to another schema, app or broker.
+    """
+    schema = found.get("schema", "")
+    if schema not in map(str, ACCEPTED):
         raise SchemaMismatch(
-            f"the ledger has schema {found['schema']}, this version reads {SCHEMA}:"
+            f"the ledger has schema {schema[:40]!r}, this version reads {SCHEMA}:"
             " upgrade the older workers, or set another poison_namespace"
         )
     for name in ("app", "broker"):
-        if found[name] != mine[name]:
+        if found.get(name) != mine[name]:
             raise SchemaMismatch(
-                f"the ledger {keys.prefix} belongs to {name} {found[name]!r}, not to {mine[name]!r}:"
-                " give every app its own poison_namespace"
+                f"this ledger belongs to {name} {found.get(name)!r}, not to {mine[name]!r}: its messages"
+                " would go to the wrong place. Choose the right app with -A, or its poison_namespace:"
+                " every app has its own"
             )
-    return bytes(raw[b"secret"])
+    known, here = found.get("address", "").split(), mine.get("address", "").split()
+    # Another name may lead to the same server; what it calls itself is known once a worker was connected.
+    if known and here and not {*known} & {*here} and found.get("server") and server() != found["server"]:
+        raise SchemaMismatch(
+            f"this ledger belongs to the broker at {' '.join(known)}, not to that at {' '.join(here)}:"
+            " its messages would go to the wrong place. Give this one its own poison_namespace; or, if the"
+            " broker has moved, stop the workers of the old one and run"
+            " `celery -A proj poison doctor --broker-moved` once"
+        )
 
 
 # --- TLS as a part of the URL ---------------------------------------------------------------------

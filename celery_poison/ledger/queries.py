@@ -169,11 +169,12 @@ class Queries(Messages, Groups, _Fleet):
         return found or b""
 
     def meta(self) -> dict[str, str]:
-        """Return schema, app and broker of the ledger; {} before the first worker signed it."""
+        """Return how the ledger is signed: schema, app, broker; {} before the first worker signed it."""
+        names = ("schema", "app", "broker", "address", "server")
         with clear_errors("reading whose ledger this is"):
-            row: Any = self._client.hmget(self._keys.meta, ("schema", "app", "broker"))
-        found = zip(("schema", "app", "broker"), row, strict=True)
-        return {name: value.decode() for name, value in found if value is not None}
+            row: Any = self._client.hmget(self._keys.meta, names)
+        found = zip(names, row, strict=True)
+        return {name: value.decode(errors="replace") for name, value in found if value is not None}
 
 
 def _worker(worker: str, beat: float, alive: bool, row: dict[bytes, bytes]) -> WorkerRecord:

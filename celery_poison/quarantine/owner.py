@@ -6,19 +6,26 @@ import getpass
 import os
 import re
 import socket
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from celery import Celery
+from kombu.transport import redis
+from kombu.utils.url import parse_url
 
+from celery_poison.broker.publish import bounded_options
 from celery_poison.destinations import where_sent
-from celery_poison.errors import ConfigurationError, IllegalTransition, SchemaMismatch
-from celery_poison.ledger.connection import ACCEPTED
+from celery_poison.errors import ConfigurationError, IllegalTransition
+from celery_poison.ledger import Ledger
+from celery_poison.ledger.connection import refuse_unless_owned, sign_broker
 from celery_poison.ledger.queries import Queries
 from celery_poison.model import MessageRecord
 from celery_poison.states import State
 
 
 def identity_of(app: Celery) -> dict[str, str]:
-    """Return how workers of ``app`` sign the ledger: the app's name and where its broker keeps queues.
+    """Return how workers of ``app`` sign the ledger: the app's name, its broker, and where that is.
 
     Raises:
         ConfigurationError: kombu knows no such broker.
@@ -26,9 +33,57 @@ def identity_of(app: Celery) -> dict[str, str]:
     try:
         broker = app.connection_for_read()
         kind = broker.transport.driver_type
+        address = _address_of(broker)
     except (KeyError, ImportError) as error:
         raise ConfigurationError(f"broker_url: {error.args[0] if error.args else error}") from None
-    return {"app": app.main or "celery", "broker": f"{kind}/{broker.virtual_host}"}
+    return {"app": app.main or "celery", "broker": f"{kind}/{broker.virtual_host}", "address": address}
+
+
+def _address_of(broker: Any) -> str:
+    """Return host and port of a broker, and of those that it may fail over to, with spaces between them."""
+    options, found = broker.transport_options or {}, set()
+    for url in broker.alt or [broker.as_uri()]:
+        try:
+            known = parse_url(url)
+        except ValueError:
+            continue
+        if host := known.get("hostname"):
+            port = known.get("port") or broker.transport.default_port or ""
+            # One Sentinel may watch several masters.
+            master = f"/{options['master_name']}" if options.get("master_name") else ""
+            found.add(f"{host.lower()}:{port}{master}".replace(" ", ""))
+    return " ".join(sorted(found))
+
+
+def server_of(app: Celery) -> str:
+    """Return what the broker calls itself, by whatever name it was reached; empty where it says nothing.
+
+    A Redis has a new name when it has been restarted, RabbitMQ has its cluster's.
+    """
+    with (
+        suppress(Exception),  # each transport has errors of its own
+        app.connection_for_read(transport_options=bounded_options(app)) as connection,
+    ):
+        channel = connection.default_channel
+        if isinstance(channel, redis.Channel):
+            with channel.conn_or_acquire() as client:
+                return str(client.info("server").get("run_id", ""))
+        return str(connection.connection.server_properties.get("cluster_name", ""))
+    return ""
+
+
+def move_broker(app: Celery, ledger: Ledger) -> str:
+    """Sign the ledger for the broker that ``app`` has now, and for no other; return its address.
+
+    Raises:
+        SchemaMismatch: the ledger is another app's, or another kind of broker's.
+        LedgerUnavailable: Redis is away or refuses the write.
+    """
+    mine = identity_of(app)
+    found = Queries(ledger).meta()
+    refuse_unless_owned({**found, "address": ""}, mine, lambda: "")
+    sign_broker(ledger.client, ledger.keys, address=mine["address"], server=server_of(app))
+    return mine["address"]
 
 
 def check_owner(app: Celery, queries: Queries) -> bool:
@@ -37,18 +92,9 @@ def check_owner(app: Celery, queries: Queries) -> bool:
     Raises:
         SchemaMismatch: it belongs to another schema, app or broker.
     """
-    found = queries.meta()
-    if not found:
-        return False
-    if not found.get("schema", "").isdigit() or int(found["schema"]) not in ACCEPTED:
-        raise SchemaMismatch(f"the ledger has schema {found.get('schema')!r}, which this version cannot read")
-    for name, mine in identity_of(app).items():
-        if found.get(name) != mine:
-            raise SchemaMismatch(
-                f"this ledger belongs to {name} {found.get(name)!r}, not to {mine!r}: its messages would go"
-                " to the wrong place. Choose the right app with -A, or its poison_namespace"
-            )
-    return True
+    if found := queries.meta():
+        refuse_unless_owned(found, identity_of(app), partial(server_of, app))
+    return bool(found)
 
 
 def refuse_unless_kept(record: MessageRecord, verb: str) -> None:

@@ -15,7 +15,7 @@ from celery_poison.broker.publish import NoAnswer, NotPublished, Parcel, Publish
 from celery_poison.broker.sealed import ITEM
 from celery_poison.errors import PoisonError
 from celery_poison.failures import KeptFailure, carried_by_release
-from celery_poison.headers import EDITED, FAILURES, MARK, MID, OURS, PARK, RELEASE, TRIAL, mid_of
+from celery_poison.headers import EDITED, FAILURES, MARK, OURS, PARK, RELEASE, TRIAL, identify
 from celery_poison.model import MessageRecord, StoredMessage
 from celery_poison.producer.capture import read_json
 from celery_poison.quarantine.arguments import original_of
@@ -91,7 +91,8 @@ def identity_of(message: Any) -> Identity:
     said = headers if "task" in headers or not isinstance(decoded, dict) else decoded  # protocol 1
     id, task = word(said.get("id")), word(said.get("task"))
     if id:
-        mid = mid_of({"id": id, "task": task, "retries": said.get("retries"), MID: headers.get(MID)})
+        names = {**headers, "id": id, "task": task, "retries": said.get("retries")}
+        mid = identify(names, getattr(message, "origin", ""), kept.body)
         return Identity(
             id, mid if word(mid) else f"{id}:{_hash(mid.encode('utf-8', 'replace'))}", task, False
         )

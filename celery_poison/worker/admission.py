@@ -20,7 +20,7 @@ from celery_poison.broker.sealed import Sealed
 from celery_poison.decide import Action, Facts, Verdict, judge
 from celery_poison.destinations import ACTOR
 from celery_poison.errors import LedgerUnavailable
-from celery_poison.headers import VERDICT
+from celery_poison.headers import MID, VERDICT
 from celery_poison.ledger import Ledger
 from celery_poison.ledger.messages import MessageState
 from celery_poison.ledger.policies import Paused, Scope
@@ -30,12 +30,13 @@ from celery_poison.quarantine.stored import original, pack
 from celery_poison.settings import Settings
 from celery_poison.states import State
 from celery_poison.worker.blocklist import Checker
+from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Incarnation
 from celery_poison.worker.outcome import Outcomes
 from celery_poison.worker.protocol1 import names_of
 from celery_poison.worker.quarantine_writer import QuarantineWriter
-from celery_poison.worker.receive import Delivery, home_of, needs_care, note_delivery
+from celery_poison.worker.receive import Delivery, home_of, needs_care, note_delivery, settle_identity
 from celery_poison.worker.recorder import Recorder
 from celery_poison.worker.resync import Resync
 from celery_poison.worker.threads import Background, EventLoop, Retry
@@ -74,6 +75,7 @@ class Admission:
     recorder: Recorder
     quarantine_writer: QuarantineWriter
     outcomes: Outcomes
+    broadcasts: Broadcasts
     complain: Callable[[Exception], object]
 
     def __call__(self, message: Any) -> Any:
@@ -101,10 +103,14 @@ class Admission:
         guarded = self.policies.get(task)
         if guarded is None or "id" not in names:
             return None
+        if self.broadcasts(message):
+            return None
+        settle_identity(message, self.settings.trial_queue)
         policy, diverts = guarded
         if policy.by_queue:
             policy = policy.at(home_of(message))
-        suspected = self.resync.window.is_suspected
+        again = self.inflight.meets_again(message, message.headers[MID])
+        suspected = again or self.resync.window.is_suspected
         paused = self.pauses(Scope.TASK, task)
         care = paused or suspected or needs_care(message, policy)
         blockable = self.checker.concerns(task)
@@ -173,6 +179,10 @@ class Admission:
         foreign, ended = self._earlier_start(delivery, recorded)
         facts = facts_of(delivery, recorded, foreign, ended)
         verdict = judge(facts, delivery.limits(trials=self.settings.has_trials))
+        if verdict.action is Action.DROP and not delivery.is_unique:
+            recorded = delivery.set_apart(recorded)
+            facts = facts_of(delivery, recorded, False, Ended.NOT)
+            verdict = judge(facts, delivery.limits(trials=self.settings.has_trials))
         if self.settings.observe_only:
             self._observe(delivery, recorded, verdict)
             return None
@@ -207,6 +217,8 @@ class Admission:
         if self.inflight.is_running(delivery.mid):
             # Whatever is on record: this worker was taken for dead, or Redis forgot.
             return True, recorded.ended
+        if not delivery.redelivered and self.inflight.is_reserved(delivery.mid):
+            raise Retry(PATIENCE)  # the first of two copies has not begun, and stands nowhere
         if start is None:
             return False, Ended.NOT
         if start.worker == self.me.worker:
@@ -285,7 +297,7 @@ class Admission:
         stored = pack(original(delivery.message))
         try:
             if not self.ledger.park(delivery.mid, seen, start, number=delivery.park, parcel=stored):
-                raise Retry(0.0)
+                raise Retry(0.0 if delivery.is_unique else PATIENCE)
         except LedgerUnavailable as error:  # it stays in memory: letting it in would run it twice
             self.complain(error)
             raise Retry(PATIENCE) from error
@@ -381,8 +393,7 @@ def facts_of(delivery: Delivery, recorded: MessageState, foreign_start: bool, en
         last_release=recorded.release,
         park=delivery.park,
         last_park=parked.number if parked else 0,
-        # A mid that was derived from the task id may come again, on another message.
-        finished=delivery.stamped and parked is not None and parked.state is ParkingState.FINISHED,
+        finished=parked is not None and parked.state is ParkingState.FINISHED,
         payload_bytes=delivery.start.payload_bytes,
         blocked=delivery.blocked,
         gate_closed=recorded.gate_closed,

@@ -170,6 +170,7 @@ class GuardStep(bootsteps.ConsumerStep):
         ours.rejoin.connected(consumer)
         ours.renew()
         ours.begin_rounds()
+        ours.connected(consumer)
         ours.cells.attach(self._dispatcher.take_back)
         ours.heartbeat.start()
         ours.monitor.start()

@@ -17,7 +17,7 @@ from celery_poison.ledger import Ledger, connection
 from celery_poison.ledger.fleet import take_notices
 from celery_poison.plugin import Plugin
 from celery_poison.policy import Policy
-from celery_poison.quarantine.owner import identity_of
+from celery_poison.quarantine.owner import identity_of, server_of
 from celery_poison.settings import Settings
 from celery_poison.worker import durable
 from celery_poison.worker.announce import Announcer, Complaints
@@ -80,8 +80,19 @@ class Health:
             SchemaMismatch, LedgerUnavailable: see :func:`celery_poison.ledger.connection.enroll`.
         """
         if not self._enrolled:
-            self.recorder.secret = connection.enroll(ledger.client, ledger.keys, **identity_of(self.app))
+            self.recorder.secret = connection.enroll(
+                ledger.client, ledger.keys, **identity_of(self.app), server=partial(server_of, self.app)
+            )
             self._enrolled = True
+
+    def note_broker(self, ledger: Ledger) -> None:
+        """Write down what the broker calls itself, now that this worker is connected to it.
+
+        Raises:
+            LedgerUnavailable: see :func:`celery_poison.ledger.connection.sign_broker`.
+        """
+        if self._enrolled:
+            connection.sign_broker(ledger.client, ledger.keys, server=server_of(self.app))
 
     def is_another_redis(self) -> None:
         """Its Redis was restarted or replaced: whose it is must be asked again."""

@@ -22,9 +22,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from celery.utils.log import get_logger
-from celery.worker.state import active_requests
+from celery.worker.state import active_requests, reserved_requests
 
 from celery_poison.errors import LedgerUnavailable, StaleDelivery
+from celery_poison.headers import is_unique, mid_of
 from celery_poison.ledger import Ledger
 from celery_poison.model import Ended, Phase, Start
 
@@ -33,6 +34,9 @@ logger = get_logger("celery_poison")
 #: Ended starts that are remembered, and that a Redis is told again which may have forgotten them: a copy
 #: comes back within seconds or not at all.
 MEMORY = 20_000
+
+#: Messages of which it is known that they were received here, twice as many at most.
+MET = 5_000
 
 
 class InFlight:
@@ -47,6 +51,23 @@ class InFlight:
         self._let_in: set[str] = set()
         self._in_pool: dict[str, Any] = {}
         self._ended: OrderedDict[str, bool] = OrderedDict()
+        self._met: set[str] = set()
+        self._met_before: set[str] = set()
+
+    def meets_again(self, message: Any, mid: str) -> bool:
+        """Note that a message was received; return whether it was here already, from the same queue (TP1-8).
+
+        A publisher sends again what it had no answer for, and no broker calls that a redelivery.
+        """
+        if not is_unique(mid):  # two publishes, for all that is known
+            return False
+        key = f"{mid} {message.delivery_info.get('consumer_tag') or getattr(message, 'queue_name', '')}"
+        if key in self._met or key in self._met_before:
+            return True
+        self._met.add(key)
+        if len(self._met) > MET:
+            self._met, self._met_before = set(), self._met
+        return False
 
     def let_in(self, token: str) -> None:
         """A delivery of the present connection was admitted."""
@@ -81,6 +102,11 @@ class InFlight:
     def is_running(self, mid: str) -> bool:
         """Whether a message runs, or was handed to the pool to run."""
         return any(request.mid == mid for request in self.in_pool())
+
+    def is_reserved(self, mid: str) -> bool:
+        """Whether a delivery of a message waits here for its turn."""
+        waiting = set(reserved_requests) - set(active_requests)
+        return any(mid_of(request.request_dict) == mid for request in waiting if "id" in request.request_dict)
 
     def left_pool(self, token: str, *, ended_well: bool) -> None:
         self._in_pool.pop(token, None)

@@ -121,7 +121,8 @@ class Outcomes:
         if what.settlement is Settlement.PARK:
             return self._park(case)
         may_have_finished = what.settlement is not Settlement.ROLL_BACK
-        if may_have_finished and success_was_stored(request.task, request.id, ignored=request.ignore_result):
+        stored = partial(success_was_stored, request.task, request.id, start.at_ms)
+        if may_have_finished and stored(ignored=request.ignore_result):
             return self._tell(case, partial(_finished_after_all, request))
         try:
             recorded = self._record(case)

@@ -5,12 +5,13 @@ Receiving can kill too: kombu unpacks, and Celery decodes, in the main process, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from celery_poison.failures import last_trouble
-from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, mid_of
-from celery_poison.model import NO_HISTORY, History, Limits, Phase, Start
+from celery_poison.headers import FAILURES, MARK, MID, PARK, RELEASE, TRIAL, identify, is_unique, mid_of
+from celery_poison.ledger.messages import MessageState
+from celery_poison.model import NO_HISTORY, Ended, History, Limits, Phase, Start
 from celery_poison.policy import Policy
 from celery_poison.task import Attempt
 from celery_poison.worker.protocol1 import names_of
@@ -27,7 +28,8 @@ class Delivery:
         is_known: something tells already that this is not its first delivery.
         park: number of the parking that published this copy; 0 for none.
         redelivered: it was delivered before, be it as this copy or as the one that was parked.
-        stamped: its mid belongs to this one message, since its producer stamped it.
+        is_unique: its mid belongs to this one publish; else nothing is held against it but its task id's
+            history.
         waits_since: when it was first found to have to wait, by this process's clock.
         epoch: number of the broker connection it came by.
         start: its entry in the ledger; ``start.phase`` tells what it is doing, ``start.queue`` where it
@@ -53,7 +55,7 @@ class Delivery:
     release: int
     park: int
     redelivered: bool
-    stamped: bool
+    is_unique: bool
     history: History = NO_HISTORY
     alone: bool = False
     waits_since: float | None = None
@@ -68,9 +70,8 @@ class Delivery:
         return Limits(policy.max_crashes, policy.max_failures, policy.max_payload_bytes, trials)
 
     def is_from(self, trial_queue: str) -> bool:
-        """Whether it was consumed from the trial queue. Where no transport tells, its header has the say."""
-        consumed = getattr(self.message, "queue_name", None)
-        return consumed == trial_queue if consumed else TRIAL in self.message.headers
+        """Whether it was consumed from the trial queue."""
+        return self.came_from == trial_queue
 
     def forget_trial_queue(self) -> None:
         """Let the message look as if it came from its own queue, where its retries belong."""
@@ -78,6 +79,12 @@ class Delivery:
         # A Redis broker keeps the address of the original; RabbitMQ tells that of this copy.
         if home != self.came_from and info.get("routing_key") == self.came_from:
             info["routing_key"] = home
+
+    def set_apart(self, recorded: MessageState) -> MessageState:
+        """Make it a message of its own, and return what is on record of that: its task id's history."""
+        self.mid = self.message.headers[MID] = f"{self.mid}:{self.start.token}"
+        self.is_unique = True
+        return replace(recorded, raw=b"", start=None, ended=Ended.NOT, kept=None, parked=None)
 
     def close_mark(self, recorder: Recorder) -> None:
         """Close its admit mark: it was received and decoded, and harmed nobody.
@@ -102,7 +109,7 @@ def attempt_of(delivery: Delivery) -> Attempt:
         deliveries=delivery.start.deliveries,
         crashes=history.crashes,
         failures=history.failures,
-        redelivered=delivery.redelivered,
+        redelivered=delivery.redelivered or delivery.release > 0,
         candidate=history.candidate,
         on_trial=delivery.alone,
         last_cause=cause,
@@ -126,9 +133,23 @@ def needs_care(message: Any, policy: Policy) -> bool:
 
 def size_of(message: Any) -> int:
     """Return the size of the body as received, in bytes."""
-    received = getattr(message, "received", None)
-    body = message.body if received is None else received
+    body = _body_of(message)
     return len(body) if isinstance(body, (bytes, str)) else 0
+
+
+def _body_of(message: Any) -> Any:
+    received = getattr(message, "received", None)
+    return message.body if received is None else received
+
+
+def settle_identity(message: Any, trial_queue: str) -> None:
+    """Let the headers of a task's message say which message it is: from here on they are believed.
+
+    Anybody may write ours: that it was sent elsewhere is believed of what comes from the trial queue alone.
+    """
+    if TRIAL in message.headers and _came_from(message) != trial_queue:
+        del message.headers[TRIAL]
+    message.headers[MID] = identify(names_of(message), getattr(message, "origin", ""), _body_of(message))
 
 
 def note_delivery(
@@ -144,12 +165,13 @@ def note_delivery(
 ) -> Delivery:
     """Note what needs care; ``suspected``: even a first delivery may be a copy (:mod:`.resync`)."""
     headers, names = message.headers, names_of(message)
+    mid = mid_of(names)
     release, park = headers.get(RELEASE), headers.get(PARK)
     redelivered = bool(message.delivery_info.get("redelivered")) or park is not None
     is_known = redelivered or release is not None or MARK in headers
     return Delivery(
         message=message,
-        mid=mid_of(names),
+        mid=mid,
         policy=policy,
         start=Start.of(  # on record until it runs
             *(token, worker, names["id"], names["task"]),
@@ -168,7 +190,8 @@ def note_delivery(
         release=release if type(release) is int else 0,  # true is none
         park=park if type(park) is int else 0,
         redelivered=redelivered,
-        stamped=MID in headers,
+        # A copy that was made from the ledger is the one that it says.
+        is_unique=is_unique(mid) or release is not None or park is not None,
     )
 
 

@@ -28,6 +28,7 @@ from celery_poison.settings import Settings
 from celery_poison.task import FIRST
 from celery_poison.worker.announce import Attempts
 from celery_poison.worker.blocklist import Checker
+from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.child import run_fast, run_plain
 from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.lease import Incarnation
@@ -68,6 +69,7 @@ class RequestNeeds:
     recorder: Recorder
     exits: Exits
     outcomes: Outcomes
+    broadcasts: Broadcasts
     attempts: Attempts
     complain: Callable[[Exception], object]
     contained: bool
@@ -119,6 +121,7 @@ class SentRequest(Request):
         stage: where it stands.
         epoch: number of the broker connection by which it was sent to the pool.
         is_refused_by_cells: it could not be tried in a cell.
+        is_broadcast: every worker gets a copy of it: it runs as without us.
     """
 
     stage = Stage.WAITING
@@ -146,6 +149,9 @@ class SentRequest(Request):
             take_our_headers(self._request_dict, self._message.headers or {})
         self.poison: Delivery | None = getattr(self._message, "poison", None)
         self.needs: RequestNeeds = plugin_of(self._app).needs_of(self.hostname)
+        self.is_broadcast = self.needs is not None and self.needs.broadcasts(self._message)
+        if self.is_broadcast:
+            self._task: Any = self.needs.broadcasts.task(self._task)
 
     def _enter(self, stage: Stage) -> bool:
         """Go on to ``stage``; False where no way leads there, and it stays where it is."""
@@ -215,7 +221,7 @@ class SentRequest(Request):
 
     def execute_using_pool(self, pool: Any, **kwargs: Any) -> Any:
         """As in Celery, but the pool runs our target, which records the start before any user code."""
-        if self.needs is None:
+        if self.needs is None or self.is_broadcast:
             return super().execute_using_pool(pool, **kwargs)
         if not self._may_begin(pool):
             return None
@@ -264,6 +270,8 @@ class SentRequest(Request):
 
     def put_back_if_paused(self) -> bool:
         """Put its message back if it has not begun, and may not now; return whether."""
+        if self.is_broadcast:
+            return False
         queue = self.consumed_from
         is_here = self._ticket is None and not self.acknowledged and getattr(self._message, "is_mine", True)
         is_stopped = self.needs.pauses.stops(queue, self._type) or self.needs.endpoints.stops(queue, self)

@@ -29,6 +29,7 @@ from celery_poison.worker import child, crash_reports
 from celery_poison.worker.admission import Admission
 from celery_poison.worker.announce import Announcer, Attempts, Complaints, greet
 from celery_poison.worker.blocklist import Checker, Fingerprints
+from celery_poison.worker.broadcasts import Broadcasts
 from celery_poison.worker.dispatcher import Dispatcher
 from celery_poison.worker.durable import open_durable
 from celery_poison.worker.health import Health, Refresher
@@ -77,6 +78,7 @@ class Worker:
         self.shutdown = Shutdown()
         self.complain = Complaints()
         self.loop = EventLoop()
+        self.broadcasts = Broadcasts(app, self.loop)
         self._background = Background(self.complain)
         self._announce = Announcer(self.loop)
         self._open_ledger()
@@ -280,6 +282,7 @@ class Worker:
             recorder=self._recorder,
             exits=self.exits,
             outcomes=self._outcomes,
+            broadcasts=self.broadcasts,
             attempts=Attempts(self._errors, self._background, self._policies),
             complain=self.complain,
             contained=self._pool.contained,
@@ -302,6 +305,7 @@ class Worker:
             recorder=self._recorder,
             quarantine_writer=self._quarantine_writer,
             outcomes=self._outcomes,
+            broadcasts=self.broadcasts,
             complain=self.complain,
         )
 
@@ -326,6 +330,11 @@ class Worker:
         keep_child_alive(self._writer, self._ledger.keys, self._me.worker, self._settings)
 
     # --- beside its messages --------------------------------------------------------------------
+
+    def connected(self, consumer: Any) -> None:
+        """It is connected to its broker, perhaps anew."""
+        self.broadcasts.say(consumer.app.amqp.queues.consume_from.values())
+        self._background.do(partial(self._health.note_broker, self._ledger), lambda: False)
 
     def begin_rounds(self) -> None:
         """Start what goes on in the background, once the pool has forked. Safe to call again."""

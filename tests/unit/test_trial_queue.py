@@ -12,7 +12,7 @@ from celery_poison.model import StoredMessage
 from celery_poison.policy import Policy
 from celery_poison.quarantine.stored import publish_release
 from celery_poison.settings import Settings
-from celery_poison.worker.receive import Delivery, note_delivery
+from celery_poison.worker.receive import Delivery, note_delivery, settle_identity
 
 HOME, COURT = "orders", "celery.trial"
 
@@ -48,12 +48,15 @@ def test_NEW_1_its_task_and_its_retries_see_no_trial_queue(told: str, shown: str
 
 
 @pytest.mark.parametrize(
-    ("consumed", "home", "there"),
-    [(COURT, None, True), (HOME, HOME, False), (None, HOME, True), (None, None, False)],
+    ("consumed", "key", "there"),
+    [(COURT, HOME, True), (HOME, HOME, False), (None, COURT, True), (None, HOME, False)],
     ids=["there", "strayed", "untold, published to it", "untold"],
 )
-def test_NEW_1_where_it_was_consumed_decides_who_tries_it(consumed: Any, home: Any, there: bool) -> None:
-    assert _delivery(consumed, home, routing_key=HOME).is_from(COURT) is there
+def test_NEW_1_where_it_was_consumed_decides_who_tries_it(consumed: Any, key: str, there: bool) -> None:
+    delivery = _delivery(consumed, HOME, routing_key=key)
+    assert delivery.is_from(COURT) is there
+    settle_identity(delivery.message, COURT)
+    assert (TRIAL in delivery.message.headers) is there, "else anybody may have written it"
 
 
 def test_NEW_1_what_never_was_in_the_trial_queue_is_left_alone() -> None:

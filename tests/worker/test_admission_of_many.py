@@ -17,6 +17,7 @@ from celery_poison.policy import Policy
 from celery_poison.settings import Settings
 from celery_poison.testing import wait_until
 from celery_poison.worker.admission import Admission
+from celery_poison.worker.inflight import InFlight
 from celery_poison.worker.threads import Background
 
 COUNT = 200
@@ -53,7 +54,7 @@ class Site:
             "resync": SimpleNamespace(
                 heard_from=lambda run_id: None, window=SimpleNamespace(is_suspected=False, patience=0.0)
             ),
-            "inflight": SimpleNamespace(let_in=lambda token: None, is_running=lambda mid: False),
+            "inflight": InFlight(),
             "checker": SimpleNamespace(
                 **{"must_ask": lambda *about: False, "concerns": lambda task: bool(checks), **checks},
                 refresh=lambda: False,
@@ -69,6 +70,7 @@ class Site:
             "pauses": Paused(self.ledger),
             "policies": {"t": (Policy(), True)},
             "outcomes": None,
+            "broadcasts": lambda message: False,
         }
         self.inflight = parts["inflight"]
         self.admission = Admission(**parts)

@@ -238,5 +238,5 @@ def test_EMS_7_a_copy_that_was_parked_is_looked_up_and_counts_as_redelivered() -
     message = Message(body=b"[]", headers=headers, content_type="application/json", delivery_info={})
     assert needs_care(message, Policy())
     delivery = note_delivery(message, Policy(), diverts=True, token="t", worker="w", pid=1, epoch=1)
-    assert (delivery.look, delivery.redelivered, delivery.stamped) == (True, True, False)
+    assert (delivery.look, delivery.redelivered, delivery.is_unique) == (True, True, True)
     assert delivery.park == 1_763_000_000_123

@@ -8,6 +8,11 @@ local function parking_of(key, mid)
   return {state = p[1], number = p[2], start = named(p[3])}
 end
 
+-- Whether a mid belongs to one publish (headers.is_unique).
+local function is_unique(mid)
+  return string.sub(mid, 1, 1) ~= '~'
+end
+
 local function parking_text(state, number, start)
   return cjson.encode({state, number, start.fields})
 end
@@ -18,7 +23,9 @@ end
 
 -- The message is over: no copy of it that was parked may run any more, be it published already or not.
 -- state: finished, or kept (in quarantine)
+-- What has no mid of its own may be another publish, equal to the byte: that runs.
 local function end_parking_and_journal(parked, parcels, stream, maxlen, mid, state)
+  if not is_unique(mid) then return end
   local p = parking_of(parked, mid)
   if not p or p.state == 'kept' or p.state == state then return end
   redis.call('HSET', parked, mid, parking_text(state, raised(p), p.start))

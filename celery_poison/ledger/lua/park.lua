@@ -10,7 +10,7 @@
 -- ARGV[4] start   of the copy
 -- ARGV[5] number  of the parking that published this copy, 0 for none
 -- ARGV[6] parcel  the original message
--- RETURNS OK | KEPT (a copy is parked already, one is enough) | CONFLICT (look again)
+-- RETURNS OK | KEPT (a copy is parked already, one is enough) | CONFLICT (look again, or that one is no copy)
 -- JOURNALS parked
 local raw = redis.call('HGET', KEYS[1], ARGV[2]) or ''
 if raw ~= ARGV[3] then return {'CONFLICT'} end
@@ -18,7 +18,7 @@ local behind = raw ~= '' and start_of(raw).token or nil
 if behind and redis.call('HGET', KEYS[2], behind) == 'D' then return {'CONFLICT'} end
 local p, number = parking_of(KEYS[3], ARGV[2]), tonumber(ARGV[5])
 if p and number > 0 and number < p.number then return {'CONFLICT'} end
-if p and p.state == 'waiting' then return {'KEPT'} end
+if p and p.state == 'waiting' then return {is_unique(ARGV[2]) and 'KEPT' or 'CONFLICT'} end
 local e = start_of(ARGV[4])
 local why = e.alone ~= 0 and 'for its trial' or 'its task is paused'
 redis.call('HSET', KEYS[3], ARGV[2], parking_text('waiting', raised(p), e))
