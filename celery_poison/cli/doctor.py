@@ -28,7 +28,7 @@ from celery_poison.ledger.queries import Queries
 from celery_poison.plugin import Plugin, plugin_of
 from celery_poison.producer.database import waiting_rows
 from celery_poison.quarantine.overview import untried
-from celery_poison.quarantine.owner import check_owner, without_secrets
+from celery_poison.quarantine.owner import check_owner, move_broker, without_secrets
 from celery_poison.quarantine.spool import spooled_here
 from celery_poison.quarantine.stranded import find_stranded
 from celery_poison.text import clean, count_of, duration, when
@@ -43,16 +43,26 @@ _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 @verb(
     click.option("--notify", is_flag=True, help="Send a test to everything that poison_notify names."),
+    click.option(
+        "--broker-moved", is_flag=True, help="Sign the ledger for the broker's new address first. See below."
+    ),
     json_option,
 )
-def doctor(ctx: click.Context, notify: bool) -> None:
+def doctor(ctx: click.Context, notify: bool, broker_moved: bool) -> None:
     """Check settings, Redis, permissions, clock, broker and result backend; each with its cure.
+
+    A ledger knows the address of its broker, so that nothing is released into another one. Where the broker
+    has moved, and what was in it came along, stop the workers, change broker_url, run this once with
+    --broker-moved, and start them again. Other names of the same server, and a Sentinel's or a cluster's
+    failover, need nothing.
 
     Exit status: 0 nothing failed, 1 something did, 3 Redis is unreachable.
 
     \b
     celery -A proj poison doctor
     """
+    if broker_moved:
+        move_broker(app_of(ctx), plugin_of(app_of(ctx)).open_ledger())
     findings: list[Finding] = []
     for finding in chain(examine(app_of(ctx)), _notify(app_of(ctx)) if notify else ()):
         findings.append(finding)
@@ -155,7 +165,8 @@ def _check_owner(app: Celery, queries: Queries) -> Finding:
     try:
         signed = check_owner(app, queries)
     except ConfigurationError as error:
-        return Finding("owner", str(error), "give every app its own poison_namespace", broken=True)
+        cure = "give every app and broker its own poison_namespace; or --broker-moved, see --help"
+        return Finding("owner", str(error), cure, broken=True)
     return Finding("owner", "this app's" if signed else "nobody's yet: the first worker signs it")
 
 

@@ -158,6 +158,7 @@ class AsyncLedger:
         self._outdated, self._asked_at = True, 0.0
         self.snapshot = Snapshot()
         self.trouble = ""
+        self._is_mine = False
         self.jobs: dict[str, Job] = {}
 
     @property
@@ -181,7 +182,7 @@ class AsyncLedger:
         if self._busy >= READERS:
             raise LedgerUnavailable(self.trouble or "Redis does not answer, and others are waiting for it")
         self._busy += 1
-        future = asyncio.get_running_loop().run_in_executor(self._readers, question)
+        future = asyncio.get_running_loop().run_in_executor(self._readers, self._if_mine, question)
         future.add_done_callback(self._answered)
         try:
             # Where it is known that Redis is silent, nobody waits for long to be told again.
@@ -189,6 +190,16 @@ class AsyncLedger:
             return await asyncio.wait_for(asyncio.shield(future), patience)
         except TimeoutError:
             raise LedgerUnavailable(f"Redis has not answered within {patience:g} s") from None
+
+    def _if_mine(self, question: Callable[[], T]) -> T:
+        """Ask it of this app's ledger; another app's is not shown.
+
+        Raises:
+            SchemaMismatch: it is another's.
+        """
+        if not self._is_mine:
+            self._is_mine = self.quarantine.check_owner()
+        return question()
 
     async def change(self, question: Callable[[], T]) -> T:
         """Ask what changes something: the next look will be new."""
@@ -237,7 +248,7 @@ class AsyncLedger:
 
     def _take(self) -> None:
         try:
-            self.snapshot, self.trouble = self._model.look(), ""
+            self.snapshot, self.trouble = self._if_mine(lambda: self._model.look()), ""
         except PoisonError as error:
             self.trouble = str(error)
         except Exception as error:
