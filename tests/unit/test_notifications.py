@@ -153,6 +153,7 @@ def test_the_how_to_tells_every_field_and_every_kind() -> None:
         wording.group(GROUP, 0, None),
         wording.groups([GROUP]),
         wording.gate(GateRecord()),
+        wording.blame(["shop.pay is suspicious"]),
         wording.test(),
     ]
     assert words(table["kind"][1]) == [notification.kind for notification in made]
