@@ -52,7 +52,7 @@ def help_of(path: str) -> str:
     prefix = "" if path.startswith("celery-poison") else "celery -A proj poison "
     text, examples = _split(inspect.cleandoc(command.help or ""))
     usage = f"{prefix}{path} {' '.join(_arguments(command))}".rstrip()
-    parts = [f"    {line}\n" for line in [usage, *examples] if line]
+    parts = [f"    {line}\n" for line in dict.fromkeys([usage, *examples])]
     own = [(name, said) for name, said in _options(command) if (name, said) not in _shared()]
     also = [name.split()[0].strip("`") for name, said in _options(command) if (name, said) in _shared()]
     listed = "".join(f"- {name}: {said}\n" for name, said in own)
