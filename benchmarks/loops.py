@@ -68,7 +68,8 @@ def make_app() -> Celery:
     @app.task(name="poison", **options)
     def poison(victim: str) -> None:
         counts.incr("deaths")
-        os.kill(os.getpid() if victim == "process" else _main_pid, signal.SIGKILL)
+        is_main = os.getpid() == _main_pid
+        os.kill(os.getpid() if victim == "process" or is_main else os.getppid(), signal.SIGKILL)
         time.sleep(600)  # a pool process outlives its worker for a moment
 
     return app

@@ -97,10 +97,9 @@ def command(pid: int) -> list[bytes]:
     return _parts(f"/proc/{pid}/cmdline")
 
 
-def threads_and_children() -> tuple[int, int]:
-    """Return how many threads this process has, and how many child processes, zombies among them."""
-    threads = os.listdir("/proc/self/task")
-    return len(threads), sum(len(_text(f"/proc/self/task/{id}/children").split()) for id in threads)
+def name(pid: int) -> str:
+    """Return the name of a process, as ``ps -o comm`` shows it; empty if it has ended."""
+    return _text(f"/proc/{pid}/comm").strip()
 
 
 def resident(pid: int) -> int:

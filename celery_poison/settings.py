@@ -260,7 +260,7 @@ class Settings:
     trial: Literal["cell", "queue", "off"] = _setting(
         "cell",
         values.one_of("cell", "queue", "off"),
-        "How a suspect is tried: 'cell', alone in a fresh process beside the pool; 'queue', alone in a worker"
+        "How a suspect is tried: 'cell', alone in a process beside the pool; 'queue', alone in a worker"
         " that serves the trial queue; 'off', not at all: it runs like every other message, and two deaths"
         " convict.",
     )
@@ -278,8 +278,8 @@ class Settings:
     trial_cells: int | None = _whole(
         None,
         1,
-        "How many suspects a worker tries side by side, each in a cell of its own. None: one for four slots,"
-        " at least one and at most four.",
+        "How many suspects a worker tries side by side at most, each in a cell of its own. None: as many as"
+        " it has slots, and as its memory bears.",
         "cells",
     )
     fleet_gate_share: float | None = _setting(

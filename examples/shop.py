@@ -70,7 +70,7 @@ def report(month: str) -> str:
     """One month takes so much memory that the kernel ends the whole worker."""
     if month == "december" and not repaired():
         time.sleep(0.2)
-        os.kill(worker_pid or os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid() if os.getpid() == worker_pid else os.getppid(), signal.SIGKILL)
         time.sleep(60)  # a pool process outlives its worker for a moment
     return f"the report of {month} is written"
 

@@ -18,6 +18,7 @@ from celery_poison.chaos.runs import Blow, Fault
 from celery_poison.chaos.stage import SLOTS, Stage
 from celery_poison.chaos.surroundings import TcpProxy, filled, set_clock
 from celery_poison.ledger.keys import Keys
+from celery_poison.sandbox.watcher import WATCHER
 from celery_poison.testing import Worker, wait_until
 
 EVERY_BROKER = ("redis", "sentinel", "rabbitmq")
@@ -91,7 +92,7 @@ def _container(stage: Stage, blow: Blow) -> list[int]:
 
 def _is_watcher(pid: int) -> bool:
     """Whether it watches a cell, which is its child."""
-    return any(b"sandbox.watcher" in word for word in procfs.command(pid))
+    return procfs.name(pid) == WATCHER
 
 
 @fault("kill-main")
@@ -114,8 +115,7 @@ def _kill_container(stage: Stage, fault: Fault, blow: Blow) -> None:
 
 @fault("kill-child", pools=("prefork",))
 def _kill_child(stage: Stage, fault: Fault, blow: Blow) -> None:
-    children = [pid for pid in _strike(stage, fault, blow).child_pids() if not _is_watcher(pid)]
-    if children:
+    if children := _strike(stage, fault, blow).child_pids():
         _signal(blow, [children[int(fault.dice * len(children)) % len(children)]], signal.SIGKILL)
 
 
@@ -125,8 +125,8 @@ def _kill_cell(stage: Stage, fault: Fault, blow: Blow, victims: Callable[[int], 
     """Strike the first cell there is in whichever worker; there may be none."""
     until = time.monotonic() + 5.0
     while time.monotonic() < until and not stage.stopping.is_set():
-        for life, worker in map(stage.present, stage.numbers):
-            if watchers := [pid for pid in worker.child_pids() if _is_watcher(pid)]:
+        for life, _ in map(stage.present, stage.numbers):
+            if watchers := [pid for pid in stage.processes(life) if _is_watcher(pid)]:
                 blow.lives = (life,)
                 _signal(blow, victims(watchers[0]), signal.SIGKILL)
                 return

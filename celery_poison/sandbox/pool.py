@@ -1,70 +1,101 @@
-"""Where a worker tries its suspects: beside its pool, each in a cell, some cells side by side.
+"""Where a worker tries its suspects: beside its pool, all at once, each in a cell.
 
-To a request it looks like the pool. The event loop hands suspects over, and threads try them, one for each
-cell.
+To a request it looks like the pool. Everything here runs on the event loop.
 """
 
 from __future__ import annotations
 
-import queue
 import signal
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 from celery.exceptions import TaskRevokedError
-from celery.utils.log import get_logger
 from celery.worker import state
 
+from celery_poison import procfs
 from celery_poison.errors import ConfigurationError
-from celery_poison.forking import real_thread_starter
-from celery_poison.sandbox.child import origin_of
-from celery_poison.sandbox.process import CannotOpen, OpenCell
-from celery_poison.sandbox.trial import Death, Host, Origin, Setup, Trial, error_of, info_of
+from celery_poison.procfs import MemoryGroup
+from celery_poison.sandbox.nursery import Nursery
+from celery_poison.sandbox.process import CannotOpen
+from celery_poison.sandbox.running import Trials
+from celery_poison.sandbox.trial import Host, Order, Trial
 from celery_poison.settings import Settings
 
-logger = get_logger("celery_poison")
-
-#: Slots of a worker for which it opens a cell, and the most that it opens.
-SLOTS_FOR_A_CELL, MOST_CELLS = 4, 4
-#: Seconds in which no cell is opened after one could not be.
+#: Seconds in which no cell is opened after one could not be; and for which a nursery must have lived.
 DOUBT = 60.0
-#: Seconds after which a cell is closed that nobody needs.
-IDLE = 30.0
-#: Seconds for which the thread waits for a cell at a time.
-TICK = 1.0
-#: Seconds for which a worker must outlive a cell that was killed, if its watcher does so too. Who kills all
-#: processes of a worker does not leave out the one next to the cell for so long.
-MOMENT = 0.02
-#: Seconds for which it must outlive both: a busy machine may interrupt who kills all of them for so long.
-OUTLIVE = 0.5
+#: What a cell is thought to take whose task was never seen in one, in bytes.
+GUESS = 32 << 20
+#: Bytes of what it shares with the nursery that a cell writes to, and so holds for itself.
+WRITTEN = 8 << 20
+#: Seconds after which a cell holds what it needs, unless its task was seen to take more than ``GUESS``.
+GROWS = 2.0
+#: By how much a trial gives way to others, and the seconds after which one that has waited does so no more.
+NICENESS, PATIENCE = 5, 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Suspect:
+    """A request that was admitted.
+
+    Attributes:
+        epoch: number of its connection.
+        is_credited: whether it gave its prefetch credit back.
+        since: when it was admitted (``time.monotonic``).
+        trial: once it has begun, or was begun before.
+        slot: the index of its cell.
+        begun_at: when its cell was asked for.
+    """
+
+    request: Any
+    epoch: int
+    is_credited: bool
+    since: float
+    trial: Trial | None = None
+    slot: int = 0
+    begun_at: float = 0.0
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other cell may be beside its own."""
+        return self.trial is not None and self.trial.was_pressed
 
 
 class Cells:
-    """The cells of one worker."""
+    """The cells of one worker.
 
-    def __init__(self, host: Host, settings: Settings) -> None:
+    Args:
+        nursery: forks them; or why there is none.
+    """
+
+    def __init__(self, host: Host, settings: Settings, nursery: Nursery | str) -> None:
         self.host = host
         self._loop = host.loop
         self._settings = settings
         self._give_back: Callable[[Any], Any] = lambda request: None
-        count = settings.trial_cells or how_many(host.pool.slots)
-        self._free = [Runner(self) for _ in range(count)]
-        #: Those that are at a trial: its request, the number of its connection, and whether it gave its
-        #: credit back.
-        self._running: dict[Runner, tuple[Any, int, bool]] = {}
-        self._waiting: deque[tuple[Any, int, bool]] = deque()
-        self._origin: Origin | None = None
-        self._looked_for_origin = False
+        self._nursery: Nursery | None = None
+        self._why_none = ""
+        if isinstance(nursery, Nursery):
+            self._nursery = nursery
+        else:
+            self._why_none = nursery
+        self._born_at = time.monotonic()
+        slots = min(host.pool.slots, settings.trial_cells or host.pool.slots)
+        self._free_slots = list(range(slots))
+        self._running: dict[Trial, Suspect] = {}
+        self._waiting: deque[Suspect] = deque()
+        self._number = host.pool.slots
+        #: The most that cells of a task were seen to take, in bytes.
+        self._took: dict[str, int] = {}
+        self._memory = MemoryGroup()
+        self._trials = Trials(host, self)
+        self._trials.adopt(self._nursery)
         #: No cell could be had, and none should be tried before (``time.monotonic``).
         self._doubts_until = 0.0
-        self._beginning: Any = None
-        self._trial: Trial | None = None
+        self._beginning: Suspect | None = None
         self._is_held = self._is_choosing = False
 
     def attach(self, give_back: Callable[[Any], Any]) -> None:
@@ -79,15 +110,9 @@ class Cells:
             return False
         if self.host.pool.is_custom:
             return False
-        if not self._looked_for_origin:
-            self._looked_for_origin = True
-            if sys.platform == "linux" and sys.executable:
-                self._origin = origin_of(self.host.app)
-            if self._origin is None:
-                self._complain(
-                    "no other process could load this app: it is in no module, or this is not Linux"
-                )
-        return self._origin is not None
+        if self._nursery is None:
+            self._complain(self._why_none)
+        return self._nursery is not None
 
     def _complain(self, why: str) -> None:
         self.host.complain(
@@ -96,8 +121,8 @@ class Cells:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a suspect runs in a cell; not while its cell only opens."""
-        return any(runner.has_begun for runner in self._running)
+        """Whether a suspect runs in a cell, or will in a moment."""
+        return bool(self._running)
 
     def takes(self, request: Any) -> bool:
         """Whether ``request`` can be tried in a cell."""
@@ -114,69 +139,138 @@ class Cells:
             with suppress(AttributeError):  # a consumer without it
                 self._loop.consumer.qos.increment_eventually()
         add = self._waiting.appendleft if first else self._waiting.append
-        add((request, self._loop.epoch, not first))
-        self._next()
+        add(Suspect(request, self._loop.epoch, not first, time.monotonic()))
+        self.look()
 
     def hold(self, is_held: bool) -> None:
         """Begin no trial for the time being, or go on."""
         self._is_held = is_held
-        self._next()
+        self.look()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a suspect has been admitted and not begun."""
+        return bool(self._waiting)
 
     def waiting(self) -> list[Any]:
         """Return whoever has been admitted and not begun."""
-        return [request for request, _, _ in self._waiting]
+        return [suspect.request for suspect in self._waiting]
 
-    def _next(self) -> None:
+    def look(self) -> None:
         """Begin what can begin. With greenlets one may end meanwhile, and come here too."""
         if self._is_choosing:
             return
         self._is_choosing = True
         try:
-            self._begin_trials()
+            while self._waiting and self._may_begin(self._waiting[0]):
+                self._begin(self._waiting.popleft())
         finally:
             self._is_choosing = False
 
-    def _begin_trials(self) -> None:
-        while self._waiting and self._free and not self._is_held and not self.host.shutdown.is_begun:
-            request, epoch, is_credited = self._waiting.popleft()
-            if epoch == self._loop.epoch and request in state.reserved_requests:
-                self._beginning, self._trial = request, None
-                with suppress(TaskRevokedError):
-                    request.execute_using_pool(self)
-                if self._trial is not None:
-                    runner = self._free.pop()
-                    self._running[runner] = request, epoch, is_credited
-                    runner.take(self._trial)
-                    continue
-            # It was revoked, or its connection was lost.
-            self._take_credit(epoch, is_credited=is_credited)
+    def _may_begin(self, suspect: Suspect) -> bool:
+        if self._is_held or self.host.shutdown.is_begun:
+            return False
+        if not self.are_usable or not self._running:
+            return True
+        beside = [suspect, *self._running.values()]
+        return bool(self._free_slots) and not any(each.is_alone for each in beside) and self._fits(suspect)
 
-    def _take_credit(self, epoch: int, *, is_credited: bool) -> None:
-        if is_credited and epoch == self._loop.epoch:
+    def _fits(self, suspect: Suspect) -> bool:
+        """Whether memory bears one more, as far as cells of its task have shown what they take."""
+        promised = sum(map(self._missing, self._running.values()))
+        return self._memory.room() - promised >= self._need(suspect.request.type)
+
+    def _need(self, task: str) -> int:
+        return self._took.get(task, GUESS) + WRITTEN
+
+    def _missing(self, suspect: Suspect) -> int:
+        """Return the bytes that a running trial will still take."""
+        need, pid = self._need(suspect.request.type), suspect.request.worker_pid
+        if not pid or time.monotonic() - suspect.begun_at < GROWS:
+            return need
+        if need <= GUESS + WRITTEN or self._nursery is None:
+            return 0
+        return max(0, need + procfs.resident(self._nursery.pid) - procfs.resident(pid))
+
+    def _begin(self, suspect: Suspect) -> None:
+        request = suspect.request
+        is_here = request in state.reserved_requests or request in state.active_requests
+        if suspect.epoch != self._loop.epoch or not is_here:
+            self._take_credit(suspect)  # its connection was lost, or it was revoked
+        elif not self.are_usable:
+            self._refuse(suspect)
+        elif suspect.trial is not None:
+            self._begin_trial(suspect, suspect.trial)
+        else:
+            self._beginning = suspect
+            with suppress(TaskRevokedError):
+                request.execute_using_pool(self)
+            self._beginning = None
+            if suspect.trial is None:  # it was revoked, or has expired
+                self._take_credit(suspect)
+
+    def _begin_trial(self, suspect: Suspect, trial: Trial) -> None:
+        has_waited = time.monotonic() - suspect.since > PATIENCE
+        suspect.slot, suspect.begun_at = self._free_slots.pop(0), time.monotonic()
+        self._number += 1
+        self._running[trial] = suspect
+        limit = self._settings.trial_memory_limit or 0
+        self._trials.begin(trial, Order(suspect.slot, self._number, limit, 0 if has_waited else NICENESS))
+
+    def _take_credit(self, suspect: Suspect) -> None:
+        if suspect.is_credited and suspect.epoch == self._loop.epoch:
             with suppress(AttributeError):
                 self._loop.consumer.qos.decrement_eventually()
 
-    def finished(self, runner: Runner) -> None:
-        """Go on after a trial (on the event loop)."""
-        _, epoch, is_credited = self._running.pop(runner)
-        self._free.append(runner)
-        self._take_credit(epoch, is_credited=is_credited)
-        self._next()
+    # --- what becomes of a trial (on the event loop) ---------------------------------------------------
+
+    def finished(self, trial: Trial) -> None:
+        """Go on after a cell has ended."""
+        suspect = self._running.pop(trial, None)
+        if suspect is None:
+            return
+        self._free_slots = sorted([*self._free_slots, suspect.slot])
+        if trial.taken:
+            before = self._took.get(suspect.request.type, 0)
+            self._took[suspect.request.type] = max(trial.taken, before * 9 // 10)
+        if suspect not in self._waiting:
+            self._take_credit(suspect)
+        self.look()
+
+    def again(self, trial: Trial) -> None:
+        """Try once more what was ended, or has not begun, through no fault of its own."""
+        trial.begun = trial.is_pressed = False
+        self._waiting.appendleft(self._running[trial])
 
     def refused(self, trial: Trial, error: Exception) -> None:
-        """Give back a trial that no cell could be had for (on the event loop)."""
-        if isinstance(error, CannotOpen):
+        """Give back a trial that no cell could be had for."""
+        if isinstance(error, (CannotOpen, OSError)):
             self._doubts_until = time.monotonic() + DOUBT
         self._complain(str(error) if isinstance(error, CannotOpen) else repr(error))
         trial.request.is_refused_by_cells = True
         self._give_back(trial.request)
 
-    def open_cell(self) -> OpenCell:
-        """Open a cell (in the thread of its runner)."""
-        assert self._origin is not None
-        patched_for = self.host.pool.name if real_thread_starter() is not None else ""
-        setup = Setup(self._origin, self.host.prepare(), patched_for)
-        return OpenCell(setup, self._settings.trial_memory_limit or 0, self.host.lease)
+    def _refuse(self, suspect: Suspect) -> None:
+        suspect.request.is_refused_by_cells = True
+        self._take_credit(suspect)
+        self._give_back(suspect.request)
+
+    def nursery_ended(self) -> None:
+        """Fork another, where processes of the pool are forked as well; do without otherwise."""
+        if self._nursery is None:
+            return
+        self._nursery.end()
+        self._nursery, lived = None, time.monotonic() - self._born_at
+        self._why_none = "the process that forks them has ended"
+        if not self.host.pool.contained and lived > DOUBT:
+            try:
+                self._nursery, self._born_at = Nursery.forked(self.host.app), time.monotonic()
+            except OSError as error:
+                self._why_none = f"no process can be forked: {error}"
+        self._trials.adopt(self._nursery)
+        self.look()
+
+    # --- as the pool, for the request whose turn it is -------------------------------------------------
 
     def apply_async(
         self,
@@ -190,11 +284,11 @@ class Cells:
         timeout: float | None = None,
         **_: Any,
     ) -> None:
-        """As the pool's, for the request whose turn it is."""
-        assert self._beginning is not None
-        limits = self.host.pool
-        self._trial = Trial(
-            self._beginning,
+        suspect, limits = self._beginning, self.host.pool
+        assert suspect is not None
+        suspect.trial = Trial(
+            suspect.request,
+            target,
             args,
             accept_callback,
             timeout_callback,
@@ -203,164 +297,23 @@ class Cells:
             (soft_timeout or limits.soft) if limits.enforces_soft else None,
             (timeout or limits.hard) if limits.enforces_hard else None,
         )
+        self._begin_trial(suspect, suspect.trial)
 
     def terminate_job(self, pid: int, signum: int | None = None) -> None:
         """End what runs in the cell ``pid``; SIGUSR1 interrupts it, as in a pool process."""
-        for runner in list(self._running):
-            runner.terminate(pid, signum)
-
-    def end(self) -> None:
-        """End cells and trials, now. Nothing is reported any more."""
-        self._waiting.clear()
-        runners = [*self._free, *self._running]
-        for runner in runners:
-            runner.stop()
-        for runner in runners:
-            runner.join()
-
-
-def how_many(slots: int) -> int:
-    """Return how many cells a worker opens at most, where nobody has said it."""
-    return max(1, min(MOST_CELLS, slots // SLOTS_FOR_A_CELL))
-
-
-class Runner:
-    """The thread (a greenlet, where there are such) that tries one suspect after the other, in its own cell.
-
-    What it hears goes to the event loop. Nobody else uses its cell, but for orders to end what runs there.
-    """
-
-    def __init__(self, cells: Cells) -> None:
-        self._cells = cells
-        self._host = cells.host
-        self._loop = cells.host.loop
-        self._trials: queue.Queue[Trial | None] = queue.Queue()
-        self._trial: Trial | None = None
-        self._thread: threading.Thread | None = None
-        self._cell: OpenCell | None = None
-        self._ending = False
-        #: Whether the trial that it was given last was handed to its cell: it runs, or will in a moment.
-        self.has_begun = False
-
-    def take(self, trial: Trial) -> None:
-        """Try this next."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="poison-cell", daemon=True)
-            self._thread.start()
-        self._trial, self.has_begun = trial, False
-        self._trials.put(trial)
-
-    def terminate(self, pid: int, signum: int | None) -> None:
-        """End what runs in the cell ``pid``, if that is its; SIGUSR1 interrupts it, as in a pool process."""
-        cell, trial = self._cell, self._trial
-        if cell is None or cell.pid != pid:
+        running = self._trials.find(pid)
+        if running is None:
             return
         if signum == signal.SIGUSR1:
-            cell.order(b"s")
+            running.cell.order(b"s")
         else:
-            if trial is not None:
-                trial.terminated_by = signum or signal.SIGTERM
-            cell.order(b"k")
+            running.trial.terminated_by = signum or signal.SIGTERM
+            self._trials.wake()
 
-    def stop(self) -> None:
-        """Let cell and trial end, now. Nothing is reported any more."""
-        self._ending = True
-        self._trials.put(None)
-        if (cell := self._cell) is not None:
-            cell.order(b"k")
-
-    def join(self) -> None:
-        """Wait for that."""
-        if self._thread is not None:
-            self._thread.join(2 * TICK)
-            if (cell := self._cell) is not None and self._thread.is_alive():
-                cell.abandon()
-
-    def _work(self) -> None:
-        while not self._ending:
-            try:
-                trial = self._trials.get(timeout=IDLE)
-            except queue.Empty:
-                self._close()
-                continue
-            if trial is None:
-                break
-            try:
-                self._try(trial)
-            except Exception as error:
-                if self._ending:
-                    break
-                self._close(kill=True)
-                self._report(partial(self._cells.refused, trial, error))
-            self._report(partial(self._cells.finished, self))
-        self._close(kill=True)
-
-    def _report(self, call: Callable[[], Any]) -> None:
-        if not self._ending:
-            self._loop.call_in_loop(call)
-
-    def _try(self, trial: Trial) -> None:
-        for last in (False, True):
-            self.has_begun = False
-            try:
-                cell = self._cell = self._cell or self._cells.open_cell()
-                if trial.request.type not in cell.tasks:
-                    raise CannotOpen(f"task {trial.request.type} is not there when the app is loaded anew")
-                if trial.request.epoch != self._loop.epoch:
-                    return  # its connection was lost meanwhile
-                self.has_begun = True
-                if self._ending or self._host.shutdown.is_begun:
-                    return  # the worker leaves, and puts the message back
-                cell.run(trial.arguments, trial.request.alone)
-            except CannotOpen as error:
-                if error.was_killed and not last:
-                    continue
-                self._report(partial(self._cells.refused, trial, error))
-                return
-            except OSError:  # the cell has ended since it was used last
-                self._close(kill=True)
-            else:
-                if self._watch(trial, cell):
-                    return
-        raise CannotOpen("the cell ends before it begins a task")
-
-    def _watch(self, trial: Trial, cell: OpenCell) -> bool:
-        """Report what becomes of the trial; False when it never began."""
-        while True:
-            event = cell.next(min(TICK, trial.pause()))
-            match event:
-                case Death():
-                    if trial.begun:
-                        self._died(trial, event, cell)
-                    self._close(kill=True)
-                    return trial.begun
-                case "accepted", pid, at:
-                    trial.begin()
-                    self._report(partial(trial.accepted, pid, at))
-                case "result", ok, value, stays:
-                    if not stays:
-                        self._close()
-                    self._report(partial(trial.ended if ok else trial.failed, value))
-                    return True
-            if trial.is_over() or trial.terminated_by:
-                cell.kill()
-            elif trial.is_soft_over():
-                self._report(partial(trial.timed_out, True, trial.soft or 0.0))
-                cell.order(b"s")
-
-    def _died(self, trial: Trial, death: Death, cell: OpenCell) -> None:
-        logger.warning("celery_poison: %s on trial: %s", trial.request.humaninfo(), death)
-        evidence = self._host.explain(cell.pid, death)
-        if death.was_killed and not trial.overdue and not trial.terminated_by:
-            time.sleep(MOMENT)
-            if not cell.is_watched:
-                time.sleep(OUTLIVE - MOMENT)
-        # On the event loop, where it is known whether it was revoked.
-        self._report(lambda: trial.failed(info_of(error_of(trial, death, evidence))))
-        if trial.overdue:
-            self._report(partial(trial.timed_out, False, trial.hard or 0.0))
-
-    def _close(self, *, kill: bool = False) -> None:
-        cell, self._cell = self._cell, None
-        if cell is not None:
-            cell.close(kill=kill)
+    def end(self) -> None:
+        """End cells, trials and the nursery, now. Nothing is reported any more."""
+        self._waiting.clear()
+        self._trials.end()
+        if self._nursery is not None:
+            self._nursery.end()
+            self._nursery = None

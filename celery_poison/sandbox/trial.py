@@ -1,17 +1,8 @@
-"""One trial: what the sandbox asks of its worker, time limits, and how a cell ended.
-
-What passes between a worker and its cell are pickled messages on a socket, as with Celery's pool processes.
-The worker sends a :class:`Setup` first, then ``(arguments, alone)`` for each suspect. The cell answers
-``("ready", pid, tasks)`` first, then ``("accepted", pid, time)`` and ``("result", ok, pickled value, stays)``
-for each suspect.
-"""
+"""One trial: what the sandbox asks of its worker, time limits, and how a cell ended."""
 
 from __future__ import annotations
 
-import pickle
 import signal
-import socket
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,74 +16,40 @@ from celery_poison import causes
 from celery_poison.causes import Evidence
 from celery_poison.requests import TaskDied, TrialSpoilt
 
-_LENGTH = struct.Struct("!Q")
+#: Makes a forked process ready for one run of a task, given its app, the name of the task, the descriptor of
+#: its worker's lease, and whether the app was loaded anew for it.
+Prepare = Callable[[Celery, str, int, bool], object]
 
 
-class Prepared(NamedTuple):
-    """A process that is ready to run suspects.
-
-    Attributes:
-        run: takes the arguments of one start and what it says about what runs beside it; returns what a
-            pool process would return.
-        tasks: names of those that it knows.
-    """
-
-    run: Callable[[tuple[Any, ...], int], Any]
-    tasks: tuple[str, ...]
-
-
-#: Makes the fresh process ready for the app's tasks, given the descriptor of the worker's lease.
-Prepare = Callable[[Celery, int], Prepared]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where an app comes from.
+class Job(NamedTuple):
+    """What a cell does.
 
     Attributes:
-        name: what ``celery -A`` takes, or empty.
-        script: path of the script that makes the app, if it is in no module.
-        attribute: its name in that script.
+        prepare: comes first.
+        task: name of the task.
+        target, arguments: what a pool process would call.
     """
 
-    name: str = ""
-    script: str = ""
-    attribute: str = ""
-
-
-class Setup(NamedTuple):
-    """How a fresh process becomes a cell.
-
-    Attributes:
-        origin: the app.
-        prepare: makes it ready to run that app's tasks.
-        patched_for: the pool for whose greenlets the worker is patched; empty: it is not.
-    """
-
-    origin: Origin
     prepare: Prepare
-    patched_for: str = ""
+    task: str
+    target: Callable[..., Any]
+    arguments: tuple[Any, ...]
 
 
-def send(sock: socket.socket, message: Any) -> None:
-    """Send one message.
+class Order(NamedTuple):
+    """What a nursery is asked for.
 
-    Raises:
-        OSError: the other side is gone.
-        Exception: whatever the message's parts raise when they are pickled; nothing was sent then.
+    Attributes:
+        slot: the index that a pool process would have.
+        number: of the cell, which is part of its name.
+        limit: bytes of memory that it may have; 0: as much as there is.
+        niceness: by how much it gives way to others.
     """
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    sock.sendall(_LENGTH.pack(len(data)) + data)
 
-
-def receive(sock: socket.socket) -> Any:
-    """Return the next message.
-
-    Raises:
-        EOFError, OSError: the other side is gone.
-    """
-    (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size))
-    return pickle.loads(_exactly(sock, length))
+    slot: int
+    number: int
+    limit: int
+    niceness: int
 
 
 def info_of(error: Exception) -> ExceptionInfo:
@@ -101,17 +58,6 @@ def info_of(error: Exception) -> ExceptionInfo:
         raise error
     except Exception:
         return ExceptionInfo()
-
-
-def _exactly(sock: socket.socket, count: int) -> bytes:
-    parts = []
-    while count:
-        part = sock.recv(min(count, 1 << 20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 _NEVER = float("inf")
@@ -148,7 +94,8 @@ class Host:
         loop: its event loop: the ``consumer`` and the number (``epoch``) of the present broker connection.
         shutdown: ``is_begun`` once the worker is to end, and begins nothing more.
         complain: logs an error that no message suffers from, once.
-        prepare: returns what makes a fresh process one that runs tasks for this worker.
+        prepare: returns what makes a forked process one that runs a task for this worker, given what its
+            start says about what runs beside it.
         explain: returns what is known about the death of a cell, and keeps it for whoever asks for its pid.
         lease: descriptor of the memory in which the worker keeps its lease.
     """
@@ -158,7 +105,7 @@ class Host:
     loop: Any
     shutdown: Any
     complain: Callable[[Exception], object]
-    prepare: Callable[[], Prepare]
+    prepare: Callable[[int], Prepare]
     explain: Callable[[int, Death], Evidence]
     lease: int
 
@@ -169,13 +116,19 @@ class Trial:
 
     Attributes:
         request: as Celery makes it, of a guarded task.
+        target, arguments: what a pool process would call.
         soft, hard: time limits, in seconds.
         begun: whether the cell has begun with it.
         overdue: its hard limit is over.
         terminated_by: the signal by which somebody wants it to end; 0: nobody does.
+        is_pressed: it is to end since memory is short.
+        was_pressed: it was ended for that before, and is tried alone.
+        tries: how often a cell was asked for.
+        taken: the bytes that its cell did not share.
     """
 
     request: Any
+    target: Callable[..., Any]
     arguments: tuple[Any, ...]
     accepted: Callable[[int, float], Any]
     timed_out: Callable[[bool, float], Any]
@@ -186,6 +139,10 @@ class Trial:
     begun: bool = False
     overdue: bool = False
     terminated_by: int = 0
+    is_pressed: bool = False
+    was_pressed: bool = False
+    tries: int = 0
+    taken: int = 0
     _soft_at: float = _NEVER
     _hard_at: float = _NEVER
 
@@ -220,11 +177,13 @@ class Death:
     Attributes:
         status: exit code, negative for a signal; None when its watcher ended first.
         peak: the most memory it had, in bytes; 0 if that is not known.
+        taken: what of that it did not share with its nursery.
         why: ``oom`` if it used too much memory; ``pressed`` if it was killed because others did.
     """
 
     status: int | None
     peak: int = 0
+    taken: int = 0
     why: str = ""
 
     @property

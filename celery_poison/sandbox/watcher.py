@@ -1,38 +1,33 @@
-"""The process between a worker and its cell; it has nothing but the standard library and ``procfs``.
+"""The process between the nursery and a cell; it needs nothing but the standard library and ``procfs``.
 
 A poison may kill its parent, or its whole process group: that is this process, never the worker. It tells
 the worker how the cell died, lets no suspect take the container's memory, and ends the cell when the worker
-ends. It is started for every cell, so it is to start fast: ``process.py`` runs it in a package
-whose ``__init__``, and so Celery, is left out.
-
-Arguments: the worker's process id, the descriptors of the control socket and of those that the cell inherits
-(joined by commas), the cell's memory limit in bytes (0: none), then the command of the cell.
+ends. It is forked for one cell.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
 import resource
 import select
 import signal
-import socket
-import subprocess
-import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Any
 
 from celery_poison import procfs
 from celery_poison.procfs import MemoryGroup
 
-#: Seconds between two looks at the cell's memory, and for how long what the kernel did counts as recent.
-LOOK, RECENT = 0.05, 1.0
+#: The longest pause between two looks at the cell's memory, and for how long what the kernel did counts as
+#: recent, in seconds.
+LOOK, RECENT = 1.0, 1.0
 #: The shortest pause between two looks, and the bytes that a process may take in a second: where little is
 #: left, there is a look before it can be gone.
-SHORTEST, SPEED = 0.002, 4 << 30
+SHORTEST, SPEED = 0.002, 8 << 30
 #: A suspect that has taken so many times what is left for it, and so many bytes, gets no more than that.
 NEAR, FLOOR = 3, 100 << 20
 #: How a process ends that gets no memory, if it does not raise MemoryError.
@@ -40,86 +35,129 @@ _WITHOUT_MEMORY = (-signal.SIGKILL, -signal.SIGABRT, -signal.SIGSEGV)
 
 #: Seconds for which it outlives a cell that was killed, at most.
 STAY = 2.0
+#: Seconds between two looks where the kernel does not tell of the end of a process.
+UNTOLD = 0.05
 
-_PR_SET_PDEATHSIG = 1
+#: Names of processes.
+NURSERY, WATCHER = "poison-nursery", "poison-watcher"
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
-def main() -> None:
-    worker, control = int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
-    inherited = [int(fd) for fd in sys.argv[3].split(",")]
-    limit, command = int(sys.argv[4]), sys.argv[5:]
-    # The worker decides when this process ends, also when its whole service is told to.
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, lambda *_: None)
-    group = MemoryGroup()
-    watcher = os.getpid()
-    cell = subprocess.Popen(
-        command,
-        start_new_session=True,
-        pass_fds=inherited,
-        preexec_fn=lambda: _make_first_choice(watcher),
-        stdin=subprocess.DEVNULL,
-    )
-    for fd in inherited:
-        os.close(fd)
-    _tell(control, pid=cell.pid)
-    memory = Memory(cell.pid, limit, group)
-    why = _watch(control, worker, cell, memory)
-    # Whatever the cell has started goes with it.
-    with contextlib.suppress(OSError):
-        os.killpg(cell.pid, signal.SIGKILL)
-    peak = max(memory.peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)
+def watch(control: Any, worker: int, limit: int, niceness: int, fork: Callable[[], int]) -> bool:
+    """Fork a cell and watch it to its end.
+
+    Args:
+        control: socket to the worker.
+        worker: descriptor that becomes readable at the end of the worker.
+        limit: bytes of memory that the cell may have; 0: as much as there is.
+        niceness: of the cell.
+        fork: as ``os.fork``; each side keeps what it needs.
+
+    Returns:
+        Whether this is the cell now. In the watcher it returns once the cell has ended.
+    """
+    os.setsid()
+    name(WATCHER)
+    group, watcher = MemoryGroup(), os.getpid()
+    pid = fork()
+    if not pid:
+        _make_first_choice(watcher, niceness)
+        return True
+    memory = Memory(pid, limit, group)
+    _tell(control, pid=pid, watcher=watcher)
+    why = _Watch(control, worker, pid, memory).to_the_end()
+    _, status, usage = os.wait4(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code:  # what it has started goes with it
+        with suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+    memory.peak = max(memory.peak, usage.ru_maxrss * 1024)
     why = why or why_of(
-        cell.returncode,
+        code,
         is_confined=memory.is_confined,
         has_killed=group.has_killed(),
-        is_filled=group.is_filled_by(peak),
+        is_filled=group.is_filled_by(memory.taken),
     )
-    _tell(control, status=cell.returncode, peak=peak, why="" if why == "ordered" else why)
-    if not why and cell.returncode == -signal.SIGKILL:
+    _tell(control, status=code, peak=memory.peak, taken=memory.taken, why="" if why == "ordered" else why)
+    if not why and code == -signal.SIGKILL:
         # The worker looks whether this process was killed too; it closes the socket when it has seen enough.
         select.select([control], [], [], STAY)
+    return False
 
 
-def _make_first_choice(watcher: int) -> None:
+def end_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends, which may have happened by now."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != watcher:
+    if os.getppid() != parent:
         os._exit(1)
-    with contextlib.suppress(OSError):
-        os.nice(5)
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
 
 
-def _tell(control: socket.socket, **facts: object) -> None:
-    with contextlib.suppress(OSError):
-        control.sendall(json.dumps(facts).encode() + b"\n")
+def name(name: str) -> None:
+    """Name this process for ``ps -o comm``."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
-def _watch(control: socket.socket, worker: int, cell: subprocess.Popen[bytes], memory: Memory) -> str:
-    """Return why the cell was stopped.
+def _make_first_choice(watcher: int, niceness: int) -> None:
+    """Give way to all others, and be the first that the kernel ends for want of memory."""
+    os.setsid()
+    end_with_parent(watcher)
+    with suppress(OSError):
+        os.nice(niceness)
+    for path, value in (("oom_score_adj", 1000), ("autogroup", niceness)):
+        with suppress(OSError), open(f"/proc/self/{path}", "w") as file:
+            file.write(str(value))
 
-    ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
-    """
-    why = ""
-    watched: list[Any] = [control, *_ends_of(cell.pid)]
-    while True:
-        ready, _, _ = select.select(watched, [], [], memory.pause)
-        orders = _next_orders(control) if control in ready else None
-        if orders == b"":
-            watched.remove(control)
-        if os.getppid() != worker or orders == b"" or b"k" in (orders or b""):
-            why = why or "ordered"
-            cell.kill()
-        if cell.poll() is not None:
-            return why
-        if orders and b"b" in orders:
-            memory.begin()
-        if orders and b"s" in orders:
-            cell.send_signal(signal.SIGUSR1)
-        if memory.look() is Step.STOP and not why:
-            why = "oom"
-            cell.kill()
+
+def _tell(control: Any, **facts: object) -> None:
+    with suppress(OSError):
+        control.send(json.dumps(facts).encode())
+
+
+class _Watch:
+    """Carries out what the worker orders, until the cell has ended."""
+
+    def __init__(self, control: Any, worker: int, pid: int, memory: Memory) -> None:
+        self._control, self._worker, self._pid, self._memory = control, worker, pid, memory
+        self._why = ""
+
+    def to_the_end(self) -> str:
+        """Return why the cell was stopped.
+
+        ``ordered`` by its worker, or because that has ended; ``oom``; '' for a death of its own.
+        """
+        ends = _ends_of(self._pid)
+        watched = [self._control, self._worker, *ends]
+        while True:
+            ready, _, _ = select.select(watched, [], [], self._memory.pause if ends else UNTOLD)
+            if self._control in ready:
+                self._obey(watched)
+            if self._worker in ready:
+                watched.remove(self._worker)
+                self._kill("ordered")
+            if _has_ended(self._pid):
+                return self._why
+            if self._memory.look() is Step.STOP:
+                self._kill("oom")
+
+    def _obey(self, watched: list[Any]) -> None:
+        orders = _next_orders(self._control)
+        if not orders:
+            watched.remove(self._control)
+        if not orders or b"k" in orders:
+            self._kill("ordered")
+        if b"b" in orders:
+            self._memory.begin()
+        if b"s" in orders:
+            os.kill(self._pid, signal.SIGUSR1)
+
+    def _kill(self, why: str) -> None:
+        self._why = self._why or why
+        os.kill(self._pid, signal.SIGKILL)  # it is not waited for yet: nobody else can have its number
+
+
+def _has_ended(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 class Step(Enum):
@@ -140,9 +178,16 @@ class Memory:
     def __init__(self, pid: int, limit: int, group: MemoryGroup) -> None:
         self._pid, self._limit, self._group = pid, limit, group
         self._can_confine = group.limit() is not None
+        #: What it shares with the nursery; and what it held when its trial began.
+        self._shared = procfs.resident(pid)
         self._before: int | None = None
         self._forgets_at = time.monotonic() + RECENT
-        self.peak, self.pause, self.is_confined = 0, LOOK, False
+        self.peak, self.pause, self.is_confined = 0, SHORTEST, False
+
+    @property
+    def taken(self) -> int:
+        """The most that it has held beside what it shares with the nursery, in bytes."""
+        return max(0, self.peak - self._shared)
 
     def begin(self) -> None:
         """Take what it takes from now on for the suspect's."""
@@ -155,11 +200,12 @@ class Memory:
             self._forgets_at = time.monotonic() + RECENT
         used, room = procfs.resident(self._pid), self._group.room()
         self.peak = max(self.peak, used)
-        self.pause = min(LOOK, max(SHORTEST, room / SPEED))
+        left = min(room, self._limit - used) if self._limit else room
+        self.pause = min(LOOK, max(SHORTEST, left / SPEED))
         step = step_of(
             taken=0 if self._before is None else used - self._before,
             room=room,
-            is_filled=self._group.is_filled_by(used),
+            is_filled=self._group.is_filled_by(used - self._shared),
             is_over=0 < self._limit < used,
             can_confine=self._can_confine and not self.is_confined,
         )
@@ -169,7 +215,7 @@ class Memory:
 
     def _confine(self, room: int) -> None:
         """Let the kernel refuse the cell more than what is left, however fast it takes it."""
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with suppress(OSError, ValueError, AttributeError):
             soft, hard = resource.prlimit(self._pid, resource.RLIMIT_DATA)
             most = procfs.data(self._pid) + room
             if soft == resource.RLIM_INFINITY or most < soft:
@@ -213,13 +259,13 @@ def why_of(status: int, *, is_confined: bool, has_killed: bool, is_filled: bool)
 
 def _ends_of(pid: int) -> list[int]:
     """Return a descriptor that becomes readable at the end of a process, where the kernel has such."""
-    with contextlib.suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError):
         return [os.pidfd_open(pid)]
     return []
 
 
-def _next_orders(control: socket.socket) -> bytes:
+def _next_orders(control: Any) -> bytes:
     """Return k (kill the cell), s (interrupt it), b (a trial begins); nothing when there will be no more."""
-    with contextlib.suppress(OSError):
-        return control.recv(64)
+    with suppress(OSError):
+        return bytes(control.recv(64))
     return b""

@@ -67,6 +67,6 @@ def kill_group() -> None:
 
 
 def kill_main() -> None:
-    """Kill the worker's main process by its id, and wait for what comes of it."""
-    os.kill(_main_pid, signal.SIGKILL)
+    """Kill the worker's main process, or the watcher that stands in for it; wait for what comes of it."""
+    os.kill(os.getpid() if os.getpid() == _main_pid else os.getppid(), signal.SIGKILL)
     time.sleep(FOREVER)

@@ -184,8 +184,11 @@ class Worker(Running):
         return int(self._started().pid)
 
     def child_pids(self) -> list[int]:
-        """The children of the main process: the pool's, under prefork."""
-        return procfs.children_of(self.main_pid) if self._process is not None else []
+        """The children of the main process in its session: the pool's, under prefork."""
+        if self._process is None:
+            return []
+        those = set(procfs.members_of_session(self.main_pid))
+        return [pid for pid in procfs.children_of(self.main_pid) if pid in those]
 
     def session_pids(self) -> list[int]:
         """Main process, children and theirs, unless they started a session of their own."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +17,9 @@ from celery.worker import state
 from celery_poison import hooks
 from celery_poison import inspecting as inspecting  # registers what `celery inspect` may ask
 from celery_poison.errors import ConfigurationError, PoisonError
+from celery_poison.forking import real_thread_starter
 from celery_poison.plugin import plugin_of
+from celery_poison.sandbox.nursery import Nursery, unshareable
 from celery_poison.sandbox.trial import PoolFacts
 from celery_poison.worker.body import surround
 from celery_poison.worker.combining import combine
@@ -34,12 +38,16 @@ class LifeStep(bootsteps.StartStopStep):
     def __init__(self, worker: Any, **kwargs: Any) -> None:
         super().__init__(worker, **kwargs)
         pool, worker.poison = _facts_of(worker), None
+        nursery: Nursery | str = ""
         try:
             _check_hooks()
             _check_start_method(worker, pool)
             surround(worker.app)
-            ours = worker.poison = self._worker = Worker(worker.app, worker.hostname, pool)
+            nursery = _open_nursery(worker.app, pool)
+            ours = worker.poison = self._worker = Worker(worker.app, worker.hostname, pool, nursery)
         except PoisonError as error:
+            if isinstance(nursery, Nursery):
+                nursery.end()
             if not goes_without(worker, error):
                 sys.exit(f"celery_poison: {error}")
             self.enabled = False
@@ -72,6 +80,26 @@ class LifeStep(bootsteps.StartStopStep):
 
 #: What the log was told of already.
 _warned: set[hooks.Misfit] = set()
+
+
+def _open_nursery(app: Any, pool: PoolFacts) -> Nursery | str:
+    """Fork the nursery of this worker, before it has threads and connections; or say why it has none."""
+    settings = plugin_of(app).settings
+    if settings.trial != "cell" or settings.observe_only:
+        return "there are no trials in cells"
+    if sys.platform != "linux":
+        return "this is not Linux"
+    if pool.is_custom:
+        return "this pool is not one of Celery's own"
+    if _thread.get_native_id() != os.getpid():
+        return "this worker is a thread of another program"
+    try:
+        if not pool.contained or not (has := unshareable()):
+            return Nursery.forked(app)
+        logger.warning("celery_poison: cells load the app anew: this worker has %s before any task", has)
+        return Nursery.loaded(app, pool.name if real_thread_starter() is not None else "")
+    except Exception as error:  # tasks run without it
+        return f"no process can be forked: {error!r}"
 
 
 def _check_hooks() -> None:

@@ -2,7 +2,7 @@
 
 :func:`run_guarded` stands where Celery's own tracer stands as the pool's target. It covers the decoding
 of the body, the user's ``task_prerun`` receivers, the task itself and everything that follows it. A cell is
-set up here like a pool process (:func:`prepare`); ``sandbox.child`` is handed that.
+set up here like a pool process (:func:`prepare`); ``sandbox.cell`` is handed that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery import Celery, signals
@@ -30,8 +30,8 @@ from celery_poison.headers import FAILURES, mid_of
 from celery_poison.ledger.writer import Writer
 from celery_poison.model import Ended, Start
 from celery_poison.plugin import Plugin, plugin_of
+from celery_poison.policy import Overrides
 from celery_poison.requests import MemoryExhausted, NeverBegan, StaleCompletion, TaskDied, read_end
-from celery_poison.sandbox.trial import Prepared
 from celery_poison.task import attempts
 from celery_poison.worker import crash_reports
 from celery_poison.worker.body import surround
@@ -336,49 +336,69 @@ def run_plain(*arguments: Any) -> Any:
 #: Seconds for which the first sign of life is waited for, where it needs threads of its own.
 FIRST_BEAT = 1.0
 
+#: Whether this process is a cell.
+is_cell = False
 
-def prepare(
-    worker: str, ledger: tuple[str, str], secret: bytes, reports: str, app: Celery, lease: int
-) -> Prepared:
-    """Make this fresh process one that runs the tasks of ``app``.
 
-    Args:
-        worker: the incarnation for which it runs them.
-        ledger: URL and namespace of that worker's ledger; the app must say the same here.
+class Seed(NamedTuple):
+    """What a cell has from its worker that its nursery did not have.
+
+    Attributes:
+        worker: the incarnation for which it runs a task.
+        ledger: URL and namespace of that worker's ledger; an app that is loaded anew must say the same.
+        overrides: of policies, at run time.
         secret: the ledger's key of fingerprints.
         reports: directory in which a process leaves its crash report; empty for none.
+        alone: what its start says about what runs beside it.
+    """
+
+    worker: str
+    ledger: tuple[str, str]
+    overrides: Overrides
+    secret: bytes
+    reports: str
+    alone: int
+
+
+def prepare(seed: Seed, app: Celery, task: str, lease: int, is_fresh: bool) -> None:
+    """Make this forked process one that runs a task of ``app``, as a process of the pool.
+
+    Args:
         lease: descriptor of the memory in which the worker keeps its lease.
+        is_fresh: the app was loaded anew: what its worker was told once is told here.
 
     Raises:
-        ConfigurationError: the app, loaded here, has another ledger than in its worker.
+        ConfigurationError: the app, loaded anew, has another ledger than in its worker, or not this task.
     """
     from celery.concurrency.prefork import process_initializer  # not in other pools' workers: hooks.py
 
+    global is_cell
+    is_cell = True
     plugin = plugin_of(app)
-    if (plugin.ledger_url, plugin.settings.namespace) != ledger:
+    plugin.policy_overrides = seed.overrides
+    node, _, _ = seed.worker.rpartition("/")
+    if is_fresh:
+        _be_told(plugin, seed, task, node)
+    process_initializer(app, node)
+    if seed.reports:
+        crash_reports.begin_report(seed.reports, notes_signals=False)
+    recorder = _open_recorder(plugin, seed.worker, node, lease)
+    recorder.secret, recorder.alone = seed.secret, seed.alone
+
+
+def _be_told(plugin: Plugin, seed: Seed, task: str, node: str) -> None:
+    app = plugin.app
+    if (plugin.ledger_url, plugin.settings.namespace) != seed.ledger or task not in plugin.policies:
         raise ConfigurationError(
-            "the app has another ledger when it is loaded anew than in its worker: is it configured where"
-            " only the worker runs?"
+            f"the app has another ledger, or no guarded task {task}, when it is loaded anew: is it configured"
+            " where only the worker runs?"
         )
-    node = worker.rpartition("/")[0]
-    # What a pool process inherits: users and the Django fixup set things up then.
-    stand_in: Any = type("Worker", (), {"app": app, "hostname": node})()
+    stand_in: Any = type("Worker", (), {"app": app, "hostname": node, "pool_cls": "threads"})()
     app.loader.init_worker()
     signals.celeryd_init.send(sender=node, instance=stand_in, conf=app.conf, options={})
     signals.worker_init.send(sender=stand_in)
     surround(app)
-    process_initializer(app, node)
     setup_worker_optimizations(app, node)
-    if reports:
-        crash_reports.begin_report(reports, notes_signals=False)
-    recorder = _open_recorder(plugin, worker, node, lease)
-    recorder.secret = secret
-
-    def run(arguments: tuple[Any, ...], alone: int) -> Any:
-        recorder.alone = alone
-        return run_fast(*arguments)
-
-    return Prepared(run, tuple(plugin.policies))
 
 
 def _open_recorder(plugin: Plugin, worker: str, node: str, lease: int) -> Recorder:

@@ -23,6 +23,7 @@ from celery_poison.ledger.writer import Writer
 from celery_poison.plugin import plugin_of
 from celery_poison.producer.relay import Relay
 from celery_poison.quarantine.error_transactions import ErrorTransactions, for_failed_sends
+from celery_poison.sandbox.nursery import Nursery
 from celery_poison.sandbox.pool import Cells
 from celery_poison.sandbox.trial import Host, PoolFacts, Prepare
 from celery_poison.worker import child, crash_reports
@@ -56,6 +57,9 @@ PAUSE = 0.25
 class Worker:
     """The parts of one worker. The bootsteps start and stop them.
 
+    Args:
+        nursery: forks its cells; or why there is none.
+
     Raises:
         ConfigurationError: a setting is wrong, Redis is too old, may evict keys at will or cannot
             promise what ``poison_durability`` asks for, or the ledger belongs to another app.
@@ -64,7 +68,7 @@ class Worker:
 
     _is_on_rounds = False
 
-    def __init__(self, app: Celery, hostname: str, pool: PoolFacts) -> None:
+    def __init__(self, app: Celery, hostname: str, pool: PoolFacts, nursery: Nursery | str) -> None:
         self._app = app
         self._plugin = plugin_of(app)
         self._settings = self._plugin.settings
@@ -92,7 +96,7 @@ class Worker:
             *(app, pool, self.loop, self.shutdown, self.complain),
             *(self._prepare_cell, self.exits.of_cell, self._lease.fd),
         )
-        self.cells = Cells(host, self._settings)
+        self.cells = Cells(host, self._settings, nursery)
         self._make_heartbeat()
         self._configure_processes()
         try:
@@ -208,10 +212,11 @@ class Worker:
             request.message, request.type, policy, ask=False
         )
 
-    def _prepare_cell(self) -> Prepare:
+    def _prepare_cell(self, alone: int) -> Prepare:
         ledger = self._plugin.ledger_url, self._settings.namespace
         reports = self._crash_reports.path if self._crash_reports else ""
-        return partial(child.prepare, self._me.worker, ledger, self._recorder.secret, reports)
+        own = self._plugin.policy_overrides, self._recorder.secret, reports, alone
+        return partial(child.prepare, child.Seed(self._me.worker, ledger, *own))
 
     def _make_heartbeat(self) -> None:
         settings = self._settings
@@ -322,8 +327,9 @@ class Worker:
             self._renewal.begin()
 
     def child_begins(self, **_: Any) -> None:
-        """Set up a process of the pool, in that process."""
-        if os.getpid() == self._me.pid:  # so says solo, too, of another worker in this process
+        """Set up a process of the pool, in that process; a cell has its own way."""
+        # So says solo, too, of another worker in this process.
+        if child.is_cell or os.getpid() == self._me.pid:
             return
         if self._crash_reports is not None:
             crash_reports.begin_report(self._crash_reports.path)

@@ -24,7 +24,7 @@ _main_pid = os.getpid()
 
 @signals.worker_init.connect
 def _remember_main_process(**_: Any) -> None:
-    """Pool children inherit it by the fork; in threads and solo it is the process itself."""
+    """Pool children and cells inherit it by the fork; in threads and solo it is the process itself."""
     global _main_pid
     _main_pid = os.getpid()
 
@@ -64,7 +64,8 @@ def kill_group() -> None:
 
 
 def kill_main() -> None:
-    os.kill(_main_pid, signal.SIGKILL)
+    """Kill the main process; in a cell its watcher, which stands in for it."""
+    os.kill(os.getpid() if os.getpid() == _main_pid else os.getppid(), signal.SIGKILL)
     time.sleep(600)  # under prefork we outlive it for a moment, and must not return in it
 
 

@@ -5,31 +5,56 @@ from __future__ import annotations
 import mmap
 import os
 import signal
+import socket
+import sys
 import threading
 import time
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
+from billiard import current_process
 from celery import Celery, signals
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_poison import guarded
+from celery_poison import guarded, procfs
+from celery_poison.sandbox.watcher import WATCHER
 from tests.apps.factory import build_app
 from tests.apps.marks import Marks, marks
 
-#: Where this is set, the app cannot be loaded by another process than the worker's first one.
-LOADS_ONCE = "POISON_TEST_LOADS_ONCE"
-#: Where this is set, a process takes so many seconds to load the app.
-SLOW_TO_LOAD = "POISON_TEST_SLOW_TO_LOAD"
+#: Where this is set, a forked process takes so many seconds until it is ready.
+SLOW_TO_BEGIN = "POISON_TEST_SLOW_TO_BEGIN"
+
+
+#: When a process that loads the app opens a connection: at its ``import``, or at ``worker_init``.
+OPENS = "POISON_TEST_OPENS"
+opened: list[Any] = []
+
+
+def _open(when: str) -> None:
+    if os.environ.get(OPENS) == when:
+        opened.append(socket.create_connection(urlsplit(os.environ["MARKS_URL"]).netloc.split(":")))
 
 
 #: What a receiver of worker_init has left in this process; a pool process inherits it by the fork.
-prepared: list[str] = []
+prepared: list[Any] = []
+
+
+@signals.worker_process_init.connect
+def _begin(**_: Any) -> None:
+    here().leave("loaded", str(os.getpid()), "process_init")
+    time.sleep(float(os.environ.get(SLOW_TO_BEGIN, 0)))
 
 
 @signals.worker_init.connect
 def _prepare(sender: Any, **_: Any) -> None:
-    prepared.append(sender.hostname)
+    prepared.append([sender.hostname, os.getpid()])
+    _open("worker_init")
+
+
+@signals.worker_process_shutdown.connect
+def _end(**_: Any) -> None:
+    here().leave("loaded", str(os.getpid()), "process_shutdown")
 
 
 def here() -> Marks:
@@ -38,8 +63,7 @@ def here() -> Marks:
 
 def _in_cell() -> bool:
     """Whether this process's parent is a watcher: nothing else may be harmed by a test."""
-    with open(f"/proc/{os.getppid()}/cmdline") as file:
-        return "sandbox.watcher" in file.read()
+    return procfs.name(os.getppid()) == WATCHER
 
 
 def _die(what: str) -> None:  # noqa: C901 - a list of ways to die, not a decision
@@ -133,6 +157,9 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
             "on_trial": self.request.poison.on_trial,
             "prepared": prepared,
             "may_set_signals": _may_set_signals(),
+            "argv": sys.argv,
+            "process": current_process().name,
+            "index": getattr(current_process(), "index", -1),
         }
 
     @guarded
@@ -187,10 +214,6 @@ def register(app: Celery) -> Celery:  # noqa: C901 - a list of tasks, not a deci
 
 
 def build(environ: Any, *, current: bool = False) -> Celery:
-    time.sleep(float(environ.get(SLOW_TO_LOAD, 0)))
-    if environ.get(LOADS_ONCE):
-        seen = here()
-        seen.leave("loaded", str(os.getpid()), "start")
-        if len(seen.all("loaded")) > 1:
-            raise RuntimeError("this app can be loaded once only")
+    if current:
+        _open("import")
     return register(build_app(environ, current=current))

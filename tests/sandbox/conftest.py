@@ -15,6 +15,7 @@ from celery.result import AsyncResult
 from celery_poison import procfs
 from celery_poison.model import Start
 from celery_poison.plugin import marking, plugin_of
+from celery_poison.sandbox.watcher import NURSERY, WATCHER
 from celery_poison.testing import Worker
 from tests.apps.harness import Fleet
 from tests.sandbox.apps import build
@@ -80,12 +81,10 @@ class Court(Fleet):
         return [s for _, s, _ in self.quarantine.queries.running() if s.alone and s.phase == "R"]
 
     def watchers(self) -> list[int]:
-        found = []
-        for pid in self.survivors():
-            command = procfs.command(pid)
-            if any(b"sandbox.watcher" in word for word in command):
-                found.append(pid)
-        return found
+        return [pid for pid in self.survivors() if procfs.name(pid) == WATCHER]
+
+    def nurseries(self) -> list[int]:
+        return [pid for pid in self.survivors() if procfs.name(pid) == NURSERY]
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ app = build(os.environ, current=True)
 @guarded
 @app.task(bind=True)
 def of_script(self: Any) -> tuple[str, bool]:
-    with open(f"/proc/{os.getppid()}/cmdline") as file:
-        return self.name, "sandbox.watcher" in file.read()
+    with open(f"/proc/{os.getppid()}/comm") as file:
+        return self.name, file.read().strip() == "poison-watcher"
 
 
 if __name__ == "__main__":

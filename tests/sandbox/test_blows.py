@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,11 +16,13 @@ from celery.exceptions import TimeLimitExceeded
 
 from celery_poison import procfs
 from celery_poison.chaos.surroundings import TcpProxy
-from celery_poison.sandbox.pool import MOMENT, OUTLIVE
+from celery_poison.sandbox.nursery import pair
+from celery_poison.sandbox.running import MOMENT, OUTLIVE
+from celery_poison.sandbox.watcher import watch
 from celery_poison.testing import RedisServer, wait_until
 from tests import PATIENCE, sampled
 from tests.failover.crew import frozen
-from tests.sandbox.apps import SLOW_TO_LOAD
+from tests.sandbox.apps import SLOW_TO_BEGIN
 from tests.sandbox.conftest import Court
 
 #: As tests/apps/factory.py sets it.
@@ -65,29 +65,30 @@ def test_NEW_1_who_kills_a_cell_and_then_its_worker_convicts_nobody(
 
 def test_a_watcher_outlives_a_cell_that_was_killed_until_its_worker_has_looked() -> None:
     """Else its worker takes it for killed too, and waits longer until it believes in the suspect's guilt."""
-    control, watchers = socket.socketpair()
-    inherited, other = socket.socketpair()
-    told = [str(os.getpid()), str(watchers.fileno()), str(inherited.fileno()), "0", "sh", "-c", "kill -9 $$"]
-    call = [sys.executable, "-c", "from celery_poison.sandbox.watcher import main; main()", *told]
-    with control, other, subprocess.Popen(call, pass_fds=(watchers.fileno(), inherited.fileno())) as watcher:
-        watchers.close()
-        inherited.close()
-        with control.makefile("rb") as lines:
-            facts = [json.loads(lines.readline()) for _ in ("pid", "status")]
+    control, watchers = pair()
+    pid = os.fork()
+    if not pid:
+        with closing(control):
+            is_cell = watch(watchers, os.pidfd_open(os.getppid()), 0, 0, os.fork)
+        os.kill(os.getpid(), signal.SIGKILL if is_cell else 0)
+        os._exit(0)
+    watchers.close()
+    with closing(control):
+        facts = [json.loads(control.recv(4096)) for _ in ("pid", "status")]
+        assert facts[0]["watcher"] == pid
         assert facts[1]["status"] == -signal.SIGKILL
-        with pytest.raises(subprocess.TimeoutExpired):  # the pause is the experiment: it stays
-            watcher.wait(5 * MOMENT)
-        control.close()
-        assert watcher.wait(PATIENCE) == 0
+        time.sleep(5 * MOMENT)  # the pause is the experiment: it stays
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+    assert os.waitpid(pid, 0) == (pid, 0)
 
 
 @pytest.mark.parametrize("victim", ["watcher", pytest.param("cell", marks=matrix)])
 def test_a_cell_that_is_killed_while_it_opens_is_opened_again(court: Court, victim: str) -> None:
-    with court.worker(pool="threads", env={SLOW_TO_LOAD: "1"}) as worker:
+    with court.worker(pool="threads", env={SLOW_TO_BEGIN: "1"}) as worker:
         suspect = court.suspect("trial.tells")
         court.await_that(court.watchers, "a watcher")
         (watcher,) = court.watchers()
-        court.await_that(lambda: procfs.children_of(watcher), "a cell that loads")
+        court.await_that(lambda: procfs.children_of(watcher), "a cell that is set up")
         (cell,) = procfs.children_of(watcher)
         os.kill(watcher if victim == "watcher" else cell, signal.SIGKILL)
         told = suspect.get(timeout=PATIENCE)
@@ -95,17 +96,6 @@ def test_a_cell_that_is_killed_while_it_opens_is_opened_again(court: Court, vict
         court.await_acquittal()
         assert "cannot be tried in cells" not in worker.log_text()
     assert len(court.events("crashed")) == 1, "the one by which it became a suspect"
-
-
-@matrix
-def test_a_cell_that_is_killed_while_it_is_idle_is_opened_again(court: Court) -> None:
-    with court.worker(pool="threads"):
-        first = court.suspect("trial.tells").get(timeout=PATIENCE)["pid"]
-        os.kill(first, signal.SIGKILL)
-        told = court.suspect("trial.tells").get(timeout=PATIENCE)
-        assert told["in_cell"] and told["pid"] != first
-        court.await_acquittal()
-    assert len(court.events("crashed")) == 2, "those by which the two became suspects"
 
 
 @matrix

@@ -1,73 +1,68 @@
-"""The cell has the user's app, however the worker came by it; if it cannot have it, the pool serves."""
+"""A cell has the user's app as its worker has it, however that came by it; else the pool serves."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from celery import Celery
 
-from celery_poison.sandbox.child import origin_of
-from celery_poison.sandbox.trial import Origin
 from celery_poison.testing import wait_until
 from tests import PATIENCE, sampled
 from tests.apps.harness import ROOT
-from tests.sandbox.apps import LOADS_ONCE
+from tests.sandbox.apps import OPENS
 from tests.sandbox.conftest import Court
 
 SCRIPT = ROOT / "tests" / "sandbox" / "script.py"
 
 
-@pytest.mark.parametrize(
-    ("argv", "name"),
-    [
-        (["/bin/celery", "-A", "proj", "worker"], "proj"),
-        (["/bin/celery", "--app=proj.celery:app", "worker"], "proj.celery:app"),
-        (["/lib/celery/__main__.py", "-Aproj", "worker"], "proj"),
-        (["manage.py", "-A", "proj"], ""),
-    ],
-)
-def test_the_command_line_names_the_app(monkeypatch: Any, argv: list[str], name: str) -> None:
-    monkeypatch.setattr(sys, "argv", argv)
-    monkeypatch.delenv("APP", raising=False)
-    named = origin_of(Celery("z", set_as_current=False))
-    assert (named.name if named else "") == name
-
-
-def test_an_app_in_a_module_is_found_by_its_name(monkeypatch: Any) -> None:
-    monkeypatch.setattr(sys, "argv", ["pytest"])
-    app = Celery("x", set_as_current=False)
-    monkeypatch.setattr("tests.sandbox.apps.application", app, raising=False)
-    assert origin_of(app) == Origin(name="tests.sandbox.apps:application")
-    assert origin_of(Celery("y", set_as_current=False)) is None
-
-
-@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
-def test_what_is_set_up_when_a_worker_begins_is_there_in_a_cell_too(court: Court, pool: str) -> None:
+@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads", "gevent", "eventlet", "solo"]))
+def test_NEW_1_a_cell_has_what_a_process_of_the_pool_has(court: Court, pool: str) -> None:
+    """The command line, a name and an index, and what was prepared once, with its worker."""
     with court.worker(pool=pool) as worker:
         in_cell = court.suspect("trial.tells").get(timeout=PATIENCE)
         in_pool = court.app.tasks["trial.tells"].delay().get(timeout=PATIENCE)
         assert in_cell["in_cell"] and not in_pool["in_cell"]
-        assert in_cell["prepared"] == in_pool["prepared"] == [worker.hostname]
+        assert in_cell["prepared"] == in_pool["prepared"] == [[worker.hostname, worker.main_pid]]
+        assert in_cell["argv"] == in_pool["argv"]
+        assert in_cell["process"].startswith("ForkPoolWorker-") and in_cell["index"] == 0
+        for event in ("process_init", "process_shutdown"):
+            court.await_that(
+                lambda event=event: in_cell["pid"] in {mark.pid for mark in court.marks.all("loaded", event)},
+                f"worker_{event} was sent in the cell",
+            )
 
 
-def _run(court: Court, *command: str) -> Any:
-    import os
-
+def _run(court: Court, *command: str, cwd: Path = ROOT) -> subprocess.Popen[bytes]:
     log = (court.directory / "run.log").open("w")
-    return subprocess.Popen(
-        [sys.executable, *command], cwd=ROOT, env={**os.environ, **court.environ()}, stdout=log, stderr=log
-    )
+    env = {**os.environ, **court.environ(), "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, *command], cwd=cwd, env=env, stdout=log, stderr=log)
+
+
+@contextmanager
+def _running(court: Court, *command: str, cwd: Path = ROOT) -> Iterator[None]:
+    process = _run(court, *command, cwd=cwd)
+    try:
+        # Sent before anybody knows the ledger: its first worker says whose it is.
+        wait_until(lambda: "ready." in _log(court), what=lambda: _log(court))
+        yield
+    finally:
+        process.terminate()
+        process.wait(PATIENCE)
+
+
+def _log(court: Court) -> str:
+    return (court.directory / "run.log").read_text()
 
 
 @pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
-def test_NEW_1_an_app_that_a_script_makes_is_loaded_without_running_it(court: Court, pool: str) -> None:
-    """Its tasks are called as in the script, and its own `worker_main()` is not called."""
-    process = _run(court, str(SCRIPT), "worker", f"--pool={pool}", "-c2", "-l", "INFO")
-    try:
+def test_NEW_1_the_app_of_a_script_is_in_a_cell_as_it_is_in_its_worker(court: Court, pool: str) -> None:
+    with _running(court, str(SCRIPT), "worker", f"--pool={pool}", "-c2", "-l", "INFO"):
 
         @court.app.task(name="fleet.of_script", shared=False)
         def of_script() -> None: ...
@@ -77,9 +72,6 @@ def test_NEW_1_an_app_that_a_script_makes_is_loaded_without_running_it(court: Co
         guarded(of_script)
         assert court.suspect("fleet.of_script").get(timeout=PATIENCE) == ["fleet.of_script", True]
         court.await_acquittal()
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
 
 
 PROJECT = {
@@ -102,47 +94,43 @@ CELERY_POISON_ACTIVATION_INTERVAL = 1.0
     "shop/tasks.py": """
 import os
 from celery import shared_task
-from celery_poison import guarded
+from celery_poison import guarded, procfs
 
 @guarded
 @shared_task
 def where():
-    with open(f"/proc/{os.getppid()}/cmdline") as file:
-        return "sandbox.watcher" in file.read()
+    return procfs.name(os.getppid()) == "poison-watcher"
 """,
 }
 
-
-def _worker_of_project(court: Court, tmp_path: Path, *command: str) -> Any:
-    import os
-
-    for name, text in PROJECT.items():
-        path = tmp_path / "proj" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    log = (court.directory / "run.log").open("w")
-    env = {**os.environ, **court.environ(), "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen([sys.executable, *command], cwd=tmp_path, env=env, stdout=log, stderr=log)
-
-
+WORKS = 'app.Worker(pool="threads", concurrency=2, loglevel="INFO").start()'
 EMBEDDED = """
 import sys; sys.path.insert(0, "")
 from proj.celery import app
-app.Worker(pool="threads", concurrency=2, loglevel="INFO").start()
+"""
+#: A worker that is a thread of another program: no process of it may be forked.
+IN_A_THREAD = f"""{EMBEDDED}
+import threading
+from celery.apps.worker import Worker
+Worker.install_platform_tweaks = lambda self, worker: None
+thread = threading.Thread(target=lambda: {WORKS}, daemon=True)
+thread.start()
+thread.join()
 """
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "in_cell"),
     [
-        ("-m", "celery", "-A", "proj", "worker", "-c2", "-l", "INFO"),
-        ("-m", "celery", "--app=proj.celery:app", "worker", "-P", "solo", "-l", "INFO"),
-        ("-c", EMBEDDED),
+        (("-m", "celery", "-A", "proj", "worker", "-c2", "-l", "INFO"), True),
+        (("-m", "celery", "--app=proj.celery:app", "worker", "-P", "solo", "-l", "INFO"), True),
+        (("-c", EMBEDDED + WORKS), True),
+        (("-c", IN_A_THREAD), False),
     ],
-    ids=["-A", "--app", "embedded"],
+    ids=["-A", "--app", "embedded", "in a thread"],
 )
-def test_NEW_1_a_project_with_lazy_configuration_and_autodiscovery_is_loaded(
-    court: Court, tmp_path: Path, command: tuple[str, ...]
+def test_NEW_1_a_project_with_lazy_configuration_and_autodiscovery_is_in_a_cell(
+    court: Court, tmp_path: Path, command: tuple[str, ...], in_cell: bool
 ) -> None:
     @court.app.task(name="proj.shop.tasks.where", shared=False)
     def where() -> None: ...
@@ -151,28 +139,46 @@ def test_NEW_1_a_project_with_lazy_configuration_and_autodiscovery_is_loaded(
 
     guarded(where)
     court.app.main = "proj"
-    process = _worker_of_project(court, tmp_path, *command)
-    try:
-        # Sent before anybody knows the ledger: its first worker says whose it is.
-        wait_until(lambda: "ready." in _log(court), what=lambda: _log(court))
-        assert court.suspect("proj.shop.tasks.where").get(timeout=PATIENCE) is True, _log(court)
+    for name, text in PROJECT.items():
+        path = tmp_path / "proj" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    with _running(court, *command, cwd=tmp_path):
+        assert court.suspect("proj.shop.tasks.where").get(timeout=PATIENCE) is in_cell, _log(court)
         court.await_acquittal()
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
+        assert _log(court).count("this worker is a thread of another program") == (not in_cell)
 
 
-def _log(court: Court) -> str:
-    return (court.directory / "run.log").read_text()
+@pytest.mark.parametrize(
+    ("pool", "when"),
+    sampled([("threads", "worker_init"), ("threads", "import")], [("gevent", "worker_init")]),
+)
+def test_NEW_1_a_connection_that_was_opened_before_the_first_task_is_in_no_cell(
+    court: Court, pool: str, when: str
+) -> None:
+    """A pool of threads does not fork, and its app need not bear that: it is loaded anew where that helps."""
+    with court.worker(pool=pool, env={OPENS: when}) as worker:
+        told = court.suspect("trial.tells").get(timeout=PATIENCE)
+        assert told["in_cell"] == (when == "worker_init")
+        assert told["argv"] == court.app.tasks["trial.tells"].delay().get(timeout=PATIENCE)["argv"]
+        court.await_acquittal()
+        assert worker.log_text().count("has open connections before any task") == 1
+        assert worker.log_text().count("cannot be tried in cells") == 2 * (when == "import")
 
 
-@pytest.mark.parametrize("pool", sampled(["prefork"], ["threads"]))
-def test_an_app_that_cannot_be_loaded_anew_costs_its_suspects_nothing(court: Court, pool: str) -> None:
-    first, second = (court.suspect("trial.tells", n) for n in range(2))
-    with court.worker(pool=pool, env={LOADS_ONCE: "1"}) as worker:
-        for suspect in (first, second):
-            told = suspect.get(timeout=PATIENCE)
+@pytest.mark.parametrize("pool", sampled(["threads"], ["prefork", "gevent", "eventlet", "solo"]))
+def test_a_nursery_that_ends_costs_its_suspects_nothing(court: Court, pool: str) -> None:
+    """A trial that runs goes on; the next suspects run in the emptied pool."""
+    running = court.suspect("trial.waits")
+    with court.worker(pool=pool) as worker:
+        court.await_start("waits")
+        (nursery,) = court.nurseries()
+        os.kill(nursery, signal.SIGKILL)
+        court.marks.repair()
+        assert running.get(timeout=PATIENCE) == "repaired"
+        for n in range(2):
+            told = court.suspect("trial.tells", n).get(timeout=PATIENCE)
             assert (told["in_cell"], told["on_trial"]) == (False, True)
         court.await_acquittal()
         assert worker.log_text().count("cannot be tried in cells") == 1
-    assert len(court.events("crashed")) == 2, "those by which they became suspects"
+    assert len(court.events("crashed")) == 3, "those by which they became suspects"

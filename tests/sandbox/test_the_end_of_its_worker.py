@@ -121,8 +121,11 @@ def test_NEW_1_whoever_ends_one_idle_worker_after_the_other_is_convicted(court: 
     assert tried == ["w0", f"w{PROOF}"], "the first death, shared, and the last one, which is the proof"
 
 
-def test_NEW_1_a_suspect_that_must_be_alone_does_not_wait_for_all_the_others(court: Court) -> None:
+def test_NEW_1_a_suspect_that_must_be_alone_does_not_wait_for_all_the_others(
+    new_court: Callable[..., Court], redis_url: str
+) -> None:
     """They would keep their worker's pool empty-handed for as long as there are suspects."""
+    court = new_court(redis_url, poison_trial_cells=1)
     alone = court.suspect("trial.waits", 0, doubts=SHARED_DOUBTS - 1)
     with court.worker(pool="threads") as first:
         court.await_start("waits")
@@ -154,10 +157,10 @@ def test_a_suspect_that_must_be_alone_keeps_its_credit_and_others_go_to_other_wo
             court.await_acquittal()
 
 
-def test_nothing_is_left_behind_by_a_worker_whose_cell_is_idle(court: Court) -> None:
+def test_nothing_is_left_behind_by_a_worker_that_had_a_suspect(court: Court) -> None:
     with court.worker() as worker:
         court.suspect("trial.tells").get(timeout=PATIENCE)
-        assert court.watchers()
+        assert court.nurseries()
         worker.send_signal(signal.SIGTERM)
         worker.wait()
     assert not court.survivors()

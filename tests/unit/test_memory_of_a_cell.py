@@ -200,7 +200,7 @@ def test_NEW_2_a_limit_that_cannot_be_set_changes_nothing(memory: Memory, monkey
     assert memory.look() is Step.CONFINE and not memory.is_confined
 
 
-@pytest.mark.parametrize(("left", "most"), [(800, LOOK), (100, 0.025), (1, 0.002), (-5, 0.002)])
+@pytest.mark.parametrize(("left", "most"), [(9000, LOOK), (800, 0.1), (100, 0.0125), (1, 0.002), (-5, 0.002)])
 def test_NEW_2_the_less_is_left_the_more_often_it_is_looked_at(
     memory: Memory, left: int, most: float
 ) -> None:

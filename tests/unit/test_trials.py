@@ -1,10 +1,8 @@
-"""How many cells a worker opens, and what the end of a cell says about the suspect that was in it."""
+"""What the end of a cell says about the suspect that was in it."""
 
 from __future__ import annotations
 
 import pickle
-import selectors
-import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +11,11 @@ from billiard.exceptions import Terminated, TimeLimitExceeded
 
 from celery_poison.causes import NO_EVIDENCE, Evidence
 from celery_poison.requests import TaskDied, TrialSpoilt
-from celery_poison.sandbox.pool import how_many
-from celery_poison.sandbox.process import OpenCell
-from celery_poison.sandbox.trial import Death, Trial, error_of, send
+from celery_poison.sandbox.cell import Box
+from celery_poison.sandbox.nursery import pair
+from celery_poison.sandbox.process import CannotOpen, OpenCell
+from celery_poison.sandbox.running import Trials
+from celery_poison.sandbox.trial import Death, Order, Trial, error_of
 
 KILLED = Death(-9)
 
@@ -23,14 +23,9 @@ KILLED = Death(-9)
 def _trial(hard: float | None = None, soft: float | None = None) -> Trial:
     def silent(*_: Any) -> None: ...
 
-    trial = Trial(SimpleNamespace(), (), silent, silent, silent, silent, soft, hard)  # type: ignore[arg-type]
+    trial = Trial(SimpleNamespace(), silent, (), silent, silent, silent, silent, soft, hard)  # type: ignore[arg-type]
     trial.begin()
     return trial
-
-
-@pytest.mark.parametrize(("slots", "cells"), [(1, 1), (2, 1), (4, 1), (7, 1), (8, 2), (16, 4), (1000, 4)])
-def test_NEW_1_there_is_a_cell_for_four_slots_at_least_one_and_at_most_four(slots: int, cells: int) -> None:
-    assert how_many(slots) == cells
 
 
 def test_NEW_1_who_kills_its_cell_has_died_and_whose_cell_others_ended_has_not() -> None:
@@ -51,18 +46,34 @@ def test_a_limit_and_a_revocation_end_a_trial_as_they_end_a_run_in_the_pool() ->
     assert not revoked.is_over() and isinstance(error_of(revoked, KILLED, NO_EVIDENCE), Terminated)
 
 
-def test_NEW_1_what_a_cell_has_told_before_it_died_is_heard_before_its_death() -> None:
-    """Or who has ended there would be taken for one who has not."""
-    (control, watcher), (data, host) = socket.socketpair(), socket.socketpair()
+def _open(control: Any, data: Any, box: Box) -> OpenCell:
     cell = OpenCell.__new__(OpenCell)
-    vars(cell).update(pid=1, _control=control, _data=host, _death=None, _is_silent=False, _told=b"")
-    cell._selector = selectors.DefaultSelector()
-    for sock in (control, host):
-        cell._selector.register(sock, selectors.EVENT_READ)
-    send(data, ("accepted", 1, 0.0))
-    send(data, ("result", True, pickle.dumps("its end"), True))
-    data.close()
-    watcher.sendall(b'{"status": -9, "peak": 0, "why": ""}\n')
+    vars(cell).update(pid=1, control=control, data=data, death=None, is_silent=False, _watcher=-1, _box=box)
+    for sock in (control, data):
+        sock.setblocking(False)
+    return cell
+
+
+def test_NEW_1_what_a_cell_has_told_before_it_died_is_heard_with_its_death() -> None:
+    """Or who has ended there would be taken for one who has not."""
+    (control, watcher), (data, told) = pair(), pair()
+    cell = _open(control, data, Box.holding((True, "its end")))
+    told.send(pickle.dumps(("accepted", 1, 0.0)))
+    told.send(pickle.dumps(("result",)))
+    told.close()
+    watcher.send(b'{"status": -9, "peak": 0, "taken": 0, "why": ""}')
     watcher.close()
-    heard = [cell.next(1.0) for _ in range(4)]
-    assert heard == [("accepted", 1, 0.0), ("result", True, "its end", True), Death(-9), Death(-9)]
+    assert [*cell.hear()] == [("accepted", 1, 0.0), ("result", True, "its end")]
+    assert cell.death == Death(-9)
+
+
+def test_NEW_9_what_waits_for_the_nursery_when_its_worker_leaves_does_not_begin() -> None:
+    host: Any = SimpleNamespace(loop=SimpleNamespace(epoch=1), shutdown=SimpleNamespace(is_begun=True))
+    trial: Any = SimpleNamespace(request=SimpleNamespace(epoch=1))
+    trials = Trials(host, SimpleNamespace())  # type: ignore[arg-type]
+    assert trials._open_cell(trial, Order(0, 1, 0, 0)) is None
+    host.shutdown.is_begun, host.loop.epoch = False, 2
+    assert trials._open_cell(trial, Order(0, 1, 0, 0)) is None
+    host.loop.epoch = 1
+    with pytest.raises(CannotOpen):  # there is no nursery
+        trials._open_cell(trial, Order(0, 1, 0, 0))
